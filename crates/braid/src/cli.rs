@@ -23,7 +23,8 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Log more: -v for events, -vv for their reasons, -vvv for everything. RUST_LOG overrides it.
+    /// Log more: -v for events, -vv for their reasons, -vvv for everything; RUST_LOG overrides it. `status` shows
+    /// the values that strategies decide by, too.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -40,16 +41,16 @@ pub enum Command {
     Key(Key),
     /// Print a password for one connection of a program that speaks SOCKS5 to a server without a box.
     ///
-    /// The server must have `unprotected = true`. The password serves once, for this destination, within the
+    /// The server must have `unprotected = true`. The password works once, for this destination, within the
     /// server's `time_window`. It is printed after the user's name and a colon:
     /// `curl --proxy socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
     Password(PasswordArgs),
-    /// Show which servers to rent, by the measurements of boxes: the best first, then the one that adds most
-    /// to it, …
+    /// Rank the servers to rent by the measurements of boxes: the best one first, then the one that adds most
+    /// to it, and so on.
     Plan(PlanArgs),
     /// Write the man pages into a directory.
     Man {
-        /// The directory to write to; it is created.
+        /// The directory to write to. It is created if it does not exist.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
@@ -74,8 +75,8 @@ pub enum Command {
 pub enum Key {
     /// Write a new private key to a file, and print its public key.
     ///
-    /// The public key is for the configuration of the other end: a box's for the `[[user]]` of its
-    /// servers, a server's for the `[[server]]` of its boxes.
+    /// The public key belongs in the configuration of the peer: a box's in a `[[user]]` of its servers, a
+    /// server's in a `[[server]]` of its boxes.
     New {
         /// The file for the private key. An existing file is never overwritten.
         #[arg(value_name = "FILE")]
@@ -92,8 +93,8 @@ pub enum Key {
 /// Arguments of `braid password`.
 #[derive(Debug, Args)]
 pub struct PasswordArgs {
-    /// The destination of the connection as the program requests it: HOST:PORT. A name if the server looks it
-    /// up (curl's socks5h), otherwise an address.
+    /// The destination of the connection as the program requests it: HOST:PORT. HOST is a name if the server
+    /// resolves it (curl's socks5h), otherwise an address.
     #[arg(value_name = "HOST:PORT")]
     pub destination: Destination,
     /// The file that holds the private key of the user; its public key is in the server's
@@ -109,10 +110,10 @@ pub struct PasswordArgs {
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Measurements of each box: the output of `braid box servers --json`, or TOML with a `[[server]]` each
-    /// (name, paths, beyond). Without any, the running box is asked.
+    /// (name, paths, beyond). Without a file, the measurements are those of the running box.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The configuration of the running box; without it, the one on the device braid0 is asked.
+    /// The configuration of the running box. Without it, the box on the device braid0 is asked.
     #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
     pub config: Option<PathBuf>,
     /// The property to rank by.

@@ -58,7 +58,7 @@ pub fn start_log(usual: &str, verbose: u8) {
     let asked = targets(&asked).unwrap_or_else(|part| {
         complain(
             "RUST_LOG",
-            format!("`{part}` is passed over; expected a level (info), or a target and its level (braid_proxy=debug)"),
+            format!("ignored `{part}`: expected a level (info), or a target and its level (braid_proxy=debug)"),
         );
         None
     });

@@ -150,7 +150,7 @@ fn password_says_what_it_cannot_use() {
         "example.com:+80",
         "192.0.2.1:+80",
     ] {
-        ask(to, bad.name(), SERVER_KEY, &[to, "no destination"]);
+        ask(to, bad.name(), SERVER_KEY, &[to, "not a destination"]);
     }
     for server in ["laptop", &SERVER_KEY[1..]] {
         let length = format!("it has {} characters, a key 44", server.len());

@@ -186,7 +186,7 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
         };
         let answer = match lines::read(&client, REQUEST_LEN, CLIENT_TIME) {
             Ok(request) => ask_loop(request, requests, wake),
-            Err(e) => Answer::Error(format!("this request makes no sense: {e}")),
+            Err(e) => Answer::Error(format!("the request cannot be parsed: {e}")),
         };
         // A client that has gone away needs no answer.
         let _ = lines::write(&client, &answer, CLIENT_TIME);
@@ -201,7 +201,9 @@ fn ask_loop(request: Request, requests: &SyncSender<Pending>, wake: &OwnedFd) ->
         Ok(()) => answered.recv_timeout(LOOP_TIME).ok(),
         Err(_) => None,
     }
-    .unwrap_or_else(|| Answer::Error("no answer in time: it is busy, or ends".to_owned()))
+    .unwrap_or_else(|| {
+        Answer::Error("no answer within the timeout: the process is busy or stopping".to_owned())
+    })
 }
 
 /// The reasons for a missing answer.
@@ -219,7 +221,7 @@ impl fmt::Display for AskError {
         write!(f, "{}: ", path.display())?;
         match error.kind() {
             ErrorKind::NotFound => f.write_str("no such file"),
-            ErrorKind::ConnectionRefused => f.write_str("nobody listens"),
+            ErrorKind::ConnectionRefused => f.write_str("no process listens there"),
             ErrorKind::PermissionDenied => f.write_str("permission denied"),
             _ => error.fmt(f),
         }
@@ -347,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_answered_with_what_is_known() {
-        let path = path("sense");
+        let path = path("unparsable");
         let socket = started(&path);
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
         // The client may be of another version, so the answer lists the known commands.
@@ -355,7 +357,7 @@ mod tests {
         for known in ["reboot", "status", "proxy", "link", "backup"] {
             assert!(unknown.contains(known), "{unknown}");
         }
-        assert!(raw(&path, b"\n").contains("makes no sense"));
+        assert!(raw(&path, b"\n").contains("cannot be parsed"));
         let long = raw(&path, &[b'x'; REQUEST_LEN + 1]);
         assert!(long.contains("more than 4096 bytes"), "{long}");
         // A client that sends nothing delays the next one for a bounded time only.

@@ -384,7 +384,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 Err(error) => {
                     self.counters.tx_errors += 1;
                     if let Some(suppressed) = self.tx_log.admit(now) {
-                        tracing::warn!(%error, suppressed, "packet not sent");
+                        tracing::warn!(%error, suppressed, "the system did not send a packet of the engine, \
+                                                            which retransmits it");
                     }
                 }
             }
@@ -450,7 +451,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 Err(error) => {
                     self.counters.rx_errors += 1;
                     if let Some(suppressed) = self.rx_log.admit(now) {
-                        tracing::warn!(%error, suppressed, "packet not read");
+                        tracing::warn!(%error, suppressed, "a packet from the TUN device could not be read and \
+                                                            is lost");
                     }
                     // `InvalidData` is one bad packet; after any other error the device may give nothing.
                     if error.kind() != io::ErrorKind::InvalidData {

@@ -60,7 +60,7 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
         info: None,
     };
     if let Err(error) = packets.send(&transmit) {
-        tracing::debug!(%error, "probe refused");
+        tracing::debug!(%error, "the device refused the probe");
         return Ok(Verdict::Lost);
     }
     let deadline = Instant::now() + PROBE_TIMEOUT;

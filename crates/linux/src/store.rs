@@ -61,7 +61,8 @@ impl RecordFile {
                 let aside = PathBuf::from(aside);
                 tracing::warn!(
                     path = %path.display(), %error, aside = %aside.display(),
-                    "what was learnt of paths cannot be read; beginning anew"
+                    "cannot read the file of path measurements: it was set aside, and the box starts without \
+                     earlier measurements"
                 );
                 std::fs::rename(path, aside)?;
                 attempt(path).map_err(|(Refusal::System(e) | Refusal::Damaged(e))| e)
@@ -85,7 +86,7 @@ fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
         Ok((file, saved))
     });
     let read = read.map_err(|e| Refusal::System(e.into()))?;
-    let panicked = |_| Refusal::Damaged("it makes its reader panic".into());
+    let panicked = |_| Refusal::Damaged("reading it failed with a panic".into());
     read.join().map_err(panicked)?
 }
 

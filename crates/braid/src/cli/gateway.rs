@@ -7,11 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 /// Arguments of `braid box`.
 #[derive(Debug, Args)]
 pub struct BoxArgs {
-    /// The configuration (TOML) of the box to run, or of the running box to ask. Without it, the box on the
-    /// device braid0 is asked.
+    /// The configuration (TOML) of the box to start, or of the running box to ask. Without it, requests go to
+    /// the box on the device braid0.
     #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// The request to a running box; without one, a box is run.
+    /// The request to a running box. Without one, a box is started.
     #[command(subcommand)]
     pub command: Option<BoxCommand>,
 }
@@ -20,27 +20,29 @@ pub struct BoxArgs {
 #[derive(Debug, Subcommand)]
 pub enum BoxCommand {
     /// Show what the running box does: links, connections, counters.
+    ///
+    /// With --verbose also the measurements of several servers, the MP score of each link, and the class and
+    /// redundancy degree (alpha) of each connection. With --json everything.
     Status(StatusArgs),
     /// Check configuration, machine and links, before a start or beside a running box.
     ///
-    /// Prints a verdict on each thing that was checked, and what to do about it. Exit code 0: fine; 3:
-    /// warnings; 4: it would not work; 1: it could not be checked, for example by a user other than root.
+    /// Prints a verdict for each check, and the remedy for each problem. Exit code 0: no problem; 3: warnings;
+    /// 4: the box would not work; 1: a check could not be done, for example because the user is not root.
     /// Opens a connection to each server over each link and sends some pings; takes up to 15 seconds.
     Check,
-    /// Switch the whole box: off, new connections are forwarded over one link, not aggregated.
+    /// Switch aggregation on or off for new connections. While it is off, they are forwarded over one link.
     ///
-    /// Connections that are aggregated already keep being served. The switch stays until the next one or a
-    /// restart of the box.
+    /// Existing connections stay aggregated. The switch holds until it is changed again or the box is
+    /// restarted.
     Proxy {
         /// The state to switch to.
         switch: Switch,
     },
-    /// Switch a link: off, connections go on over the others, and new ones do not use it; as a backup, it is
-    /// used while no other link works.
+    /// Switch a link on or off, or make it a backup, which is used while no other link works.
     ///
-    /// This holds for existing and for new connections; only a connection that has fallen back to regular TCP
-    /// stays where it is. The switch stays until the next one or a restart of the box, after which the
-    /// configuration holds.
+    /// The switch acts on existing and on new connections: those over a link that is switched off go on over
+    /// the others. A connection that has fallen back to regular TCP stays on its link. The switch holds until
+    /// it is changed again or the box is restarted; then the configuration holds again.
     Link {
         /// Name of the link in the configuration; by default the name of the interface.
         name: String,
@@ -48,11 +50,14 @@ pub enum BoxCommand {
         #[arg(value_name = "STATE")]
         state: LinkState,
     },
-    /// Show the servers: free bandwidth and round trip on each link to them and beyond them, and the chosen one.
+    /// Show the servers, with bandwidth and round trip over each link and at their egress, and the chosen one.
+    ///
+    /// The columns are those of T-MPTCP: B_1 and D_1 are the free bandwidth and the round trip over the first
+    /// link of the configuration, B_2 and D_2 over the second, B_s and D_s from the server to destinations.
     Servers(ServersArgs),
     /// Use one server for new connections while it answers; `auto` leaves the choice to the box.
     ///
-    /// Existing connections stay where they are. The choice holds until it is changed again or the box is
+    /// Existing connections stay with their server. The choice holds until it is changed again or the box is
     /// restarted.
     Server {
         /// Name of the server in the configuration, or auto.
@@ -60,18 +65,17 @@ pub enum BoxCommand {
     },
     /// Have the running box read its configuration again, as SIGHUP does.
     ///
-    /// Links and servers may come, go and change; rules, lists, timeouts and most limits hold for new
-    /// connections. Connections go on: those over a removed link over the others, those to a removed server
-    /// where they are. Settings that cannot change while a box runs are named and keep their values. A file
-    /// with a mistake, or one that the system refuses, changes nothing.
+    /// Links and servers may be added, removed and changed; rules, lists, timeouts and most limits apply to new
+    /// connections. Existing connections go on: those over a removed link over the other links, those to a
+    /// removed server with that server. Settings that cannot change while a box runs keep their values and are
+    /// named in the output. A file with a mistake, or one that the system refuses, changes nothing.
     Reload,
 }
 
 /// Arguments of `braid box servers`.
 #[derive(Debug, Args)]
 pub struct ServersArgs {
-    /// Measure them first, over every link, at any time of day: takes some seconds, and less than 1 % of each
-    /// link.
+    /// Measure the servers first, over every link. It takes some seconds and uses at most 1 % of each link.
     #[arg(long)]
     pub probe: bool,
 }
@@ -79,11 +83,11 @@ pub struct ServersArgs {
 /// Arguments of `braid server`.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// The configuration (TOML) of the server to run, or of the running server to ask. Without it, the server
-    /// on the device braid0 is asked.
+    /// The configuration (TOML) of the server to start, or of the running server to ask. Without it, requests
+    /// go to the server on the device braid0.
     #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// The request to a running server; without one, a server is run.
+    /// The request to a running server. Without one, a server is started.
     #[command(subcommand)]
     pub command: Option<ServerCommand>,
 }
@@ -92,17 +96,21 @@ pub struct ServerArgs {
 #[derive(Debug, Subcommand)]
 pub enum ServerCommand {
     /// Show what the running server does: addresses, connections, counters.
+    ///
+    /// With --verbose also the MP score of each address, and the class and redundancy degree (alpha) of each
+    /// connection. With --json everything.
     Status(StatusArgs),
     /// Check configuration and machine, before a start or beside a running server.
     ///
-    /// Prints a verdict on each thing that was checked, and what to do about it. Exit code 0: fine; 3:
-    /// warnings; 4: it would not work; 1: it could not be checked, for example by a user other than root.
+    /// Prints a verdict for each check, and the remedy for each problem. Exit code 0: no problem; 3: warnings;
+    /// 4: the server would not work; 1: a check could not be done, for example because the user is not root.
     Check,
     /// Have the running server read its configuration again, as SIGHUP does.
     ///
-    /// Users who were removed, or have another key, are cut off at once; connections of all others go on.
-    /// Lists of destinations, timeouts and most limits hold for new connections. Settings that cannot change
-    /// while a server runs are named and keep their values. A file with a mistake changes nothing.
+    /// The connections of users who were removed, or whose key has changed, end at once; all others go on.
+    /// Lists of destinations, timeouts and most limits apply to new connections. Settings that cannot change
+    /// while a server runs keep their values and are named in the output. A file with a mistake changes
+    /// nothing.
     Reload,
 }
 

@@ -33,6 +33,32 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Terminal codes: cursor to the upper left corner, and clear everything after it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
+/// The form of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Text. The default is what an operator acts on; `verbose` adds the values that strategies decide by.
+    Text { verbose: bool },
+    /// Everything, as JSON.
+    Json,
+}
+
+impl Output {
+    /// Returns the form that the options `--json` and `--verbose` select.
+    pub fn new(json: bool, verbose: u8) -> Output {
+        match json {
+            true => Output::Json,
+            false => Output::Text {
+                verbose: verbose > 0,
+            },
+        }
+    }
+
+    /// Returns true for JSON.
+    pub fn is_json(self) -> bool {
+        self == Output::Json
+    }
+}
+
 /// A box or server to ask.
 pub struct Instance {
     role: Role,
@@ -65,7 +91,7 @@ impl Instance {
         let servers = self.servers()?;
         match json {
             true => print_json(&servers),
-            false => print(servers::table(&servers)),
+            false => print(servers::table(&servers, true)),
         }
     }
 
@@ -89,20 +115,21 @@ impl Instance {
         }
         let seconds = MEASURE_TIMEOUT.as_secs();
         Err(Failure::Run(format!(
-            "the servers are not measured after {seconds} s; see: braid box status"
+            "the measurement of the servers has not finished within {seconds} s; it goes on in the box: \
+             see its results by braid box servers"
         )))
     }
 
     /// Shows the status.
-    pub fn show(&self, args: &StatusArgs, json: bool) -> Result<(), Failure> {
-        match json {
-            true if !args.watch => {
+    pub fn show(&self, args: &StatusArgs, output: Output) -> Result<(), Failure> {
+        match output {
+            Output::Json if !args.watch => {
                 let status = self.status()?;
                 print_json(&status)?;
                 in_order(&status)
             }
-            true => self.show_lines(),
-            false => self.show_pages(args.watch),
+            Output::Json => self.show_lines(),
+            Output::Text { verbose } => self.show_pages(args.watch, verbose),
         }
     }
 
@@ -117,12 +144,12 @@ impl Instance {
         }
     }
 
-    fn show_pages(&self, watch: bool) -> Result<(), Failure> {
+    fn show_pages(&self, watch: bool, verbose: bool) -> Result<(), Failure> {
         let mut before = self.status()?;
         thread::sleep(SAMPLE_TIME);
         loop {
             let now = self.status()?;
-            let page = text::page(&now, &before);
+            let page = text::page(&now, &before, verbose);
             let page = match window() {
                 Some(size) if watch => format!("{CLEAR}{}", cut(&page, size)),
                 _ if watch => format!("{page}\n"),
@@ -165,7 +192,10 @@ impl Instance {
         control::ask(&self.socket, request).map_err(|error| {
             let role = text::role(self.role);
             Failure::Run(match error {
-                AskError::NotRunning(..) => format!("no {role} is running here ({error})"),
+                AskError::NotRunning(..) => format!(
+                    "no {role} is running on this device; start one by `braid {role} --config FILE`, or name \
+                     the configuration of the running one by --config ({error})"
+                ),
                 AskError::System(..) => format!("cannot ask the {role} ({error})"),
             })
         })
@@ -174,9 +204,13 @@ impl Instance {
     fn unexpected(&self, answer: Answer) -> Failure {
         let role = text::role(self.role);
         match answer {
-            Answer::Wrong(why) => Failure::Usage(format!("the {role} says: {why}")),
-            Answer::Error(why) => Failure::Run(format!("the {role} says: {why}")),
-            _ => Failure::Run(format!("the {role} answered something else")),
+            Answer::Wrong(why) => Failure::Usage(format!("the {role} refuses the command: {why}")),
+            Answer::Error(why) => {
+                Failure::Run(format!("the {role} cannot carry out the command: {why}"))
+            }
+            _ => Failure::Run(format!(
+                "the {role} gave an answer that does not fit the command; use the `braid` of the same release"
+            )),
         }
     }
 }
@@ -198,19 +232,19 @@ fn consequence(request: &Request) -> String {
             "on: new connections are aggregated while a server can be used".to_owned()
         }
         Request::Proxy { on: false } => {
-            "off: new connections are forwarded over one link, unprotected; those there are go on"
+            "off: new connections are forwarded over one link, unprotected; existing ones go on"
                 .to_owned()
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
-        Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+        Request::Link { name, on: false } => format!("off: {name} is no longer used"),
         Request::Backup { name, on: true } => {
             format!("backup: {name} is used while no other link works")
         }
         Request::Backup { name, on: false } => {
             format!("regular: {name} is used beside the others")
         }
-        Request::Measure => "the servers are measured".to_owned(),
-        Request::Server { name } if name == AUTO => "the box chooses".to_owned(),
+        Request::Measure => "the measurement of the servers has begun".to_owned(),
+        Request::Server { name } if name == AUTO => "the box chooses the server".to_owned(),
         Request::Server { name } => format!("new connections go to {name} while it answers"),
     }
 }

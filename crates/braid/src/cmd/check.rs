@@ -51,7 +51,7 @@ pub fn boxed(file: &Path, json: bool) -> Result<(), Failure> {
     };
     if poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0) {
         return Err(Failure::Run(
-            "interrupted; nothing is left behind".to_owned(),
+            "interrupted before the check was complete; it has removed what it set up".to_owned(),
         ));
     }
     show("box", &name, findings, json)
@@ -98,7 +98,7 @@ fn may_start(findings: Vec<Finding>) -> Result<(), Failure> {
         return Ok(());
     }
     let lines: Vec<String> = refused.iter().map(Finding::to_string).collect();
-    let text = lines.join("\n  and: ");
+    let text = lines.join("\n  also: ");
     let of_machine = |finding: &Finding| OF_MACHINE.contains(&finding.id);
     Err(match refused.iter().all(of_machine) {
         true => Failure::Run(text),
@@ -126,14 +126,14 @@ fn of_file(error: &ConfigError) -> Finding {
         None => String::new(),
     };
     let message = format!(
-        "{}: neither a start nor a check comes further",
+        "{}: with this mistake the file can be neither started nor checked further",
         error.message
     );
     Finding::failure(("file", subject), message, remedy)
 }
 
 fn with_file(name: &str, mut found: Vec<Finding>) -> Vec<Finding> {
-    found.insert(0, Finding::ok(("file", name), "it can be read"));
+    found.insert(0, Finding::ok(("file", name), "the file can be read"));
     found
 }
 
@@ -216,7 +216,7 @@ fn summary(role: &str, findings: &[Finding], verdict: Verdict) -> String {
             named(warnings, "warning")
         ),
         Verdict::CouldNotCheck => format!(
-            "nothing is wrong with what was checked, but {} could not be done",
+            "the checks that were done found no fault, but {} could not be done",
             named(unknown, "check")
         ),
         Verdict::Ok | Verdict::NotChecked => format!("the {role} is fine"),

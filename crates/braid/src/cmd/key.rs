@@ -23,13 +23,14 @@ pub fn run(command: &Key, json: bool) -> Result<(), Failure> {
 }
 
 fn create(path: &Path) -> Result<PrivateKey, Failure> {
-    let seed = braid_linux::random().map_err(|e| Failure::run("ask for randomness", e))?;
+    let seed = braid_linux::random()
+        .map_err(|e| Failure::run("cannot get random bytes from the kernel", e))?;
     let key = PrivateKey::generate(seed);
     let file = path.display();
     match key.create(path) {
         Ok(()) => Ok(key),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(Failure::Usage(format!(
-            "{file} exists, and a key is never overwritten: name another file"
+            "{file} exists, and an existing key is never overwritten; name another file"
         ))),
         Err(e) => Err(Failure::Usage(format!("cannot write a key to {file}: {e}"))),
     }

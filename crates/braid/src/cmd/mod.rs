@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Command, Moved};
+use crate::cmd::ask::Output;
 use crate::docs;
 use crate::failure::Failure;
 use crate::program::BRAID;
@@ -21,9 +22,10 @@ use crate::program::BRAID;
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let global = global_options(cli.json, cli.verbose);
     let moved = |old, new, args: &Moved| moved::run(old, new, global, args);
+    let output = Output::new(cli.json, cli.verbose);
     match cli.command {
-        Command::Box(args) => serve::boxed(&args, cli.json),
-        Command::Server(args) => serve::server(&args, cli.json),
+        Command::Box(args) => serve::boxed(&args, output),
+        Command::Server(args) => serve::server(&args, output),
         Command::Key(command) => key::run(&command, cli.json),
         Command::Password(args) => password::run(&args, cli.json),
         Command::Plan(args) => plan::run(&args, cli.json),

@@ -19,7 +19,7 @@ pub fn run(old: &str, new: &str, global: Vec<OsString>, moved: &Moved) -> Result
     program::complain(
         BRAID,
         format_args!(
-            "`{BRAID} {old}` is deprecated and goes with the next version: running `{now}`"
+            "`{BRAID} {old}` is deprecated and will be removed in the next version; running `{now}` instead"
         ),
     );
     let mut command = Command::new(laboratory);

@@ -21,9 +21,11 @@ struct Credentials {
 pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
     let key = PrivateKey::read(&args.key).map_err(Failure::Usage)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_err(|e| Failure::run("the clock of this machine is wrong", e))?;
+    let now =
+        now.map_err(|e| Failure::run("the clock of this machine is before 1970; set it", e))?;
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    let nonce = braid_linux::random().map_err(|e| Failure::run("ask for randomness", e))?;
+    let nonce = braid_linux::random()
+        .map_err(|e| Failure::run("cannot get random bytes from the kernel", e))?;
     let (server, to) = (args.server_key, args.destination.to_bytes());
     let credentials = Credentials {
         user: key.public().to_string(),

@@ -62,8 +62,8 @@ fn read(file: &Path) -> Result<Vec<Site>, Failure> {
             Ok(sites)
         }
         _ => Err(Failure::Usage(format!(
-            "{name}: these are no measurements of servers; expected is what \
-             `braid box servers --json` prints, or [[server]] in TOML"
+            "{name}: the file holds no measurements of servers; write it by `braid box servers --json`, \
+             or as TOML with a [[server]] each"
         ))),
     }
 }

@@ -9,18 +9,22 @@ use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::control::Request;
 use braid_proxy::status::Role;
 
-use super::ask::Instance;
+use super::ask::{Instance, Output};
 use super::check;
 use crate::cli::gateway::{BoxArgs, BoxCommand, LinkState, ServerArgs, ServerCommand};
 use crate::failure::Failure;
 use crate::print::print;
 
 /// Runs a box until a signal ends it, or sends a request to a running one.
-pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
+pub fn boxed(args: &BoxArgs, output: Output) -> Result<(), Failure> {
     let file = args.config.as_deref();
     if let Some(BoxCommand::Check) = &args.command {
-        return check::boxed(file.ok_or_else(|| no_config("box check"))?, json);
+        return check::boxed(
+            file.ok_or_else(|| no_config("box check"))?,
+            output.is_json(),
+        );
     }
+    let json = output.is_json();
     let config = file.map(BoxConfig::load).transpose()?;
     let Some(command) = &args.command else {
         let given = file.zip(config.as_ref());
@@ -31,7 +35,7 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     match command {
         // Handled above, before the configuration is read.
         BoxCommand::Check => Ok(()),
-        BoxCommand::Status(args) => instance.show(args, json),
+        BoxCommand::Status(args) => instance.show(args, output),
         BoxCommand::Proxy { switch } => {
             let on = switch.is_on();
             instance.order(&Request::Proxy { on }, json)
@@ -58,10 +62,13 @@ fn link_request(name: String, state: LinkState) -> Request {
 }
 
 /// Runs a server until a signal ends it, or sends a request to a running one.
-pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
+pub fn server(args: &ServerArgs, output: Output) -> Result<(), Failure> {
     let file = args.config.as_deref();
     if let Some(ServerCommand::Check) = &args.command {
-        return check::server(file.ok_or_else(|| no_config("server check"))?, json);
+        return check::server(
+            file.ok_or_else(|| no_config("server check"))?,
+            output.is_json(),
+        );
     }
     let config = file.map(ServerConfig::load).transpose()?;
     let Some(command) = &args.command else {
@@ -74,14 +81,14 @@ pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
     let instance = Instance::new(Role::Server, socket, tun);
     match command {
         ServerCommand::Check => Ok(()),
-        ServerCommand::Status(args) => instance.show(args, json),
-        ServerCommand::Reload => instance.reload(json),
+        ServerCommand::Status(args) => instance.show(args, output),
+        ServerCommand::Reload => instance.reload(output.is_json()),
     }
 }
 
 fn no_config(role: &str) -> Failure {
     Failure::Usage(format!(
-        "no configuration is given; write: braid {role} --config FILE"
+        "no configuration file is given; write: braid {role} --config FILE"
     ))
 }
 
@@ -112,7 +119,7 @@ fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
 /// Prints the line that reports readiness. A box serves its users even if nobody can read it.
 fn tell_ready(role: &str, name: &str) {
     if let Err(error) = print(format_args!("braid {role} {name}: {READY}\n")) {
-        tracing::warn!(%error, "going on");
+        tracing::warn!(%error, "cannot report on standard output that it is ready; it serves nevertheless");
     }
 }
 

@@ -177,7 +177,7 @@ fn settings_change_while_a_user_downloads() {
     bed.fetch(10_000);
     assert_eq!(taken_in(&bed), before, "it was taken in");
     file.write(&file.with("shortcut = false"));
-    let said = "configuration read again: changed: expert.max_connections_per_host, bypass; not before a restart: shortcut";
+    let said = "reloaded the configuration: changed: expert.max_connections_per_host, bypass; not before a restart: shortcut";
     hang_up(&mut bed, said);
     bed.fetch(10_000);
     assert_eq!(taken_in(&bed), before + 1);

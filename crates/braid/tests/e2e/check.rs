@@ -329,7 +329,10 @@ fn mistakes_with_the_key_file_are_named() {
         same,
         "key.private",
         "key_file",
-        (BROKEN, &["the public key of the private one", "old.key"]),
+        (
+            BROKEN,
+            &["a public key, that of the private key in", "old.key"],
+        ),
     );
 }
 
@@ -421,7 +424,7 @@ fn ranges_that_others_have_are_named() {
             only.collect::<Vec<_>>().join("\n")
         )
     };
-    let words = (BROKEN, &["of [tun]", "no server is left"][..]);
+    let words = (BROKEN, &["of [tun]", "no usable server is left"][..]);
     checked.expect(of_server, "server.address", "server server", words);
 }
 
@@ -464,7 +467,7 @@ fn mistakes_of_the_machine_are_named() {
     report.expect(
         "forwarding",
         "IPv6",
-        (WARNINGS, &["by IPv6 does not leave"]),
+        (WARNINGS, &["IPv6 packets are not forwarded"]),
     );
     checked
         .bed
@@ -520,7 +523,11 @@ fn other_instances_in_the_way_are_named() {
         "{elsewhere}\n[tun]\nname = \"braid7\"\nv4 = \"10.99.0.0/24\"\nv6 = \"fd99::/64\"\n"
     );
     let report = checked.check("box", &other);
-    report.expect("port", "lan home", (WARNINGS, &["another box", "takes in"]));
+    report.expect(
+        "port",
+        "lan home",
+        (WARNINGS, &["another box", "intercepts users"]),
+    );
 
     let server = checked.text("server").replace("control.sock", "other.sock");
     let second =

@@ -212,7 +212,8 @@ fn a_box_that_is_restarted_knows_its_links() {
 #[ignore = "network"]
 fn who_cannot_be_asked_is_told_apart() {
     let mut bed = Fixture::up();
-    let why = "braid: the box says: there is no link \"dsl\"; the links are link1, link2\n";
+    let why = "braid: the box refuses the command: there is no link \"dsl\"; \
+               the links are link1, link2\n";
     for wish in ["off", "backup"] {
         let unknown = ask(&bed, "box", &["link", "dsl", wish]);
         assert_eq!(unknown.status.code(), Some(2));
@@ -225,7 +226,7 @@ fn who_cannot_be_asked_is_told_apart() {
     assert_eq!(gone.status.code(), Some(1));
     let said = stderr(&gone);
     assert!(
-        said.starts_with("braid: no box is running here ("),
+        said.starts_with("braid: no box is running on this device; "),
         "{said}"
     );
     assert!(said.ends_with("control.sock: no such file)\n"), "{said}");

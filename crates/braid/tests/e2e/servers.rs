@@ -87,13 +87,13 @@ fn a_server_is_used_by_name_and_left_to_the_box_again() {
     });
     download.expect_bytes(&expected);
     let said = expect_text(&bed, "box", &["server", "auto"]);
-    assert_eq!(said, "the box chooses\n");
+    assert_eq!(said, "the box chooses the server\n");
     let wanted = status(&bed, "box").select.expect("of a box").wanted;
     assert_eq!(wanted, None);
     let unknown = ask(&bed, "box", &["server", "paris"]);
     assert_eq!(unknown.status.code(), Some(2));
-    let why =
-        "braid: the box says: there is no server \"paris\"; the servers are four, six, or auto\n";
+    let why = "braid: the box refuses the command: there is no server \"paris\"; \
+               the servers are four, six, or auto\n";
     assert_eq!(stderr(&unknown), why);
 }
 

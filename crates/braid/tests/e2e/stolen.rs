@@ -88,7 +88,7 @@ fn stolen(packet: &[u8]) -> Option<Keys> {
 fn told(bed: &mut Fixture) -> usize {
     let log = bed.log("server");
     log.lines()
-        .filter(|l| l.contains("did not prove itself"))
+        .filter(|l| l.contains("did not prove to be the peer"))
         .count()
 }
 

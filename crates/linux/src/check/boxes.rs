@@ -34,31 +34,32 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         );
         match machine.interface(name) {
             None => {
-                let message = "there is no such interface, one towards the users is expected: no \
-                               connection of theirs is aggregated until it comes";
+                let message = "there is no such interface; `lan` names the interfaces towards the users, and no \
+                               connection from this one is aggregated until it comes";
                 found.push(Finding::warning(at, message, remedy).healing());
                 broken += 1;
             }
             Some(interface) if interface.loopback => {
-                let message = "it leads to this machine only, an interface towards the users is \
-                               expected: no connection of theirs is aggregated";
+                let message = "this is a loopback interface, which leads to this machine only; `lan` names the \
+                               interfaces towards the users, so none of their connections is aggregated";
                 found.push(Finding::warning(at, message, remedy));
                 broken += 1;
             }
             // Not counted as broken: it comes up again without a change of the file.
             Some(interface) if !interface.running => {
-                let message = "it is down or has no carrier: no user is reached until it is up";
-                let remedy = format!("plug in the cable, or: ip link set {name} up");
+                let message = "the interface is down or has no carrier: its users have no Internet until it is \
+                               up";
+                let remedy = format!("plug in the cable, or run: ip link set {name} up");
                 found.push(Finding::warning(at, message, remedy).healing());
             }
-            Some(_) => found.push(Finding::ok(at, "it is up")),
+            Some(_) => found.push(Finding::ok(at, "the interface is up")),
         }
     }
     weigh(
         config.lan.len(),
         broken,
         &mut found,
-        "no interface towards the users is left",
+        "no usable interface towards the users is left",
     );
     found
 }
@@ -67,8 +68,8 @@ fn names(machine: &Machine) -> String {
     let named = machine.interfaces.iter().filter(|i| !i.loopback);
     let named: Vec<&str> = named.map(|i| i.name.as_str()).collect();
     match named.is_empty() {
-        true => "there is none now".to_owned(),
-        false => format!("now: {}", named.join(", ")),
+        true => "there is none at present".to_owned(),
+        false => format!("at present: {}", named.join(", ")),
     }
 }
 
@@ -92,7 +93,7 @@ fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         config.links.len(),
         broken,
         &mut found,
-        "no link is left, so users have no Internet by the box",
+        "no usable link is left, so users have no Internet through the box",
     );
     found
 }
@@ -102,13 +103,17 @@ fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
     let routes = [false, true].map(|v6| machine.route(link, v6));
     let gateways = routes.iter().filter_map(|route| match route {
         LinkRoute::Out(Some(gateway)) => Some(gateway.to_string()),
-        LinkRoute::Out(None) => Some("no gateway, as on a point-to-point link".to_owned()),
+        LinkRoute::Out(None) => Some("none, as on a point-to-point link".to_owned()),
         _ => None,
     });
     let gateways: Vec<String> = gateways.collect();
     let message = match gateways.is_empty() {
-        true => format!("{} is up, beside a server", link.interface),
-        false => format!("{} is up, by {}", link.interface, gateways.join(" and ")),
+        true => format!("{} is up; its network contains a server", link.interface),
+        false => format!(
+            "{} is up; gateway {}",
+            link.interface,
+            gateways.join(" and ")
+        ),
     };
     Finding::ok(("link", format!("link {}", link.name)), message)
 }
@@ -121,7 +126,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     let name = &link.interface;
     let Some(interface) = machine.interface(name) else {
         return warn(
-            format!("there is no interface {name}: nothing leaves over this link until it comes"),
+            format!("there is no interface {name}: the link carries nothing until it comes"),
             format!(
                 "plug it in, or write its name as `ip link` shows it ({})",
                 names(machine)
@@ -130,16 +135,14 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     };
     if interface.loopback {
         let message = format!(
-            "{name} leads to this machine only, an access link is expected: nothing leaves over it"
+            "{name} is a loopback interface, which leads to this machine only: the link carries nothing"
         );
         return warn(message, "write the interface of an access link".to_owned());
     }
     if !interface.running {
         return warn(
-            format!(
-                "{name} is down or has no carrier: nothing leaves over this link until it is up"
-            ),
-            format!("plug it in, or: ip link set {name} up"),
+            format!("{name} is down or has no carrier: the link carries nothing until it is up"),
+            format!("plug it in, or run: ip link set {name} up"),
         );
     }
     let routes = [false, true].map(|v6| machine.route(link, v6));
@@ -163,8 +166,8 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     if routes.contains(&LinkRoute::NoGateway) {
         return warn(
             format!(
-                "the routing table has no default route by {name}, and `gateway` names none: nothing leaves \
-                 over this link"
+                "the routing table has no default route through {name}, and no `gateway` is configured: the \
+                 link carries nothing"
             ),
             format!(
                 "have DHCP or the network manager add one for {name}, or write gateway = \"…\""
@@ -172,7 +175,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
         );
     }
     warn(
-        format!("{name} has no address: nothing leaves over this link until it has one"),
+        format!("{name} has no address: the link carries nothing until it has one"),
         format!("have DHCP or the network manager give it one ({SHOW})"),
     )
 }
@@ -198,7 +201,7 @@ fn gateway_off_link(interface: &Interface, gateway: IpAddr, machine: &Machine) -
         .map(|a| format!("{}/{}", a.addr, a.prefix_len))
         .collect();
     format!(
-        "`gateway` {gateway} is in no network of {} ({}): nothing leaves over this link by it",
+        "`gateway` {gateway} is in no network of {} ({}): the link carries nothing through it",
         interface.name,
         own.join(", ")
     )
@@ -226,14 +229,14 @@ fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
     let mtu = link.mtu.filter(|mtu| u32::from(*mtu) > interface.mtu)?;
     let message = format!(
-        "`mtu` is {mtu}, {} takes packets of {} bytes at most: larger ones have to be cut first",
+        "`mtu` is {mtu}, but {} takes packets of at most {} bytes: larger ones are fragmented or lost",
         interface.name, interface.mtu
     );
     let at = ("link.mtu", format!("link {}", link.name));
     Some(Finding::warning(
         at,
         message,
-        "leave `mtu` out, or write that of the interface",
+        "remove `mtu`, or write the MTU of the interface",
     ))
 }
 
@@ -257,7 +260,7 @@ fn same_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Opt
     let (other, gateway) = on_it.filter_map(|o| Some((o, shared(o)?))).next()?;
     let gateway = gateway.map_or("no gateway".to_owned(), |g| format!("gateway {g}"));
     let message = format!(
-        "it leaves by {} and {gateway}, as link {} does: both are one way out, and bring no more than one",
+        "it uses {} and {gateway}, as link {} does: both together carry no more than one",
         link.interface, other.name
     );
     let at = ("link.same", format!("link {}", link.name));
@@ -273,9 +276,9 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     for range in config.tun.ranges() {
         found.extend(overlaps(&config.tun.name, &range, machine, |name| {
             if config.lan.iter().any(|lan| lan == name) {
-                Some("the users' network: they and the box do not reach each other")
+                Some("the users' network: users and the box do not reach each other")
             } else if config.links.iter().any(|link| link.interface == name) {
-                Some("the network of a link: its gateway is not reached")
+                Some("the network of a link: the link's gateway is not reached")
             } else {
                 None
             }
@@ -301,16 +304,17 @@ pub(super) fn overlaps(
         }
         let at = ("tun.overlap", format!("tun {range}"));
         let whole = range.contains(&net) || range.contains(&address.addr);
-        let remedy = "give [tun] a range that nobody else has, such as v4 = \"10.99.99.0/24\" or v6 = \
+        let remedy = "give [tun] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \
                       \"fd99:99:99::/64\"";
         found.push(match worst(name) {
             Some(harm) if whole => {
-                let message = format!("it overlaps {net} of {name}, {harm}");
+                let message = format!("the range overlaps {net} of {name}, {harm}");
                 Finding::failure(at, message, remedy)
             }
             _ => {
                 let message = format!(
-                    "it overlaps {net} of {name}: hosts of both ranges are not reached while Braid runs"
+                    "the range overlaps {net} of {name}: hosts whose addresses are in both are not reached \
+                     while Braid runs"
                 );
                 Finding::warning(at, message, remedy)
             }
@@ -329,8 +333,8 @@ fn elsewhere(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let finding = |network: IpNet| {
         Finding::warning(
             ("route", format!("route {network}")),
-            "the routing table leads it out of an interface that is no link (a VPN?): connections there are only \
-             forwarded",
+            "a route of this machine sends this network through an interface that is not a link (a VPN?): \
+             connections there are forwarded, not aggregated",
             "remove that route (`ip route` shows it), or make its interface a link",
         )
     };
@@ -355,8 +359,8 @@ fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         };
         broken += usize::from(!others);
         let message = format!(
-            "{address} is an address of this machine's own {name}, that of another machine is expected: \
-             nothing leaves over the links for it, so the server is never reached there"
+            "{address} is an address of this machine's own {name}, not of another machine: the server is never \
+             reached there"
         );
         let remedy = "write the address of the server";
         let at = ("server.address", format!("server {}", server.name));
@@ -366,7 +370,7 @@ fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         config.servers.len(),
         broken,
         &mut found,
-        "no server is left",
+        "no usable server is left",
     );
     found
 }
@@ -379,7 +383,7 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
         let here = ip.is_unspecified() || ip.is_loopback() || machine.carrier(ip).is_some();
         if !here {
             let message = format!(
-                "this machine has no address {ip} ({}): no program finds the proxy until it has",
+                "this machine has no address {ip} ({}): no program reaches the SOCKS proxy until it has",
                 machine.own_addresses()
             );
             let remedy = "write the address of the box in its LAN";
@@ -392,8 +396,8 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
         });
         if let Some(link) = on_link {
             let message = format!(
-                "{ip} is the address of link {}, one of the LAN is expected: programs of the LAN find the \
-                 proxy there only while the link has it",
+                "{ip} is the address of link {}, not of the LAN: programs of the LAN reach the SOCKS proxy only \
+                 while the link has this address",
                 link.name
             );
             let remedy = "write the address of the box in its LAN";
@@ -405,7 +409,7 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             && error.kind() == std::io::ErrorKind::AddrInUse
             && !running
         {
-            let message = "another program listens there: the box cannot";
+            let message = "another program listens there: the box cannot start";
             let remedy = format!(
                 "end that program (see: ss -ltnp 'sport = {}'), or write another port",
                 addr.port()

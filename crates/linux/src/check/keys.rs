@@ -27,13 +27,13 @@ pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
         (false, false) => return None,
     };
     let message = format!(
-        "{} has mode {:o}, 600 is expected: {whom} may read or write the key, and whoever has it is this \
-         box or server to the other end",
+        "{} has mode {:o} instead of 600: {whom} may read or write the key, and anybody who has the key can \
+         pose as this box or server",
         path.display(),
         mode & 0o777
     );
     let remedy = format!(
-        "chmod 600 {}; make a new key if somebody may have read it",
+        "chmod 600 {}; make a new key if somebody may have read this one",
         path.display()
     );
     Some(Finding::warning(("key.mode", "key_file"), message, remedy))
@@ -54,8 +54,7 @@ pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
         };
         if key.has_text_of(&other.public()) {
             let message = format!(
-                "{} holds the public key of the private one in {}, a private key is expected: every \
-                 connection is refused",
+                "{} holds a public key, that of the private key in {}: with it every connection is refused",
                 path.display(),
                 entry.path().display()
             );

@@ -114,7 +114,7 @@ pub(super) fn look(
             Err(AskError::System(path, error)) => (None, Some((path, error))),
         };
     let end_it = format!(
-        "end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
+        "stop it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
         wanted_instance.tun
     );
     let mut running = Running {
@@ -129,14 +129,18 @@ pub(super) fn look(
             );
             running.ours = Some(status);
             match starts {
-                true => Finding::failure(at(), format!("{message}: a second one cannot"), end_it),
+                true => Finding::failure(
+                    at(),
+                    format!("{message}: a second one cannot start"),
+                    end_it,
+                ),
                 false => Finding::ok(at(), message),
             }
         }
         (Some(status), true) => {
             let message = format!(
-                "a {word} called {} with another configuration has the device (process {}): this one \
-                 cannot start beside it",
+                "a {word} named {} with another configuration uses the device (process {}): this one cannot \
+                 start beside it",
                 status.name, status.pid
             );
             let remedy =
@@ -151,17 +155,17 @@ pub(super) fn look(
                 braid_proxy::config::Verdict::CouldNotCheck,
                 at(),
                 format!(
-                    "the device is there, and the process that has it cannot be asked ({}: {error})",
+                    "the device exists, and the process that uses it does not answer ({}: {error})",
                     path.display()
                 ),
                 match error.kind() {
-                    ErrorKind::TimedOut => "see in its log what keeps it busy, or restart it",
+                    ErrorKind::TimedOut => "look in its log for the cause, or restart it",
                     _ => "run the check as the user that Braid runs as, usually root",
                 },
             ),
             _ => {
                 let message = format!(
-                    "there is a device of this name, and no {word} of this configuration has it: the {word} \
+                    "a device of this name exists, and no {word} of this configuration uses it: the {word} \
                      cannot start"
                 );
                 Finding::failure(at(), message, end_it)
@@ -210,15 +214,15 @@ fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Find
     let (subject, what) = match wanted_instance.role {
         Role::Box => (
             format!("lan {claim}"),
-            "takes in the users' connections of it",
+            "intercepts users' connections on this interface",
         ),
         Role::Server => (
             format!("listen {}", claim.trim()),
-            "takes the boxes' connections there",
+            "accepts boxes' connections there",
         ),
     };
-    let message = format!("another {word} ({whose}) {what}: only one of the two gets any");
-    let remedy = format!("end one of the two, or change this configuration (see: ls {SOCKETS})");
+    let message = format!("another {word} ({whose}) {what}: only one of the two gets them");
+    let remedy = format!("stop one of the two, or change this configuration (see: ls {SOCKETS})");
     Finding::warning(("port", subject), message, remedy)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding>
             let mut carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
             carriers
                 .any(|i| i.name == name)
-                .then_some("where boxes come in: the server's answers do not leave")
+                .then_some("where boxes connect: the server's answers do not reach them")
         };
         found.extend(overlaps(&config.tun.name, &range, machine, carries));
     }
@@ -36,14 +36,14 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         }
         let own = machine.own_addresses();
         let message = format!(
-            "no interface of this machine has this address ({}): no box gets in there until one has",
+            "no interface of this machine has this address ({}): no box can connect there until one has",
             match own.is_empty() {
-                true => "there is none now".to_owned(),
-                false => format!("now: {own}"),
+                true => "there is none at present".to_owned(),
+                false => format!("at present: {own}"),
             }
         );
-        let remedy = "write the address that `ip address` shows; where the provider translates a public \
-                      address, that is the private one";
+        let remedy = "write an address that `ip address` shows; if the provider translates a public address, \
+                      write the private one";
         let at = ("listen", format!("listen {addr}"));
         found.push(Finding::warning(at, message, remedy).healing());
         broken += 1;
@@ -52,7 +52,7 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         config.listen.len(),
         broken,
         &mut found,
-        "no address is left at which boxes get in",
+        "no usable address is left to which boxes can connect",
     );
     found
 }
@@ -70,11 +70,11 @@ fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     };
     let found = config.endpoints().filter(taken).map(|endpoint| {
         let message = format!(
-            "another program listens at {endpoint}: while the server runs it hears nothing more, and its \
-             users reach the server"
+            "another program listens at {endpoint}: while the server runs, that program's connections reach the \
+             server instead"
         );
         let port = endpoint.port();
-        let remedy = format!("write another `port`, or end that program (see: ss -ltnp 'sport = {port}')");
+        let remedy = format!("write another `port`, or stop that program (see: ss -ltnp 'sport = {port}')");
         Finding::warning(("port", format!("listen {endpoint}")), message, remedy)
     });
     found.collect()

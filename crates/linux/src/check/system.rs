@@ -115,15 +115,15 @@ fn unprivileged(needs: &Needs, starts: bool) -> Finding {
     match starts {
         true => {
             let message = format!(
-                "it may not change the network (no CAP_NET_ADMIN): the {} cannot work",
+                "it may not configure the network (no CAP_NET_ADMIN): the {} cannot work",
                 needs.role
             );
             Finding::failure(at, message, ROOT)
         }
         false => {
-            let message = "it may not change the network (no CAP_NET_ADMIN), so these were not checked: \
-                           whether nftables take the rules, whether kernel settings can be changed, other \
-                           instances' rules, and the links";
+            let message = "it may not configure the network (no CAP_NET_ADMIN), so the check did not test \
+                           whether nftables accept the rules, whether kernel settings can be changed, the rules \
+                           of other instances, and the links";
             Finding::new(Verdict::CouldNotCheck, at, message, ROOT)
         }
     }
@@ -133,7 +133,7 @@ fn tun_device(privileged: bool) -> Finding {
     let at = || ("tun.device", TUN);
     let opened = OpenOptions::new().read(true).write(true).open(TUN);
     let Err(error) = opened else {
-        return Finding::ok(at(), "it can be opened");
+        return Finding::ok(at(), "the device can be opened");
     };
     if error.kind() == ErrorKind::PermissionDenied && !privileged {
         let message = format!("cannot open it as this user: {error}");
@@ -142,7 +142,7 @@ fn tun_device(privileged: bool) -> Finding {
     let message = format!("cannot open it: {error}; without a TUN device nothing is aggregated");
     let remedy = match error.kind() {
         ErrorKind::NotFound => {
-            "modprobe tun; in a container, have the host hand in the device (such as docker run --device \
+            "run: modprobe tun; in a container, have the host pass the device in (such as docker run --device \
              /dev/net/tun)"
         }
         _ => "give this process access to it; in a container, have the host allow the device",
@@ -157,11 +157,11 @@ fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
         false => nft::check_installed(),
     };
     match tried {
-        Ok(()) if privileged => Finding::ok(at(), "the kernel takes rules"),
+        Ok(()) if privileged => Finding::ok(at(), "the kernel accepts the rules"),
         Ok(()) => Finding::new(
             Verdict::CouldNotCheck,
             at(),
-            "the command is there; only root learns whether the kernel takes rules",
+            "the command exists; only root can test whether the kernel accepts the rules",
             ROOT,
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -169,12 +169,12 @@ fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
                 "the command nft is not in PATH ({error}): the {} cannot set up its rules",
                 needs.role
             );
-            Finding::failure(at(), message, "apt-get install nftables")
+            Finding::failure(at(), message, "install nftables (apt-get install nftables)")
         }
         Err(error) => {
             let message = format!("{error}: the {} cannot set up its rules", needs.role);
-            let remedy = "have a kernel with nf_tables, nft_tproxy, nft_fib_inet and nft_nat; in a \
-                          container, have the host load these modules and allow CAP_NET_ADMIN";
+            let remedy = "use a kernel with nf_tables, nft_tproxy, nft_fib_inet and nft_nat; in a container, \
+                          have the host load these modules and allow CAP_NET_ADMIN";
             Finding::failure(at(), message, remedy)
         }
     }
@@ -188,15 +188,15 @@ fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
         let off = Sysctl::current(&key).is_some_and(|now| now.value != "1");
         if off && running {
             let message = format!(
-                "forwarding was switched off since the {} has started: what comes in by it does not leave",
+                "another program has switched forwarding off since the {} started: packets are not forwarded",
                 needs.role
             );
-            let remedy = format!("sysctl -w {}=1", key.replace('/', "."));
+            let remedy = format!("run: sysctl -w {}=1", key.replace('/', "."));
             found.push(Finding::warning(("forwarding", name), message, remedy).healing());
         } else if off && !is_writable(&key) {
             let message = format!(
-                "forwarding is off and cannot be switched on here (/proc/sys is read-only): the {} passes \
-                 nothing on by it",
+                "forwarding is off and cannot be switched on here (/proc/sys is read-only): the {} forwards \
+                 nothing",
                 needs.role
             );
             let remedy = format!("have the host set {}=1", key.replace('/', "."));
@@ -215,9 +215,9 @@ fn forwarding_v6(needs: &Needs, running: bool) -> Option<Finding> {
     let off = Sysctl::current(key).is_some_and(|now| now.value == "0");
     let in_the_way = off && needs.forwarding_v6 && (running || !is_writable(key));
     in_the_way.then(|| {
-        let message = "forwarding of IPv6 is off, and this is not changed now: what comes in by IPv6 does not \
-                       leave";
-        let remedy = format!("sysctl -w {}=1, or have the host set it", key.replace('/', "."));
+        let message = "forwarding of IPv6 is off, and the running box does not change this: IPv6 packets are \
+                       not forwarded";
+        let remedy = format!("run: sysctl -w {}=1, or have the host set it", key.replace('/', "."));
         Finding::warning(("forwarding", "IPv6"), message, remedy).healing()
     })
 }
@@ -234,10 +234,10 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
         let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         if is_strict && (running || !is_writable(&key)) {
-            let message = "rp_filter is strict (1), loose (2) or off (0) is expected: answers are dropped \
-                           where the routing table has another way to their sender, so a link but the \
-                           first carries nothing";
-            let remedy = format!("sysctl -w {}=2", key.replace('/', "."));
+            let message = "rp_filter is strict (1) instead of loose (2) or off (0): the kernel drops answers \
+                           whose sender the routing table reaches over another link, so only the first link \
+                           carries traffic";
+            let remedy = format!("run: sysctl -w {}=2", key.replace('/', "."));
             found.push(Finding::warning(("rp_filter", name), message, remedy).healing());
         }
     }
@@ -255,14 +255,14 @@ fn ports(needs: &Needs) -> Option<Finding> {
     let range = shared_ports().filter(|_| needs.shortcut)?;
     let ports = Shortcut::ports();
     let message = format!(
-        "it is {:?}, nothing of {} to {} is expected: packets to servers go by the kernel's routing, which \
-         costs more processor time",
+        "it is {:?} and must not contain any port from {} to {}: packets to servers take the kernel's routing \
+         instead of the shortcut, which costs more processor time",
         range.split_whitespace().collect::<Vec<_>>().join(" to "),
         ports.start(),
         ports.end()
     );
-    let remedy = "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\" before the start, or shortcut = \
-                  false if that is wanted";
+    let remedy = "run before the start: sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\"; or write \
+                  shortcut = false to do without the shortcut";
     Some(Finding::warning(at, message, remedy))
 }
 
@@ -272,7 +272,7 @@ fn descriptors(needs: &Needs) -> Finding {
     let now = getrlimit(Resource::Nofile);
     let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
     if enough(now.maximum) {
-        return Finding::ok(at(), format!("{wanted} descriptors may be open"));
+        return Finding::ok(at(), format!("the process may open {wanted} descriptors"));
     }
     // Only the attempt shows whether this process has CAP_SYS_RESOURCE, which raising the limit takes.
     let raised = Rlimit {
@@ -280,12 +280,12 @@ fn descriptors(needs: &Needs) -> Finding {
         maximum: Some(wanted),
     };
     if setrlimit(Resource::Nofile, raised).is_ok() {
-        return Finding::ok(at(), format!("{wanted} descriptors may be open"));
+        return Finding::ok(at(), format!("the process may open {wanted} descriptors"));
     }
     let most = now.maximum.unwrap_or(0);
     let message = format!(
-        "{} connections need {wanted} descriptors, this process may have {most}: users beyond {} \
-         connections are refused",
+        "{} connections need {wanted} descriptors, but this process may open {most}: more than {} connections \
+         are refused",
         needs.connections,
         most.saturating_sub(OTHER_DESCRIPTORS)
     );
@@ -302,7 +302,7 @@ fn memory(needs: &Needs) -> Finding {
         return Finding::new(
             Verdict::NotChecked,
             at(),
-            "the system does not say how much memory there is",
+            "the system does not report how much memory there is",
             "",
         );
     };
@@ -313,8 +313,8 @@ fn memory(needs: &Needs) -> Finding {
         return Finding::ok(at(), message);
     }
     let message = format!(
-        "connections may hold {} MiB, this machine (or its cgroup) has {} MiB for all: under load the system \
-         ends the {}, and all connections with it",
+        "connections may hold {} MiB, but this machine (or its cgroup) has {} MiB in all: under load the system \
+         may kill the {}, and all connections with it",
         mib(wanted),
         mib(there),
         needs.role
@@ -357,17 +357,17 @@ fn clock(needs: &Needs) -> Option<Finding> {
     }
     let at = ("clock", "clock");
     Some(match sys::clock_is_synchronised() {
-        Ok(true) => Finding::ok(at, "it is synchronised"),
+        Ok(true) => Finding::ok(at, "the clock is synchronised"),
         Ok(false) => Finding::warning(
             at,
-            "nothing keeps it right, and passwords in clear are good for `time_window` of the server's \
-             clock: connections are refused once they differ by more",
+            "no time service keeps the clock right, and plaintext passwords are valid for `time_window` of the \
+             server's clock: connections are refused once the clocks differ by more",
             "run a time service (timedatectl set-ntp true), or protect the connections (protection = \"tls\")",
         ),
         Err(error) => Finding::new(
             Verdict::NotChecked,
             at,
-            format!("the system does not say whether it is synchronised ({error})"),
+            format!("the system does not report whether the clock is synchronised ({error})"),
             "",
         ),
     })

@@ -152,7 +152,7 @@ fn a_lan_that_is_not_there_is_named() {
     let found = of_box(&missing, &machine());
     let words = [
         "no such interface",
-        "no interface towards the users is left",
+        "no usable interface towards the users is left",
     ];
     expect(&found, Failure, ("lan", "lan eth99"), &words);
     assert!(!found[0].refuses_start() && found[0].remedy.contains("eth0, wlan0, wwan0"));
@@ -224,7 +224,7 @@ fn a_link_that_is_not_there_is_named() {
     assert_eq!(found.len(), 2);
     for finding in &found {
         assert_eq!(finding.verdict, Failure);
-        assert!(finding.message.contains("no link is left") && !finding.refuses_start());
+        assert!(finding.message.contains("no usable link is left") && !finding.refuses_start());
     }
 }
 
@@ -309,7 +309,7 @@ fn a_range_of_the_device_that_others_have_is_named() {
         &found,
         Failure,
         ("tun.overlap", "tun 10.215.78.0/24"),
-        &["where boxes come in"],
+        &["where boxes connect"],
     );
 }
 
@@ -372,7 +372,7 @@ fn links_that_are_one_way_out_are_named() {
 #[test]
 fn a_server_that_is_this_machine_is_named() {
     let own = boxed(|text| text.replace("[\"203.0.113.7\", \"2001:db8:7::7\"]", "\"192.0.2.10\""));
-    let words = ["this machine's own wlan0", "no server is left"];
+    let words = ["this machine's own wlan0", "no usable server is left"];
     expect(
         &of_box(&own, &machine()),
         Failure,
@@ -406,7 +406,7 @@ fn a_listening_address_of_others_is_named() {
     let found = of_server("\"203.0.113.7\"", &machine());
     let words = [
         "no interface of this machine has this address",
-        "no address is left",
+        "no usable address is left",
     ];
     expect(&found, Failure, ("listen", "listen 203.0.113.7"), &words);
     assert!(!found[0].refuses_start());

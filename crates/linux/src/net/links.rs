@@ -184,7 +184,7 @@ impl Links {
         if let Err(error) = self.reconcile_rules(true) {
             (self.specs, self.lan) = (before, lan_before);
             if let Err(error) = self.reconcile_rules(true) {
-                tracing::warn!(%error, "cannot put routing rules back");
+                tracing::warn!(%error, "cannot restore the routing rules from before the reload");
             }
             return Err(SystemError::doing("add routing rules")(error));
         }
@@ -237,7 +237,7 @@ impl Links {
     }
 
     fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {
-        let doing = SystemError::doing("read which interfaces shape what comes in");
+        let doing = SystemError::doing("read which interfaces shape received packets");
         let shaped = self.netlink.shaped_on_receipt().map_err(doing)?;
         shortcut.update(&self.specs, &self.states, &self.addresses, &shaped)
     }
@@ -264,7 +264,7 @@ impl Links {
         // Needed even if no link changed: an interface that was down for a moment lost its routes.
         self.reconcile_routes(&routes, restores);
         if let Err(error) = self.reconcile_rules(restores) {
-            tracing::warn!(%error, "cannot add routing rules; trying again");
+            tracing::warn!(%error, "cannot add routing rules; the next attempt follows");
             self.repairs.pending = true;
         }
         self.refresh_shortcut(restores, &mut changed);
@@ -291,7 +291,10 @@ impl Links {
                         changed.push((index, true));
                     }
                 }
-                Err(error) => tracing::warn!(%error, "cannot change the shortcut; trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot update the rules of the shortcut; the next attempt \
+                                                      follows")
+                }
             }
         }
         self.shortcut = Some(shortcut);
@@ -395,7 +398,9 @@ impl Links {
     fn update_routes(&mut self) {
         match self.netlink.routes() {
             Ok(routes) => self.reconcile_routes(&routes, true),
-            Err(error) => tracing::warn!(%error, "cannot read the routes"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the routes; links keep the routes that they have")
+            }
         }
     }
 
@@ -422,7 +427,10 @@ impl Links {
             }
             match self.netlink.replace_route(route) {
                 Ok(()) => made.push(*route),
-                Err(error) => tracing::debug!(?route, %error, "cannot add a route yet"),
+                Err(error) => {
+                    tracing::debug!(?route, %error, "cannot add a route; the next attempt follows \
+                                                               when the interface changes")
+                }
             }
         }
         self.made = made;

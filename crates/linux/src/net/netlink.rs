@@ -220,7 +220,9 @@ impl<M: Messages> Netlink<M> {
             } else if sequence == self.sequence || self.sequence == 0 {
                 match NetlinkMessage::<M>::deserialize(&rest[..message_len]) {
                     Ok(message) => each(message.payload),
-                    Err(error) => tracing::debug!(%error, "netlink message not understood"),
+                    Err(error) => {
+                        tracing::debug!(%error, "ignored a netlink message that cannot be parsed")
+                    }
                 }
             }
             // Messages start on multiples of 4 bytes (NLMSG_ALIGNTO).

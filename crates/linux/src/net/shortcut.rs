@@ -47,15 +47,21 @@ impl Shortcut {
     /// Fails if another instance holds the shortcut, or if the kernel may give its ports to other sockets.
     pub fn claim(tun: &str, servers: &[SocketAddr], mtus: Vec<u16>) -> Result<Shortcut> {
         if let Some(range) = shared_ports() {
-            let doing = format!("have ports {} to {} alone", PORTS.start(), PORTS.end());
+            let doing = format!(
+                "reserve ports {} to {} for the shortcut",
+                PORTS.start(),
+                PORTS.end()
+            );
             return Err(SystemError::other(
                 doing,
                 format!("{LOCAL_PORTS} is {range:?}"),
             ));
         }
-        let inspector = Inspector::open().map_err(SystemError::doing("look at nftables"))?;
+        let inspector = Inspector::open().map_err(SystemError::doing("read the nftables rules"))?;
         Ok(Shortcut {
-            _claim: claim().map_err(SystemError::doing("be the only one that has it"))?,
+            _claim: claim().map_err(SystemError::doing(
+                "claim the shortcut, which one instance at a time may use",
+            ))?,
             tun: tun.to_owned(),
             servers: servers.to_vec(),
             mtus,
@@ -140,7 +146,7 @@ impl Shortcut {
         self.applied = true;
         self.loaded = self
             .look()
-            .map_err(SystemError::doing("look at nftables"))?;
+            .map_err(SystemError::doing("read the nftables rules"))?;
         let before = self.rules.replace(rules);
         let was_open = mem::replace(&mut self.open, open);
         let moved = |index: &usize| {
@@ -242,7 +248,9 @@ pub fn remove_unclaimed() -> Result<()> {
     match claim() {
         Ok(_claim) => ShortcutRules::remove(),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
-        Err(error) => Err(SystemError::doing("see whose rules there are")(error)),
+        Err(error) => Err(SystemError::doing(
+            "find out whether an instance uses the shortcut's rules",
+        )(error)),
     }
 }
 

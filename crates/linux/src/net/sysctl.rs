@@ -37,7 +37,7 @@ impl Sysctl {
     pub fn apply(&self) -> Result<()> {
         let doing = || format!("set {} to {}", self.key, self.value);
         let path = path(&self.key)
-            .ok_or_else(|| SystemError::other(doing(), "not a setting of the network"))?;
+            .ok_or_else(|| SystemError::other(doing(), "it is not a network setting"))?;
         // Opened without truncation: Landlock has a right of its own for that, which box and server give up.
         let file = fs::OpenOptions::new().write(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.value.as_bytes()));

@@ -504,7 +504,7 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let first = stderr.lines().next().unwrap_or("no reason given");
+    let first = stderr.lines().next().unwrap_or("nft gave no reason");
     Err(SystemError::other(
         format!("run nft {}", args.join(" ")),
         first,

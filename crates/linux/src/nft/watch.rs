@@ -159,7 +159,7 @@ impl NetlinkDeserializable for Message {
                 family: *family,
                 attributes: attributes.to_vec(),
             }),
-            _ => Err("no nfgenmsg".into()),
+            _ => Err("the message has no nfgenmsg header".into()),
         }
     }
 }

@@ -185,7 +185,9 @@ impl<C: Core> Host<C> for AppHost {
                     }
                 }
             }
-            Err(error) => tracing::warn!(%error, "the state of the links is not known"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the state of the links; the last known state stays")
+            }
         }
     }
 }

@@ -30,7 +30,11 @@ impl BoxHost<'_> {
                 }
                 let mut config = match &self.reload {
                     Some(reloader) => reloader.config.clone(),
-                    None => return Err(Answer::Error("there is no file to read".to_owned())),
+                    None => {
+                        return Err(Answer::Error(
+                            "the box was started without a configuration file".to_owned(),
+                        ));
+                    }
                 };
                 let changes = config.reload(new);
                 let changed = self.change_to(context, &config);
@@ -53,7 +57,7 @@ impl BoxHost<'_> {
         let mut places = self.network.places.clone();
         let leave_at = context.now + LEAVING_TIME;
         let Some(added) = places.change(&config.links, leave_at) else {
-            let doing = "have so many new links beside those that are just leaving";
+            let doing = "add so many links while removed links still close";
             return Err(SystemError::other(doing, "try again in a few seconds"));
         };
         context.sockets.listen_only(&config.socks)?;
@@ -65,7 +69,8 @@ impl BoxHost<'_> {
                 context.sockets.listen_only(&before.socks),
             ];
             for error in put_back.into_iter().filter_map(Result::err) {
-                tracing::error!(%error, "cannot go back to the configuration before");
+                tracing::error!(%error, "cannot undo a failed reload: parts of the new configuration are in \
+                                         force; restart the box");
             }
             return Err(error);
         }
@@ -119,7 +124,8 @@ impl BoxHost<'_> {
                 Some(path) => core.replace_link(now, *path, (*number, addresses), context.stack),
                 None => core.add_link(now, *number, addresses, context.stack),
             };
-            let Ok(path) = path.inspect_err(|error| tracing::error!(%error, "cannot add a link"))
+            let Ok(path) = path.inspect_err(|error| tracing::error!(%error, "cannot add a link: it carries no \
+                                                                             traffic until the box is restarted"))
             else {
                 continue;
             };
@@ -159,7 +165,8 @@ impl BoxHost<'_> {
             return;
         };
         if let Err(error) = self.network_to(&config) {
-            tracing::warn!(%error, "something of a link that was removed is left until the box ends");
+            tracing::warn!(%error, "cannot remove all routes of a link that was removed; they stay until the \
+                                    box ends");
         }
         self.refresh(context);
     }

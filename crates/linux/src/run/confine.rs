@@ -137,9 +137,9 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
             ?kept,
-            "this kernel has no Landlock: all files of this user stay within reach"
+            "this kernel has no Landlock: the process keeps access to all files of its user"
         ),
-        status => tracing::info!(?kept, files = ?status, ?files, "privileges given up"),
+        status => tracing::info!(?kept, files = ?status, ?files, "gave up privileges"),
     }
     Ok(Some(confined))
 }

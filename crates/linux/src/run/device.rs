@@ -61,7 +61,12 @@ impl Device {
         let mut netlink = Netlink::open().map_err(doing())?;
         let found = netlink.interface(name).map_err(doing())?;
         self.index = found
-            .ok_or_else(|| SystemError::other(format!("find {name}"), "it is gone"))?
+            .ok_or_else(|| {
+                SystemError::other(
+                    format!("find the device {name}"),
+                    "another program has removed it",
+                )
+            })?
             .index;
         // The device takes no part in neighbour discovery and needs no generated addresses. Its packets come
         // from addresses that the main table does not expect there, so reverse-path filtering is off.
@@ -86,7 +91,7 @@ impl Device {
             match self.add_address(&mut netlink, (addr, prefix_len)) {
                 Ok(()) => self.addresses.push((addr, prefix_len)),
                 Err(error) if addr.is_ipv6() => {
-                    tracing::warn!(%error, "no IPv6 on {name}");
+                    tracing::warn!(%error, "cannot add IPv6 addresses to {name}: the box works with IPv4 only");
                 }
                 Err(error) => return Err(doing()(error)),
             }
@@ -176,7 +181,7 @@ impl Device {
                         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
                     ) =>
                 {
-                    tracing::warn!(%error, "going on without");
+                    tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
                     settings.retain(|setting| setting.key != new.key);
                 }
                 result => result?,
@@ -209,7 +214,7 @@ impl Device {
         self.settings.extend_from_slice(wanted);
         for (_, new) in sysctl::differing(wanted) {
             if let Err(error) = new.apply() {
-                tracing::warn!(%error, "going on without");
+                tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
                 self.settings.retain(|setting| setting.key != new.key);
             }
         }
@@ -246,15 +251,19 @@ impl Device {
             IpAddr::V4(addresses.path_v4(1)),
         );
         let verdict = selftest::probe(tun, from, to).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot test the offloads");
+            tracing::warn!(%error, "cannot test super-segments: sending single packets with checksums in \
+                                    software, which costs more processor time");
             Verdict::Lost
         });
         match verdict {
             Verdict::Whole => tracing::debug!("super-segments pass in both directions"),
-            Verdict::Cut => tracing::warn!("super-segments are cut on receipt: expect less speed"),
+            Verdict::Cut => tracing::warn!(
+                "the kernel splits received super-segments: this costs processor \
+                                            time and may limit the rate"
+            ),
             Verdict::Lost => tracing::warn!(
-                "super-segments do not pass this machine's stack: sending single packets with \
-                 checksums in software"
+                "super-segments do not pass this machine's network stack: sending single packets with checksums \
+                 in software, which costs more processor time"
             ),
         }
         if !verdict.can_send() {
@@ -267,7 +276,8 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if let Err(error) = cleanup::cleanup(&self.instance_names, &self.record) {
-            tracing::error!(%error, "something is left behind");
+            tracing::error!(%error, "cannot remove all rules, routes and settings; the next start of this \
+                                     instance removes them");
         }
     }
 }

@@ -25,7 +25,9 @@ pub(super) fn of_lan(
         code: "lan-missing".to_owned(),
         subject: Some((*name).clone()),
         health,
-        message: format!("there is no interface {name}, so no user comes in there"),
+        message: format!(
+            "there is no interface {name}: users there have no Internet through this box"
+        ),
         remedy: "correct `lan` in box.toml, or plug the interface in; `ip link` lists interfaces"
             .to_owned(),
     });
@@ -41,7 +43,7 @@ pub(super) fn of_lan(
             health: Health::Down,
             message: format!(
                 "the addresses of the TUN device, {own}, overlap the LAN's network {network}: packets of users \
-                 and of the box go astray"
+                 and of the box are misrouted"
             ),
             remedy: "give `[tun]` in box.toml a range that no network here has, and restart the box".to_owned(),
         })
@@ -58,8 +60,8 @@ pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
         subject: Some(wide.to_string()),
         health: Health::Degraded,
         message: format!(
-            "this machine's routing table leads {wide} out of an interface that is no link (a VPN?): connections \
-             there are only forwarded"
+            "a route of this machine sends {wide} through an interface that is not a link (a VPN?): connections \
+             there are forwarded, not aggregated"
         ),
         remedy: "remove that route (`ip route` shows it), or make its interface a link in box.toml"
             .to_owned(),

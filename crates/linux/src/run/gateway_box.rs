@@ -88,7 +88,11 @@ pub fn run_box(
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     let known = driver.host.start_threads(config, &instance_names)?;
     start(&mut driver, &known)?;
-    tracing::info!(name = config.name, links = config.links.len(), "box is up");
+    tracing::info!(
+        name = config.name,
+        links = config.links.len(),
+        "the box is up"
+    );
     warn_of_plaintext(config);
     started();
     let outcome = serve(&mut driver, &config.name, stop);
@@ -105,7 +109,8 @@ pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     for ServerEntry { name, .. } in config.servers.iter().filter(is_plaintext) {
         tracing::warn!(
             server = name,
-            "not protected: whoever is on the way reads and changes what goes there"
+            "connections to this server are not protected: anybody on the path can read and change them; write \
+             protection = \"tls\" for this server"
         );
     }
 }
@@ -219,7 +224,7 @@ impl BoxHost<'_> {
         let changed = match guard.refresh(context.now, links) {
             Ok(changed) => changed,
             Err(error) => {
-                tracing::warn!(%error, "trying again");
+                tracing::warn!(%error, "cannot read the state of the links; the next attempt follows");
                 self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
                 return;
             }
@@ -243,7 +248,7 @@ impl BoxHost<'_> {
                 up,
                 running,
                 readdressed,
-                "the interface of a link has changed"
+                "the interface or address of a link has changed"
             );
             let path = self.paths[index];
             let (now, core, stack) = (context.now, &mut *context.core, &mut *context.stack);
@@ -292,7 +297,7 @@ impl BoxHost<'_> {
             let seconds = suspended.as_secs();
             tracing::info!(
                 seconds,
-                "resumed after a suspend: links and connections are validated"
+                "resumed after a suspend: validating links and connections"
             );
             context.core.set_wall_clock(context.now, since_epoch());
             context.core.on_resumed(context.now, context.stack);
@@ -388,7 +393,10 @@ impl Host<BoxCore> for BoxHost<'_> {
                 Notice::BestPath(Some(path)) => {
                     if let Some(index) = self.link_of(path) {
                         let name = context.core.link_name(path);
-                        tracing::info!(link = name, "what is not TCP is forwarded over this link");
+                        tracing::info!(
+                            link = name,
+                            "traffic other than TCP is forwarded over this link"
+                        );
                         self.network.links.forward_over(index);
                     }
                 }
@@ -402,14 +410,15 @@ impl Host<BoxCore> for BoxHost<'_> {
                     if let Err(error) = self.network.guard.set_intercepted_families(families) {
                         tracing::error!(
                             %error,
-                            "cannot change the rules for destinations that no server reaches: programs have to \
-                             find out by themselves, one connection at a time"
+                            "cannot load the rules that refuse connections to destinations that no server \
+                             reaches: these connections time out instead"
                         );
                     }
                 }
                 Notice::Intercept(open) => {
                     if let Err(error) = context.sockets.set_intercepting(open) {
-                        tracing::error!(%error, "connections are forwarded unjoined");
+                        tracing::error!(%error, "cannot listen for intercepted connections: new connections are \
+                                                 forwarded over one link, unprotected");
                     }
                 }
             }

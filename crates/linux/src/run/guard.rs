@@ -102,12 +102,12 @@ impl Guard {
         for _ in 0..MAX_LOADS {
             self.device.apply_rules(rules.clone())?;
             let loaded = self.look();
-            if let Some(loaded) = loaded.map_err(SystemError::doing("look at the rules"))? {
+            if let Some(loaded) = loaded.map_err(SystemError::doing("read the rules"))? {
                 self.rules = Some((rules, loaded));
                 return Ok(());
             }
         }
-        let why = "another program removed them at once, again and again; stop it";
+        let why = "another program removed them at once several times; stop that program";
         Err(SystemError::other("load the rules", why))
     }
 
@@ -183,7 +183,7 @@ impl Guard {
             // another program.
             let settings = std::mem::take(&mut damage.settings);
             if let Err(error) = apply(&settings) {
-                tracing::warn!(%error, "going on without");
+                tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
             }
         }
         if damage.is_none() {
@@ -211,7 +211,7 @@ impl Guard {
         let there = match self.look() {
             Ok(there) => there,
             Err(error) => {
-                tracing::warn!(%error, "cannot look at the rules; trying again");
+                tracing::warn!(%error, "cannot read the rules; the next attempt follows");
                 return false;
             }
         };
@@ -243,9 +243,9 @@ impl Guard {
                     let times = RepairPace::FREE_REPAIRS;
                     tracing::error!(
                         by,
-                        "another program keeps removing {damage}: restored {times} times in a row. From \
-                         now on they are restored after ever longer pauses, in which users lose service; \
-                         keep that program from them"
+                        "another program keeps removing {damage}: restored {times} times in a row. From now on \
+                         they are restored after increasing pauses, in which users have no service; stop that \
+                         program or change its configuration"
                     );
                 }
             }
@@ -253,13 +253,14 @@ impl Guard {
                 if !self.missing {
                     tracing::error!(
                         %error,
-                        "cannot restore {damage}, which another program removed; users lose service. \
-                         Trying again"
+                        "cannot restore {damage}, which another program removed: users have no service. The \
+                         next attempt follows"
                     );
                 }
                 self.missing = true;
                 self.pace.failed(now);
-                let why = format!("{damage} were removed: {error}");
+                let why =
+                    format!("another program removed {damage}, which cannot be restored: {error}");
                 self.status = Some(RulesStatus::Missing { why });
             }
         }
@@ -279,7 +280,7 @@ impl Guard {
         match damage.routing.pending {
             true => Err(SystemError::other(
                 "add routes and rules",
-                "the log says more",
+                "see the log for the cause",
             )),
             false => Ok(()),
         }
@@ -301,7 +302,7 @@ impl Guard {
             return;
         };
         if let Err(error) = self.apply_rules(rules) {
-            tracing::warn!(%error, "the rules do not know the new routes yet; trying again");
+            tracing::warn!(%error, "cannot load the rules for the new routes; the next attempt follows");
             self.reached = before;
             self.look_at = self.reached_at;
         }

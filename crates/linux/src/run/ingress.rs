@@ -93,7 +93,8 @@ impl Ingress<'_> {
         let spec = |(n, listen): (u8, IpAddr)| {
             let carrier = addresses.iter().find(|a| a.addr == listen);
             if carrier.is_none() {
-                tracing::warn!(address = %listen, "no interface carries this address");
+                tracing::warn!(address = %listen, "no interface of this machine has this address of `listen`: \
+                                                   no box can connect there until one has");
             }
             let carrier = carrier.filter(|_| !self.anywhere);
             let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));

@@ -45,7 +45,8 @@ pub(super) fn open_control(
         Ok(socket) => Some(socket),
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "no control socket: nobody can ask this {role}");
+            tracing::warn!(%path, %error, "cannot open the control socket: `braid {role} status` and the other \
+                                           commands do not reach this process");
             None
         }
     }
@@ -66,7 +67,7 @@ pub(super) fn serve<C: Drain, H: Host<C>>(
     let outcome = driver.run(stop, |_| false);
     let outcome = outcome.and_then(|()| end(driver, name, stop));
     let (packets, streams) = (driver.counters(), driver.sockets.counters());
-    tracing::info!(name, ?packets, ?streams, "ends");
+    tracing::info!(name, ?packets, ?streams, "the process ends");
     outcome
 }
 
@@ -85,7 +86,12 @@ fn end<C: Drain, H: Host<C>>(
     let until = now + core.drain_time();
     driver.sockets.listen_only(&[])?;
     let under_way = driver.stack.connections();
-    tracing::info!(name, under_way, "stopping: takes nothing in any more");
+    tracing::info!(
+        name,
+        under_way,
+        "stopping: new connections are refused, existing ones may end until the \
+                                     timeout"
+    );
     driver.run_for(stop, Some(until), |driver| driver.core.is_drained())?;
     let now = driver.clock().now();
     driver.stack.close(now);
@@ -115,7 +121,7 @@ pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
 
 /// Returns a generator seeded by the operating system.
 pub(super) fn system_rng() -> Result<Rng> {
-    let seed = random().map_err(SystemError::doing("ask for randomness"))?;
+    let seed = random().map_err(SystemError::doing("get random bytes from the kernel"))?;
     Ok(Rng::from_seed(seed))
 }
 
@@ -156,9 +162,8 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
             wanted,
             configured = streams,
             connections = fit,
-            "the limit of open files is lower than the limit of connections needs: further connections of \
-             users will be refused; raise it (LimitNOFILE in a systemd unit, ulimit -n) or lower \
-             max_connections in [expert]"
+            "the limit of open files is too low for max_connections: connections of users beyond it will be \
+             refused; raise it (LimitNOFILE in a systemd unit, ulimit -n) or lower max_connections in [expert]"
         );
     }
     fit

@@ -42,7 +42,8 @@ impl RecordWriter {
             Ok((record_writer, records)) => (Some(record_writer), records),
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "what is learnt of paths is not kept");
+                tracing::warn!(%path, %error, "cannot open the file of path measurements: they are lost when \
+                                               the box ends, and it works without them");
                 (None, SavedState::default())
             }
         }
@@ -57,7 +58,7 @@ impl RecordWriter {
         let save = move || {
             for records in to_save {
                 if let Err(error) = store.save(&records) {
-                    tracing::warn!(%error, "what was learnt of paths was not saved");
+                    tracing::warn!(%error, "cannot save the path measurements: they are lost if the box ends now");
                 }
             }
         };

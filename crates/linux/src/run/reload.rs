@@ -62,7 +62,9 @@ impl ReloadRequests {
     /// Queues a request to read the file. A signal adds nothing if requests wait already.
     pub(crate) fn begin(&self, asker: Asker) {
         if let Err(TrySendError::Full(Some(asker))) = self.0.try_send(asker) {
-            let _ = asker.send(Answer::Error("it is being read already".to_owned()));
+            let _ = asker.send(Answer::Error(
+                "another reload of the configuration is under way".to_owned(),
+            ));
         }
     }
 }
@@ -153,9 +155,9 @@ pub(super) fn tell(outcome: std::result::Result<Changes, Answer>, asker: Asker) 
     let answer = match outcome {
         Ok(changes) => {
             if changes.restart.is_empty() {
-                tracing::info!("configuration read again: {changes}");
+                tracing::info!("reloaded the configuration: {changes}");
             } else {
-                tracing::warn!("configuration read again: {changes}");
+                tracing::warn!("reloaded the configuration: {changes}");
             }
             Answer::Reloaded(changes)
         }

@@ -82,9 +82,12 @@ pub fn run_server(
     driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
-    tracing::info!(name = config.name, port = config.port, "server is up");
+    tracing::info!(name = config.name, port = config.port, "the server is up");
     if config.unprotected {
-        tracing::warn!("boxes and programs are served in clear too, where they ask for that");
+        tracing::warn!(
+            "unprotected = true: this server also accepts plaintext connections, which anybody on \
+                        the path can read and change"
+        );
     }
     started();
     let outcome = serve(&mut driver, &config.name, stop);
@@ -187,7 +190,7 @@ impl ServerHost<'_> {
                 self.follow_routes(context.core);
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read this machine's addresses; trying again");
+                tracing::warn!(%error, "cannot read this machine's addresses; the next attempt follows");
                 self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
             }
         }

@@ -83,7 +83,8 @@ impl Uplinks<'_> {
         match links.install_shortcut(&self.tun.name, &self.servers, mtus) {
             Ok(ports) => Some(ports),
             Err(error) => {
-                tracing::warn!(%error, "no shortcut: packets are routed, expect less speed");
+                tracing::warn!(%error, "cannot set up the shortcut: the kernel routes all packets, which costs \
+                                        more processor time");
                 None
             }
         }

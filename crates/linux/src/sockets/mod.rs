@@ -172,7 +172,7 @@ impl Sockets {
         }
         Err(SystemError::other(
             "reserve a port for intercepted connections",
-            "none is free in both address families",
+            "no port is free in both address families",
         ))
     }
 
@@ -438,7 +438,10 @@ impl Sockets {
     /// once, and the listener does not stay ready for ever. Returns false if even that fails.
     fn refuse_one(&mut self, listener: usize) -> bool {
         if self.counters.accept_refused == 0 {
-            tracing::warn!("no file descriptors left: refusing connections");
+            tracing::warn!(
+                "no file descriptor is left: refusing connections of users; raise the limit of open \
+                            files or lower limits.connections"
+            );
         }
         self.counters.accept_refused += 1;
         self.reserve = None;

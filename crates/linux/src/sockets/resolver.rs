@@ -95,7 +95,8 @@ impl Resolver {
             match started {
                 Ok(_) => self.threads += 1,
                 Err(error) if self.threads == 0 => {
-                    tracing::warn!(%error, "no thread for name look-ups");
+                    tracing::warn!(%error, "cannot start a thread for name look-ups: users' requests by name \
+                                            are refused");
                     return None;
                 }
                 Err(_) => {}
@@ -161,8 +162,8 @@ fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
         if is_out_of_reach(Path::new(SERVERS)) {
             TOLD.call_once(|| {
                 tracing::error!(
-                    "{SERVERS} was replaced after this process gave up other files: names are not looked \
-                     up before a restart"
+                    "another program replaced {SERVERS}, which this process can no longer read: names are not \
+                     resolved; restart the server"
                 );
             });
         }

@@ -9,7 +9,7 @@ use super::status::Status;
 use crate::config::Changes;
 
 /// The answer of a box that is being stopped to a request for a change.
-pub const STOPPING: &str = "this box is stopping and changes nothing any more; start it again";
+pub const STOPPING: &str = "this box is stopping and accepts no more changes; start it again";
 
 /// A request for the status, or for a change. A switch keeps its state until it is switched again or the process
 /// ends.

@@ -44,8 +44,8 @@ fn of_rules(rules: &RulesStatus) -> Option<Reason> {
         subject: None,
         health: Health::Down,
         message: format!("{why}; users have no service"),
-        remedy: "keep the program that removes them from these rules and routes; the log names it where the \
-                 kernel tells"
+        remedy: "configure the program that removes them so that it leaves these rules and routes alone; the \
+                 log names the program if the kernel reports it"
             .to_owned(),
     })
 }
@@ -67,7 +67,8 @@ fn of_families(status: &Status) -> Vec<Reason> {
             message: "no server reaches IPv6 destinations: new connections there are refused, so that programs \
                       use IPv4"
                 .to_owned(),
-            remedy: "give a server IPv6 (an address and a default route), or leave it so".to_owned(),
+            remedy: "give a server IPv6 (an address and a default route) if users need it"
+                .to_owned(),
         });
     }
     if !reached.v4 {
@@ -76,7 +77,7 @@ fn of_families(status: &Status) -> Vec<Reason> {
             subject: None,
             health: Health::Degraded,
             message: "no server reaches IPv4 destinations: new connections there are refused, so that programs \
-                      use IPv6; users cannot reach what has IPv4 only"
+                      use IPv6; users cannot reach destinations that have IPv4 only"
                 .to_owned(),
             remedy: "give a server IPv4 (an address and a default route)".to_owned(),
         });
@@ -105,7 +106,7 @@ fn of_proxy(status: &Status) -> Option<Reason> {
                 "no-link",
                 Health::Down,
                 "no link is up: users have no Internet",
-                "check the links below",
+                "check the links that are listed below",
             )
         }
         _ if status
@@ -124,7 +125,7 @@ fn of_proxy(status: &Status) -> Option<Reason> {
             "no-server",
             Health::Down,
             "no server can be used: new connections are forwarded over one link, unprotected",
-            "see the servers and links below",
+            "check the servers and links that are listed below",
         ),
     };
     Some(Reason {

@@ -208,9 +208,9 @@ pub const RENAMED_COUNTERS: [(&str, &str); 8] = [
 ];
 
 /// The log line of box and server for [`Event::JoinForged`](braid_engine::Event::JoinForged).
-pub(crate) const FORGED_JOIN: &str = "refused a subflow that did not prove itself; the connection goes on \
-     without it. Somebody who can read packets of this connection tried to take a part of it, or a network \
-     changes options of Multipath TCP";
+pub(crate) const FORGED_JOIN: &str = "refused a subflow whose sender did not prove to be the peer; the \
+     connection goes on without it. Either somebody who reads packets of this connection tried to join it, or \
+     a network changes options of Multipath TCP: compare the links by `braid box check`";
 
 /// Most sources that are remembered.
 const MAX_SOURCES: usize = 1_024;

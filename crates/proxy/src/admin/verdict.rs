@@ -124,7 +124,7 @@ impl fmt::Display for Condition {
             Condition::WrongKey => "wrong key",
             Condition::OtherVersion => "other version",
             Condition::NotAServer => "not a Braid server",
-            Condition::MeteredStandby => "spared (metered)",
+            Condition::MeteredStandby => "standby (metered)",
             Condition::Down => "down",
             Condition::Off => "switched off",
         })
@@ -168,38 +168,40 @@ impl Condition {
             | Condition::NotAServer => return None,
             Condition::MptcpStripped => (
                 format!(
-                    "the network of link {name} removes the options of Multipath TCP: connections there are \
+                    "the network of link {name} removes the options of Multipath TCP: connections over it are \
                      not aggregated, and new ones open on other links"
                 ),
-                "ask its provider, or try another port of the server",
+                "ask the provider of the link, or try another port of the server",
             ),
             Condition::MptcpBlocked => (
                 format!(
-                    "the network of link {name} drops Multipath TCP: connections there are not aggregated, \
-                     and new ones open on other links"
+                    "the network of link {name} drops packets of Multipath TCP: connections over it are not \
+                     aggregated, and new ones open on other links"
                 ),
-                "ask its provider, or try another port of the server",
+                "ask the provider of the link, or try another port of the server",
             ),
             Condition::CaptivePortal => (
                 format!(
-                    "link {name} is behind a captive portal, or something else that answers in the server's \
-                     place: it is not used"
+                    "link {name} is behind a captive portal, or another host answers in the server's place: \
+                     the link is not used"
                 ),
-                "open a web page over this link and log in; the link is used again by itself",
+                "open a web page over this link and log in; the box then uses the link again by itself",
             ),
             Condition::HandshakeUnanswered => (
                 format!(
-                    "over link {name} servers answer the TCP handshake and nothing more: it is not used"
+                    "over link {name} servers answer the TCP handshake and nothing more: the link is not used"
                 ),
-                "look for a firewall on the way that closes connections, and at the server's log",
+                "look in the server's log, and for a firewall on the path that closes connections",
             ),
             Condition::NoAnswers => (
-                format!("no server answers over link {name}: it is not used"),
-                "check its modem and its access to the Internet",
+                format!("no server answers over link {name}: the link is not used"),
+                "check the modem of the link and its access to the Internet",
             ),
             Condition::Down => (
-                format!("link {name} has no carrier, no address or no gateway"),
-                "check its cable or radio, and `ip address` and `ip route` on this host",
+                format!(
+                    "link {name} has no carrier, no address or no gateway: the link is not used"
+                ),
+                "check the cable or radio of the link, and `ip address` and `ip route` on this host",
             ),
         };
         Some(Reason {
@@ -239,11 +241,11 @@ impl Condition {
             subject: Some(format!("{link} to {server}")),
             health: Health::Degraded,
             message: format!(
-                "server {server} does not work over link {link} ({self}), and does over others: connections \
-                 to it are not aggregated on this link"
+                "server {server} works over other links but not over link {link} ({self}): connections to this \
+                 server do not use the link"
             ),
             remedy:
-                "find out what differs: braid box check; try another port or address of the server"
+                "compare the links by `braid box check`; try another port or address of the server"
                     .to_owned(),
         })
     }
@@ -253,26 +255,35 @@ impl Condition {
         let (message, remedy) = match self {
             Condition::KeyRefused => (
                 format!(
-                    "server {name} refuses this box: it does not know its key, or the clocks differ"
+                    "server {name} refuses this box: it does not know the box's key, or the clocks differ; \
+                     the box does not use this server"
                 ),
-                "compare `braid key show` here with the users in server.toml, and the clocks",
+                "compare `braid key show` here with the users in server.toml, and compare the clocks",
             ),
             Condition::WrongKey => (
-                format!("server {name} has another key than box.toml says"),
-                "compare `key` of this server in box.toml with `braid key show` on the server; where they \
-                 agree, somebody else answers in its place",
+                format!(
+                    "the key of server {name} differs from its `key` in box.toml; the box does not use this \
+                     server"
+                ),
+                "compare `key` of this server in box.toml with `braid key show` on the server; if they are \
+                 equal, another host answers in the server's place",
             ),
             Condition::OtherVersion => (
-                format!("server {name} speaks another version of Braid"),
-                "update the older of the two",
+                format!(
+                    "server {name} speaks another version of Braid; the box does not use this server"
+                ),
+                "update the older of box and server",
             ),
             Condition::NotAServer => (
-                format!("what answers at the address of server {name} is no Braid server"),
-                "check `address` in box.toml, and that `braid server` runs there",
+                format!(
+                    "server {name} is not a Braid server, or a different version; the box does not use this \
+                     server"
+                ),
+                "check `address` and port in box.toml, that `braid server` runs there, and both versions",
             ),
             Condition::NoAnswers | Condition::HandshakeUnanswered | Condition::CaptivePortal => (
                 format!("server {name} cannot be reached over any link"),
-                "check that it runs, that its firewall lets its port pass, and the links",
+                "check that the server runs, that its firewall accepts its port, and the links",
             ),
             _ => return None,
         };

@@ -19,10 +19,13 @@ impl BoxCore {
         };
         self.counters.bad_hints += client.mistakes.len() as u64;
         let host = client.host;
-        if let Some(left_out) = self.limiter.allow(now, "hints", host) {
+        if let Some(suppressed) = self.limiter.allow(now, "hints", host) {
             // Quoted, because the text comes from outside.
             let (what, expected) = (&mistake.what, &mistake.expected);
-            tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
+            tracing::warn!(
+                %host, suppressed, ?what, expected,
+                "ignored a hint that a program gave with its connection"
+            );
         }
     }
 
@@ -39,31 +42,34 @@ impl BoxCore {
         match outcome {
             Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
             Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
-                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
+                if let Some(suppressed) = self.limiter.allow(now, "auth", server.ip()) {
                     tracing::error!(
-                        %server, left_out,
-                        "the server refuses this box: check both public keys and the clock"
+                        %server, suppressed,
+                        "the server refuses this box: compare the public keys and the clocks of both"
                     );
                 }
             }
             Outcome::Unprotected(why) | Outcome::Relayed(End::Broken(why)) => {
                 let (kind, text) = why.at_box();
-                if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
-                    tracing::error!(%server, left_out, ?why, "{text}");
+                if let Some(suppressed) = self.limiter.allow(now, kind, server.ip()) {
+                    tracing::error!(%server, suppressed, ?why, "{text}");
                 }
             }
             Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
-                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
+                if let Some(suppressed) = self.limiter.allow(now, "server", server.ip()) {
                     tracing::warn!(
-                        %server, left_out,
-                        "what answers is not a Braid server, or a different version, or a server that is \
-                         ending: a user's connection was reset; check address, port and versions"
+                        %server, suppressed,
+                        "the server at {server} is not a Braid server, or a different version, or it is \
+                         stopping; a user's connection was reset; check address, port and versions"
                     );
                 }
             }
             Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
-                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
+                if let Some(suppressed) = self.limiter.allow(now, "rules", host) {
+                    tracing::warn!(
+                        %destination, suppressed,
+                        "the rules of the server do not allow this destination; the connection was refused"
+                    );
                 }
             }
             _ => {}
@@ -75,9 +81,13 @@ impl BoxCore {
         if self.ending {
             return;
         }
-        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
+        if let Some(suppressed) = self.limiter.allow(now, "no server", source) {
             let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
-            tracing::warn!(error, left_out, "no server can be reached");
+            tracing::warn!(
+                error,
+                suppressed,
+                "no server can be reached: a user's connection was refused; check the links by `braid box status`"
+            );
         }
     }
 }

@@ -234,8 +234,8 @@ impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if let Event::JoinForged { remote: from, .. } = event {
             // The engine counts all of them.
-            if let Some(left_out) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
-                tracing::warn!(%from, left_out, "{FORGED_JOIN}");
+            if let Some(suppressed) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
+                tracing::warn!(%from, suppressed, "{FORGED_JOIN}");
             }
             return;
         }
@@ -435,8 +435,11 @@ impl BoxCore {
             || of_host >= self.limits.per_host()
         {
             self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
-                tracing::warn!(%host, open, of_host, left_out, "too many connections");
+            if let Some(suppressed) = self.limiter.allow(now, "limit", host) {
+                tracing::warn!(
+                    %host, open, of_host, suppressed,
+                    "too many connections: refused one of a user; see [limits] in box.toml"
+                );
             }
             return false;
         }

@@ -85,7 +85,8 @@ impl Controlled for BoxCore {
             }
             Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
             Request::Reload => {
-                let why = "this box was started without a file to read again; restart it";
+                let why = "this box was started without a configuration file and cannot reload; restart it \
+                           with one";
                 Answer::Wrong(why.to_owned())
             }
         }

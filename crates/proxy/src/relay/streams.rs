@@ -67,17 +67,25 @@ pub enum BadFrame {
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StreamError::NotOpen => f.write_str("there is no stream of this number"),
-            StreamError::TooManyStreams => write!(f, "{MAX_STREAMS} streams are the most"),
+            StreamError::NotOpen => f.write_str("no stream has this number"),
+            StreamError::TooManyStreams => {
+                write!(f, "a connection has at most {MAX_STREAMS} streams")
+            }
             StreamError::Cut => f.write_str("the connection ended before the stream did"),
-            StreamError::Connection(e) => write!(f, "the connection: {e}"),
+            StreamError::Connection(e) => write!(f, "the connection failed: {e}"),
             StreamError::BadFrame(bad) => match bad {
                 BadFrame::Length(n) => {
-                    write!(f, "a frame of {n} bytes; {MAX_FRAME_LEN} are the most")
+                    write!(
+                        f,
+                        "a frame of {n} bytes, but at most {MAX_FRAME_LEN} are allowed"
+                    )
                 }
-                BadFrame::Empty => f.write_str("a frame without bytes that ends nothing"),
-                BadFrame::Flags(flags) => write!(f, "a frame with flags {flags:#x}"),
-                BadFrame::Place(at) => write!(f, "a frame at {at}, which is not behind the last"),
+                BadFrame::Empty => f.write_str("an empty frame that does not end its stream"),
+                BadFrame::Flags(flags) => write!(f, "a frame with unknown flags {flags:#x}"),
+                BadFrame::Place(at) => write!(
+                    f,
+                    "a frame at offset {at}, inside data that was already received"
+                ),
             },
         }
     }

@@ -218,7 +218,7 @@ impl ServerCore {
             false => tracing::warn!(
                 target: NEWS_TARGET,
                 "this server has no route to {family} destinations: boxes refuse their users' connections to \
-                 these, so that programs use the other family; give this server {family}, or leave it so"
+                 these, so that programs use the other family; give this server {family} if users need it"
             ),
         }
     }
@@ -331,10 +331,13 @@ impl ServerCore {
                 HandshakeLimit::Failed => &mut self.counters.over_failures,
             };
             *counter += 1;
-            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
+            if let Some(suppressed) = self.limiter.allow(ctx.now, "limit", remote) {
                 let open = self.sessions.len();
                 let handshakes = self.handshakes.under_way();
-                tracing::warn!(%remote, open, handshakes, left_out, ?over, "too many connections");
+                tracing::warn!(
+                    %remote, open, handshakes, suppressed, ?over,
+                    "too many connections or handshakes: refused one; see [limits] in server.toml"
+                );
             }
             return ctx.stack.abort(ctx.now, conn);
         }
@@ -360,9 +363,9 @@ impl ServerCore {
             return;
         };
         let remote = session.remote;
-        if let Some(left_out) = self.limiter.allow(now, "forged subflow", remote) {
+        if let Some(suppressed) = self.limiter.allow(now, "forged subflow", remote) {
             let user = session.user.and_then(|user| self.user_names.get(user));
-            tracing::warn!(%remote, user, %from, left_out, "{FORGED_JOIN}");
+            tracing::warn!(%remote, user, %from, suppressed, "{FORGED_JOIN}");
         }
     }
 
@@ -486,8 +489,11 @@ impl ServerCore {
             }
             Ok(EarlyHintsStep::Garbage) => {
                 self.counters.garbage += 1;
-                if let Some(left_out) = self.limiter.allow(ctx.now, "foreword", remote) {
-                    tracing::warn!(%remote, left_out, "malformed hints before the first byte");
+                if let Some(suppressed) = self.limiter.allow(ctx.now, "hints", remote) {
+                    tracing::warn!(
+                        %remote, suppressed,
+                        "malformed hints in front of a user's data; the connection was reset"
+                    );
                 }
                 self.end_relay(ctx, id, End::Conn);
                 false
@@ -683,8 +689,11 @@ impl ServerCore {
                 let remote = session.remote;
                 self.counters.handshake_timeout += 1;
                 self.count_failed(ctx.now, id);
-                if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
-                    tracing::warn!(%remote, left_out, "the handshake was not complete in time");
+                if let Some(suppressed) = self.limiter.allow(ctx.now, "slow handshake", remote) {
+                    tracing::warn!(
+                        %remote, suppressed,
+                        "a handshake was not complete within the timeout; the connection was closed"
+                    );
                 }
                 self.drop_session(ctx, id);
             }
@@ -749,8 +758,8 @@ impl ServerCore {
             End::Conn => &mut self.counters.reset_by_box,
             End::Broken(why) => {
                 let (counter, kind) = session::kind_of(why, &mut self.counters);
-                if let Some(left_out) = self.limiter.allow(ctx.now, kind, remote) {
-                    tracing::warn!(%remote, left_out, ?why, "{kind}");
+                if let Some(suppressed) = self.limiter.allow(ctx.now, kind, remote) {
+                    tracing::warn!(%remote, suppressed, ?why, "ended a connection: {kind}");
                 }
                 counter
             }
@@ -822,13 +831,19 @@ impl ServerCore {
         let (counter, kind) = refusal.kind(&mut self.counters);
         *counter += 1;
         if let Some(kind) = kind
-            && let Some(left_out) = self.limiter.allow(now, kind, remote)
+            && let Some(suppressed) = self.limiter.allow(now, kind, remote)
         {
             match refusal {
-                Refusal::Auth(e) => tracing::warn!(%remote, left_out, "{kind}: {e}"),
-                Refusal::Unprotected(why) => tracing::warn!(%remote, left_out, ?why, "{kind}"),
-                Refusal::Forbidden(addr) => tracing::warn!(%remote, %addr, left_out, "{kind}"),
-                _ => tracing::warn!(%remote, left_out, "{kind}"),
+                Refusal::Auth(e) => {
+                    tracing::warn!(%remote, suppressed, "refused a connection: {kind}: {e}")
+                }
+                Refusal::Unprotected(why) => {
+                    tracing::warn!(%remote, suppressed, ?why, "refused a connection: {kind}")
+                }
+                Refusal::Forbidden(addr) => {
+                    tracing::warn!(%remote, %addr, suppressed, "refused a connection: {kind}")
+                }
+                _ => tracing::warn!(%remote, suppressed, "refused a connection: {kind}"),
             }
         }
     }

@@ -124,41 +124,67 @@ impl Refusal {
         reply.encode().to_vec()
     }
 
-    /// Returns the counter, and the name for the log: `None` where a destination does not answer, which is
-    /// nobody's error here.
+    /// Returns the counter, and the text for the log: `None` where a destination does not answer, which is
+    /// no fault of server or peer.
     pub(super) fn kind<'c>(
         &self,
         c: &'c mut ServerCounters,
     ) -> (&'c mut u64, Option<&'static str>) {
         let (counter, name) = match self {
-            Refusal::Plaintext => (&mut c.plaintext_refused, "not protected"),
-            Refusal::UnknownKey => (&mut c.auth_wrong, "unknown key"),
-            Refusal::Unprotected(ChannelError::Truncated) => (&mut c.handshake_aborted, "gone"),
+            Refusal::Plaintext => (
+                &mut c.plaintext_refused,
+                "it is plaintext, which this server does not accept",
+            ),
+            Refusal::UnknownKey => (&mut c.auth_wrong, UNKNOWN_KEY),
+            Refusal::Unprotected(ChannelError::Truncated) => (
+                &mut c.handshake_aborted,
+                "the peer closed it during the handshake",
+            ),
             Refusal::Unprotected(why) => kind_of(*why, c),
             Refusal::Socks(e) => match e {
-                ServerError::Garbage => (&mut c.garbage, "not SOCKS5"),
-                ServerError::NoMethod => (&mut c.no_method, "no method that says who it is"),
-                ServerError::Command => (&mut c.bad_command, "not CONNECT"),
-                ServerError::AddressType => (&mut c.bad_address, "unknown address type"),
-                ServerError::Name => (&mut c.bad_address, "invalid name"),
+                ServerError::Garbage => (&mut c.garbage, "the request is not SOCKS5"),
+                ServerError::NoMethod => (
+                    &mut c.no_method,
+                    "the SOCKS5 client offers no method that authenticates it",
+                ),
+                ServerError::Command => (&mut c.bad_command, "the SOCKS5 command is not CONNECT"),
+                ServerError::AddressType => {
+                    (&mut c.bad_address, "the SOCKS5 address type is unknown")
+                }
+                ServerError::Name => (&mut c.bad_address, "the requested name is invalid"),
             },
             Refusal::Auth(e) => match e {
-                AuthError::Malformed => (&mut c.auth_malformed, "password malformed"),
+                AuthError::Malformed => (&mut c.auth_malformed, "malformed password"),
                 AuthError::UnknownUser | AuthError::WrongSignature => {
                     (&mut c.auth_wrong, "wrong password")
                 }
                 AuthError::ClockSkew(_) => (&mut c.auth_time, "clock skew"),
-                AuthError::BeforeStart => (&mut c.auth_time, "password before start"),
-                AuthError::Replayed => (&mut c.auth_replayed, "password replayed"),
-                AuthError::ReplayCacheFull => (&mut c.auth_cache_full, "password cache full"),
+                AuthError::BeforeStart => (
+                    &mut c.auth_time,
+                    "the password is older than the server's start",
+                ),
+                AuthError::Replayed => (&mut c.auth_replayed, "the password was used before"),
+                AuthError::ReplayCacheFull => (
+                    &mut c.auth_cache_full,
+                    "too many passwords to detect their replay",
+                ),
             },
-            Refusal::WrongDestination => {
-                (&mut c.auth_destination, "password for another destination")
-            }
-            Refusal::Forbidden(_) => (&mut c.forbidden, "destination forbidden"),
-            Refusal::OverLimit => (&mut c.over_limit, "too many connections of one user"),
+            Refusal::WrongDestination => (
+                &mut c.auth_destination,
+                "the password is for another destination",
+            ),
+            Refusal::Forbidden(_) => (
+                &mut c.forbidden,
+                "the server's rules do not allow the destination",
+            ),
+            Refusal::OverLimit => (
+                &mut c.over_limit,
+                "the user has too many connections; see [limits] in server.toml",
+            ),
             Refusal::Failure(failure) => match failure {
-                ConnectFailure::NoResources => (&mut c.over_limit, "out of resources"),
+                ConnectFailure::NoResources => {
+                    (&mut c.over_limit, "no memory or no descriptor is left")
+                }
                 ConnectFailure::Refused => return (&mut c.refused, None),
                 ConnectFailure::HostUnreachable
                 | ConnectFailure::NetworkUnreachable
@@ -171,35 +197,42 @@ impl Refusal {
     }
 }
 
-/// Returns the counter and the log's name of a channel error.
+/// The text for a peer whose key no user has.
+const UNKNOWN_KEY: &str = "no [[user]] in server.toml has the peer's key";
+
+/// Returns the counter and the text for the log of a channel error.
 pub(super) fn kind_of(why: ChannelError, c: &mut ServerCounters) -> (&mut u64, &'static str) {
     match why {
         ChannelError::Refused => (
             &mut c.refused_by_box,
-            "the box expects a server with another key",
+            "the box expects another key of this server; compare `braid key show` here with `key` in box.toml",
         ),
-        ChannelError::WrongKey => (&mut c.auth_wrong, "unknown key"),
-        ChannelError::Incompatible => {
-            (&mut c.incompatible, "TLS, but not of this version of Braid")
-        }
+        ChannelError::WrongKey => (&mut c.auth_wrong, UNKNOWN_KEY),
+        ChannelError::Incompatible => (
+            &mut c.incompatible,
+            "the peer speaks TLS, but not this version of Braid",
+        ),
         ChannelError::OtherVersions { ours, theirs }
             if theirs.is_some_and(|t| t.is_older(ours)) =>
         {
             (
                 &mut c.incompatible,
-                "a box, as it says, whose release is too old: update it",
+                "the peer claims to be a box of a release that is too old; update the box",
             )
         }
         ChannelError::OtherVersions { .. } => (
             &mut c.incompatible,
-            "a box, as it says, whose release is too new: update this server",
+            "the peer claims to be a box of a release that is too new; update this server",
         ),
         ChannelError::Alert(_) => (
             &mut c.damaged_at_box,
-            "what this server sent was changed on the way, says the box",
+            "the box reports that the server's data was changed on the path",
         ),
-        ChannelError::Damaged => (&mut c.damaged, "not as it was sent"),
-        ChannelError::Truncated => (&mut c.damaged, "cut off"),
+        ChannelError::Damaged => (
+            &mut c.damaged,
+            "the received data fails authentication: it was changed on the path, or is of another protocol",
+        ),
+        ChannelError::Truncated => (&mut c.damaged, "its data ended without the peer's end"),
         ChannelError::Failed => (&mut c.tls_failed, "the cryptographic library failed"),
     }
 }

@@ -58,8 +58,12 @@ impl Controlled for ServerCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
-            Request::Reload => Answer::Error("nobody here reads files".to_owned()),
-            _ => Answer::Wrong("this is a server; only a box has switches".to_owned()),
+            Request::Reload => {
+                let why = "this server was started without a configuration file and cannot reload; restart it \
+                           with one";
+                Answer::Error(why.to_owned())
+            }
+            _ => Answer::Wrong("this is a server; only a box accepts this command".to_owned()),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Upstream {
         let choice = &mut self.servers.choice;
         if choice.choose(now, &candidates, may, all_tried) {
             let [throughput, latency] = choice.chosen.map(|s| &self.servers.entries[s].name);
-            tracing::info!(%throughput, %latency, "servers chosen");
+            tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;
         }
     }

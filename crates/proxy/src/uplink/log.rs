@@ -5,7 +5,7 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use super::Upstream;
-use crate::admin::verdict::{Condition, NEWS_TARGET, Reason};
+use crate::admin::verdict::{Condition, NEWS_TARGET};
 
 /// Shortest time between two lines about the same link or server, so that a state that flaps does not flood the
 /// log.
@@ -51,10 +51,13 @@ impl Upstream {
             if link.logged.should_log(now, state) {
                 let name = &link.name;
                 match state.link_problem(name) {
-                    Some(wrong) => warn("link", name, state, &wrong),
-                    None => {
-                        tracing::info!(target: NEWS_TARGET, link = name, state = %state, "the state of a link has changed")
+                    Some(wrong) => {
+                        tracing::warn!(target: NEWS_TARGET, link = name, state = %state, "{wrong}")
                     }
+                    None => tracing::info!(
+                        target: NEWS_TARGET, link = name, state = %state,
+                        "the state of link {name} is now: {state}"
+                    ),
                 }
             }
         }
@@ -63,10 +66,13 @@ impl Upstream {
             if self.servers.logged[server].should_log(now, state) {
                 let name = &self.servers.entries[server].name;
                 match state.server_problem(name) {
-                    Some(wrong) => warn("server", name, state, &wrong),
-                    None => {
-                        tracing::info!(target: NEWS_TARGET, server = name, state = %state, "the state of a server has changed")
+                    Some(wrong) => {
+                        tracing::warn!(target: NEWS_TARGET, server = name, state = %state, "{wrong}")
                     }
+                    None => tracing::info!(
+                        target: NEWS_TARGET, server = name, state = %state,
+                        "the state of server {name} is now: {state}"
+                    ),
                 }
             }
         }
@@ -112,13 +118,9 @@ pub(super) fn log_family(v6: bool, reached: bool, servers: &str) {
         false => tracing::warn!(
             target: NEWS_TARGET, servers,
             "no server reaches {family} destinations: new connections there are refused, so that programs use \
-             {other}; give a server {family}, or leave it so"
+             {other}; give a server {family} if users need it"
         ),
     }
-}
-
-fn warn(kind: &str, name: &str, state: Condition, wrong: &Reason) {
-    tracing::warn!(target: NEWS_TARGET, kind, name, state = %state, "{wrong}");
 }
 
 #[cfg(test)]

@@ -34,6 +34,16 @@ impl Columns {
         self.rows.push((cells, below));
     }
 
+    /// Removes the columns with these heads.
+    pub fn hide(&mut self, heads: &[&str]) {
+        let (names, _) = &self.rows[0];
+        let kept: Vec<bool> = names.iter().map(|n| !heads.contains(&n.as_str())).collect();
+        retain(&mut self.aligns, &kept);
+        for (cells, _) in &mut self.rows {
+            retain(cells, &kept);
+        }
+    }
+
     /// Returns the text, each line indented by two.
     pub fn text(&self) -> String {
         let width = |column: usize| {
@@ -60,9 +70,24 @@ impl Columns {
     }
 }
 
+/// Keeps the values whose place in `kept` is true.
+fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    values.retain(|_| kept.next().is_none_or(|kept| *kept));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_can_be_hidden() {
+        let mut columns =
+            Columns::new(&[("a", Align::Left), ("b", Align::Right), ("c", Align::Left)]);
+        columns.row(["1", "2", "3"].map(str::to_owned), Vec::new());
+        columns.hide(&["a", "c"]);
+        assert_eq!(columns.text(), "  b\n  2\n");
+    }
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {

@@ -1,7 +1,7 @@
-//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path and of the egress
-//! beyond the server, and the criteria by which a server is chosen.
+//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path and of the server's
+//! egress, and the criteria by which a server is chosen.
 
-use braid_proxy::selection::Quality;
+use braid_proxy::selection::{Measured, Quality};
 use braid_proxy::status::ServerStatus;
 use braid_secure::Families;
 use braid_secure::channel::Versions;
@@ -9,26 +9,33 @@ use braid_secure::channel::Versions;
 use super::columns::{Align, Columns};
 use super::units::{self, or_none};
 
-/// Returns the table as text.
-pub fn table(servers: &[ServerStatus]) -> String {
+/// Returns the table as text, with the measurements if `measured`.
+pub fn table(servers: &[ServerStatus], measured: bool) -> String {
     let paths = servers.iter().map(|s| s.measured.paths.len()).max();
     let paths = paths.unwrap_or(0);
     let places = (1..=paths).map(|n| n.to_string()).chain(["s".to_owned()]);
     let heads = places.flat_map(|place| [format!("B_{place}"), format!("D_{place}")]);
     let heads: Vec<String> = heads.collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let mut columns = vec![("server", Align::Left), ("state", Align::Left)];
-    columns.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
+    columns.extend(heads.iter().map(|head| (*head, Align::Right)));
     columns.push(("chosen", Align::Left));
     let mut columns = Columns::new(&columns);
     for server in servers {
-        let measured = &server.measured;
-        let missing = paths - measured.paths.len();
-        let all = measured.paths.iter().copied();
+        let Measured {
+            paths: over,
+            egress,
+        } = &server.measured;
+        let missing = paths - over.len();
+        let all = over.iter().copied();
         let all = all.chain(std::iter::repeat_n(Quality::default(), missing));
         let mut cells = vec![server.name.clone(), state(server)];
-        cells.extend(all.chain([measured.egress]).flat_map(quality));
+        cells.extend(all.chain([*egress]).flat_map(quality));
         cells.push(chosen(server).to_owned());
         columns.row(cells, Vec::new());
+    }
+    if !measured {
+        columns.hide(&heads);
     }
     columns.text()
 }
@@ -77,7 +84,6 @@ fn chosen(server: &ServerStatus) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use braid_proxy::selection::Measured;
     use braid_proxy::status::ProtocolStatus;
     use braid_proxy::verdict::Condition;
 
@@ -137,6 +143,13 @@ server  state                                              B_1    D_1          B
   rome    working, in use                            27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
   oslo    no answers, not protected                            -      -            -      -            -      -
 ";
-        assert_eq!(table(&servers), expected);
+        assert_eq!(table(&servers, true), expected);
+        let expected = "  \
+server  state                                      chosen
+  bern    working, reaches IPv4 only, older release  by delay
+  rome    working, in use                            by bandwidth
+  oslo    no answers, not protected
+";
+        assert_eq!(table(&servers, false), expected);
     }
 }

@@ -1,5 +1,6 @@
 //! The status as a page of text.
 
+use braid_proxy::report::RENAMED_COUNTERS;
 use braid_proxy::status::{
     Class, ConnPathStatus, ConnStatus, PathState, PathStatus, Role, ServerStatus, SizeFrom, Status,
     SubflowState,
@@ -18,8 +19,9 @@ pub fn role(role: Role) -> &'static str {
     }
 }
 
-/// Returns the page. The rates of now are computed from the bytes since `before`, an earlier status.
-pub fn page(now: &Status, before: &Status) -> String {
+/// Returns the page. The rates of now are computed from the bytes since `before`, an earlier status. `verbose`
+/// adds the measurements of servers, and the values that strategies decide by.
+pub fn page(now: &Status, before: &Status, verbose: bool) -> String {
     let mut page = verdict(&now.verdict);
     page += &format!(
         "{} {:?}, process {}, up {}; strategy {}, congestion control {}\n",
@@ -39,19 +41,21 @@ pub fn page(now: &Status, before: &Status) -> String {
     }
     page += &match &now.servers[..] {
         [server] => server_line(server),
-        servers => servers::table(servers),
+        servers => servers::table(servers, verbose),
     };
     if let Some(wanted) = now.select.as_ref().and_then(|s| s.wanted.as_ref()) {
-        page += &format!("server {wanted} is used while it answers: asked for\n");
+        page += &format!(
+            "the operator chose server {wanted}: new connections go there while it answers\n"
+        );
     }
     if let Some(pool) = now.idle_pool {
         let (ready, opening) = (pool.ready, pool.opening);
-        page += &format!("warm connections: {ready} ready, {opening} opening\n");
+        page += &format!("idle connections to servers: {ready} ready, {opening} opening\n");
     }
     page.push('\n');
-    page += &paths(now, before);
+    page += &paths(now, before, verbose);
     page.push('\n');
-    page += &connections(now);
+    page += &connections(now, verbose);
     page += &counters(now);
     page
 }
@@ -74,7 +78,7 @@ fn server_line(server: &ServerStatus) -> String {
     format!("server {}: {state}\n", addresses.join(", "))
 }
 
-fn paths(now: &Status, before: &Status) -> String {
+fn paths(now: &Status, before: &Status, verbose: bool) -> String {
     use Align::{Left, Right};
     let name = match now.role {
         Role::Box => "link",
@@ -120,6 +124,9 @@ fn paths(now: &Status, before: &Status) -> String {
         ];
         columns.row(row, Vec::new());
     }
+    if !verbose {
+        columns.hide(&["score"]);
+    }
     columns.text()
 }
 
@@ -128,7 +135,7 @@ fn path_state(path: &PathStatus) -> String {
         (Some(condition), _) => condition.to_string(),
         (None, PathState::Up) => "up".to_owned(),
         (None, PathState::NoAnswers) => "no answers".to_owned(),
-        (None, PathState::MeteredStandby) => "spared (metered)".to_owned(),
+        (None, PathState::MeteredStandby) => "standby (metered)".to_owned(),
         (None, PathState::Down) => "down".to_owned(),
         (None, PathState::Off) => "switched off".to_owned(),
     };
@@ -137,7 +144,7 @@ fn path_state(path: &PathStatus) -> String {
     format!("{state}{backup}{default}")
 }
 
-fn connections(now: &Status) -> String {
+fn connections(now: &Status, verbose: bool) -> String {
     use Align::{Left, Right};
     if now.connections.is_empty() {
         return format!("{} connections\n", now.connections_total);
@@ -159,9 +166,12 @@ fn connections(now: &Status) -> String {
         let below = conn.paths.iter().map(|p| path_of_conn(p, now.role));
         columns.row(row(conn), below.collect());
     }
+    if !verbose {
+        columns.hide(&["class", "alpha"]);
+    }
     let shown = match now.connections_total.saturating_sub(now.connections.len()) {
         0 => String::new(),
-        others => format!(" (and {others} that moved less)"),
+        others => format!(" ({others} more, which moved fewer bytes, are not shown)"),
     };
     let noun = match now.connections_total {
         1 => "connection",
@@ -216,7 +226,7 @@ fn size(conn: &ConnStatus) -> String {
 }
 
 fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
-    // At a server all local ends are equal, so the box's address tells the link.
+    // All subflows of a server have the same local address, so the box's address identifies the link.
     let name = match role {
         Role::Box => path.path.clone(),
         Role::Server => path.remote.to_string(),
@@ -235,7 +245,7 @@ fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
     let loss = loss.map(|loss| format!(" ({} lost)", units::percent(loss)));
     let copies = match path.bytes_copied {
         0 => String::new(),
-        n => format!(", of it {} copies", units::bytes(n)),
+        n => format!(", including {} of copies", units::bytes(n)),
     };
     format!(
         "{name}: {state}{}received {}, sent {}{copies}{}",
@@ -247,7 +257,12 @@ fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
 }
 
 fn counters(now: &Status) -> String {
-    let counted = now.counters.iter().filter(|(_, n)| **n > 0);
+    // JSON also has the old names of renamed counters.
+    let is_old = |name: &str| RENAMED_COUNTERS.iter().any(|(old, _)| *old == name);
+    let counted = now
+        .counters
+        .iter()
+        .filter(|(name, n)| **n > 0 && !is_old(name));
     let counted: Vec<String> = counted
         .map(|(name, n)| match name.starts_with("bytes") {
             true => format!("{} {}", name.replace('_', " "), units::bytes(*n)),
@@ -264,6 +279,7 @@ fn counters(now: &Status) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use braid_proxy::report::RENAMED_COUNTERS;
     use braid_proxy::selection::Measured;
     use braid_proxy::status::{IdlePoolStatus, ProxyStatus, RulesStatus, StreamStatus};
     use braid_proxy::verdict::Condition;
@@ -403,21 +419,50 @@ mod tests {
 box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
 new connections are aggregated
 server 203.0.113.7:1080: working, in use
-warm connections: 2 ready, 1 opening
+idle connections to servers: 2 ready, 1 opening
 
-  link  state                   RTT  loss in  loss out  score  delivery rate       in now  out now  subflows  received    sent  copies
-  dsl   up, default           40 ms    3.6 %     0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
-  lte   switched off, backup      -    3.6 %         -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  link  state                   RTT  loss in  loss out  delivery rate       in now  out now  subflows  received    sent  copies
+  dsl   up, default           40 ms    3.6 %     0.3 %              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  lte   switched off, backup      -    3.6 %         -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
 
-3 connections (and 2 that moved less)
-  user          destination                     state   age      up    down          size  class     alpha  urgency  strategy
-  192.168.1.20  198.51.100.1:443 (example.org)  open   12 s  1.2 kB  8.1 MB  20.0 MB read  elephant   0.00        3  minrtt
-      dsl: RTT 40 ms, received 8.1 MB, sent 1.2 kB, of it 300 B copies (1.0 % lost)
+3 connections (2 more, which moved fewer bytes, are not shown)
+  user          destination                     state   age      up    down          size  urgency  strategy
+  192.168.1.20  198.51.100.1:443 (example.org)  open   12 s  1.2 kB  8.1 MB  20.0 MB read        3  minrtt
+      dsl: RTT 40 ms, received 8.1 MB, sent 1.2 kB, including 300 B of copies (1.0 % lost)
       lte: gone, received 8.1 MB, sent 1.2 kB
 
 since the start: accepted 3, bytes down 8.1 MB
 "#;
-        assert_eq!(page(&of_box(), &before), expected);
+        assert_eq!(page(&of_box(), &before, false), expected);
+    }
+
+    #[test]
+    fn the_values_of_strategies_are_for_those_who_ask() {
+        let mut status = of_box();
+        let mut other = status.servers[0].clone();
+        other.name = "rome".to_owned();
+        status.servers.push(other);
+        let names = ["score", "class", "alpha", "elephant", "D_s"];
+        let [default, verbose] = [false, true].map(|verbose| page(&status, &status, verbose));
+        for name in names {
+            assert!(!default.contains(name), "{name}: {default}");
+            assert!(verbose.contains(name), "{name}: {verbose}");
+        }
+    }
+
+    #[test]
+    fn old_names_of_counters_are_for_json_only() {
+        let mut status = of_box();
+        for (old, new) in RENAMED_COUNTERS {
+            status
+                .counters
+                .extend([(old.to_owned(), 1), (new.to_owned(), 1)]);
+        }
+        let page = page(&status, &status, false);
+        for (old, new) in RENAMED_COUNTERS {
+            let shown = |name: &str| page.contains(&format!(" {} 1", name.replace('_', " ")));
+            assert!(shown(new) && !shown(old), "{old}: {page}");
+        }
     }
 
     #[test]
@@ -429,7 +474,7 @@ since the start: accepted 3, bytes down 8.1 MB
             connections_total: 1,
             ..of_box()
         };
-        let page = page(&server, &server);
+        let page = page(&server, &server, true);
         assert!(page.contains("\n      203.0.113.7: RTT 40 ms, "), "{page}");
         assert!(page.contains("\n1 connection\n"), "{page}");
         // Without time in between there is no rate.
@@ -443,7 +488,7 @@ since the start: accepted 3, bytes down 8.1 MB
     fn it_says_where_nothing_is_protected() {
         let mut status = of_box();
         status.servers[0].protected = false;
-        let page = page(&status, &status);
+        let page = page(&status, &status, false);
         let line = "\nserver 203.0.113.7:1080: working, in use, not protected\n";
         assert!(page.contains(line), "{page}");
     }
@@ -453,7 +498,7 @@ since the start: accepted 3, bytes down 8.1 MB
         let mut status = of_box();
         let wrong = Condition::CaptivePortal.link_problem("lte");
         status.verdict = Verdict::new(wrong.into_iter().collect());
-        let page = page(&status, &status);
+        let page = page(&status, &status, false);
         let lines: Vec<&str> = page.lines().take(4).collect();
         assert_eq!(lines[0], "degraded");
         assert!(
@@ -470,7 +515,7 @@ since the start: accepted 3, bytes down 8.1 MB
             let mut status = of_box();
             let intercepting = false;
             status.proxy = Some(ProxyStatus { on, intercepting });
-            let page = page(&status, &status);
+            let page = page(&status, &status, false);
             page.lines().nth(2).map(str::to_owned)
         };
         let why = "new connections are forwarded over one link: ";
@@ -486,6 +531,6 @@ since the start: accepted 3, bytes down 8.1 MB
             counters: BTreeMap::new(),
             ..of_box()
         };
-        assert!(page(&status, &status).ends_with("\n0 connections\n"));
+        assert!(page(&status, &status, false).ends_with("\n0 connections\n"));
     }
 }

@@ -50,7 +50,7 @@ impl Detour {
     /// # Errors
     /// Fails if another check is at work, or if the system refuses.
     pub fn open(exits: &[Exit], ports: &[u16]) -> Result<Detour> {
-        let doing = || SystemError::doing("be the only check at work here");
+        let doing = || SystemError::doing("get the lock of the checks");
         let name = UnixAddr::from_abstract_name(NAME.as_bytes()).map_err(doing())?;
         let detour = Detour {
             _claim: UnixListener::bind_addr(&name).map_err(doing())?,
@@ -117,7 +117,7 @@ impl Detour {
 impl Drop for Detour {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            tracing::warn!(%error, "the check leaves something behind; the next one removes it");
+            tracing::warn!(%error, "the check could not remove all of its routes; the next check removes them");
         }
     }
 }

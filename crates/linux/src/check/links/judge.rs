@@ -33,10 +33,11 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
         Neighbour::Answers => Finding::ok(at, format!("gateway {gateway} answers")),
         Neighbour::Silent => {
             let message = format!(
-                "gateway {gateway} does not answer: it is off, or not on this link, and nothing leaves by it"
+                "gateway {gateway} does not answer: it is off, or not on this link; the link carries nothing \
+                 through it"
             );
-            let remedy = "see whether the modem or router of this link is on, and whether its address is \
-                          this one";
+            let remedy =
+                "check that the modem or router of this link is on, and that it has this address";
             Finding::warning(at, message, remedy).healing()
         }
     }
@@ -75,8 +76,8 @@ fn of_trial(about: &ProbedPair<'_>, trial: &io::Result<TrialReport>) -> Vec<Find
     let report = match trial {
         Ok(report) => report,
         Err(error) => {
-            let message = format!("nothing leaves: {error}");
-            let remedy = "see `ip route get` and the firewall's rules on what goes out";
+            let message = format!("this machine cannot send there: {error}");
+            let remedy = "check `ip route get` and the firewall's rules for outgoing packets";
             return vec![Finding::warning(
                 ("link.tcp", about.subject()),
                 message,
@@ -88,7 +89,7 @@ fn of_trial(about: &ProbedPair<'_>, trial: &io::Result<TrialReport>) -> Vec<Find
         return vec![unopened(about, report.end)];
     };
     let milliseconds = rtt.as_secs_f64() * 1e3;
-    let message = format!("TCP reaches it, round trip {milliseconds:.1} ms");
+    let message = format!("TCP reaches the server, round trip {milliseconds:.1} ms");
     let tcp = Finding::ok(("link.tcp", about.subject()), message);
     let [mptcp, server] = [of_multipath(about, report), of_end(about, report.end)];
     [tcp].into_iter().chain(mptcp).chain(server).collect()
@@ -100,27 +101,27 @@ fn unopened(about: &ProbedPair<'_>, end: TrialEnd) -> Finding {
     let port = about.remote.port();
     let (message, remedy) = match end {
         TrialEnd::Refused => (
-            format!("its machine refuses port {port}: no server listens there, or a firewall says no"),
+            format!("the server's machine refuses port {port}: no server listens there, or a firewall rejects it"),
             format!(
                 "start the server, compare `port` in both files, and open TCP port {port} in the server's \
                  firewall"
             ),
         ),
         TrialEnd::Unreachable => (
-            "the network says that there is no way: the link is down behind its first hop, or has no way \
-             for this family"
+            "a router reports that the server is unreachable: the link is down behind its first hop, or has no \
+             route for this address family"
                 .to_owned(),
-            "see whether the link's router is online; of a family that it does not have, write v4 = false \
-             or v6 = false at the link"
+            "check that the link's router is online; if the link lacks this address family, write v4 = false or \
+             v6 = false at the link"
                 .to_owned(),
         ),
         _ => (
-            "no answer within the time, with and without Multipath TCP: the link is dark, the server is \
-             off, or a firewall drops the packets"
+            "no answer within the timeout, with and without Multipath TCP: the link carries nothing, the server \
+             is off, or a firewall drops the packets"
                 .to_owned(),
             format!(
-                "see whether the link works at all; start the server; open TCP port {port} in its firewall \
-                 and at its provider"
+                "check that the link works at all; start the server; open TCP port {port} in the server's \
+                 firewall and at its provider"
             ),
         ),
     };
@@ -129,30 +130,30 @@ fn unopened(about: &ProbedPair<'_>, end: TrialEnd) -> Finding {
 
 fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding> {
     let at = ("link.mptcp", about.subject());
-    let harm = "connections that open here use this link alone, or do not open here at all";
-    let remedy = "ask the link's provider, or use another server port (443 is often left alone) or a VPN \
-                  over this link; a middlebox before the server does the same to all links";
+    let harm = "connections that open over this link use it alone, or do not open at all";
+    let remedy = "ask the link's provider, or use another server port (443 often passes) or a VPN over this \
+                  link; if all links have this problem, the middlebox is near the server";
     match report.multipath? {
         // Multipath TCP may still be lost with the first data, so that only the end of the trial tells.
         Multipath::Intact if report.end != TrialEnd::SignedIn => None,
         Multipath::Intact => Some(Finding::ok(at, "Multipath TCP passes")),
         Multipath::Stripped => Some(Finding::warning(
             at,
-            format!("the options of Multipath TCP are removed on the way (stripped): {harm}"),
+            format!("a middlebox removes the options of Multipath TCP (stripped): {harm}"),
             remedy,
         )),
         Multipath::Blocked => Some(Finding::warning(
             at,
             format!(
-                "packets that open Multipath TCP are dropped on the way (blocked), others pass: {harm}, and \
-                 each try costs seconds"
+                "a middlebox drops the packets that open Multipath TCP, others pass (blocked): {harm}, and each \
+                 attempt costs seconds"
             ),
             remedy,
         )),
         Multipath::Lost(cause) => Some(Finding::warning(
             at,
             format!(
-                "Multipath TCP opens, and something on the way changes what follows ({cause:?}): {harm}"
+                "Multipath TCP opens, but a middlebox changes what follows ({cause:?}): {harm}"
             ),
             remedy,
         )),
@@ -167,7 +168,7 @@ fn of_end(about: &ProbedPair<'_>, end: TrialEnd) -> Option<Finding> {
     match end {
         TrialEnd::SignedIn if about.server.protection == Protection::None => Some(Finding::ok(
             at("link.server"),
-            "the server takes the password",
+            "the server accepts the password",
         )),
         TrialEnd::SignedIn => Some(Finding::ok(
             at("link.server"),
@@ -175,43 +176,43 @@ fn of_end(about: &ProbedPair<'_>, end: TrialEnd) -> Option<Finding> {
         )),
         TrialEnd::WebPage => warn(
             "link.portal",
-            "a web page answers in the server's place: a captive portal wants a login first, and until \
-             then nothing passes over this link",
-            "open a browser over this link and log in, as at a hotel's wireless network",
+            "a web page answers in the server's place: a captive portal wants a login, and the link is not used \
+             before",
+            "open a web page over this link and log in, as in the wireless network of a hotel",
         ),
         TrialEnd::NoServer => warn(
             "link.server",
-            "something answers there that is no Braid server: nothing passes over this link to it",
-            "compare address and port in box.toml with listen and port in server.toml",
+            "the peer is not a Braid server, or a different version; this server is not used over this link",
+            "check address, port and versions: compare `address` and `port` in box.toml with `listen` and \
+             `port` in server.toml",
         ),
         TrialEnd::CutOff => warn(
             "link.portal",
-            "the connection opens and is cut off at the first words: a captive portal or a filter stands on \
-             the way, or something else than a Braid server has the port",
-            "open a browser over this link and log in if it asks; compare address and port in both files",
+            "the connection opens and is cut off after the first bytes: a captive portal or a filter is on the \
+             path, or another program has the server's port",
+            "open a web page over this link and log in if a portal asks; compare address and port in both files",
         ),
         TrialEnd::Pending => warn(
             "link.server",
-            "the connection opens, and no answer comes to the first words: a filter on the way swallows \
-             them, or something else than a Braid server has the port",
-            "compare address and port in both files; see whether other links reach the server",
+            "the connection opens, and no answer comes to the first bytes: a filter on the path drops them, or \
+             another program has the server's port",
+            "compare address and port in both files; check whether other links reach the server",
         ),
         TrialEnd::Broken(broken) => {
             let (kind, meaning) = broken.at_box();
-            let message = format!("{kind}: {meaning}; no user is served by it");
+            let message = format!("{kind}: {meaning}; the box does not use this server");
             warn("link.server", &message, key)
         }
         TrialEnd::PasswordRefused => warn(
             "link.server",
-            "the server does not take the box's password: it does not know its key, its clock differs by \
-             more than `time_window`, or it wants protected connections",
+            "the server does not accept the box's password: it does not know the box's key, the clocks differ \
+             by more than `time_window`, or it requires protected connections",
             key,
         ),
         TrialEnd::Refused | TrialEnd::Unreachable => warn(
             "link.server",
-            "the connection opens and ends at once: the server is overloaded, or something on the way \
-             ends it",
-            "see the server's log",
+            "the connection opens and ends at once: the server is overloaded, or a middlebox ends it",
+            "look in the server's log",
         ),
     }
 }
@@ -221,17 +222,25 @@ fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) 
         |id, message: String| Finding::new(Verdict::NotChecked, (id, about.subject()), message, "");
     let echoes = match echoes {
         Ok(echoes) => echoes,
-        Err(error) => return vec![not_checked("link.mtu", format!("nothing leaves: {error}"))],
+        Err(error) => {
+            return vec![not_checked(
+                "link.mtu",
+                format!("this machine cannot send there: {error}"),
+            )];
+        }
     };
     // If nothing else came back either, the finding on TCP has said so already.
     if !opened && *echoes == Echoes::default() {
         return Vec::new();
     }
     let udp = match echoes.udp {
-        true => Finding::ok(("link.udp", about.subject()), "UDP reaches its machine"),
+        true => Finding::ok(
+            ("link.udp", about.subject()),
+            "UDP reaches the server's machine",
+        ),
         false => not_checked(
             "link.udp",
-            "its machine does not say whether UDP arrives; the server itself has no use for UDP"
+            "the server's machine does not report whether UDP arrives; Braid does not need UDP"
                 .to_owned(),
         ),
     };
@@ -244,33 +253,33 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
         None => Finding::new(
             Verdict::NotChecked,
             at(),
-            "its machine does not answer pings, by which sizes would be known",
+            "the server's machine does not answer pings, so the largest packet size is unknown",
             "",
         ),
         Some(size) if size == about.mtu => Finding::ok(
             at(),
-            format!("packets of {size} bytes pass, all that the link takes"),
+            format!("packets of {size} bytes pass, which is the MTU of the link"),
         ),
         Some(size) if size < MIN_MTU => Finding::warning(
             at(),
             format!(
-                "no packet of {LEAST_MTU} bytes came back, of {size} one did: large transfers over this link \
+                "packets of {size} bytes come back, but none of {MIN_MTU} bytes: large transfers over this link \
                  stall again and again"
             ),
             "ask the link's provider",
         ),
         Some(size) if echoes.told => {
-            let message = format!("packets of {size} bytes pass, and the way tells of larger ones");
+            let message = format!("packets of {size} bytes pass, and routers report larger ones");
             Finding::ok(at(), message)
         }
         Some(size) => Finding::warning(
             at(),
             format!(
-                "packets above {size} bytes vanish, and nothing on the way says so (the link takes {}): Braid \
-                 finds out by itself, users' own large packets that are only forwarded do not",
+                "packets above {size} bytes vanish without a report (the MTU of the link is {}): Braid detects \
+                 this, but forwarded connections of users may stall",
                 about.mtu
             ),
-            format!("write mtu = {size} at the link, or set that of the interface"),
+            format!("write mtu = {size} at the link, or set the MTU of the interface"),
         ),
     }
 }
@@ -282,8 +291,8 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
         Finding::new(Verdict::NotChecked, ("link.rate", subject), message, remedy)
     };
     let Some(status) = status else {
-        let remedy =
-            "start the box and let users use it, then check again, or: braid box servers --probe";
+        let remedy = "start the box and check again after it has carried traffic, or run: \
+                      braid box servers --probe";
         return vec![not_measured("links".to_owned(), remedy)];
     };
     let mut found = Vec::new();
@@ -296,7 +305,7 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
         let up = status.paths.get(at).and_then(|path| path.delivery_rate);
         let subject = format!("link {}", link.name);
         if down.is_none() && up.is_none() {
-            found.push(not_measured(subject, "braid box servers --probe"));
+            found.push(not_measured(subject, "run: braid box servers --probe"));
             continue;
         }
         let text = |rate: Option<f64>| match rate {
@@ -304,7 +313,7 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
             None => "not measured".to_owned(),
         };
         let message = format!(
-            "free towards users {}, delivered from users at {}",
+            "free bandwidth towards users {}, delivery rate from users {}",
             text(down),
             text(up)
         );
@@ -428,12 +437,12 @@ mod tests {
             (
                 bad(TrialEnd::CutOff, None),
                 "link.portal",
-                "cut off at the first words",
+                "cut off after the first bytes",
             ),
             (
                 bad(TrialEnd::NoServer, None),
                 "link.server",
-                "no Braid server",
+                "not a Braid server",
             ),
             (
                 bad(TrialEnd::Pending, None),

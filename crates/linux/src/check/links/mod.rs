@@ -76,7 +76,7 @@ pub(super) fn findings(
         found.push(Finding::new(
             Verdict::CouldNotCheck,
             ("link.tcp", "links"),
-            "no link has an address and a way out now, so nothing was sent over any",
+            "no link has both an address and a gateway at present, so none was tested",
             "",
         ));
         return found;
@@ -182,7 +182,8 @@ fn look(
                 (trial, echoes)
             })
             .collect();
-        let panicked = || io::Error::other("the check has a mistake");
+        let panicked =
+            || io::Error::other("the check itself failed; please report this with the log");
         let ended = running.into_iter().map(|(trial, echoes)| ProbeResult {
             trial: trial.join().unwrap_or_else(|_| Err(panicked())),
             echoes: echoes.join().unwrap_or_else(|_| Err(panicked())),

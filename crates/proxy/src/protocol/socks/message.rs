@@ -178,7 +178,9 @@ impl FromStr for Destination {
             }
         });
         known.ok_or_else(|| {
-            format!("{text:?} is no destination; expected is one such as \"example.com:443\"")
+            format!(
+                "{text:?} is not a destination; expected HOST:PORT, such as \"example.com:443\""
+            )
         })
     }
 }
