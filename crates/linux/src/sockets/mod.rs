@@ -440,7 +440,7 @@ impl Sockets {
         if self.counters.accept_refused == 0 {
             tracing::warn!(
                 "no file descriptor is left: refusing connections of users; raise the limit of open \
-                            files or lower limits.connections"
+                            files or lower max_connections in [expert]"
             );
         }
         self.counters.accept_refused += 1;
