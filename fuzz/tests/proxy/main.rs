@@ -74,9 +74,9 @@ fn socks() {
                 (taken, step == ClientStep::More)
             });
         }
-        let mut foreword = EarlyHints::default();
+        let mut early_hints = EarlyHints::default();
         pieces.feed(|bytes| {
-            let (taken, step) = foreword.input(bytes);
+            let (taken, step) = early_hints.input(bytes);
             (taken, step == EarlyHintsStep::More)
         });
         let _ = FlowHints::decode(&pieces.bytes);
@@ -144,8 +144,8 @@ fn first_flights() {
                 w.run_for(Duration::from_millis(ms.into()));
             }
             w.run_for(Duration::from_millis(100));
-            let patience = ServerTimeouts::default().handshake;
-            let in_time = w.now.saturating_since(begun) < patience;
+            let timeout = ServerTimeouts::default().handshake;
+            let in_time = w.now.saturating_since(begun) < timeout;
             let served = w.server_downstream().attempts.split_off(before);
             if flight == original && in_time {
                 assert_eq!(served.len(), 1, "nothing was changed");

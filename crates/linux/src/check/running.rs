@@ -16,13 +16,13 @@ use crate::net::InstanceNames;
 use crate::nft;
 
 /// Directory of control sockets, unless a configuration names another.
-const SOCKETS: &str = "/run/braid";
+const SOCKET_DIR: &str = "/run/braid";
 
 /// Time to wait for the instance of this configuration, and for all others together. An instance that hangs
 /// must not delay the check.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// The part of this time that a single one of the others may take.
-const TIMEOUT_FOR_ONE: Duration = Duration::from_millis(500);
+const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
 #[derive(Debug)]
@@ -222,21 +222,22 @@ fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Find
         ),
     };
     let message = format!("another {word} ({whose}) {what}: only one of the two gets them");
-    let remedy = format!("stop one of the two, or change this configuration (see: ls {SOCKETS})");
+    let remedy =
+        format!("stop one of the two, or change this configuration (see: ls {SOCKET_DIR})");
     Finding::warning(("port", subject), message, remedy)
 }
 
 /// Finds competing servers by their status, for processes that may not read the rules.
 fn by_sockets(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
     let own = wanted_instance.socket();
-    let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
+    let files = fs::read_dir(SOCKET_DIR).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
     // A bound in case the directory is full of stale sockets.
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
-        let left = left.min(TIMEOUT_FOR_ONE);
+        let left = left.min(SOCKET_TIMEOUT);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
             && status.role == wanted_instance.role
             && wanted_instance.role == Role::Server
