@@ -99,30 +99,26 @@ pub(super) struct Running {
 }
 
 /// Looks for running instances, at a start or for a check.
-pub(super) fn look(
-    wanted_instance: &WantedInstance<'_>,
-    machine: &Machine,
-    starts: bool,
-) -> Running {
-    let word = wanted_instance.word();
-    let at = || ("instance", format!("tun {}", wanted_instance.tun));
-    let device = machine.interface(wanted_instance.tun).is_some();
+pub(super) fn look(wanted: &WantedInstance<'_>, machine: &Machine, starts: bool) -> Running {
+    let word = wanted.word();
+    let at = || ("instance", format!("tun {}", wanted.tun));
+    let device = machine.interface(wanted.tun).is_some();
     let (status, unknown) =
-        match control::ask_within(&wanted_instance.socket(), &Request::Status, ANSWER_TIMEOUT) {
+        match control::ask_within(&wanted.socket(), &Request::Status, ANSWER_TIMEOUT) {
             Ok(Answer::Status(status)) => (Some(status), None),
             Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
             Err(AskError::System(path, error)) => (None, Some((path, error))),
         };
     let end_it = format!(
         "stop it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
-        wanted_instance.tun
+        wanted.tun
     );
     let mut running = Running {
         ours: None,
         findings: Vec::new(),
     };
     let finding = match (status, device) {
-        (Some(status), true) if wanted_instance.is_it(&status) => {
+        (Some(status), true) if wanted.is_it(&status) => {
             let message = format!(
                 "a {word} of this configuration runs (process {})",
                 status.pid
@@ -174,28 +170,25 @@ pub(super) fn look(
         (_, false) => Finding::ok(at(), format!("no {word} runs on this device")),
     };
     running.findings.push(finding);
-    running.findings.extend(rivals(wanted_instance));
+    running.findings.extend(rivals(wanted));
     running
 }
 
 /// Finds instances with other TUN devices that claim what this one needs for itself.
-fn rivals(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
-    let own = InstanceNames::of_tun(wanted_instance.tun).nft_table();
+fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = InstanceNames::of_tun(wanted.tun).nft_table();
     // Reading the rules needs privileges; the control sockets may be readable without.
     let Ok(tables) = nft::instances() else {
-        return by_sockets(wanted_instance);
+        return by_sockets(wanted);
     };
     let mut found = Vec::new();
     for (table, rules) in tables.iter().filter(|(table, _)| *table != own) {
-        let claims = wanted_instance
-            .claims
-            .iter()
-            .filter(|claim| match wanted_instance.role {
-                Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
-                Role::Server => rules.contains(claim.as_str()),
-            });
+        let claims = wanted.claims.iter().filter(|claim| match wanted.role {
+            Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
+            Role::Server => rules.contains(claim.as_str()),
+        });
         for claim in claims {
-            found.push(rival(wanted_instance, claim, &format!("table {table}")));
+            found.push(rival(wanted, claim, &format!("table {table}")));
         }
     }
     found
@@ -208,10 +201,10 @@ fn is_lan_of(rules: &str, interface: &str) -> bool {
     first.is_some_and(|line| line.contains(interface))
 }
 
-fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
-    let word = wanted_instance.word();
+fn rival(wanted: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
+    let word = wanted.word();
     let claim = claim.replace(['"'], "");
-    let (subject, what) = match wanted_instance.role {
+    let (subject, what) = match wanted.role {
         Role::Box => (
             format!("lan {claim}"),
             "intercepts users' connections on this interface",
@@ -228,8 +221,8 @@ fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Find
 }
 
 /// Finds competing servers by their status, for processes that may not read the rules.
-fn by_sockets(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
-    let own = wanted_instance.socket();
+fn by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = wanted.socket();
     let files = fs::read_dir(SOCKET_DIR).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
@@ -239,17 +232,13 @@ fn by_sockets(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.min(SOCKET_TIMEOUT);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
-            && status.role == wanted_instance.role
-            && wanted_instance.role == Role::Server
+            && status.role == wanted.role
+            && wanted.role == Role::Server
         {
-            let shared = |path: &&String| wanted_instance.paths.iter().any(|p| p == *path);
+            let shared = |path: &&String| wanted.paths.iter().any(|p| p == *path);
             let names: Vec<String> = status.paths.into_iter().map(|p| p.name).collect();
             for path in names.iter().filter(shared) {
-                found.push(rival(
-                    wanted_instance,
-                    path,
-                    &format!("{}", socket.display()),
-                ));
+                found.push(rival(wanted, path, &format!("{}", socket.display())));
             }
         }
     }
