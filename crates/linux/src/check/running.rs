@@ -1,12 +1,12 @@
 //! Checks for instances that run already: the one of this configuration, and others that compete with it.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use braid_proxy::config::{BoxConfig, Finding, ServerConfig};
+use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict};
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::{Role, Status};
 
@@ -147,18 +147,7 @@ pub(super) fn look(wanted: &WantedInstance<'_>, machine: &Machine, starts: bool)
             }
         }
         (None, true) => match unknown {
-            Some((path, error)) if !starts => Finding::new(
-                braid_proxy::config::Verdict::CouldNotCheck,
-                at(),
-                format!(
-                    "the device exists, and the process that uses it does not answer ({}: {error})",
-                    path.display()
-                ),
-                match error.kind() {
-                    ErrorKind::TimedOut => "look in its log for the cause, or restart it",
-                    _ => "run the check as the user that Braid runs as, usually root",
-                },
-            ),
+            Some((path, error)) if !starts => unanswered(at(), &path, &error),
             _ => {
                 let message = format!(
                     "a device of this name exists, and no {word} of this configuration uses it: the {word} \
@@ -172,6 +161,19 @@ pub(super) fn look(wanted: &WantedInstance<'_>, machine: &Machine, starts: bool)
     running.findings.push(finding);
     running.findings.extend(rivals(wanted));
     running
+}
+
+/// Reports that the process that uses the device does not answer.
+fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Finding {
+    let message = format!(
+        "the device exists, and the process that uses it does not answer ({}: {error})",
+        path.display()
+    );
+    let remedy = match error.kind() {
+        ErrorKind::TimedOut => "look in its log for the cause, or restart it",
+        _ => "run the check as the user that Braid runs as, usually root",
+    };
+    Finding::new(Verdict::CouldNotCheck, at, message, remedy)
 }
 
 /// Finds instances with other TUN devices that claim what this one needs for itself.
