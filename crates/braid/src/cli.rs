@@ -42,8 +42,8 @@ pub enum Command {
     /// Print a password for one connection of a program that speaks SOCKS5 to a server without a box.
     ///
     /// The server must have `unprotected = true`. The password works once, for this destination, within the
-    /// server's `time_window`. It is printed after the user's name and a colon:
-    /// `curl --proxy socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
+    /// server's `time_window`. It is printed after the user's name and a colon: `curl --proxy
+    /// socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
     Password(PasswordArgs),
     /// Rank the servers to rent by the measurements of boxes: the best one first, then the one that adds most
     /// to it, and so on.

@@ -30,13 +30,13 @@ use crate::lines;
 use crate::run::ReloadRequests;
 
 /// Time that a client has to send its request, and to take each part of the answer.
-const CLIENT_TIME: Duration = Duration::from_secs(2);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that the event loop has to answer.
-const LOOP_TIME: Duration = Duration::from_secs(5);
+const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest request, bytes.
-const REQUEST_LEN: usize = 4 << 10;
+const MAX_REQUEST_LEN: usize = 4 << 10;
 /// Longest answer, bytes: 256 connections of 16 paths, with room to spare.
-const ANSWER_LEN: usize = 4 << 20;
+const MAX_ANSWER_LEN: usize = 4 << 20;
 /// Pause when no connection can be accepted because descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Clients that may wait while another is served.
@@ -184,12 +184,12 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
                 continue;
             }
         };
-        let answer = match lines::read(&client, REQUEST_LEN, CLIENT_TIME) {
+        let answer = match lines::read(&client, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
             Ok(request) => ask_loop(request, requests, wake),
             Err(e) => Answer::Error(format!("the request cannot be parsed: {e}")),
         };
         // A client that has gone away needs no answer.
-        let _ = lines::write(&client, &answer, CLIENT_TIME);
+        let _ = lines::write(&client, &answer, CLIENT_TIMEOUT);
     }
 }
 
@@ -198,7 +198,7 @@ fn ask_loop(request: Request, requests: &SyncSender<Pending>, wake: &OwnedFd) ->
     let asked = requests.try_send(Pending { request, answer });
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
     match asked {
-        Ok(()) => answered.recv_timeout(LOOP_TIME).ok(),
+        Ok(()) => answered.recv_timeout(LOOP_TIMEOUT).ok(),
         Err(_) => None,
     }
     .unwrap_or_else(|| {
@@ -233,7 +233,7 @@ impl fmt::Display for AskError {
 /// # Errors
 /// Fails if nothing serves the socket, or if no answer comes in time.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
-    ask_within(path, request, LOOP_TIME + CLIENT_TIME)
+    ask_within(path, request, LOOP_TIMEOUT + CLIENT_TIMEOUT)
 }
 
 /// Asks the instance that serves the socket at `path`, and waits for its answer for `longest`.
@@ -252,8 +252,8 @@ pub(crate) fn ask_within(
         }
         _ => system(e),
     })?;
-    lines::write(&stream, request, CLIENT_TIME).map_err(system)?;
-    lines::read(&stream, ANSWER_LEN, longest).map_err(system)
+    lines::write(&stream, request, CLIENT_TIMEOUT).map_err(system)?;
+    lines::read(&stream, MAX_ANSWER_LEN, longest).map_err(system)
 }
 
 #[cfg(test)]
@@ -358,7 +358,7 @@ mod tests {
             assert!(unknown.contains(known), "{unknown}");
         }
         assert!(raw(&path, b"\n").contains("cannot be parsed"));
-        let long = raw(&path, &[b'x'; REQUEST_LEN + 1]);
+        let long = raw(&path, &[b'x'; MAX_REQUEST_LEN + 1]);
         assert!(long.contains("more than 4096 bytes"), "{long}");
         // A client that sends nothing delays the next one for a bounded time only.
         let silent = UnixStream::connect(&path).unwrap();

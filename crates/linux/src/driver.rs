@@ -20,12 +20,12 @@ use crate::tun::PacketIo;
 
 /// Packets or super-segments taken from, and handed to, the device before other work gets its turn.
 const PACKET_BATCH: usize = 64;
-/// If one look at the device finds so many bytes, the next look waits for [`GATHERING_TIME`], as network
+/// If one look at the device finds so many bytes, the next look waits for [`GATHER_DELAY`], as network
 /// adapters coalesce interrupts: each look costs processor time, and so does each acknowledgement at both
 /// ends. After so many bytes, the core is told of them, while the processor's cache still holds the memory.
-const MANY_BYTES: u64 = 128 << 10;
-/// Time to let packets gather. With [`MANY_BYTES`] it takes a rate of 5 Gb/s to keep the loop gathering.
-const GATHERING_TIME: Duration = Duration::from_micros(200);
+const GATHER_AFTER_BYTES: u64 = 128 << 10;
+/// Time to let packets gather. With [`GATHER_AFTER_BYTES`] it takes a rate of 5 Gb/s to keep the loop gathering.
+const GATHER_DELAY: Duration = Duration::from_micros(200);
 /// Events given to the core before other work gets its turn.
 const EVENT_BATCH: usize = 256;
 /// Descriptors looked at before other work gets its turn.
@@ -167,7 +167,7 @@ pub struct Driver<P, C, H> {
     /// Kernel sockets.
     pub sockets: Sockets,
     counters: Counters,
-    /// The last look at the device found at least [`MANY_BYTES`], and took them all.
+    /// The last look at the device found at least [`GATHER_AFTER_BYTES`], and took them all.
     gathers: bool,
     /// The latest end of the run that is under way.
     end: Option<Instant>,
@@ -260,8 +260,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 return Ok(());
             }
             if mem::take(&mut self.gathers) && idle {
-                let next = self.timeout().unwrap_or(GATHERING_TIME);
-                thread::sleep(next.min(GATHERING_TIME));
+                let next = self.timeout().unwrap_or(GATHER_DELAY);
+                thread::sleep(next.min(GATHER_DELAY));
             }
             let timeout = if idle {
                 self.timeout()
@@ -437,7 +437,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     self.counters.rx_packets += 1;
                     self.counters.rx_bytes += packet.len() as u64;
                     self.stack.receive_from(now, packet, meta);
-                    if self.counters.rx_bytes - told >= MANY_BYTES {
+                    if self.counters.rx_bytes - told >= GATHER_AFTER_BYTES {
                         told = self.counters.rx_bytes;
                         self.tell_engine_events(now);
                         now = self.clock.now();
@@ -445,7 +445,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     }
                 }
                 Ok(None) => {
-                    self.gathers = self.counters.rx_bytes - before >= MANY_BYTES;
+                    self.gathers = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
                     break;
                 }
                 Err(error) => {

@@ -18,7 +18,7 @@ const GSO_SIZE: u16 = 1_000;
 /// Time to wait for the probe. It takes microseconds on its way through this machine.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The "discard" service, on both ends.
-const PORT: u16 = 9;
+const DISCARD_PORT: u16 = 9;
 
 /// The fate of a super-segment sent through this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
 
 fn header(src: IpAddr, dst: IpAddr) -> Vec<u8> {
     let segment = tcp::Repr {
-        src_port: PORT,
-        dst_port: PORT,
+        src_port: DISCARD_PORT,
+        dst_port: DISCARD_PORT,
         seq: Seq32(1),
         ack: Seq32(1),
         flags: tcp::Flags::ACK,
@@ -107,7 +107,7 @@ fn header(src: IpAddr, dst: IpAddr) -> Vec<u8> {
 fn judge(packet: &[u8], meta: RxMeta, ends: (IpAddr, IpAddr), payload: &[u8]) -> Option<Verdict> {
     let (ip, segment) = ip::Repr::parse(packet).ok()?;
     let (tcp, data) = tcp::Repr::parse(segment).ok()?;
-    if (ip.src, ip.dst) != ends || tcp.dst_port != PORT || data.is_empty() {
+    if (ip.src, ip.dst) != ends || tcp.dst_port != DISCARD_PORT || data.is_empty() {
         return None;
     }
     let whole = data == payload && meta.gso_size == GSO_SIZE && meta.checksum_ok;

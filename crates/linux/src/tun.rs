@@ -20,8 +20,8 @@ use crate::sys;
 /// Bytes of the `virtio_net_hdr` in front of each packet: the device's default size, without `num_buffers`.
 pub const VNET_HDR_LEN: usize = 10;
 /// Largest packet that the kernel delivers or takes, bytes.
-const MAX_PACKET: usize = 65_535;
-const _: () = assert!(MAX_PACKET <= PacketBuffer::CAPACITY);
+const MAX_PACKET_LEN: usize = 65_535;
+const _: () = assert!(MAX_PACKET_LEN <= PacketBuffer::CAPACITY);
 
 /// Flag in the header's first byte: the packet's checksum field holds only the sum over the pseudo-header.
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;

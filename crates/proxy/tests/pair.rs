@@ -457,7 +457,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.kill_server();
     w.run_for(Duration::from_secs(45));
     assert!(!w.core.wants_interception());
-    let intake: Vec<bool> = w
+    let intercepting: Vec<bool> = w
         .notices
         .iter()
         .filter_map(|(_, n)| match n {
@@ -465,7 +465,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
             Notice::BestPath(_) | Notice::Reached(..) | Notice::Families(_) => None,
         })
         .collect();
-    assert_eq!(intake, [true, false]);
+    assert_eq!(intercepting, [true, false]);
     w.start_server();
     w.content(CONTENT, Content::Echoes);
     w.run_for(Duration::from_secs(5));

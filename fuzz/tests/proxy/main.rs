@@ -74,9 +74,9 @@ fn socks() {
                 (taken, step == ClientStep::More)
             });
         }
-        let mut foreword = EarlyHints::default();
+        let mut early_hints = EarlyHints::default();
         pieces.feed(|bytes| {
-            let (taken, step) = foreword.input(bytes);
+            let (taken, step) = early_hints.input(bytes);
             (taken, step == EarlyHintsStep::More)
         });
         let _ = FlowHints::decode(&pieces.bytes);

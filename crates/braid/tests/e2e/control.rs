@@ -160,7 +160,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
     let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["proxy", "off"]);
-    bed.wait_for("the intake to close", |bed| {
+    bed.wait_for("the interception to stop", |bed| {
         bed.print("box", "ss", &["-Hltn"]).is_empty()
     });
     bed.fetch(100_000);

@@ -9,7 +9,7 @@ use super::machine::{LinkRoute, Machine};
 use crate::net::link::{network, overlap};
 use crate::net::routes::{Interface, stands_for_default};
 
-const SHOW: &str = "see `ip address` and `ip route`";
+const ADDRESS_REMEDY: &str = "see `ip address` and `ip route`";
 
 /// Returns all findings. `running` says that a box of this configuration runs, which then owns the SOCKS
 /// ports.
@@ -176,7 +176,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     }
     warn(
         format!("{name} has no address: the link carries nothing until it has one"),
-        format!("have DHCP or the network manager give it one ({SHOW})"),
+        format!("have DHCP or the network manager give it one ({ADDRESS_REMEDY})"),
     )
 }
 

@@ -9,9 +9,9 @@ use braid_secure::keys::PrivateKey;
 use rustix::process::getegid;
 
 /// Entries of the directory that are looked at, so that a large directory does not delay the check.
-const MAX_FILES: usize = 256;
+const MAX_DIR_ENTRIES: usize = 256;
 /// Longest file that can be a key, bytes.
-const MAX_LEN: u64 = 128;
+const MAX_KEY_FILE_BYTES: u64 = 128;
 
 /// Finds a key that others may read. With `already_logged`, a key that everybody may read is left out, because
 /// reading the file has already warned of it.
@@ -43,8 +43,8 @@ pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
 pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
     let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
     let files = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
-    for entry in files.take(MAX_FILES).flatten() {
-        let is_small = |m: fs::Metadata| m.is_file() && m.len() <= MAX_LEN;
+    for entry in files.take(MAX_DIR_ENTRIES).flatten() {
+        let is_small = |m: fs::Metadata| m.is_file() && m.len() <= MAX_KEY_FILE_BYTES;
         if !entry.metadata().is_ok_and(is_small) {
             continue;
         }

@@ -1,12 +1,12 @@
 //! Checks for instances that run already: the one of this configuration, and others that compete with it.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use braid_proxy::config::{BoxConfig, Finding, ServerConfig};
+use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict};
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::{Role, Status};
 
@@ -16,13 +16,13 @@ use crate::net::InstanceNames;
 use crate::nft;
 
 /// Directory of control sockets, unless a configuration names another.
-const SOCKETS: &str = "/run/braid";
+const SOCKET_DIR: &str = "/run/braid";
 
 /// Time to wait for the instance of this configuration, and for all others together. An instance that hangs
 /// must not delay the check.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// The part of this time that a single one of the others may take.
-const TIMEOUT_FOR_ONE: Duration = Duration::from_millis(500);
+const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
 #[derive(Debug)]
@@ -99,30 +99,26 @@ pub(super) struct Running {
 }
 
 /// Looks for running instances, at a start or for a check.
-pub(super) fn look(
-    wanted_instance: &WantedInstance<'_>,
-    machine: &Machine,
-    starts: bool,
-) -> Running {
-    let word = wanted_instance.word();
-    let at = || ("instance", format!("tun {}", wanted_instance.tun));
-    let device = machine.interface(wanted_instance.tun).is_some();
+pub(super) fn look(wanted: &WantedInstance<'_>, machine: &Machine, starts: bool) -> Running {
+    let word = wanted.word();
+    let at = || ("instance", format!("tun {}", wanted.tun));
+    let device = machine.interface(wanted.tun).is_some();
     let (status, unknown) =
-        match control::ask_within(&wanted_instance.socket(), &Request::Status, ANSWER_TIMEOUT) {
+        match control::ask_within(&wanted.socket(), &Request::Status, ANSWER_TIMEOUT) {
             Ok(Answer::Status(status)) => (Some(status), None),
             Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
             Err(AskError::System(path, error)) => (None, Some((path, error))),
         };
     let end_it = format!(
         "stop it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
-        wanted_instance.tun
+        wanted.tun
     );
     let mut running = Running {
         ours: None,
         findings: Vec::new(),
     };
     let finding = match (status, device) {
-        (Some(status), true) if wanted_instance.is_it(&status) => {
+        (Some(status), true) if wanted.is_it(&status) => {
             let message = format!(
                 "a {word} of this configuration runs (process {})",
                 status.pid
@@ -151,18 +147,7 @@ pub(super) fn look(
             }
         }
         (None, true) => match unknown {
-            Some((path, error)) if !starts => Finding::new(
-                braid_proxy::config::Verdict::CouldNotCheck,
-                at(),
-                format!(
-                    "the device exists, and the process that uses it does not answer ({}: {error})",
-                    path.display()
-                ),
-                match error.kind() {
-                    ErrorKind::TimedOut => "look in its log for the cause, or restart it",
-                    _ => "run the check as the user that Braid runs as, usually root",
-                },
-            ),
+            Some((path, error)) if !starts => unanswered(at(), &path, &error),
             _ => {
                 let message = format!(
                     "a device of this name exists, and no {word} of this configuration uses it: the {word} \
@@ -174,28 +159,38 @@ pub(super) fn look(
         (_, false) => Finding::ok(at(), format!("no {word} runs on this device")),
     };
     running.findings.push(finding);
-    running.findings.extend(rivals(wanted_instance));
+    running.findings.extend(rivals(wanted));
     running
 }
 
+/// Reports that the process that uses the device does not answer.
+fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Finding {
+    let message = format!(
+        "the device exists, and the process that uses it does not answer ({}: {error})",
+        path.display()
+    );
+    let remedy = match error.kind() {
+        ErrorKind::TimedOut => "look in its log for the cause, or restart it",
+        _ => "run the check as the user that Braid runs as, usually root",
+    };
+    Finding::new(Verdict::CouldNotCheck, at, message, remedy)
+}
+
 /// Finds instances with other TUN devices that claim what this one needs for itself.
-fn rivals(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
-    let own = InstanceNames::of_tun(wanted_instance.tun).nft_table();
+fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = InstanceNames::of_tun(wanted.tun).nft_table();
     // Reading the rules needs privileges; the control sockets may be readable without.
     let Ok(tables) = nft::instances() else {
-        return by_sockets(wanted_instance);
+        return by_sockets(wanted);
     };
     let mut found = Vec::new();
     for (table, rules) in tables.iter().filter(|(table, _)| *table != own) {
-        let claims = wanted_instance
-            .claims
-            .iter()
-            .filter(|claim| match wanted_instance.role {
-                Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
-                Role::Server => rules.contains(claim.as_str()),
-            });
+        let claims = wanted.claims.iter().filter(|claim| match wanted.role {
+            Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
+            Role::Server => rules.contains(claim.as_str()),
+        });
         for claim in claims {
-            found.push(rival(wanted_instance, claim, &format!("table {table}")));
+            found.push(rival(wanted, claim, &format!("table {table}")));
         }
     }
     found
@@ -208,10 +203,10 @@ fn is_lan_of(rules: &str, interface: &str) -> bool {
     first.is_some_and(|line| line.contains(interface))
 }
 
-fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
-    let word = wanted_instance.word();
+fn rival(wanted: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
+    let word = wanted.word();
     let claim = claim.replace(['"'], "");
-    let (subject, what) = match wanted_instance.role {
+    let (subject, what) = match wanted.role {
         Role::Box => (
             format!("lan {claim}"),
             "intercepts users' connections on this interface",
@@ -222,33 +217,30 @@ fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Find
         ),
     };
     let message = format!("another {word} ({whose}) {what}: only one of the two gets them");
-    let remedy = format!("stop one of the two, or change this configuration (see: ls {SOCKETS})");
+    let remedy =
+        format!("stop one of the two, or change this configuration (see: ls {SOCKET_DIR})");
     Finding::warning(("port", subject), message, remedy)
 }
 
 /// Finds competing servers by their status, for processes that may not read the rules.
-fn by_sockets(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
-    let own = wanted_instance.socket();
-    let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
+fn by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = wanted.socket();
+    let files = fs::read_dir(SOCKET_DIR).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
     // A bound in case the directory is full of stale sockets.
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
-        let left = left.min(TIMEOUT_FOR_ONE);
+        let left = left.min(SOCKET_TIMEOUT);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
-            && status.role == wanted_instance.role
-            && wanted_instance.role == Role::Server
+            && status.role == wanted.role
+            && wanted.role == Role::Server
         {
-            let shared = |path: &&String| wanted_instance.paths.iter().any(|p| p == *path);
+            let shared = |path: &&String| wanted.paths.iter().any(|p| p == *path);
             let names: Vec<String> = status.paths.into_iter().map(|p| p.name).collect();
             for path in names.iter().filter(shared) {
-                found.push(rival(
-                    wanted_instance,
-                    path,
-                    &format!("{}", socket.display()),
-                ));
+                found.push(rival(wanted, path, &format!("{}", socket.display())));
             }
         }
     }

@@ -9,7 +9,7 @@ use super::boxes::overlaps;
 use super::machine::Machine;
 
 /// State of a listening socket in `/proc/net/tcp`: `TCP_LISTEN` (linux/net/tcp_states.h), in hexadecimal.
-const LISTEN: &str = "0A";
+const TCP_LISTEN_STATE: &str = "0A";
 
 /// Returns all findings.
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
@@ -95,7 +95,7 @@ fn kernel_listeners() -> Vec<SocketAddr> {
 fn listener(line: &str) -> Option<SocketAddr> {
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next()?;
-    if fields.nth(1)? != LISTEN {
+    if fields.nth(1)? != TCP_LISTEN_STATE {
         return None;
     }
     let (address, port) = local.split_once(':')?;

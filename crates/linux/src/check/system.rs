@@ -20,9 +20,9 @@ const OTHER_DESCRIPTORS: u64 = 256;
 /// Share of this machine's memory that payload may take at most. The rest is for the system and for users'
 /// other programs.
 const MEMORY_SHARE: f64 = 0.75;
-const TUN: &str = "/dev/net/tun";
+const TUN_DEVICE: &str = "/dev/net/tun";
 /// Remedy if this process may not change the network.
-const ROOT: &str = "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW";
+const ROOT_REMEDY: &str = "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW";
 
 /// The needs of an instance.
 #[derive(Debug)]
@@ -118,26 +118,26 @@ fn unprivileged(needs: &Needs, starts: bool) -> Finding {
                 "it may not configure the network (no CAP_NET_ADMIN): the {} cannot work",
                 needs.role
             );
-            Finding::failure(at, message, ROOT)
+            Finding::failure(at, message, ROOT_REMEDY)
         }
         false => {
             let message = "it may not configure the network (no CAP_NET_ADMIN), so the check did not test \
                            whether nftables accept the rules, whether kernel settings can be changed, the rules \
                            of other instances, and the links";
-            Finding::new(Verdict::CouldNotCheck, at, message, ROOT)
+            Finding::new(Verdict::CouldNotCheck, at, message, ROOT_REMEDY)
         }
     }
 }
 
 fn tun_device(privileged: bool) -> Finding {
-    let at = || ("tun.device", TUN);
-    let opened = OpenOptions::new().read(true).write(true).open(TUN);
+    let at = || ("tun.device", TUN_DEVICE);
+    let opened = OpenOptions::new().read(true).write(true).open(TUN_DEVICE);
     let Err(error) = opened else {
         return Finding::ok(at(), "the device can be opened");
     };
     if error.kind() == ErrorKind::PermissionDenied && !privileged {
         let message = format!("cannot open it as this user: {error}");
-        return Finding::new(Verdict::CouldNotCheck, at(), message, ROOT);
+        return Finding::new(Verdict::CouldNotCheck, at(), message, ROOT_REMEDY);
     }
     let message = format!("cannot open it: {error}; without a TUN device nothing is aggregated");
     let remedy = match error.kind() {
@@ -162,7 +162,7 @@ fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
             Verdict::CouldNotCheck,
             at(),
             "the command exists; only root can test whether the kernel accepts the rules",
-            ROOT,
+            ROOT_REMEDY,
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let message = format!(

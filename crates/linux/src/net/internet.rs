@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 const ON_INTERNET_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
 const ON_INTERNET_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
 /// Any port serves, since nothing is sent.
-const PORT: u16 = 53;
+const ROUTE_PROBE_PORT: u16 = 53;
 
 /// Returns the source address that the kernel chooses towards the Internet of IPv6 (`v6`) or IPv4, if it has
 /// a route. Connecting a UDP socket, which sends nothing, consults all routing rules and tables of the host.
@@ -17,7 +17,7 @@ pub fn source_towards(v6: bool) -> Option<IpAddr> {
         true => (Ipv6Addr::UNSPECIFIED.into(), ON_INTERNET_V6.into()),
     };
     let source = UdpSocket::bind(SocketAddr::new(own, 0)).and_then(|socket| {
-        socket.connect(SocketAddr::new(to, PORT))?;
+        socket.connect(SocketAddr::new(to, ROUTE_PROBE_PORT))?;
         socket.local_addr()
     });
     source.ok().map(|source| source.ip()).filter(|ip| match ip {

@@ -21,11 +21,11 @@ use super::{InstanceNames, Result, SystemError};
 
 /// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h), one bit each: links and traffic
 /// control, then IPv4's addresses, routes, rules and settings of interfaces.
-const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 23 | GROUPS_V6;
+const NETLINK_GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 23 | NETLINK_GROUPS_V6;
 // The same for IPv6: addresses, routes, rules, settings.
-const GROUPS_V6: u32 = 1 << 8 | 1 << 10 | 1 << 18 | 1 << 24;
+const NETLINK_GROUPS_V6: u32 = 1 << 8 | 1 << 10 | 1 << 18 | 1 << 24;
 /// Metric of the routes in the links' tables, below [`UNREACHABLE_METRIC`], so that they are preferred.
-const METRIC: u32 = 100;
+const ROUTE_METRIC: u32 = 100;
 
 /// The links of an instance and their routing tables.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Links {
         let mut links = Links {
             instance_names: instance_names.clone(),
             netlink: Netlink::open().map_err(doing())?,
-            monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
+            monitor: Netlink::subscribe(NETLINK_GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
             interfaces: Vec::new(),
             addresses: Vec::new(),
@@ -596,7 +596,7 @@ impl Links {
         // Index 1 is the loopback device in every network namespace.
         let interface = loopback.map_or(1, |lo| lo.index);
         let table = self.instance_names.intercept_table();
-        let route = |v6| Route::default_of(v6, table, Target::Local { interface }, METRIC);
+        let route = |v6| Route::default_of(v6, table, Target::Local { interface }, ROUTE_METRIC);
         self.families().into_iter().map(route).collect()
     }
 }
@@ -649,7 +649,7 @@ fn connected(address: &Address, table: u32) -> Route {
             interface: address.interface,
             gateway: None,
         },
-        metric: METRIC,
+        metric: ROUTE_METRIC,
     }
 }
 
@@ -658,5 +658,5 @@ fn default_of(v6: bool, table: u32, state: &LinkState) -> Option<Route> {
     let usable = state.exit(v6).filter(|_| state.has_family(v6));
     let Exit { interface, gateway } = usable?;
     let target = Target::Via { interface, gateway };
-    Some(Route::default_of(v6, table, target, METRIC))
+    Some(Route::default_of(v6, table, target, ROUTE_METRIC))
 }

@@ -482,11 +482,11 @@ impl Netlink {
 
 /// Longest prefix of routes that stand for a default route: an eighth of all addresses or more, as
 /// `0.0.0.0/1` and `2000::/3` do.
-const WIDE: u8 = 3;
+const MAX_DEFAULT_PREFIX_LEN: u8 = 3;
 
 /// Returns whether a network is so wide that routes to it replace a default route.
 pub fn stands_for_default(network: &IpNet) -> bool {
-    network.prefix_len() <= WIDE
+    network.prefix_len() <= MAX_DEFAULT_PREFIX_LEN
 }
 
 /// All routes at one moment.
@@ -523,7 +523,9 @@ impl Routes {
                 }
             }
             let by_link = interface.is_some_and(|index| links.contains(&index));
-            if interface.is_some() && interface == except || by_link && len <= WIDE {
+            if interface.is_some() && interface == except
+                || by_link && len <= MAX_DEFAULT_PREFIX_LEN
+            {
                 return None;
             }
             let network = IpNet::new(destination?, len).ok();

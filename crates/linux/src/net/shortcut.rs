@@ -15,10 +15,10 @@ use super::{Result, SystemError};
 use crate::nft::{Contents, Hop, Inspector, ShortcutLink, ShortcutRules};
 
 /// Ports of the engine's ends: below Linux's default range of ports for its own connections (32768 to 60999).
-const PORTS: RangeInclusive<u16> = 10_000..=32_767;
-const LOCAL_PORTS: &str = "net/ipv4/ip_local_port_range";
+const SHORTCUT_PORTS: RangeInclusive<u16> = 10_000..=32_767;
+const LOCAL_PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 /// Name of an abstract socket, which only one instance in a network namespace can hold.
-const CLAIM: &[u8] = b"braid-shortcut";
+const CLAIM_SOCKET: &[u8] = b"braid-shortcut";
 
 /// The shortcut of one instance.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl Shortcut {
         if let Some(range) = shared_ports() {
             let doing = format!(
                 "reserve ports {} to {} for the shortcut",
-                PORTS.start(),
-                PORTS.end()
+                SHORTCUT_PORTS.start(),
+                SHORTCUT_PORTS.end()
             );
             return Err(SystemError::other(
                 doing,
-                format!("{LOCAL_PORTS} is {range:?}"),
+                format!("{LOCAL_PORT_RANGE} is {range:?}"),
             ));
         }
         let inspector = Inspector::open().map_err(SystemError::doing("read the nftables rules"))?;
@@ -91,7 +91,7 @@ impl Shortcut {
 
     /// Returns the ports that the engine has to take.
     pub fn ports() -> RangeInclusive<u16> {
-        PORTS
+        SHORTCUT_PORTS
     }
 
     /// Changes servers and links; the next [update](Self::update) changes the rules.
@@ -130,7 +130,7 @@ impl Shortcut {
         }
         let rules = ShortcutRules {
             tun: self.tun.clone(),
-            ports: PORTS,
+            ports: SHORTCUT_PORTS,
             servers,
             links,
         };
@@ -233,8 +233,8 @@ fn wanted(
 /// Returns the kernel's range of ports for its own connections if it overlaps the engine's ports; then there can
 /// be no shortcut.
 pub fn shared_ports() -> Option<String> {
-    let range = Sysctl::current(LOCAL_PORTS)?.value;
-    (!leaves_alone(&range, &PORTS)).then_some(range)
+    let range = Sysctl::current(LOCAL_PORT_RANGE)?.value;
+    (!leaves_alone(&range, &SHORTCUT_PORTS)).then_some(range)
 }
 
 /// Removes the rules of an instance that was killed. Rules of an instance that runs stay.
@@ -255,7 +255,7 @@ pub fn remove_unclaimed() -> Result<()> {
 }
 
 fn claim() -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&UnixAddr::from_abstract_name(CLAIM)?)
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(CLAIM_SOCKET)?)
 }
 
 /// Returns whether `range`, two numbers as text, overlaps none of `ports`.
@@ -440,7 +440,7 @@ mod tests {
             ("32767 60999", false),
             ("", false),
         ] {
-            assert_eq!(leaves_alone(range, &PORTS), alone, "{range:?}");
+            assert_eq!(leaves_alone(range, &SHORTCUT_PORTS), alone, "{range:?}");
         }
     }
 }

@@ -6,9 +6,9 @@ use super::{List, remove_tables, run_nft, run_script};
 use crate::net::{InstanceNames, Result};
 
 /// Prefix of the names of all instances' tables.
-const PREFIX: &str = "braid_";
+const TABLE_PREFIX: &str = "braid_";
 /// Rules of each kind that box and server need, for a dry run: the table is never made.
-const NEEDED: &str = "table inet braid_check_dry {
+const DRY_RUN_RULES: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp socket transparent 1 meta mark set 1 ct mark set 1 accept
         meta l4proto tcp ct state new fib daddr type unicast \\
@@ -31,7 +31,7 @@ const NEEDED: &str = "table inet braid_check_dry {
 /// # Errors
 /// Fails if `nft` is missing (`NotFound`), is not permitted, or refuses.
 pub fn dry_run() -> Result<()> {
-    run_nft(&["-c", "-f", "-"], NEEDED).map(drop)
+    run_nft(&["-c", "-f", "-"], DRY_RUN_RULES).map(drop)
 }
 
 /// Runs `nft` to see that it is there.
@@ -51,7 +51,7 @@ pub fn instances() -> Result<Vec<(String, String)>> {
     let names = list
         .lines()
         .filter_map(|line| line.strip_prefix("table inet "));
-    let ours = names.filter(|name| name.starts_with(PREFIX));
+    let ours = names.filter(|name| name.starts_with(TABLE_PREFIX));
     let table = |name: &str| {
         // A table may have gone since it was listed.
         let rules = run_nft(&["list", "table", "inet", name], "").unwrap_or_default();

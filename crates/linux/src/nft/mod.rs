@@ -27,7 +27,7 @@ pub use check::{check_installed, dry_run, instances, keep_from_sockets};
 pub use shortcut::{Hop, ShortcutLink, ShortcutRules};
 pub use watch::{Contents, Culprit, Family, Inspector, Monitor};
 
-const RECORD: &str = "record";
+const RECORD_CHAIN: &str = "record";
 /// Subtype of an MP_JOIN (RFC 8684 section 3.2).
 const MP_JOIN: u8 = 1;
 
@@ -124,7 +124,7 @@ impl Ruleset {
     }
 
     fn emit(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
-        writeln!(out, "chain {RECORD} {{")?;
+        writeln!(out, "chain {RECORD_CHAIN} {{")?;
         for setting in &self.record {
             writeln!(out, "{}", Recorded(setting))?;
         }
@@ -148,11 +148,11 @@ pub fn keep_record(instance_names: &InstanceNames, record: &[Sysctl], tracks: bo
     let mut emit = || {
         let head =
             |chain| format!("add chain inet {table} {chain}\nflush chain inet {table} {chain}");
-        writeln!(script, "{}", head(RECORD))?;
+        writeln!(script, "{}", head(RECORD_CHAIN))?;
         for setting in record {
             writeln!(
                 script,
-                "add rule inet {table} {RECORD} {}",
+                "add rule inet {table} {RECORD_CHAIN} {}",
                 Recorded(setting)
             )?;
         }
@@ -443,7 +443,7 @@ pub fn recorded(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
             "chain",
             "inet",
             &instance_names.nft_table(),
-            RECORD,
+            RECORD_CHAIN,
         ],
         "",
     ) {

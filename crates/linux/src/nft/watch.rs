@@ -15,9 +15,9 @@ use rustix::net::Protocol;
 use crate::net::netlink::{Messages, Netlink};
 
 /// `NFNLGRP_NFTABLES`, as a bit.
-const GROUP: u32 = 1 << 6;
+const NFTABLES_GROUP: u32 = 1 << 6;
 /// `NFNL_SUBSYS_NFTABLES`, in the upper half of a message's type.
-const SUBSYSTEM: u16 = 10 << 8;
+const NFTABLES_SUBSYSTEM: u16 = 10 << 8;
 /// Bytes of `struct nfgenmsg`, which stands before the attributes.
 const HEADER_LEN: usize = 4;
 /// The attribute that names the table, in messages of every kind used here (`NFTA_TABLE_NAME`,
@@ -33,7 +33,7 @@ const NEW_GENERATION: u8 = 15;
 const PROCESS_ID: u16 = 2;
 const PROCESS_NAME: u16 = 3;
 /// Attempts to read a table while other programs change rules meanwhile.
-const MAX_LOOKS: usize = 3;
+const MAX_READ_ATTEMPTS: usize = 3;
 
 /// The objects of a table: the kind of the request (`NFT_MSG_GET…`) and the attributes that are compared.
 /// Others, for example handles and use counts, differ from one load of the same rules to the next.
@@ -136,7 +136,7 @@ impl Messages for Message {
 
 impl NetlinkSerializable for Message {
     fn message_type(&self) -> u16 {
-        SUBSYSTEM | u16::from(self.kind)
+        NFTABLES_SUBSYSTEM | u16::from(self.kind)
     }
 
     fn buffer_len(&self) -> usize {
@@ -191,7 +191,7 @@ impl Inspector {
             match self.look_once(family, table) {
                 // Another program changes rules: an object that was listed a moment ago is gone.
                 Err(error)
-                    if looks < MAX_LOOKS
+                    if looks < MAX_READ_ATTEMPTS
                         && matches!(
                             error.kind(),
                             io::ErrorKind::NotFound | io::ErrorKind::Interrupted
@@ -275,7 +275,7 @@ impl Monitor {
     /// Fails if the system refuses.
     pub fn open(tables: Vec<(Family, String)>) -> io::Result<Self> {
         Ok(Monitor {
-            socket: Netlink::subscribe(GROUP)?,
+            socket: Netlink::subscribe(NFTABLES_GROUP)?,
             tables,
             last: None,
         })

@@ -17,7 +17,7 @@ use crate::net::{Result, SystemError};
 
 /// Grace period in which a removed link keeps its path and routes, so that its subflows' ends are sent over
 /// it and answered.
-const LEAVING_TIME: Duration = Duration::from_secs(3);
+const LINK_REMOVAL_GRACE: Duration = Duration::from_secs(3);
 
 impl BoxHost<'_> {
     /// Takes over configurations that were read again, if the system accepts them.
@@ -55,7 +55,7 @@ impl BoxHost<'_> {
             return Ok(());
         };
         let mut places = self.network.places.clone();
-        let leave_at = context.now + LEAVING_TIME;
+        let leave_at = context.now + LINK_REMOVAL_GRACE;
         let Some(added) = places.change(&config.links, leave_at) else {
             let doing = "add so many links while removed links still close";
             return Err(SystemError::other(doing, "try again in a few seconds"));

@@ -23,20 +23,20 @@ use crate::net::{Result, SystemError};
 
 /// Needed for changes of links, routes and nftables, and for sockets with foreign addresses
 /// (`IP_TRANSPARENT`).
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
+const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN;
 
 /// Kept besides if access to files is restricted and some files, such as configuration and key, are read
 /// again: only their owner may be allowed to read them. The remaining files bound what this capability opens.
-const KEPT_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
+const CAPABILITIES_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// The Landlock rights that this program knows of. A kernel may know fewer.
-const KNOWN: ABI = ABI::V6;
+const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Settings of interfaces: restored at the end, and set again when an interface comes back.
-const SETTINGS: &str = "/proc/sys/net";
+const SYSCTL_DIR: &str = "/proc/sys/net";
 
 /// The shared libraries of `nft`, which is run again when links change and at the end.
-const LIBRARIES: [&str; 7] = [
+const LIBRARY_PATHS: [&str; 7] = [
     "/lib",
     "/lib64",
     "/usr/lib",
@@ -47,7 +47,7 @@ const LIBRARIES: [&str; 7] = [
 ];
 
 /// The files of the system's resolver, which also name further modules to load.
-const RESOLVER: [&str; 5] = [
+const RESOLVER_FILES: [&str; 5] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -70,19 +70,19 @@ impl Files {
     /// Returns all files that are needed later, with the rights on each.
     fn rights(&self) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let mut all = vec![(PathBuf::from(SETTINGS), read | AccessFs::WriteFile)];
+        let mut all = vec![(PathBuf::from(SYSCTL_DIR), read | AccessFs::WriteFile)];
         let mut allow = |paths: Vec<PathBuf>, rights: BitFlags<AccessFs>| {
             all.extend(paths.into_iter().map(|path| (path, rights)));
         };
         allow(
-            LIBRARIES.map(PathBuf::from).into(),
+            LIBRARY_PATHS.map(PathBuf::from).into(),
             read | AccessFs::Execute,
         );
         // The directory, since an upgrade replaces the file in it.
         allow(directories_of("nft"), read | AccessFs::Execute);
         allow(self.read.clone(), read);
         allow(self.remove.clone(), AccessFs::RemoveFile.into());
-        let any = AccessFs::from_all(KNOWN) & !AccessFs::Execute;
+        let any = AccessFs::from_all(LANDLOCK_ABI) & !AccessFs::Execute;
         allow(self.own.clone(), any);
         all
     }
@@ -91,7 +91,7 @@ impl Files {
 /// Returns the resolver's files. If one of them is a link to elsewhere, for example into `/run`, another
 /// program replaces the file there, so the directory is returned.
 pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
-    RESOLVER.iter().map(|file| {
+    RESOLVER_FILES.iter().map(|file| {
         let target = fs::canonicalize(file).unwrap_or_default();
         let directory = target.parent().filter(|d| !d.starts_with("/etc"));
         directory.map_or_else(|| PathBuf::from(file), Path::to_owned)
@@ -132,7 +132,11 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     let (status, confined) = give_up_files(files)
         .map_err(|e| SystemError::other("give up access to files", e.to_string()))?;
     let reads = status != RulesetStatus::NotEnforced && !files.read.is_empty();
-    let kept = if reads { KEPT | KEPT_TO_READ } else { KEPT };
+    let kept = if reads {
+        KEPT_CAPABILITIES | CAPABILITIES_TO_READ
+    } else {
+        KEPT_CAPABILITIES
+    };
     give_up_capabilities(kept).map_err(doing())?;
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
@@ -169,9 +173,9 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
 fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined), RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
         // Signals and abstract sockets of other processes are out of reach too.
-        .scope(Scope::from_all(KNOWN))?
+        .scope(Scope::from_all(LANDLOCK_ABI))?
         .create()?;
     let mut held = Vec::new();
     for (path, rights) in files.rights() {
@@ -181,7 +185,7 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
         };
         let rights = match path.is_dir() {
             true => rights,
-            false => rights & AccessFs::from_file(KNOWN),
+            false => rights & AccessFs::from_file(LANDLOCK_ABI),
         };
         ruleset = ruleset.add_rule(PathBeneath::new(&file, rights))?;
         held.push(file);
@@ -364,10 +368,10 @@ mod tests {
             ..Files::default()
         };
         let to_read = match has_landlock() {
-            true => KEPT | KEPT_TO_READ,
-            false => KEPT,
+            true => KEPT_CAPABILITIES | CAPABILITIES_TO_READ,
+            false => KEPT_CAPABILITIES,
         };
-        for (files, kept) in [(Files::default(), KEPT), (reads, to_read)] {
+        for (files, kept) in [(Files::default(), KEPT_CAPABILITIES), (reads, to_read)] {
             let (left, child) = confined(files, || {
                 // A thread that is started later has no more capabilities.
                 let child = thread::spawn(|| capabilities(None).unwrap());

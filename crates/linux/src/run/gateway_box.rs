@@ -15,8 +15,9 @@ use super::faults;
 use super::memory_releaser::MemoryReleaser;
 use super::places::{Network, Places};
 use super::process::{
-    CONTROL, DEBOUNCE_TIME, HANGUP, LINKS, RELOADED, WALL_CLOCK_INTERVAL, directory_of, new_stack,
-    open_control, raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
+    CONTROL_TOKEN, DEBOUNCE_TIME, HANGUP_TOKEN, LINKS_TOKEN, RELOADED_TOKEN, WALL_CLOCK_INTERVAL,
+    directory_of, new_stack, open_control, raise_descriptor_limit, serve, since_epoch,
+    strategy_factory, system_rng,
 };
 use super::record_writer::{self, RecordWriter, SAVE_INTERVAL};
 use super::reload::{Reload, Reloader};
@@ -181,7 +182,7 @@ impl BoxHost<'_> {
     /// Returns the files that are opened later: configuration and key, records, and the control socket, which
     /// is removed.
     fn files(&self, config: &BoxConfig) -> Files {
-        // If the directory cannot be made, the keeper logs that.
+        // If the directory cannot be made, `RecordWriter` logs that.
         let own = config
             .state
             .iter()
@@ -322,14 +323,15 @@ impl BoxHost<'_> {
 
 impl Host<BoxCore> for BoxHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
-        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL_TOKEN));
         let reloader = self.reload.iter();
-        let reloader = reloader.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
+        let reloader =
+            reloader.flat_map(|a| [(a.signal(), HANGUP_TOKEN), (a.fd(), RELOADED_TOKEN)]);
         control
             .into_iter()
             .chain([
-                (self.network.links.fd(), LINKS),
-                (self.network.guard.fd(), LINKS),
+                (self.network.links.fd(), LINKS_TOKEN),
+                (self.network.guard.fd(), LINKS_TOKEN),
             ])
             .chain(reloader)
             .collect()
@@ -337,13 +339,13 @@ impl Host<BoxCore> for BoxHost<'_> {
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, BoxCore>) {
         match (source, &self.control, &self.reload) {
-            (CONTROL, Some(control), reloader) => {
+            (CONTROL_TOKEN, Some(control), reloader) => {
                 let reload_requests = reloader.as_ref().map(|reloader| &reloader.reload_requests);
                 control.serve(context.now, context.core, context.stack, reload_requests);
                 return self.keep_forwarding(context.core);
             }
-            (HANGUP, _, Some(reloader)) => return reloader.on_signal(),
-            (RELOADED, _, Some(_)) => return self.take_over(context),
+            (HANGUP_TOKEN, _, Some(reloader)) => return reloader.on_signal(),
+            (RELOADED_TOKEN, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
         let news = self.network.links.has_news() | self.network.guard.has_news();

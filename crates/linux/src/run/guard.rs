@@ -26,11 +26,11 @@ use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 /// rules while the machine boots.
 const MAX_LOADS: usize = 3;
 /// Interval of looks without news, since some kernel settings change without an event.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const RULES_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest time between two changes of the rules for new routes, if routes change all the time.
-const MIN_REACHED_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_ROUTES_INTERVAL: Duration = Duration::from_secs(1);
 /// Most networks of the routing table in the rules: a box may hold the routing table of the whole Internet.
-const MAX_REACHED: usize = 4_096;
+const MAX_REACHED_NETWORKS: usize = 4_096;
 
 /// The guard of an instance's rules, routes, settings and device.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ impl Guard {
     /// # Errors
     /// Fails if the state of the links cannot be read.
     pub fn refresh(&mut self, now: Instant, links: &mut Links) -> Result<Vec<(usize, bool)>> {
-        self.look_at = now + LOOK_INTERVAL;
+        self.look_at = now + RULES_CHECK_INTERVAL;
         let restores = self.pace.allows(now);
         let changed = links.refresh(restores)?;
         let mut damage = Damage {
@@ -296,7 +296,7 @@ impl Guard {
             self.look_at = self.look_at.min(self.reached_at);
             return;
         }
-        self.reached_at = now + MIN_REACHED_INTERVAL;
+        self.reached_at = now + MIN_ROUTES_INTERVAL;
         let before = std::mem::replace(&mut self.reached, reached);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
             return;
@@ -312,9 +312,9 @@ impl Guard {
 /// Returns the networks for the rules: if there are too many, those with the most addresses.
 fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
     let mut networks = networks.to_vec();
-    if networks.len() > MAX_REACHED {
+    if networks.len() > MAX_REACHED_NETWORKS {
         networks.sort_by_key(IpNet::prefix_len);
-        networks.truncate(MAX_REACHED);
+        networks.truncate(MAX_REACHED_NETWORKS);
     }
     networks
 }
@@ -402,11 +402,11 @@ impl RepairPace {
     /// Repairs in a row without a pause: several programs load their rules while a machine boots.
     const FREE_REPAIRS: u32 = 10;
     // Doubled for each further repair, up to the maximum.
-    const FIRST_PAUSE: Duration = Duration::from_secs(1);
-    const MAX_PAUSE: Duration = Duration::from_secs(30);
+    const MIN_REPAIR_PAUSE: Duration = Duration::from_secs(1);
+    const MAX_REPAIR_PAUSE: Duration = Duration::from_secs(30);
     /// A repair that lasted this long starts a new row: the program that undid it does not react to repairs,
     /// but has its own occasions.
-    const LASTING_TIME: Duration = Duration::from_secs(10);
+    const STABLE_TIME: Duration = Duration::from_secs(10);
 
     fn allows(&self, now: Instant) -> bool {
         now >= self.not_before
@@ -420,7 +420,7 @@ impl RepairPace {
     /// Notes a repair, and returns whether repairs in a row become too many just now.
     fn repaired(&mut self, now: Instant) -> bool {
         let lasted = self.undone.take().unwrap_or(now);
-        if lasted.saturating_since(self.last) > Self::LASTING_TIME {
+        if lasted.saturating_since(self.last) > Self::STABLE_TIME {
             self.repairs = 0;
         }
         self.repairs = self.repairs.saturating_add(1);
@@ -439,8 +439,8 @@ impl RepairPace {
     }
 
     fn pause(&mut self, now: Instant, doublings: u32) {
-        let pause = Self::FIRST_PAUSE * (1 << doublings.min(5));
-        self.not_before = now + pause.min(Self::MAX_PAUSE);
+        let pause = Self::MIN_REPAIR_PAUSE * (1 << doublings.min(5));
+        self.not_before = now + pause.min(Self::MAX_REPAIR_PAUSE);
     }
 }
 

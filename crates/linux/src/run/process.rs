@@ -22,16 +22,16 @@ pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) const DEBOUNCE_TIME: Duration = Duration::from_millis(5);
 
 /// Time for peers to acknowledge the end of everything: as long as the engine repeats it, and a little more.
-const CLOSING_TIME: Duration = Duration::from_millis(2_100);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(2_100);
 
 /// Number of a host's source: changes of links and addresses.
-pub(super) const LINKS: u32 = 0;
+pub(super) const LINKS_TOKEN: u32 = 0;
 /// Number of the source: requests on the control socket.
-pub(super) const CONTROL: u32 = 1;
+pub(super) const CONTROL_TOKEN: u32 = 1;
 /// Number of the source: the signal to read the configuration again.
-pub(super) const HANGUP: u32 = 2;
+pub(super) const HANGUP_TOKEN: u32 = 2;
 /// Number of the source: a configuration that was read again.
-pub(super) const RELOADED: u32 = 3;
+pub(super) const RELOADED_TOKEN: u32 = 3;
 
 /// Opens the control socket of an instance, at `path` or at its usual place. Without one, box and server
 /// still serve users.
@@ -96,7 +96,7 @@ fn end<C: Drain, H: Host<C>>(
     let now = driver.clock().now();
     driver.stack.close(now);
     let left = driver.stack.connections();
-    driver.run_until(Some(now + CLOSING_TIME), |driver| {
+    driver.run_until(Some(now + CLOSE_TIMEOUT), |driver| {
         driver.stack.connections() == 0
     })?;
     let unanswered = driver.stack.connections();

@@ -27,7 +27,7 @@ pub(super) struct RecordWriter {
 
 impl RecordWriter {
     /// Opens this instance's file of records in `directory`, and returns the records in it. Without a usable
-    /// file, the box goes on without a keeper.
+    /// file, the box runs without a writer.
     pub fn open(
         directory: &Path,
         instance_names: &InstanceNames,

@@ -15,8 +15,8 @@ use super::guard::Guard;
 use super::ingress::{Ingress, IngressPaths};
 use super::memory_releaser::MemoryReleaser;
 use super::process::{
-    CONTROL, DEBOUNCE_TIME, HANGUP, LINKS, RELOADED, WALL_CLOCK_INTERVAL, directory_of, new_stack,
-    open_control, raise_descriptor_limit, serve, since_epoch,
+    CONTROL_TOKEN, DEBOUNCE_TIME, HANGUP_TOKEN, LINKS_TOKEN, RELOADED_TOKEN, WALL_CLOCK_INTERVAL,
+    directory_of, new_stack, open_control, raise_descriptor_limit, serve, since_epoch,
 };
 use super::reload::{self, Reload, Reloader};
 use crate::control::ControlSocket;
@@ -199,24 +199,28 @@ impl ServerHost<'_> {
 
 impl Host<ServerCore> for ServerHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
-        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL_TOKEN));
         let reloader = self.reload.iter();
-        let reloader = reloader.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
+        let reloader =
+            reloader.flat_map(|a| [(a.signal(), HANGUP_TOKEN), (a.fd(), RELOADED_TOKEN)]);
         control
             .into_iter()
-            .chain([(self.links.fd(), LINKS), (self.guard.fd(), LINKS)])
+            .chain([
+                (self.links.fd(), LINKS_TOKEN),
+                (self.guard.fd(), LINKS_TOKEN),
+            ])
             .chain(reloader)
             .collect()
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, ServerCore>) {
         match (source, &self.control, &self.reload) {
-            (CONTROL, Some(control), reloader) => {
+            (CONTROL_TOKEN, Some(control), reloader) => {
                 let reload_requests = reloader.as_ref().map(|reloader| &reloader.reload_requests);
                 return control.serve(context.now, context.core, context.stack, reload_requests);
             }
-            (HANGUP, _, Some(reloader)) => return reloader.on_signal(),
-            (RELOADED, _, Some(_)) => return self.take_over(context),
+            (HANGUP_TOKEN, _, Some(reloader)) => return reloader.on_signal(),
+            (RELOADED_TOKEN, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
         let news = self.links.has_news() | self.guard.has_news();

@@ -72,7 +72,7 @@ pub const FOREIGN_TOKEN: u64 = 1 << 63;
 const LISTENER_TOKEN: u64 = 1 << 62;
 const RESOLVER_TOKEN: u64 = 1 << 61;
 /// Bytes for the headers of a SYN: 60 of IPv4 or 40 of IPv6, and 60 of TCP, with room to spare.
-const MAX_SYN: usize = 256;
+const MAX_SYN_LEN: usize = 256;
 
 /// Kernel sockets behind [`DownstreamSockets`].
 #[derive(Debug)]
@@ -704,7 +704,7 @@ fn enable(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> std::result:
 /// Returns the DSCP of the SYN that opened an accepted connection; 0 if the kernel did not keep the SYN, for
 /// example because it answered with a SYN cookie.
 fn dscp_of_syn(fd: &OwnedFd) -> u8 {
-    let mut syn = [0; MAX_SYN];
+    let mut syn = [0; MAX_SYN_LEN];
     let read = sys::socket_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut syn);
     let header = read.ok().and_then(|()| ip::Packet::new(&syn[..]).ok());
     header.map_or(0, |header| header.traffic_class() >> 2)

@@ -15,11 +15,11 @@ use rustix::io::Errno;
 
 /// Look-ups at a time. A name whose DNS servers are silent holds a thread for many seconds. A user of a
 /// server has 8 of them by default (`limits.lookups`).
-const THREADS: usize = 32;
+const MAX_THREADS: usize = 32;
 /// Look-ups that wait or are under way.
 const MAX_PENDING: usize = 1_024;
 /// The file that names the DNS servers.
-const SERVERS: &str = "/etc/resolv.conf";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The operator was told that this file cannot be read.
 static TOLD: Once = Once::new();
 /// Stack of a thread, bytes: enough for the resolver's own buffers.
@@ -86,7 +86,7 @@ impl Resolver {
             return None;
         }
         let mut state = self.shared.lock();
-        if state.idle <= state.requests.len() && self.threads < THREADS {
+        if state.idle <= state.requests.len() && self.threads < MAX_THREADS {
             let shared = Arc::clone(&self.shared);
             let started = thread::Builder::new()
                 .name("resolver".to_owned())
@@ -159,10 +159,10 @@ pub(crate) fn is_out_of_reach(file: &Path) -> bool {
 fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     let Ok(found) = (name, port).to_socket_addrs() else {
-        if is_out_of_reach(Path::new(SERVERS)) {
+        if is_out_of_reach(Path::new(RESOLV_CONF)) {
             TOLD.call_once(|| {
                 tracing::error!(
-                    "another program replaced {SERVERS}, which this process can no longer read: names are not \
+                    "another program replaced {RESOLV_CONF}, which this process can no longer read: names are not \
                      resolved; restart the server"
                 );
             });

@@ -213,9 +213,9 @@ pub(crate) const FORGED_JOIN: &str = "refused a subflow whose sender did not pro
      a network changes options of Multipath TCP: compare the links by `braid box check`";
 
 /// Most sources that are remembered.
-const MAX_SOURCES: usize = 1_024;
+const MAX_LOG_SOURCES: usize = 1_024;
 /// Shortest time between lines of one kind and source.
-const INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits log lines to one per kind and source a minute.
 #[derive(Debug, Default)]
@@ -239,15 +239,15 @@ impl LogLimiter {
         source: IpAddr,
     ) -> Option<u64> {
         let mut key = (kind, Some(source_of(source)));
-        if !self.seen.contains_key(&key) && self.seen.len() >= MAX_SOURCES {
+        if !self.seen.contains_key(&key) && self.seen.len() >= MAX_LOG_SOURCES {
             self.seen
-                .retain(|_, seen| now.saturating_since(seen.logged) < INTERVAL);
-            if self.seen.len() >= MAX_SOURCES {
+                .retain(|_, seen| now.saturating_since(seen.logged) < LOG_INTERVAL);
+            if self.seen.len() >= MAX_LOG_SOURCES {
                 key.1 = None;
             }
         }
         match self.seen.get_mut(&key) {
-            Some(seen) if now.saturating_since(seen.logged) < INTERVAL => {
+            Some(seen) if now.saturating_since(seen.logged) < LOG_INTERVAL => {
                 seen.suppressed += 1;
                 None
             }
@@ -307,8 +307,8 @@ mod tests {
             let source = Ipv4Addr::from_bits(0x0a00_0000 + i);
             lines += u32::from(limiter.allow(Instant::ZERO, "x", source.into()).is_some());
         }
-        assert!(limiter.seen.len() <= MAX_SOURCES + 1);
-        assert!(lines as usize <= MAX_SOURCES + 1);
+        assert!(limiter.seen.len() <= MAX_LOG_SOURCES + 1);
+        assert!(lines as usize <= MAX_LOG_SOURCES + 1);
     }
 
     use core::net::Ipv4Addr;

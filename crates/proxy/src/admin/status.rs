@@ -27,9 +27,9 @@ use crate::select::selection::Measured;
 pub const VERSION: u32 = 2;
 
 /// Most connections that are included.
-const MAX_CONNECTIONS: usize = 256;
+const MAX_SHOWN_CONNECTIONS: usize = 256;
 /// Most paths of a connection that are included; a box could join from ever new addresses.
-const MAX_PATHS: usize = 16;
+const MAX_SHOWN_PATHS: usize = 16;
 
 /// The current status of a box or a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -605,7 +605,7 @@ pub(crate) fn connections(
     let known = all.iter().filter_map(|(c, _)| Some((*c, session(*c)?)));
     known
         .filter_map(|(conn, session)| connection(stack, conn, session, &path_name))
-        .take(MAX_CONNECTIONS)
+        .take(MAX_SHOWN_CONNECTIONS)
         .collect()
 }
 
@@ -646,7 +646,12 @@ fn connection(
         bytes_up: up,
         bytes_down: down,
         stream: StreamStatus::from(&stats),
-        paths: stats.paths.iter().take(MAX_PATHS).map(on_path).collect(),
+        paths: stats
+            .paths
+            .iter()
+            .take(MAX_SHOWN_PATHS)
+            .map(on_path)
+            .collect(),
     })
 }
 

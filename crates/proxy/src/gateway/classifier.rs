@@ -11,7 +11,7 @@ use crate::protocol::socks::Destination;
 use crate::relay::sniff::Sniffed;
 
 /// Most places whose flows are remembered; all of them take 2 MB.
-const MAX_PLACES: usize = 4_096;
+const MAX_REMEMBERED_PLACES: usize = 4_096;
 
 /// Upload size, bytes, above which the upload is likely to be larger than its response. A smaller one predicts
 /// nothing.
@@ -82,7 +82,7 @@ impl FlowClassifier {
     pub(crate) fn new(rules: Vec<Rule>) -> Self {
         FlowClassifier {
             rules,
-            predictor: Predictor::new(MAX_PLACES),
+            predictor: Predictor::new(MAX_REMEMBERED_PLACES),
         }
     }
 

@@ -72,7 +72,7 @@ pub struct BoxCore {
 }
 
 /// Most timers and turns handled before packets are sent.
-const BATCH: usize = 32;
+const TURN_BATCH: usize = 32;
 
 /// Most attempts to reach a server for one connection.
 const MAX_ATTEMPTS: usize = 4;
@@ -296,14 +296,14 @@ impl Core for BoxCore {
             let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.handle_timeout(cx);
         }
-        for _ in 0..BATCH {
+        for _ in 0..TURN_BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
                 Some((id, Due::Turn)) => self.advance(ctx, id),
                 None => break,
             }
         }
-        for _ in 0..BATCH {
+        for _ in 0..TURN_BATCH {
             let Some(client) = self.socks_clients.pop_overdue(ctx) else {
                 break;
             };

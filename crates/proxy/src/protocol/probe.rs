@@ -24,12 +24,12 @@ pub(crate) const UNPACED_RECORDS: u8 = 4;
 /// Payload bytes of a record: one packet with any TCP options, and a size that protection does not pad.
 pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;
 /// Bytes of that packet's headers, and of the record's protection.
-const HEADERS: usize = 52 + RECORD_OVERHEAD;
+const HEADERS_LEN: usize = 52 + RECORD_OVERHEAD;
 /// Longest pause between records: a train takes at most nine of them.
 pub(crate) const MAX_RECORD_GAP: Duration = Duration::from_millis(50);
 /// Bytes of two trains and of their connections, one way, with 2,000 each for handshakes.
 pub(crate) const MEASUREMENT_BYTES: u64 =
-    2 * (MAX_TRAIN_RECORDS as u64 * (RECORD_LEN + HEADERS) as u64 + 2_000);
+    2 * (MAX_TRAIN_RECORDS as u64 * (RECORD_LEN + HEADERS_LEN) as u64 + 2_000);
 /// The fastest rate that a train can show, bit/s. A provider that shapes by a token bucket lets a burst pass at
 /// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
 pub(crate) const MAX_MEASURABLE_RATE: f64 = 90e6;
@@ -39,7 +39,7 @@ const MIN_GAPS: usize = 4;
 /// First byte of an answer, version 1.
 const ANSWER: u8 = 0xb3;
 /// Bytes before the fields of an answer: the first byte and a length.
-const ANSWER_HEAD: usize = 3;
+const ANSWER_HEAD_LEN: usize = 3;
 /// Most bytes of fields in an answer.
 const MAX_FIELDS: usize = 256;
 /// Bytes before a plaintext answer: method and status of the sign-in.
@@ -74,7 +74,7 @@ impl Train {
 
     /// Returns a full train at `rate` bit/s, whose gaps are at most [`MAX_RECORD_GAP`].
     pub(crate) fn paced(rate: f64) -> Train {
-        let seconds = ((RECORD_LEN + HEADERS) * 8) as f64 / rate;
+        let seconds = ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / rate;
         let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_RECORD_GAP);
         Train {
             records: MAX_TRAIN_RECORDS,
@@ -260,7 +260,7 @@ impl TrainReceiver {
             return Err(MalformedAnswer);
         }
         (self.records, self.unpaced, self.egress) = (Some(records), unpaced, egress);
-        debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD + MAX_FIELDS);
+        debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD_LEN + MAX_FIELDS);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl TrainReceiver {
     fn rates(&self, records: u8) -> Option<(f64, f64)> {
         let seen = &self.seen[..self.seen.len().min(records.into())];
         let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
-        let bits = (seen.len() - 1) as f64 * ((RECORD_LEN + HEADERS) * 8) as f64;
+        let bits = (seen.len() - 1) as f64 * ((RECORD_LEN + HEADERS_LEN) * 8) as f64;
         let rate = |time: Duration| (bits / time.as_secs_f64()).min(MAX_MEASURABLE_RATE);
         let out = rate(left_last.saturating_sub(left));
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
@@ -347,7 +347,7 @@ impl TrainReceiver {
 
 /// Returns the rate of records with this gap, bit/s.
 fn rate_of(gap: Duration) -> f64 {
-    ((RECORD_LEN + HEADERS) * 8) as f64 / gap.as_secs_f64()
+    ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / gap.as_secs_f64()
 }
 
 /// Returns the lower median of gaps, which ignores the one gap in which a lost packet was retransmitted.

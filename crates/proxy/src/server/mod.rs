@@ -104,7 +104,7 @@ pub enum Routes {
 }
 
 /// Most timers and turns handled before packets are sent.
-const BATCH: usize = 32;
+const TURN_BATCH: usize = 32;
 
 /// Most addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
@@ -302,7 +302,7 @@ impl Core for ServerCore {
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         self.egress.handle_timeout(ctx);
-        for _ in 0..BATCH {
+        for _ in 0..TURN_BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
                 Some((id, Due::Turn)) => self.advance(ctx, id),

@@ -12,10 +12,11 @@ use super::links::Link;
 use super::log;
 
 /// The first pause before a server that reaches a single family is asked again, since connections of the other
-/// family are refused meanwhile. Doubled up to [`LONGEST_PAUSE`]. A question costs about 5 kB and a TLS handshake.
-const FIRST_PAUSE: Duration = Duration::from_secs(15);
+/// family are refused meanwhile. Doubled up to [`MAX_QUERY_PAUSE`]. A question costs about 5 kB and a TLS
+/// handshake.
+const MIN_QUERY_PAUSE: Duration = Duration::from_secs(15);
 /// Longest pause, for which users may wait for a family that is reached again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_QUERY_PAUSE: Duration = Duration::from_secs(60);
 /// Shortest time of a refusal, because each change reloads the packet filter rules. Bounds the effect of servers
 /// whose reports flap.
 const MIN_REFUSAL: Duration = Duration::from_secs(5);
@@ -46,9 +47,9 @@ struct FamilyReport {
 
 impl FamilyReport {
     fn plan(&mut self, now: Instant) {
-        let pause = FIRST_PAUSE * (1 << self.asked.min(2));
+        let pause = MIN_QUERY_PAUSE * (1 << self.asked.min(2));
         let limited = self.families != Families::BOTH;
-        self.ask_at = limited.then(|| now + pause.min(LONGEST_PAUSE));
+        self.ask_at = limited.then(|| now + pause.min(MAX_QUERY_PAUSE));
     }
 }
 

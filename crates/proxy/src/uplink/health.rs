@@ -145,7 +145,7 @@ impl ServerHealth {
     }
 
     /// Returns whether something failed or is late, and nothing has succeeded since.
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub(super) fn has_unresolved_failure(&self) -> bool {
         let late = self.probe.is_some_and(|p| p.is_late);
         late || self.reach == Reach::Down || self.failures > 0
     }
@@ -331,7 +331,7 @@ impl ServerHealth {
         self.gauge.reached();
         let before = self.rtt.filter(|_| self.reach == Reach::Up);
         let slower = before.is_some_and(|old| rtt > old * 2 + MIN_RTT_JUMP);
-        if self.is_doubtful() || slower {
+        if self.has_unresolved_failure() || slower {
             self.gauge.alarm();
         }
         self.last_success = Some(now);

@@ -250,7 +250,7 @@ impl Links {
     /// Returns whether the server answers, and did so lately over some link.
     pub(super) fn is_server_usable(&self, server: usize) -> bool {
         let mut health = self.open_health(server);
-        health.any(|health| !health.is_doubtful())
+        health.any(|health| !health.has_unresolved_failure())
     }
 
     /// Returns the options to open a connection to a server over a link.

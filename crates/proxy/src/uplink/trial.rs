@@ -21,9 +21,9 @@ use crate::protocol::socks::{self, ClientError, ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
 /// Memory of a trial's stack, bytes; a trial needs little of it.
-const MEMORY: usize = 8 << 20;
+const TRIAL_MEMORY_BYTES: usize = 8 << 20;
 /// Number of first bytes of an answer that identify a web page.
-const FIRST_BYTES: usize = 5;
+const WEB_PAGE_PREFIX_LEN: usize = 5;
 
 /// The ends and parties of a trial.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Trial {
         let config = Config {
             max_transmit: usize::from(setup.mtu),
             checksum_offload: false,
-            memory: MEMORY,
+            memory: TRIAL_MEMORY_BYTES,
             max_connections: 4,
             ..Config::default()
         };
@@ -253,7 +253,7 @@ impl Trial {
         let mut first = Vec::new();
         let look = |bufs: &[IoSlice<'_>]| {
             let bytes = bufs.iter().flat_map(|buf| buf.iter());
-            first = bytes.take(FIRST_BYTES).copied().collect();
+            first = bytes.take(WEB_PAGE_PREFIX_LEN).copied().collect();
             Ok::<_, ApiError>(0)
         };
         let _ = self.stack.read_with(now, self.channel.conn, look);

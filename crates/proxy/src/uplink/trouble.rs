@@ -47,11 +47,11 @@ pub(super) enum Finding {
     Nothing,
 }
 
-/// The pause after the first examination that found a problem; doubled each time up to [`LONGEST_PAUSE`]. An
-/// examination costs about 5 kB and a TLS handshake.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The pause after the first examination that found a problem; doubled each time up to [`MAX_EXAMINATION_PAUSE`].
+/// An examination costs about 5 kB and a TLS handshake.
+const MIN_EXAMINATION_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause, for which users may wait for a link that works again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_EXAMINATION_PAUSE: Duration = Duration::from_secs(30);
 
 impl Trouble {
     /// Returns whether no user can be served.
@@ -117,8 +117,8 @@ impl Trouble {
 
 /// Returns the pause after the `found`th consecutive examination that found a problem, counted from 1.
 pub(super) fn pause(found: u32) -> Duration {
-    let doubled = FIRST_PAUSE * (1 << found.saturating_sub(1).min(5));
-    doubled.min(LONGEST_PAUSE)
+    let doubled = MIN_EXAMINATION_PAUSE * (1 << found.saturating_sub(1).min(5));
+    doubled.min(MAX_EXAMINATION_PAUSE)
 }
 
 #[cfg(test)]

@@ -17,12 +17,12 @@ use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft;
 
 /// Name of the instance that owns rules, routes and table.
-const NAME: &str = "braid-check";
+const INSTANCE_NAME: &str = "braid-check";
 /// Metric of the routes. The tables have no others, so that any value does.
-const METRIC: u32 = 100;
+const ROUTE_METRIC: u32 = 100;
 /// Ports to try. The kernel's range for automatic ports may overlap the engine's ports, if an operator
 /// changed it.
-const TRIES: usize = 64;
+const MAX_TRIES: usize = 64;
 
 /// A route over one link in one family.
 #[derive(Debug, Clone)]
@@ -51,10 +51,10 @@ impl Detour {
     /// Fails if another check is at work, or if the system refuses.
     pub fn open(exits: &[Exit], ports: &[u16]) -> Result<Detour> {
         let doing = || SystemError::doing("get the lock of the checks");
-        let name = UnixAddr::from_abstract_name(NAME.as_bytes()).map_err(doing())?;
+        let name = UnixAddr::from_abstract_name(INSTANCE_NAME.as_bytes()).map_err(doing())?;
         let detour = Detour {
             _claim: UnixListener::bind_addr(&name).map_err(doing())?,
-            instance_names: InstanceNames::of_tun(NAME),
+            instance_names: InstanceNames::of_tun(INSTANCE_NAME),
         };
         // Removes the remains of a check that was killed.
         detour.remove()?;
@@ -83,14 +83,14 @@ impl Detour {
                 destination,
                 prefix_len: address.prefix_len,
                 target: Target::Via { interface, gateway },
-                metric: METRIC,
+                metric: ROUTE_METRIC,
             })?;
         }
         let target = Target::Via {
             interface,
             gateway: exit.gateway,
         };
-        netlink.replace_route(&Route::default_of(exit.v6, table, target, METRIC))?;
+        netlink.replace_route(&Route::default_of(exit.v6, table, target, ROUTE_METRIC))?;
         netlink.add_rule(&Rule {
             v6: exit.v6,
             priority: self.instance_names.rule_priority(),
@@ -129,7 +129,7 @@ impl Drop for Detour {
 /// Fails if the system refuses a socket, or if no free port was found.
 pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
     let mut passed_over = Vec::new();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let local = std::net::SocketAddr::new(address, 0);
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, None)?;
         socket.bind(&local.into())?;

@@ -13,7 +13,7 @@ use crate::sys;
 /// Largest packet that is read, bytes: GRO joins segments to 64 KiB at most.
 const MAX_PACKET_LEN: usize = 1 << 16;
 /// `IPPROTO_RAW` (linux/in.h): packets are sent with the IP header that they bring.
-const RAW: i32 = 255;
+const IPPROTO_RAW: i32 = 255;
 
 /// The sockets for one link and one peer behind it.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Raw {
             IpAddr::V4(_) => (Domain::IPV4, libc::ETH_P_IP),
             IpAddr::V6(_) => (Domain::IPV6, libc::ETH_P_IPV6),
         };
-        let out = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
+        let out = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
         out.set_mark(mark)?;
         out.bind_device(Some(name.as_bytes()))?;
         // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue packets
@@ -110,15 +110,15 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
-    const LOAD_HALF_BEYOND: u16 = 0x48;
-    const HEADER_LENGTH: u16 = 0xb1;
+    const LOAD_HALF_INDEXED: u16 = 0x48;
+    const LOAD_IP_HEADER_LEN: u16 = 0xb1;
     const IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
     let (icmp, tcp) = (1, 6);
     let load = |code, k| (code, k);
     // Words of the source address, each with its offset. The packet is taken if all of them are equal.
     let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
-        IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_BEYOND, 2)),
+        IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_INDEXED, 2)),
         IpAddr::V6(peer) => {
             let bits = peer.to_bits();
             let words = (0..4).map(|n| (8 + 4 * n, (bits >> (96 - 32 * n)) as u32));
@@ -141,7 +141,7 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
         steps.push(step(IF_EQUAL, word, 0, refuse));
     }
     if beyond == 1 {
-        steps.push(step(HEADER_LENGTH, 0, 0, 0));
+        steps.push(step(LOAD_IP_HEADER_LEN, 0, 0, 0));
     }
     steps.push(step(port_at.0, port_at.1, 0, 0));
     steps.push(step(IF_EQUAL, port.into(), 0, 1));

@@ -29,7 +29,7 @@ const READ: u8 = 2;
 const DECLARED: u8 = 3;
 
 /// Longest name of a strategy, bytes.
-const MAX_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 impl FlowHints {
     /// Encodes the hints for the server, which sends the download; at most 86 bytes.
@@ -133,5 +133,5 @@ impl FlowHints {
 }
 
 fn is_name(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
+    (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
 }

@@ -9,7 +9,7 @@ use braid_units::value::{self, ValueError};
 use super::FlowHints;
 
 /// Longest deadline that a program may ask for.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
+const MAX_DEADLINE: Duration = Duration::from_secs(3600);
 
 impl FlowHints {
     /// Reads a program's hints, and returns the mistakes found. Wrong items are left out; of two hints of a kind
@@ -47,7 +47,7 @@ impl FlowHints {
                 self.urgency = Some(urgency.ok_or_else(wrong)?);
             }
             "deadline" => {
-                let deadline = value::duration(value, LONGEST_DEADLINE)?;
+                let deadline = value::duration(value, MAX_DEADLINE)?;
                 if deadline.is_zero() {
                     let expected = "a time above zero, such as \"250ms\"";
                     return Err(ValueError::out_of_range(value, expected));
