@@ -152,7 +152,7 @@ impl World {
 
     /// Makes hosts compute transport checksums and verify them.
     ///
-    /// Without it checksums cost nothing, as with the offload of a network card: no node could notify_taps as
+    /// Without it checksums cost nothing, as with the offload of a network card: no node could tell as
     /// long as no packet is corrupted or rewritten. Links that corrupt and nodes that rewrite switch this
     /// on by themselves. Packets under way when it is switched on have no checksum, and are dropped as
     /// corrupted.

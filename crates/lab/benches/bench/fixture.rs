@@ -41,7 +41,7 @@ impl Gateways {
     }
 
     /// Returns the name of a testbed with these gateways.
-    fn fixture(self) -> String {
+    fn testbed_name(self) -> String {
         format!("bench{}{}", std::process::id(), self.name())
     }
 
@@ -69,7 +69,10 @@ pub fn up(
         }
         Some(Rendered { text, key })
     });
-    let mut fixture = build(&fixture::description(&gateways.fixture(), links), render)?;
+    let mut fixture = build(
+        &fixture::description(&gateways.testbed_name(), links),
+        render,
+    )?;
     fixture.start("server", WAIT_TIMEOUT)?;
     fixture.start("box", WAIT_TIMEOUT)?;
     fixture.wait_for_interception(WAIT_TIMEOUT)?;
@@ -79,7 +82,7 @@ pub fn up(
 /// Builds the same hosts with links that nothing holds back, and starts no gateway.
 pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Fixture, Failure> {
     let cubic = "congestion = \"cubic\"";
-    let mut text = fixture::unshaped(&gateways.fixture());
+    let mut text = fixture::unshaped(&gateways.testbed_name());
     text = text.replace(cubic, &format!("congestion = \"{congestion}\""));
     if !gateways.are_box_and_server() {
         for role in ["box", "server"] {

@@ -398,7 +398,7 @@ impl End<'_> {
         self.receive(u64::MAX, record)
     }
 
-    /// Repeats a read or write that made no progress within a [`END_CHECK_INTERVAL`], until the deadline.
+    /// Repeats a read or write that made no progress within an [`END_CHECK_INTERVAL`], until the deadline.
     fn patiently(&self, mut act: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match act(self.stream) {

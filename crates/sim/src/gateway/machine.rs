@@ -98,7 +98,7 @@ impl<C: Core> Machine<C> {
             segment(&transmit, turn, iface);
             any = true;
         }
-        // The oracles take_violations timers and bounds only once nothing is left to send.
+        // The oracles judge timers and bounds only once nothing is left to send.
         if !any {
             self.oracle.end_turn(turn.now, &self.stack);
             turn.report(self.oracle.take());

@@ -30,7 +30,7 @@ const PORTS: [u16; 3] = [7001, 7002, 7003];
 /// The users' measurements; times count from their beginning.
 #[derive(Debug, Default)]
 pub struct UserObservations {
-    /// ReceivedBytes of the download, and of the upload.
+    /// Bytes received of the download, and of the upload.
     pub bulk: [ReceivedBytes; 2],
     /// Each word's time of sending, and the time until its echo.
     pub echoes: Vec<(Duration, Duration)>,
