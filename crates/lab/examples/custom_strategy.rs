@@ -11,7 +11,7 @@ use std::time::Duration;
 use braid_engine::strategy::{Decision, SendView, Strategy, SubflowView};
 use braid_strategy::Registry;
 use braid_strategy::parts::again;
-use braid_strategy::parts::usable::{by_rtt, moving, usable};
+use braid_strategy::parts::usable::{by_rtt, progressing, usable};
 use braid_wire::Rng;
 
 /// Sends on the path of lowest round-trip time. A slower path gets data only while more is left to send than the
@@ -29,7 +29,7 @@ impl Strategy for Spill {
         if let Some(lost) = again::lost(view) {
             return lost;
         }
-        let fastest = moving(view).min_by_key(|s| by_rtt(s));
+        let fastest = progressing(view).min_by_key(|s| by_rtt(s));
         let Some(fastest) = fastest.filter(|_| view.may_send_new) else {
             return Decision::WAIT;
         };
