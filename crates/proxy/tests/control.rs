@@ -398,7 +398,7 @@ fn a_link_that_goes_while_it_is_measured_is_as_fast_as_it_was() {
     }
     w.run_for(Duration::from_secs(30));
     assert_eq!(free(&mut w), before);
-    let kept = w.core.kept(w.now, &w.boxed.stack).measurements;
+    let kept = w.core.saved_state(w.now, &w.boxed.stack).measurements;
     assert!(kept.iter().all(|k| k.quality.bandwidth != Some(0.0)));
 }
 

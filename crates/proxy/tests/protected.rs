@@ -353,5 +353,5 @@ fn a_server_may_insist_on_protection() {
     let user = w.open(CONTENT, WORD, false);
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
-    assert!(w.server().counters().clear >= 1);
+    assert!(w.server().counters().plaintext_refused >= 1);
 }

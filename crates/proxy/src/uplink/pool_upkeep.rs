@@ -111,7 +111,7 @@ impl Upstream {
     pub(super) fn fill_pools(&mut self, cx: &mut Context<'_>) {
         self.trim_pools(cx.now, cx.stack);
         for (pool, wanted) in self.pool_servers().into_iter().enumerate() {
-            while self.pools.all[pool].lacks(cx.now, wanted.map(|(_, server)| server)) {
+            while self.pools.all[pool].needs_more(cx.now, wanted.map(|(_, server)| server)) {
                 let best = wanted.and_then(|(need, server)| {
                     let all = self.candidates(need, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;

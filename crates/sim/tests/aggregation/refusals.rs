@@ -109,7 +109,7 @@ fn a_wrong_key_opens_nothing() {
 fn nor_does_a_box_in_clear() {
     let mut config = in_clear(two_links());
     config.servers[0].config.unprotected = false;
-    assert!(server_counters(&opens_nothing(&config)).clear > 0);
+    assert!(server_counters(&opens_nothing(&config)).plaintext_refused > 0);
 }
 
 /// A server with another key than the configured one does not serve a box either.

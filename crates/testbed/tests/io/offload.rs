@@ -291,7 +291,7 @@ fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
 }
 
 fn shortcut(hops: &[Hop]) -> ShortcutRules {
-    let way = |family: usize| nft::Way {
+    let link = |family: usize| nft::ShortcutLink {
         interface: "wan".to_owned(),
         index: 0,
         inner: addr(CLIENT[family]),
@@ -302,7 +302,7 @@ fn shortcut(hops: &[Hop]) -> ShortcutRules {
         tun: "tun".to_owned(),
         ports: 10_000..=32_767,
         servers: servers(),
-        ways: vec![way(0), way(1)],
+        links: vec![link(0), link(1)],
     }
 }
 
