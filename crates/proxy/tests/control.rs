@@ -190,7 +190,7 @@ fn a_box_that_is_switched_off_serves_what_it_has_and_takes_nothing_new() {
     w.run_until(|w| w.user(user).got_end);
     let proxy = ProxyStatus {
         on: false,
-        taking_in: false,
+        intercepting: false,
     };
     assert_eq!(box_status(&mut w).proxy, Some(proxy));
     assert_eq!(

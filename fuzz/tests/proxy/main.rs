@@ -54,8 +54,8 @@ fn socks() {
     check!().with_type::<Pieces>().for_each(|pieces| {
         for fresh in [
             ServerHandshake::default,
-            ServerHandshake::open,
-            ServerHandshake::proven,
+            ServerHandshake::anonymous,
+            ServerHandshake::authenticated,
         ] {
             let mut server = fresh();
             pieces.feed(|bytes| {
