@@ -40,7 +40,7 @@ pub struct Client {
 
 impl Client {
     /// Returns the user without a box of a server that also serves in plaintext.
-    pub fn guest(world: &SocksFixture) -> Self {
+    pub fn of_fixture(world: &SocksFixture) -> Self {
         let state = world.bed.testbed.state_dir();
         let key = |file: &str| PrivateKey::read(&state.join(file)).expect("a key");
         Client {
@@ -226,7 +226,7 @@ pub fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name
 fn strangers(judge: Judge) {
     let mut world = SocksFixture::with_socks_client();
     let to = content(&world.bed);
-    let client = Client::guest(&world);
+    let client = Client::of_fixture(&world);
     let once = client.asks(&to);
     let router = namespace(&world.bed, "internet");
     let served = inside(&router, || client.answer(&once, 14));
@@ -366,7 +366,7 @@ fn recorded_first_flights(judge: Judge) {
     );
     let mut world = SocksFixture::of(Fixture::up_idle(render));
     let flight = recorded(&mut world.bed);
-    let client = Client::guest(&world);
+    let client = Client::of_fixture(&world);
     let router = namespace(&world.bed, "internet");
     let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
@@ -404,7 +404,7 @@ fn half_open_handshakes(judge: Judge) {
     raise_descriptors();
     let mut world = SocksFixture::with_socks_client();
     let hello = recorded_hello(&mut world.bed);
-    let client = Client::guest(&world);
+    let client = Client::of_fixture(&world);
     let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     let kept = load.during(&mut world.bed, |attack| {
@@ -465,7 +465,7 @@ fn idle_connections(judge: Judge, idle: usize) {
     let mut world = SocksFixture::with_socks_client();
     let at = SINKS.map(|port| SocketAddr::new(world.bed.v4("content"), port));
     let sinks = at.map(|at| sink(&namespace(&world.bed, "content"), at));
-    let client = Client::guest(&world);
+    let client = Client::of_fixture(&world);
     let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     let kept = load.during(&mut world.bed, |attack| {

@@ -162,7 +162,7 @@ fn settings_change_while_a_user_downloads() {
     let mut bed = Fixture::up();
     let file = File::of(&bed);
     let (download, expected) = under_way(&mut bed);
-    let taken_in = |bed: &Fixture| status(bed, "box").counters["accepted"];
+    let intercepted = |bed: &Fixture| status(bed, "box").counters["accepted"];
 
     // A destination that is only forwarded from now on; settings that need a restart are named.
     let content = bed.v4("content");
@@ -173,14 +173,14 @@ fn settings_change_while_a_user_downloads() {
         &bed,
         "changed: expert.max_connections_per_host, bypass; not before a restart: shortcut\n",
     );
-    let before = taken_in(&bed);
+    let before = intercepted(&bed);
     bed.fetch(10_000);
-    assert_eq!(taken_in(&bed), before, "it was taken in");
+    assert_eq!(intercepted(&bed), before, "it was intercepted");
     file.write(&file.with("shortcut = false"));
     let said = "reloaded the configuration: changed: expert.max_connections_per_host, bypass; not before a restart: shortcut";
     hang_up(&mut bed, said);
     bed.fetch(10_000);
-    assert_eq!(taken_in(&bed), before + 1);
+    assert_eq!(intercepted(&bed), before + 1);
     bed.release();
     download.expect_bytes(&expected);
 }

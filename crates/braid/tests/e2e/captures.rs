@@ -87,7 +87,7 @@ impl Watched {
         assert!(foreign.is_empty(), "{foreign:#?}\n{}", self.bed.seen());
         let expected = shown.iter().map(|what| (what, clear));
         for (what, expected) in expected.chain(never.iter().map(|what| (what, false))) {
-            let way = if clear { "in clear" } else { "protected" };
+            let way = if clear { "plaintext" } else { "protected" };
             assert_eq!(seen.holds(what), expected, "{way}: {}", what.name);
         }
     }

@@ -162,7 +162,7 @@ fn names_that_lead_astray(judge: Judge) {
     let trap = trap.expect("it listens");
     trap.set_nonblocking(true).expect("a socket");
     let mut world = SocksFixture::of(bed).knowing_socks_client();
-    let client = Client::guest(&world);
+    let client = Client::of_fixture(&world);
     let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     // By name: the number of connections, and the number of refusals.

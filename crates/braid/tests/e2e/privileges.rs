@@ -55,7 +55,7 @@ fn every_thread_of_box_and_server_can_do_little() {
     world.expect_reloaded("users: 1 added\n");
     world.bed.fetch(1_000_000);
     // Names are still looked up, on one more thread: `localhost` is found, and forbidden.
-    let (well, _) = world.guest_from("localhost", "no").end();
+    let (well, _) = world.socks_download_from("localhost", "no").end();
     assert!(!well);
     let counters = status(&world.bed, "server").counters;
     assert_eq!((counters["forbidden"], counters["not_resolved"]), (1, 0));

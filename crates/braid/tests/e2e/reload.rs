@@ -59,12 +59,12 @@ impl SocksFixture {
     }
 
     /// Returns the server's file with the selected users, and a change.
-    pub fn file(&self, boxed: bool, guest: bool, change: impl Fn(&str) -> String) -> String {
+    pub fn file(&self, boxed: bool, socks: bool, change: impl Fn(&str) -> String) -> String {
         let (settings, user) = self.text.split_once("[[user]]").expect("a user");
         let public = braid(&["key", "show", text(&self.key)]);
-        let guests = format!("\n[[user]]\nname = \"guest\"\nkey = \"{public}\"\n");
+        let socks_user = format!("\n[[user]]\nname = \"guest\"\nkey = \"{public}\"\n");
         let user = format!("\n[[user]]{user}");
-        let users = [(boxed, user), (guest, guests)];
+        let users = [(boxed, user), (socks, socks_user)];
         let users = users.iter().filter(|(there, _)| *there);
         change(settings) + &users.map(|(_, text)| text.as_str()).collect::<String>()
     }
@@ -103,12 +103,12 @@ impl SocksFixture {
     }
 
     /// Starts a download by the SOCKS client.
-    fn guest(&self, name: &str) -> Download {
-        self.guest_from(&self.bed.v4("content").to_string(), name)
+    fn socks_download(&self, name: &str) -> Download {
+        self.socks_download_from(&self.bed.v4("content").to_string(), name)
     }
 
     /// Starts a download from a host by its name, or its address.
-    pub fn guest_from(&self, content: &str, name: &str) -> Download {
+    pub fn socks_download_from(&self, content: &str, name: &str) -> Download {
         let server = self.bed.testbed.state_dir().join("server/server.key");
         let server = braid(&["key", "show", text(&server)]);
         let to = format!("{content}:80");
@@ -146,12 +146,12 @@ fn users_come_and_go_while_others_download() {
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
     // Both have to be in the middle of the download.
-    let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
-    world.wait_for_bytes(&[&user, &guest]);
+    let (socks, user) = (world.socks_download(SLOW), world.bed.curl(SLOW));
+    world.wait_for_bytes(&[&user, &socks]);
     // By the command; users who are not removed go on.
     world.write(&world.file(true, false, as_it_was));
     world.expect_reloaded("users: 1 removed\n");
-    let (well, _) = guest.end();
+    let (well, _) = socks.end();
     assert!(!well, "who was taken out had all of it");
     user.expect_bytes(&expected);
 
@@ -173,13 +173,13 @@ fn users_come_and_go_while_others_download() {
     // By the signal, with a setting that needs a restart.
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
-    let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
-    world.wait_for_bytes(&[&user, &guest]);
+    let (socks, user) = (world.socks_download(SLOW), world.bed.curl(SLOW));
+    world.wait_for_bytes(&[&user, &socks]);
     world.write(&world.file(false, true, |settings| format!("port = 443\n{settings}")));
     world.hang_up("users: 1 removed; not before a restart: port");
     let (well, _) = user.end();
     assert!(!well, "who was taken out had all of it");
-    guest.expect_bytes(&expected);
+    socks.expect_bytes(&expected);
 
     // A user who comes back is served.
     world.write(&both);

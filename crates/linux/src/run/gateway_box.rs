@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_only_takes_is_doubted() {
+    fn a_link_that_answers_nothing_is_noticed() {
         let mut detector = SilenceDetector::default();
         let mut update = |s: u64, tx, rx| {
             let now = Instant::from_millis(s * 1_000);

@@ -197,9 +197,9 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let full = self.capacity().unwrap_or(0.0);
-        // Repeat doubtful results at once: a bad first one, which a single lost packet can cause, and a great
+        // Repeat unconfirmed results at once: a bad first one, which a single lost packet can cause, and a great
         // change, which does not count while it may be an outlier.
-        let doubtful = rate.is_some_and(|rate| match before {
+        let must_repeat = rate.is_some_and(|rate| match before {
             None => rate < full / 4.0,
             Some(before) => {
                 let great = rate < before / 2.0 || rate > before * 2.0;
@@ -207,18 +207,18 @@ impl Gauge {
             }
         });
         match rate {
-            Some(_) if doubtful && before.is_none() => self.found = Found::Unconfirmed(now),
+            Some(_) if must_repeat && before.is_none() => self.found = Found::Unconfirmed(now),
             Some(_) => self.found = Found::Rate(now),
             None if self.is_unconfirmed() => self.forget(),
             None => {}
         }
-        let next = match doubtful {
+        let next = match must_repeat {
             true => Duration::ZERO,
             false => self.interval.next(change, &settings.bounds()),
         };
         self.at = Some(now + next.max(pause_after(self.capacity())));
-        self.tried |= !doubtful;
-        self.asked &= doubtful;
+        self.tried |= !must_repeat;
+        self.asked &= must_repeat;
     }
 }
 
@@ -305,17 +305,17 @@ mod tests {
         gauge.on_result(AT, Some(1e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
         assert_eq!(gauge.available(), None);
-        let doubted = gauge;
+        let unconfirmed = gauge;
         gauge.on_result(AT, Some(20e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
         assert_eq!(gauge.available(), Some(20e6));
         // A second bad result confirms the first; a train without a result does not.
         for (second, known) in [(Some(1e6), Some(1e6)), (None, None)] {
-            let mut gauge = doubted;
+            let mut gauge = unconfirmed;
             gauge.on_result(AT, second, &settings);
             assert_eq!((gauge.available(), gauge.tried), (known, true));
         }
-        let mut gauge = doubted;
+        let mut gauge = unconfirmed;
         gauge.on_too_fast(AT, &settings);
         assert_eq!(gauge.available(), Some(f64::INFINITY));
     }

@@ -101,7 +101,7 @@ impl Upstream {
             // down than that the link to it is.
             let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.links.is_server_down(server) || in_vain;
-            let doubtful = !self.links.is_server_usable(server);
+            let is_unusable = !self.links.is_server_usable(server);
             let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
             for (order, link) in self.links.all.iter().enumerate() {
                 let tried = tried.contains(&(server, link.path));
@@ -117,7 +117,7 @@ impl Upstream {
                 };
                 let rank = (
                     server_down,
-                    (doubtful, !reaches, server != chosen, server),
+                    (is_unusable, !reaches, server != chosen, server),
                     (failing, health.is_plain()),
                     link.backup,
                     cost,
