@@ -64,6 +64,7 @@ impl Instant {
 
     /// Returns the time between `origin` and `at`: [`Self::ZERO`] if `at` is before `origin`, and
     /// [`Self::FAR_FUTURE`] from 584 years after it on.
+    // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn from_std(at: std::time::Instant, origin: std::time::Instant) -> Self {
         at.saturating_duration_since(origin).into()
@@ -71,6 +72,7 @@ impl Instant {
 
     /// Returns the point in time at which the clock of the standard library shows `self`, if `self` counts
     /// from `origin`; `None` where that clock cannot show it, as at [`Self::FAR_FUTURE`] on some systems.
+    // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn to_std(self, origin: std::time::Instant) -> Option<std::time::Instant> {
         origin.checked_add(self.into())
