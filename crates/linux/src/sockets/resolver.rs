@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 /// Look-ups at a time. A name whose DNS servers are silent holds a thread for many seconds. A user of a
-/// server has 8 of them by default (`limits.lookups`).
+/// server has 8 of them by default (`ServerLimits::lookups`).
 const MAX_THREADS: usize = 32;
 /// Look-ups that wait or are under way.
 const MAX_PENDING: usize = 1_024;
