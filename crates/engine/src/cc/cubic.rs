@@ -174,8 +174,8 @@ fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A float's bits begin with its exponent, plus a bias of 1023. A third of the exponent, with the bias restored,
-    // gives a first value within a factor of two.
+    // A float's bits begin with its exponent plus a bias of 1023. A third of the exponent, with the bias
+    // restored, gives a first value within a factor of two.
     let bias = 1023_u64 << 52;
     let mut root = f64::from_bits(x.to_bits() / 3 + bias / 3 * 2);
     // Each step about doubles the number of correct bits; six reach the 53 bits of the type.

@@ -27,7 +27,7 @@ const BASE_HISTORY_MINUTES: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The number of latest samples of which the lowest counts as the current round trip, so that a single late
-/// acknowledgement does not count as a queue (`CURRENT_FILTER`). RFC 6817 recommends at least 4.
+/// acknowledgement does not count as a queue (`CURRENT_FILTER` of RFC 6817).
 const CURRENT_FILTER_SAMPLES: usize = 4;
 
 /// The maximum number of round trips for growth by one segment, as in LEDBAT++ (the lower bound of `GAIN`).
@@ -92,15 +92,14 @@ impl Growth for Ledbat {
             self.on_rtt(ack.now, rtt);
         }
         let queueing = self.queueing();
-        // Slow start ends at three quarters of the target delay, as in LEDBAT++, because its last round trip can
-        // double the queue.
+        // As in LEDBAT++, slow start ends at three quarters of the target delay, before it exceeds the target.
         if !self.slow_start_ended && queueing * 4 > TARGET_DELAY * 3 {
             self.slow_start_ended = true;
             reno.shrink_to(reno.cwnd());
         }
         if queueing <= TARGET_DELAY {
-            // LEDBAT++ grows by a segment in `2 * TARGET / base` round trips, rounded up. NewReno is as slow on a
-            // path whose round trip is longer by twice the target delay.
+            // LEDBAT++ grows by a segment in `2 * TARGET / base` round trips, rounded up: 1 more than the
+            // quotient of whole numbers.
             let quotient = (2 * TARGET_DELAY).as_nanos() / self.base().as_nanos().max(1);
             let growth_rtts = (quotient as u64).saturating_add(1).min(MAX_GROWTH_RTTS);
             return reno.grow(ack, growth_rtts.saturating_mul(reno.cwnd()));
