@@ -34,8 +34,8 @@ pub struct PathRecord {
 
 impl PathRecord {
     /// Returns whether a path whose round trip without queues is `base_rtt` now may be the recorded path. A very
-    /// different round trip shows another path. The limits are guesses: half, and ten times because the first
-    /// round trips may include a queue.
+    /// different round trip shows another path. Careful Resume has the same limits of half and ten times the
+    /// recorded round trip (draft-ietf-tsvwg-careful-resume).
     pub(crate) fn fits(&self, base_rtt: Duration) -> bool {
         base_rtt * 2 >= self.base_rtt && base_rtt <= self.base_rtt * 10
     }
