@@ -191,8 +191,8 @@ impl Pool {
     /// Returns whether more than two thirds of the common memory are in use, so that no holder gets much more
     /// than a small share.
     pub fn is_scarce(&self) -> bool {
-        // The common memory is three eighths of the limit: less than one eighth of it is free above the small
-        // shares.
+        // The common memory is three eighths of the limit. Two thirds are in use if less than one eighth of the
+        // limit is free in addition to the half for small shares.
         self.unreserved() < self.limit / 2 + self.limit / 8
     }
 

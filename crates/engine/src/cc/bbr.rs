@@ -47,12 +47,19 @@ const MAX_QUANTUM_BYTES: u64 = 64 << 10;
 /// The state of the machine. `Down`, `Cruise`, `Refill` and `Up` are the phases of ProbeBW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// Doubles the rate in each round until the pipe is full.
     Startup,
+    /// Drains the queue that Startup has built.
     Drain,
+    /// Drains the queue that Up has built.
     Down,
+    /// Sends at the estimated rate.
     Cruise,
+    /// Fills the path before Up, and forgets the short-term bounds.
     Refill,
+    /// Probes for a higher rate.
     Up,
+    /// Holds back to measure the lowest round trip.
     ProbeRtt,
 }
 
@@ -61,7 +68,6 @@ impl State {
     fn pacing_gain(self) -> u64 {
         match self {
             State::Startup => STARTUP_PACING_GAIN,
-            // Less than the path delivers, so that the queue that Startup built drains.
             State::Drain => 50,
             State::Down => 90,
             State::Cruise | State::Refill | State::ProbeRtt => 100,
@@ -239,7 +245,7 @@ impl Bbr {
         self.bdp(100).min(self.cwnd)
     }
 
-    /// Returns the long-term bound less the headroom (`InflightWithHeadroom`).
+    /// Returns the long-term bound less the headroom, which is at least a segment (`InflightWithHeadroom`).
     fn with_headroom(&self) -> u64 {
         match self.model.inflight_longterm {
             UNBOUNDED => UNBOUNDED,

@@ -53,8 +53,8 @@ pub(crate) struct RateEstimator {
     newest_lost: Option<(Instant, PacketState)>,
     delivered_time: Instant,
     first_sent_time: Instant,
-    /// The value of `delivered` that ends the effect of the last pause (`C.app_limited`): records sent before
-    /// more is delivered count as application-limited. `None` if no pause has an effect.
+    /// The value of `delivered` above which the last pause has no effect any more (`C.app_limited`). Records sent
+    /// before that count as application-limited. `None` if no pause has an effect.
     app_limited: Option<u64>,
     /// The latest rate in bytes/s.
     rate: u64,
@@ -101,10 +101,10 @@ impl Train {
         }
         self.last = now;
         self.acks += 1;
-        let lasted = now.saturating_since(self.start);
+        let duration = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
-        let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
-        let is_usable = self.acks > MIN_TRAIN_ACKS && lasted >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
+        let rate = (bytes * 1_000_000_000).checked_div(duration.as_nanos())?;
+        let is_usable = self.acks > MIN_TRAIN_ACKS && duration >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
         is_usable.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
