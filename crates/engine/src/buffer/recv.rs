@@ -27,8 +27,8 @@ const MAX_KEPT_CAPACITY: usize = 32;
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
 /// The minimum number of bytes for which the block that they were read into is adopted; fewer bytes are copied.
-/// So blocks do not hold much less than half of their size on average, and [`READ_SLICES`] slices have at least
-/// 64 KiB.
+/// So two adopted blocks begin at least this far apart in the stream, few other blocks lie between them, and
+/// [`READ_SLICES`] slices have at least 64 KiB.
 const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].

@@ -338,7 +338,7 @@ impl Bbr {
     /// Doubles the slope of the long-term bound (`RaiseInflightLongtermSlope`).
     fn raise_slope(&mut self) {
         let growth = 1 << self.slope.rounds;
-        // The limit keeps the shift above within its type.
+        // The draft's limit keeps the shift above within 64 bits.
         self.slope.rounds = (self.slope.rounds + 1).min(30);
         self.slope.per_segment = (self.cwnd / growth).max(self.mss);
     }
