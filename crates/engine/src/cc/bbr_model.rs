@@ -61,8 +61,8 @@ pub(super) fn is_inflight_too_high(lost: u64, in_flight: u64) -> bool {
 pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     let before = in_flight.saturating_sub(size);
     let lost_before = lost.saturating_sub(size);
-    // The number of the last bytes that may be lost: with `prefix` of them lost, the losses are 2 % of the bytes
-    // in flight. `prefix` solves lost_before + prefix = 2 % * (before + prefix).
+    // The losses pass the bound after the first `prefix` of the last `size` bytes. `prefix` solves the equation
+    // lost_before + prefix = 2 % * (before + prefix).
     let prefix = share(before, LOSS_THRESH_PERCENT).saturating_sub(lost_before) * 100
         / (100 - LOSS_THRESH_PERCENT);
     before + prefix
