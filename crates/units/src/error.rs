@@ -8,11 +8,11 @@ use std::path::Path;
 /// A mistake in a configuration file: its place, the text there, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file as it was named.
+    /// The name of the file as the user gave it.
     pub file: String,
-    /// Line and column, both from 1; `None` if the mistake is about the whole file.
+    /// The line and the column, both counted from 1; `None` if the mistake concerns the whole file.
     pub position: Option<(usize, usize)>,
-    /// The line as it was read, if there is a position.
+    /// The text of the line, without secrets; `None` if there is no position.
     pub read: Option<String>,
     /// The message: what is wrong.
     pub message: String,
@@ -21,7 +21,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Makes an error at `span` (bytes) of `text`; an empty file has no position.
+    /// Creates an error about the byte range `span` of `text`. An error in an empty file has no position.
     pub fn at(
         file: &str,
         text: &str,
@@ -48,13 +48,13 @@ impl ConfigError {
         }
     }
 
-    /// Makes an error for a `file` that cannot be read.
+    /// Creates an error for a `file` that cannot be read.
     pub fn unreadable(file: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read the file: {error}");
         ConfigError::at(&file.display().to_string(), "", None, message, None)
     }
 
-    /// Returns place and message in one line.
+    /// Returns the file, the position and the message in one line.
     pub fn headline(&self) -> String {
         let position = self.position;
         let position = position.map(|(line, column)| format!(":{line}:{column}"));
@@ -63,16 +63,16 @@ impl ConfigError {
     }
 }
 
-/// The sign in place of a secret.
+/// The character shown in place of a secret.
 const HIDDEN: char = '…';
 
-/// Returns the line without the value of `secret =`, which files of earlier versions have. Errors end up
-/// in logs and in requests for help.
+/// Returns the line without the value of `secret =`, a setting of earlier versions that old files still have.
+/// Users copy errors into logs and into requests for help, where a secret must not appear.
 fn without_secret(line: &str) -> String {
     let value = line.match_indices("secret").find_map(|(at, word)| {
         let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);
-        let blanks = rest.len() - rest.trim_start().len();
-        let equals = line.len() - rest.len() + blanks;
+        let spaces = rest.len() - rest.trim_start().len();
+        let equals = line.len() - rest.len() + spaces;
         rest.trim_start().starts_with('=').then_some(equals + 1)
     });
     match value {
@@ -85,10 +85,10 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.headline())?;
         if let (Some((line, column)), Some(read)) = (self.position, &self.read) {
-            let gutter = line.to_string().len();
+            let number_width = line.to_string().len();
             write!(
                 f,
-                "\n  {line} | {read}\n  {:gutter$} | {:>column$}",
+                "\n  {line} | {read}\n  {:number_width$} | {:>column$}",
                 "", "^"
             )?;
         }
@@ -101,7 +101,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-// The standard function of this name is newer than the oldest Rust that Braid supports.
+/// Returns the last char boundary of `text` at or before `at`. `str::floor_char_boundary` is newer than the
+/// oldest Rust version that Braid supports.
 fn floor_char_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

@@ -1,6 +1,5 @@
-//! Text that people write in configuration files and on command lines: [`value`] reads sizes, rates,
-//! durations, probabilities and address ranges, and a [`ConfigError`] says where a file is wrong and what
-//! to write instead.
+//! The text of configuration files and command lines. The module [`value`] reads sizes, rates, durations,
+//! probabilities and address ranges. A [`ConfigError`] says where a file is wrong and what to write instead.
 #![forbid(unsafe_code)]
 
 mod error;

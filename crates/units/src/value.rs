@@ -1,5 +1,5 @@
-//! Values with units, as people write them in configuration files and on command lines: the same
-//! text means the same wherever Braid reads it.
+//! Values with units in configuration files and on command lines. All parts of Braid use these functions, so
+//! that the same text has the same meaning everywhere.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use ipnet::IpNet;
 
-/// The error about a text that is no valid value.
+/// The error about a text that is not a valid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
     /// The text that was read, and what is wrong with it.
@@ -17,7 +17,7 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    /// Makes an error: `text` is no value of this `kind`.
+    /// Creates an error that says that `text` is not a value of this `kind`.
     pub fn is_no(text: &str, kind: &str, expected: &str) -> ValueError {
         ValueError {
             what: format!("`{text}` is no {kind}"),
@@ -25,7 +25,7 @@ impl ValueError {
         }
     }
 
-    /// Makes an error: `text` is a value beyond what is possible.
+    /// Creates an error that says that the value `text` is too low or too high.
     pub fn out_of_range(text: &str, expected: impl Into<String>) -> ValueError {
         ValueError {
             what: format!("`{text}` is out of range"),
@@ -42,7 +42,8 @@ impl fmt::Display for ValueError {
 
 impl core::error::Error for ValueError {}
 
-/// Splits `text` into its leading number and the unit after it.
+/// Splits `text` into its leading number and the unit after it. Returns `None` if `text` does not begin with a
+/// number.
 pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text
@@ -52,7 +53,7 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim()))
 }
 
-/// Reads a size in bytes: `64kB` is 64,000, `64KiB` is 65,536; without a unit, bytes.
+/// Reads a size in bytes: `64kB` is 64,000, `64KiB` is 65,536. A number without a unit counts bytes.
 ///
 /// # Errors
 /// Fails if the unit is unknown or the size exceeds 2^53 bytes.
@@ -87,6 +88,7 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
     let factor = match unit.trim_end_matches("/s").trim_end_matches("ps") {
         "bit" | "b" => 1.0,
+        // Rates have no binary prefixes and a bit is the only unit, so that short forms are unambiguous.
         "k" | "K" | "kbit" | "Kbit" | "kb" => 1e3,
         "M" | "m" | "Mbit" | "mbit" | "Mb" => 1e6,
         "G" | "g" | "Gbit" | "gbit" | "Gb" => 1e9,
@@ -100,11 +102,11 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
     Ok(rate.round() as u64)
 }
 
-/// Reads a time of at most `most`: `200us`, `15ms`, `1.5s`, `5min`, `2h`, `1d`.
+/// Reads a time of at most `max`: `200us`, `15ms`, `1.5s`, `5min`, `2h`, `1d`.
 ///
 /// # Errors
-/// Fails if the unit is missing or unknown, or the time exceeds `most`.
-pub fn duration(text: &str, most: Duration) -> Result<Duration, ValueError> {
+/// Fails if the unit is missing or unknown, or the time exceeds `max`.
+pub fn duration(text: &str, max: Duration) -> Result<Duration, ValueError> {
     let expected = "a number with its unit, such as \"15ms\"";
     let wrong = || ValueError::is_no(text, "duration", expected);
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
@@ -119,14 +121,15 @@ pub fn duration(text: &str, most: Duration) -> Result<Duration, ValueError> {
         _ => return Err(wrong()),
     };
     let seconds = number * factor;
-    if seconds > most.as_secs_f64() {
-        let expected = format!("at most {}s", most.as_secs());
+    if seconds > max.as_secs_f64() {
+        let expected = format!("at most {}s", max.as_secs());
         return Err(ValueError::out_of_range(text, expected));
     }
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// Writes a duration as [`duration`] reads it back, in the largest exact unit of ms, µs and ns.
+/// Formats a duration so that [`duration`] can read it: in milliseconds, microseconds or nanoseconds, whichever
+/// is the largest unit that gives a whole number.
 pub fn show_duration(duration: Duration) -> String {
     match duration.as_nanos() {
         nanos if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),
@@ -138,7 +141,7 @@ pub fn show_duration(duration: Duration) -> String {
 /// Reads a probability: `1%` or `0.01`.
 ///
 /// # Errors
-/// Fails if the text is no probability, or is above 100 %.
+/// Fails if the text is not a probability, or the probability exceeds 100 %.
 pub fn probability(text: &str) -> Result<f64, ValueError> {
     let expected = "a percentage such as \"1%\", or 0.01";
     let wrong = || ValueError::is_no(text, "probability", expected);
@@ -153,10 +156,11 @@ pub fn probability(text: &str) -> Result<f64, ValueError> {
         .ok_or_else(|| ValueError::out_of_range(text, "a probability of 0% to 100%"))
 }
 
-/// Reads a range of addresses: `10.0.0.0/8`, `2001:db8::/32`; a bare address is a range of one.
+/// Reads a range of addresses: `10.0.0.0/8`, `2001:db8::/32`. An address without a prefix length is a range of one
+/// address.
 ///
 /// # Errors
-/// Fails if the text is no range, or if bits behind the prefix are set.
+/// Fails if the text is not a range, or if bits after the prefix are set.
 pub fn prefix(text: &str) -> Result<IpNet, ValueError> {
     let wrong = |why: &str, expected: String| ValueError {
         what: format!("{text:?}: {why}"),

@@ -1,16 +1,17 @@
-//! The blocks that a send buffer has written to: each returns to the pool with its last byte.
+//! The blocks of a send buffer. A block returns to the pool when its last byte is freed.
 
 use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
-/// The capacity above which slot lists are freed when no block is held.
+/// The capacity above which the lists of slots are freed when all blocks are returned. A guess: 1 MiB of data
+/// fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
-// A `Span` has 16-bit offsets.
+// The positions and the length of a `Span` have 16 bits.
 const _: () = assert!(BLOCK_SIZE <= u16::MAX as usize);
 
-/// A range of bytes in one block. Only spans move between queues; bytes are never copied.
+/// A range of bytes in one block. Queues contain spans, so that bytes are never copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     slot: u32,
@@ -32,7 +33,7 @@ impl Span {
         usize::from(self.start) + self.len()
     }
 
-    /// Cuts off and returns the first `n` bytes, or all.
+    /// Removes and returns the first `n` bytes, or all if there are fewer.
     pub fn cut(&mut self, n: usize) -> Span {
         let len = n.min(self.len()) as u16;
         let front = Span { len, ..*self };
@@ -41,18 +42,20 @@ impl Span {
         front
     }
 
-    /// Extends the span by `next` if that continues it in the same block; returns whether it does.
+    /// Extends the span by `next` if `next` continues the span in the same block. Returns whether it does.
     pub fn join(&mut self, next: Span) -> bool {
-        let joins = self.slot == next.slot && self.end() == usize::from(next.start);
-        self.len += if joins { next.len } else { 0 };
-        joins
+        let is_contiguous = self.slot == next.slot && self.end() == usize::from(next.start);
+        self.len += if is_contiguous { next.len } else { 0 };
+        is_contiguous
     }
 }
 
+/// A block with the number of its bytes in use.
 #[derive(Debug)]
 struct Slot {
+    /// The block; `None` if the slot is vacant.
     block: Option<Block>,
-    /// The bytes written and not released.
+    /// The number of bytes that were taken and not released.
     live: usize,
 }
 
@@ -60,6 +63,7 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     slots: Vec<Slot>,
+    /// The slots without a block, for reuse.
     vacant: Vec<u32>,
 }
 
@@ -69,7 +73,7 @@ impl Blocks {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Adds `block`, of which no bytes are in use yet.
+    /// Adds `block`, of which no bytes are in use yet. Returns its slot.
     pub fn add(&mut self, block: Block) -> u32 {
         let slot = Slot {
             block: Some(block),
@@ -87,7 +91,7 @@ impl Blocks {
         }
     }
 
-    /// Marks the `n` bytes from `start` on as in use.
+    /// Marks the `n` bytes from position `start` on of the block in `slot` as in use.
     pub fn take(&mut self, slot: u32, start: usize, n: usize) -> Span {
         self.slots[slot as usize].live += n;
         Span {

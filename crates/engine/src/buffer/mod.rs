@@ -1,10 +1,11 @@
-//! Payload buffers: blocks from a bounded pool, so that an idle connection holds none.
+//! Payload buffers. Their memory consists of blocks from a bounded pool, so that an idle connection holds no
+//! memory.
 //!
-//! Written data waits in a queue by urgency until it is sent. Then it gets its offset in the stream, by
-//! which it is addressed from there on.
+//! Written data waits in a queue, sorted by urgency, until it is sent. When it is first sent it gets its offset
+//! in the stream. Later calls address it by this offset.
 //!
-//! Received data stays in the block that it was read into, as long as that wastes little memory: a block of
-//! the [`PacketBuffer`] and one of the pool change places.
+//! Received data is not copied if little memory is wasted that way: the block of the [`PacketBuffer`] that it
+//! was read into becomes part of the receive buffer, and a block of the pool replaces it.
 //!
 //! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]; both take their memory, in blocks of
 //! [`BLOCK_SIZE`] bytes, from the one [`Pool`] of the stack, which is handed into every call that

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block};
 
-/// The memory that a packet is read into: two consecutive blocks, which do not belong to the pool.
+/// The memory that a packet is read into: two consecutive blocks, which do not count as blocks of the pool. Two
+/// blocks hold the largest IP packet, which has less than 64 KiB.
 ///
-/// A block that payload fills well is not copied: it becomes a block of a receive buffer, and one from the
-/// pool takes its place here.
+/// Payload that fills at least half of a block is not copied: the block becomes part of a receive buffer, and a
+/// block of the pool replaces it here.
 #[derive(Debug)]
 pub struct PacketBuffer {
     blocks: [Block; 2],
@@ -22,7 +23,7 @@ impl PacketBuffer {
     /// Creates an empty buffer.
     #[expect(
         clippy::new_without_default,
-        reason = "64 KiB are not to be made in passing"
+        reason = "a default must not allocate 64 KiB unnoticed"
     )]
     pub fn new() -> Self {
         PacketBuffer {
@@ -31,8 +32,8 @@ impl PacketBuffer {
         }
     }
 
-    /// Returns memory for a packet of up to [`CAPACITY`](Self::CAPACITY) bytes, to be filled from its start
-    /// and then announced by [`set_len`](Self::set_len). It holds stale bytes.
+    /// Returns memory for a packet of up to [`CAPACITY`](Self::CAPACITY) bytes. The caller fills the memory from
+    /// its start and then calls [`set_len`](Self::set_len). The memory holds stale bytes.
     pub fn slices_mut(&mut self) -> [IoSliceMut<'_>; 2] {
         self.len = 0;
         let whole = |block| IoSliceMut::new(Block::bytes_mut(block, 0..BLOCK_SIZE));
@@ -45,13 +46,13 @@ impl PacketBuffer {
         self.len = len.min(Self::CAPACITY);
     }
 
-    /// Copies `packet` in, as far as there is room.
+    /// Stores a copy of `packet`, cut to [`CAPACITY`](Self::CAPACITY) bytes.
     pub fn fill(&mut self, packet: &[u8]) {
         let mut rest = packet;
         for mut slice in self.slices_mut() {
-            let (now, later) = rest.split_at(rest.len().min(slice.len()));
-            slice[..now.len()].copy_from_slice(now);
-            rest = later;
+            let (part, remainder) = rest.split_at(rest.len().min(slice.len()));
+            slice[..part.len()].copy_from_slice(part);
+            rest = remainder;
         }
         self.set_len(packet.len() - rest.len());
     }
@@ -66,7 +67,7 @@ impl PacketBuffer {
         self.len == 0
     }
 
-    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all.
+    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. They contain all headers.
     pub fn head(&self) -> &[u8] {
         self.parts()[0]
     }
@@ -82,14 +83,14 @@ impl PacketBuffer {
 /// An incoming packet.
 #[derive(Debug)]
 pub(crate) enum Packet<'a> {
-    /// A packet in memory that belongs to somebody else.
+    /// A packet in borrowed memory: its payload is copied.
     Lent(&'a [u8]),
-    /// A packet whose blocks may be taken.
+    /// A packet that was read into blocks, which a receive buffer may adopt.
     Read(&'a mut PacketBuffer),
 }
 
 impl Packet<'_> {
-    /// Returns the bytes: all headers are in the first part, and the second may be empty.
+    /// Returns the bytes in two parts. All headers are in the first part; the second may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         match self {
             Packet::Lent(bytes) => [bytes, &[]],
@@ -97,7 +98,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns the bytes `range` in two parts, either of which may be empty.
+    /// Returns the bytes of `range` in two parts, either of which may be empty.
     pub fn parts_of(&self, range: Range<usize>) -> [&[u8]; 2] {
         let [head, rest] = self.parts();
         let within = |at: usize| (at.min(head.len()), at.saturating_sub(head.len()));
@@ -106,7 +107,7 @@ impl Packet<'_> {
     }
 }
 
-/// The payload of a packet. Each byte can be taken once.
+/// The payload of a packet. Each byte may be stored only once, because its block may be adopted.
 #[derive(Debug)]
 pub(crate) struct Payload<'a> {
     packet: Packet<'a>,
@@ -114,7 +115,7 @@ pub(crate) struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Creates the payload from the bytes `range` of `packet`, which has them.
+    /// Creates the payload from the bytes `range` of `packet`. The range must lie within the packet.
     pub fn new(packet: Packet<'a>, range: Range<usize>) -> Self {
         Payload { packet, range }
     }
@@ -127,7 +128,8 @@ impl<'a> Payload<'a> {
         self.range.is_empty()
     }
 
-    /// Returns the bytes from `from` on, up to `max` and as far as they are contiguous in memory.
+    /// Returns at most `max` bytes of the payload, from position `from` on. The result is shorter if the bytes
+    /// are not contiguous in memory.
     pub fn slice(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);
@@ -143,18 +145,19 @@ impl<'a> Payload<'a> {
         let range = within(start)..within(end);
         match range.end == within(self.range.end) {
             true => Data::Block(block, range),
-            // The rest of the block will be asked for later, so the block must stay.
+            // The block has further payload, which the caller will request later, so it must not be adopted.
             false => Data::Bytes(&block.bytes()[range]),
         }
     }
 }
 
-/// Bytes to be stored.
+/// Bytes to be stored in a receive buffer.
 #[derive(Debug)]
 pub enum Data<'a> {
     /// Bytes to be copied.
     Bytes(&'a [u8]),
-    /// The bytes of this range of a block. The block may be taken if another one is left in its place.
+    /// The bytes of this range of a block. The receive buffer may adopt the block if it puts another one in its
+    /// place.
     Block(&'a mut Block, Range<usize>),
 }
 
@@ -172,7 +175,7 @@ impl Data<'_> {
         self.len() == 0
     }
 
-    /// Returns the first `n` bytes, or all.
+    /// Returns the first `n` bytes, or all if there are fewer.
     pub fn first(self, n: usize) -> Self {
         let n = n.min(self.len());
         match self {

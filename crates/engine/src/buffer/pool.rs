@@ -1,32 +1,35 @@
-//! The bounded pool of all payload memory.
+//! The bounded pool from which all payload buffers of a stack take their memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The bytes per block: a super-segment of 64 kB spans at most three.
+/// The size of a block in bytes. A guess: smaller blocks would split a super-segment of 64 kB, which spans at
+/// most three blocks, into more slices; larger ones would waste more memory on connections with little data.
 pub const BLOCK_SIZE: usize = 32 * 1024;
 
-/// The most free blocks kept for reuse (8 MiB); others return to the allocator.
+/// The maximum number of free blocks kept for reuse (8 MiB); further ones return to the allocator. A guess.
 const MAX_FREE_BLOCKS: usize = 256;
 
-/// The blocks of a small share: 64 KiB in flight, while one block is being filled and one waits for the
-/// acknowledgement of its last bytes.
+/// The number of blocks of a small share. They hold 64 KiB in flight (two blocks), while another block is being
+/// written and one waits for the acknowledgement of its last bytes.
 const MIN_SHARE_BLOCKS: usize = 4;
 
-/// The multiple of the free memory that a group may hold.
+/// The number of blocks that a group may hold for each free block: see [`Pool`].
 const GROUP_QUOTA_FACTOR: usize = 3;
 
-/// Memory for [`BLOCK_SIZE`] bytes. It holds whatever its last user left, up to the last byte ever used:
-/// memory that is never written is never touched.
+/// Memory for [`BLOCK_SIZE`] bytes. The vector's length is the highest position ever written, up to which the
+/// block holds stale bytes of its last user. Memory above is never touched, so that the system need not provide
+/// it.
 pub struct Block(Vec<u8>);
 
 impl Block {
+    /// Allocates a block that has never been written.
     pub(super) fn new() -> Self {
         Block(Vec::with_capacity(BLOCK_SIZE))
     }
 
-    /// Returns the bytes up to the last one used.
+    /// Returns the bytes up to the last one ever written.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -40,7 +43,7 @@ impl Block {
         &mut self.0[range]
     }
 
-    /// Writes `data` from byte `at` on.
+    /// Writes `data` from position `at` on.
     pub fn put(&mut self, at: usize, data: &[u8]) {
         debug_assert!(
             at + data.len() <= BLOCK_SIZE,
@@ -48,6 +51,7 @@ impl Block {
             data.len()
         );
         match at == self.0.len() {
+            // Appending avoids zeroing the memory first.
             true => self.0.extend_from_slice(data),
             false => self.bytes_mut(at..at + data.len()).copy_from_slice(data),
         }
@@ -62,25 +66,31 @@ impl fmt::Debug for Block {
 
 /// A bounded pool of [`Block`]s.
 ///
-/// An eighth of the pool is a reserve for in-order received data. Without the reserve, data behind a hole
-/// and data waiting for an acknowledgement could fill the pool, and the bytes that would release both would
-/// find no room.
+/// A holder is a buffer that takes blocks. The fractions below are guesses.
 ///
-/// Half of the pool is for small shares of 128 KiB. The rest is held in common, and no holder gets more
-/// than an eighth of its free part (dynamic thresholds, Choudhury and Hahne 1998). So each holder's limit
-/// shrinks as others come, and holders whose peers or readers accept nothing, and who therefore free
-/// nothing, do not keep others out.
+/// An eighth of the pool is a reserve for received data that is in order. Without the reserve, out-of-order data
+/// and unacknowledged data could fill the pool. The in-order data and the acknowledgements that would free this
+/// memory could not be received any more.
 ///
-/// A user with many small shares could occupy all of them. So holders may belong to a group, which has at
-/// most three times the memory left beside the reserve: three quarters if it is the only user. Each of its
-/// holders may still keep a block of received data, until the group has three times the memory left
-/// including the reserve.
+/// Half of the pool is for small shares of 128 KiB, to which each holder is entitled as long as there is memory.
+/// The remaining three eighths are common memory: a holder that has more than a small share gets at most an
+/// eighth of the part of it that is free (dynamic thresholds, Choudhury and Hahne 1998). So the limit of each
+/// holder shrinks as others take memory. Holders that never free memory, because their peers or readers accept
+/// no data, cannot exclude others.
+///
+/// A user with many connections could occupy all small shares. Therefore holders may belong to a group. A group
+/// may hold at most three times the memory that is left besides the reserve; that is three quarters of it for a
+/// group that is the only user. A group at its limit may still receive a block of data for each holder, until it
+/// holds three times the memory that is left including the reserve.
 #[derive(Debug)]
 pub struct Pool {
+    /// The free blocks kept for reuse.
     free: Vec<Block>,
+    /// The number of blocks handed out and not freed.
     used: usize,
+    /// The maximum of `used`.
     limit: usize,
-    /// The blocks of each group that holds any.
+    /// The number of blocks of each group that holds any.
     groups: BTreeMap<u32, usize>,
 }
 
@@ -95,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// Returns a block, or `None` at the limit. Every block must return by [`free`](Self::free).
+    /// Returns a block, or `None` if the limit is reached. Every block must be returned by [`free`](Self::free).
     pub fn alloc(&mut self) -> Option<Block> {
         if self.used >= self.limit {
             return None;
@@ -104,8 +114,8 @@ impl Pool {
         Some(self.free.pop().unwrap_or_else(Block::new))
     }
 
-    /// Returns a block like [`alloc`](Self::alloc), but within the [`allowance`](Self::allowance) of a
-    /// holder of `held` blocks.
+    /// Returns a block like [`alloc`](Self::alloc), unless this would exceed the [`allowance`](Self::allowance)
+    /// of a holder that has `held` blocks.
     pub fn alloc_within(&mut self, held: usize) -> Option<Block> {
         if self.allowance(held) == 0 {
             return None;
@@ -113,7 +123,8 @@ impl Pool {
         self.alloc()
     }
 
-    /// Updates the blocks charged to `group` by a holder that had `before` and now has `now`.
+    /// Updates the number of blocks of `group` after one of its holders, which had `before` blocks, has `now`
+    /// blocks.
     pub fn charge(&mut self, group: u32, before: usize, now: usize) {
         if before == now {
             return;
@@ -129,26 +140,26 @@ impl Pool {
         }
     }
 
-    /// Returns whether `group` exceeds its quota, so that its holders take no more.
+    /// Returns whether `group` exceeds its quota, so that its holders must not take further blocks.
     pub fn is_over_quota(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
         held.is_some_and(|held| *held > GROUP_QUOTA_FACTOR * self.unreserved())
     }
 
-    /// Returns the number of blocks that `group` may still take.
+    /// Returns the number of further blocks that `group` may take.
     pub fn room(&self, group: u32) -> usize {
         let held = self.groups.get(&group).copied().unwrap_or(0);
         (GROUP_QUOTA_FACTOR * self.unreserved()).saturating_sub(held)
     }
 
-    /// Returns whether `group` holds so much that its holders accept no more received data, however little
-    /// each holds.
+    /// Returns whether `group` holds so many blocks that its holders must refuse all received data, even holders
+    /// that have few blocks.
     pub fn is_exhausted(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
         held.is_some_and(|held| *held > GROUP_QUOTA_FACTOR * self.available())
     }
 
-    /// Takes `block` back.
+    /// Returns `block` to the pool.
     pub fn free(&mut self, block: Block) {
         debug_assert!(self.used > 0, "more blocks freed than were handed out");
         self.used = self.used.saturating_sub(1);
@@ -157,40 +168,42 @@ impl Pool {
         }
     }
 
-    /// Returns the bytes handed out and not freed.
+    /// Returns the number of bytes handed out and not freed.
     pub fn used_bytes(&self) -> usize {
         self.used * BLOCK_SIZE
     }
 
-    /// Returns the most bytes that can be handed out.
+    /// Returns the maximum number of bytes that can be handed out.
     pub fn limit(&self) -> usize {
         self.limit * BLOCK_SIZE
     }
 
-    /// Returns the number of blocks that [`alloc`](Self::alloc) would still give.
+    /// Returns the number of blocks that [`alloc`](Self::alloc) can still return.
     pub fn available(&self) -> usize {
         self.limit - self.used
     }
 
-    /// Returns the number of blocks left beside the reserve.
+    /// Returns the number of blocks left besides the reserve.
     pub fn unreserved(&self) -> usize {
         self.available().saturating_sub(self.limit / 8)
     }
 
-    /// Returns whether two thirds of the common memory are in use, so that no holder gets much more than a
-    /// small share.
+    /// Returns whether more than two thirds of the common memory are in use, so that no holder gets much more
+    /// than a small share.
     pub fn is_scarce(&self) -> bool {
+        // The common memory is three eighths of the limit. Two thirds are in use if less than one eighth of the
+        // limit is free in addition to the half for small shares.
         self.unreserved() < self.limit / 2 + self.limit / 8
     }
 
-    /// Returns the number of blocks that a holder of more than a small share may have.
+    /// Returns the maximum number of blocks of a holder that has more than a small share.
     pub fn fair_share(&self) -> usize {
         self.unreserved().saturating_sub(self.limit / 2) / 8
     }
 
-    /// Returns the number of blocks that a holder of `held` blocks may still take.
+    /// Returns the number of further blocks that a holder of `held` blocks may take.
     pub fn allowance(&self, held: usize) -> usize {
-        let share = MIN_SHARE_BLOCKS.saturating_sub(held).min(self.unreserved());
-        share.max(self.fair_share().saturating_sub(held))
+        let small_share = MIN_SHARE_BLOCKS.saturating_sub(held).min(self.unreserved());
+        small_share.max(self.fair_share().saturating_sub(held))
     }
 }

@@ -1,4 +1,4 @@
-//! Written data without a stream offset yet, in the order in which it will get one.
+//! Written data that has no stream offset yet, in the order in which it will be mapped.
 
 use std::collections::VecDeque;
 
@@ -7,11 +7,12 @@ use braid_wire::Instant;
 use super::blocks::Span;
 use crate::{Class, Urgency};
 
-/// The most bytes of one chunk. Successive small writes of one stream become one chunk up to this size, so
-/// that the list stays short compared with its data, and urgent data does not wait for long.
+/// The maximum number of bytes of a merged chunk. Successive small writes of one stream are merged up to this
+/// size. The list stays short compared with its data, and yet urgent data does not have to wait long for the end
+/// of a chunk. The value is a guess.
 const MAX_MERGED_CHUNK: usize = 4096;
 
-/// The capacity above which the list is freed when the queue is cleared.
+/// The capacity above which the list is freed when the queue is cleared. A guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// The bytes of one write that lie in one block.
@@ -21,41 +22,44 @@ struct Chunk {
     stream: u32,
     urgency: Urgency,
     deadline: Option<Instant>,
-    /// Set if the next chunk belongs to the same write.
-    more: bool,
+    /// True if the next chunk belongs to the same write.
+    is_continued: bool,
 }
 
-/// The waiting writes by urgency, and those of one urgency in the order in which they were made. A partly
-/// sent write is finished first, because readers need units that nothing interrupts.
+/// The waiting writes, sorted by urgency; writes of the same urgency are in the order in which they were
+/// written. The rest of a partly sent write comes first, so that no other data interrupts the units that readers
+/// parse.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     chunks: VecDeque<Chunk>,
     /// The number of chunks at the front that are the rest of a partly sent write.
     started: usize,
+    /// The number of waiting bytes by urgency.
     bytes: [u64; Urgency::COUNT],
-    /// The time before which no deadline passes.
+    /// The earliest deadline of a waiting chunk, or an earlier time.
     first_deadline: Option<Instant>,
 }
 
 impl Queue {
-    /// Returns the bytes by urgency.
+    /// Returns the number of waiting bytes by urgency.
     pub fn bytes(&self) -> [u64; Urgency::COUNT] {
         self.bytes
     }
 
-    /// Returns the bytes of memory that the list itself takes.
+    /// Returns the number of bytes of memory that the list itself uses.
     pub fn overhead(&self) -> usize {
         self.chunks.len() * size_of::<Chunk>()
     }
 
-    /// Returns the most urgent urgency among the waiting bytes.
+    /// Returns the highest urgency of the waiting bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
         let first = self.chunks.front()?;
+        // The rest of a partly sent write comes first even if the write after it is more urgent.
         let next = self.chunks.get(self.started).unwrap_or(first);
         Some(first.urgency.min(next.urgency))
     }
 
-    /// Returns the number of bytes at the front that are of one urgency.
+    /// Returns the number of bytes at the front that have the same urgency.
     pub fn run(&self) -> u64 {
         let Some(first) = self.chunks.front() else {
             return 0;
@@ -63,26 +67,28 @@ impl Queue {
         let next = self.chunks.get(self.started);
         if next.is_some_and(|next| next.urgency < first.urgency) {
             let rest = self.chunks.range(..self.started);
-            return rest.map(|p| p.span.len() as u64).sum();
+            return rest.map(|chunk| chunk.span.len() as u64).sum();
         }
         self.bytes[first.urgency.index()]
     }
 
-    /// Raises the waiting bytes of `class`'s stream to at least its urgency, because they must go before
-    /// the stream's next bytes. It takes time only if less urgent bytes wait.
+    /// Raises the waiting bytes of the stream of `class` to at least the urgency of `class`, because the bytes
+    /// of a stream keep their order. If no less urgent bytes wait, this takes constant time.
     pub fn raise(&mut self, class: Class) {
-        let is_last = |p: &Chunk| p.urgency <= class.urgency;
-        if self.chunks.back().is_none_or(is_last) {
+        let is_as_urgent = |chunk: &Chunk| chunk.urgency <= class.urgency;
+        if self.chunks.back().is_none_or(is_as_urgent) {
             return;
         }
-        let below = self.end_of(class.urgency);
-        let mut others = self.chunks.range(below..);
-        if others.all(|p| p.stream != class.stream) {
+        let first_less_urgent = self.end_of(class.urgency);
+        let mut less_urgent = self.chunks.range(first_less_urgent..);
+        if less_urgent.all(|chunk| chunk.stream != class.stream) {
             return;
         }
-        let others = &mut self.chunks.make_contiguous()[below..];
-        others.sort_by_key(|p| p.stream != class.stream);
-        for chunk in others.iter_mut().take_while(|p| p.stream == class.stream) {
+        // A stable sort moves the chunks of the stream to the front and keeps the order otherwise.
+        let less_urgent = &mut self.chunks.make_contiguous()[first_less_urgent..];
+        less_urgent.sort_by_key(|chunk| chunk.stream != class.stream);
+        let of_stream = |chunk: &&mut Chunk| chunk.stream == class.stream;
+        for chunk in less_urgent.iter_mut().take_while(of_stream) {
             let n = chunk.span.len() as u64;
             self.bytes[chunk.urgency.index()] -= n;
             self.bytes[class.urgency.index()] += n;
@@ -90,8 +96,8 @@ impl Queue {
         }
     }
 
-    /// Adds bytes of `class`. `more` is set if bytes of the same write follow with the next call.
-    pub fn push(&mut self, class: Class, span: Span, more: bool) {
+    /// Adds the bytes `span` of `class`. `is_continued` is set if the next call adds bytes of the same write.
+    pub fn push(&mut self, class: Class, span: Span, is_continued: bool) {
         self.bytes[class.urgency.index()] += span.len() as u64;
         let at = self.end_of(class.urgency);
         if at > self.started
@@ -101,7 +107,7 @@ impl Queue {
             && last.span.len() + span.len() <= MAX_MERGED_CHUNK
             && last.span.join(span)
         {
-            last.more = more;
+            last.is_continued = is_continued;
             return;
         }
         let chunk = Chunk {
@@ -109,14 +115,15 @@ impl Queue {
             stream: class.stream,
             urgency: class.urgency,
             deadline: class.deadline,
-            more,
+            is_continued,
         };
         let deadlines = [self.first_deadline, class.deadline];
         self.first_deadline = deadlines.into_iter().flatten().min();
         self.chunks.insert(at, chunk);
     }
 
-    /// Takes back bytes that were [popped](Self::pop) last; they go before all others.
+    /// Puts bytes that were [popped](Self::pop) last back to the front. They count as the rest of a partly sent
+    /// write.
     pub fn push_front(&mut self, span: Span, urgency: Urgency) {
         self.bytes[urgency.index()] += span.len() as u64;
         self.started += 1;
@@ -125,14 +132,19 @@ impl Queue {
             stream: 0,
             urgency,
             deadline: None,
-            more: true,
+            is_continued: true,
         });
     }
 
-    /// Returns the index behind all chunks that are at least as urgent as `urgency`.
+    /// Returns the number of chunks that are at least as urgent as `urgency`, including the rest of a partly
+    /// sent write: the index at which a new chunk of this urgency is inserted.
     fn end_of(&self, urgency: Urgency) -> usize {
-        // With one class there is no other case.
-        if self.chunks.back().is_none_or(|p| p.urgency <= urgency) {
+        // The fast path: if all data is of one class, no other case occurs.
+        if self
+            .chunks
+            .back()
+            .is_none_or(|last| last.urgency <= urgency)
+        {
             return self.chunks.len();
         }
         let (mut low, mut high) = (self.started, self.chunks.len());
@@ -146,11 +158,12 @@ impl Queue {
         low
     }
 
-    /// Removes and returns up to `max` bytes from the front, as far as they lie in one chunk.
+    /// Removes and returns up to `max` bytes from the front, at most one chunk.
     pub fn pop(&mut self, max: usize) -> Option<Span> {
         if self.started == 0 {
-            let whole = self.chunks.iter().position(|p| !p.more);
-            self.started = whole.map_or(0, |n| n + 1);
+            // The pop starts the first write, which extends up to its last chunk.
+            let last = self.chunks.iter().position(|chunk| !chunk.is_continued);
+            self.started = last.map_or(0, |n| n + 1);
         }
         let first = self.chunks.front_mut()?;
         let span = first.span.cut(max);
@@ -162,25 +175,26 @@ impl Queue {
         Some(span)
     }
 
-    /// Removes writes whose deadline has passed and that are not partly sent, and calls `dropped` with
+    /// Removes the writes whose deadline has passed, unless they are partly sent, and calls `on_dropped` with
     /// their bytes.
-    pub fn drop_late(&mut self, now: Instant, mut dropped: impl FnMut(Span)) {
+    pub fn drop_late(&mut self, now: Instant, mut on_dropped: impl FnMut(Span)) {
         if self.first_deadline.is_none_or(|at| at > now) {
             return;
         }
-        let (mut n, mut first) = (0, None::<Instant>);
+        let (mut n, mut first_deadline) = (0, None::<Instant>);
         self.chunks.retain(|chunk| {
             n += 1;
-            let late = n > self.started && chunk.deadline.is_some_and(|at| at <= now);
-            if late {
+            let is_late = n > self.started && chunk.deadline.is_some_and(|at| at <= now);
+            if is_late {
                 self.bytes[chunk.urgency.index()] -= chunk.span.len() as u64;
-                dropped(chunk.span);
+                on_dropped(chunk.span);
             } else if n > self.started {
-                first = [first, chunk.deadline].into_iter().flatten().min();
+                let deadlines = [first_deadline, chunk.deadline];
+                first_deadline = deadlines.into_iter().flatten().min();
             }
-            !late
+            !is_late
         });
-        self.first_deadline = first;
+        self.first_deadline = first_deadline;
     }
 
     /// Removes everything.

@@ -1,24 +1,27 @@
-//! Sets of disjoint ranges of stream offsets, for SACK scoreboards and reassembly.
+//! Sets of disjoint ranges of stream offsets, for SACK and reassembly.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The capacity above which storage is freed when the set becomes empty.
+/// The capacity above which storage is freed when the set becomes empty, so that idle connections hold little
+/// memory. A guess: 1 KiB.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// A set of stream offsets, kept as sorted, disjoint, non-adjacent half-open ranges.
 ///
-/// Searching takes O(log n) in the number of ranges, appending at the end O(1); inserting or
-/// removing in the middle moves the ranges on the shorter side. Memory follows the number of
-/// ranges, so a caller that stores what a peer sends must bound [`len`](Self::len).
+/// With n ranges, a search takes O(log n) and an insertion at the end O(1). An insertion or a removal in the
+/// middle moves the ranges on the shorter side. Memory grows with the number of ranges, so a caller that stores
+/// ranges received from a peer must limit [`len`](Self::len).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
+    /// The start and the end of each range.
     ranges: VecDeque<(u64, u64)>,
+    /// The number of offsets in the set.
     bytes: u64,
 }
 
 impl RangeSet {
-    /// Creates the empty set; allocates nothing.
+    /// Creates an empty set. Allocates nothing.
     pub const fn new() -> Self {
         RangeSet {
             ranges: VecDeque::new(),
@@ -26,12 +29,13 @@ impl RangeSet {
         }
     }
 
-    /// Adds `range` and returns how many of its offsets are new. An empty range adds nothing.
+    /// Adds `range` and returns the number of its offsets that were not in the set. An empty range adds nothing.
     pub fn insert(&mut self, range: Range<u64>) -> u64 {
         let Range { start, end } = range;
         if start >= end {
             return 0;
         }
+        // Most ranges extend the last one or follow it, so these cases come first.
         match self.ranges.back_mut() {
             Some(last) if start >= last.0 && start <= last.1 => {
                 let added = end.saturating_sub(last.1);
@@ -55,8 +59,8 @@ impl RangeSet {
             return end - start;
         }
         let merged = (self.ranges[lo].0.min(start), self.ranges[hi - 1].1.max(end));
-        let before: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();
-        let added = merged.1 - merged.0 - before;
+        let merged_bytes: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();
+        let added = merged.1 - merged.0 - merged_bytes;
         self.ranges[lo] = merged;
         self.ranges.drain(lo + 1..hi);
         self.bytes += added;
@@ -75,10 +79,11 @@ impl RangeSet {
         if lo >= hi {
             return;
         }
+        // The parts of the first and the last affected range that remain, unless they are empty.
         let left = (self.ranges[lo].0, start);
         let right = (end, self.ranges[hi - 1].1);
-        let before: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();
-        self.bytes -= before;
+        let affected_bytes: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();
+        self.bytes -= affected_bytes;
         let mut at = lo;
         let mut spare = hi - lo;
         for part in [left, right] {
@@ -114,8 +119,8 @@ impl RangeSet {
         self.trim();
     }
 
-    /// Removes and returns the first range if it starts at or before `offset`: the range that in-order data
-    /// up to `offset` has become contiguous with.
+    /// Removes and returns the first range if it starts at or below `offset`. This is the range that continues
+    /// in-order data up to `offset`.
     pub fn pop_front_up_to(&mut self, offset: u64) -> Option<Range<u64>> {
         let first = *self.ranges.front()?;
         if first.0 > offset {
@@ -142,7 +147,7 @@ impl RangeSet {
 
     /// Returns the range that contains `offset`.
     pub fn range_containing(&self, offset: u64) -> Option<Range<u64>> {
-        // New data lies behind all ranges.
+        // The most frequent case: new data lies above all ranges.
         self.ranges.back().filter(|last| offset < last.1)?;
         let i = self.ranges.partition_point(|r| r.1 <= offset);
         let r = self.ranges.get(i)?;
@@ -207,6 +212,7 @@ impl RangeSet {
         self.trim();
     }
 
+    /// Frees the storage of an empty set if it is large.
     fn trim(&mut self) {
         if self.ranges.is_empty() && self.ranges.capacity() > MAX_KEPT_CAPACITY {
             self.ranges = VecDeque::new();

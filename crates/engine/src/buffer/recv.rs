@@ -1,5 +1,5 @@
-//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large blocks stay
-//! in the block that they were read into; others are copied, once.
+//! Reassembly: received data is stored at its place in the stream, in whatever order it arrives. Data that fills
+//! at least half of a block stays in the block that it was read into; other data is copied once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,39 +12,42 @@ use super::packet::Data;
 use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::ranges::RangeSet;
 
-/// The most slices of [`RecvBuffer::slices`]: at least 64 KiB, mostly more than 256 KiB.
+/// The maximum number of slices of [`RecvBuffer::slices`]. They have at least 64 KiB and mostly more than 256
+/// KiB, if that much is readable: enough for one system call.
 pub const READ_SLICES: usize = 16;
 
-/// The most disjoint ranges kept out of order. Otherwise a peer that sends every second byte could make the
-/// bookkeeping larger than the data.
+/// The maximum number of disjoint ranges stored out of order. Without a limit, the list of ranges could grow
+/// larger than the data if a peer sends every second byte. The value is a guess.
 pub const MAX_HOLES: usize = 4096;
 
-/// The capacity above which block lists are freed when the buffer becomes empty.
+/// The capacity above which the list of blocks is freed when the buffer becomes empty, so that idle connections
+/// hold little memory. A guess: 1 MiB of data fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
-/// The least bytes for which a block is taken; fewer are copied. So taken blocks have a distance, few other
-/// blocks lie between them, and [`READ_SLICES`] slices reach at least 64 KiB.
-const MIN_TAKEN_BYTES: u64 = BLOCK_BYTES / 2;
+/// The minimum number of bytes for which the block that they were read into is adopted; fewer bytes are copied.
+/// So two adopted blocks begin at least this far apart in the stream, few other blocks lie between them, and
+/// [`READ_SLICES`] slices have at least 64 KiB.
+const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inserted {
-    /// The bytes that were not there before, duplicates and refused ones excluded.
+    /// The number of bytes stored, without duplicates and refused bytes.
     pub new_bytes: u64,
-    /// Set if [`RecvBuffer::rcv_nxt`] moved, so that there is more to read.
+    /// True if [`RecvBuffer::rcv_nxt`] advanced, so that there is more to read.
     pub in_order_advanced: bool,
-    /// The bytes at the end of the data that lie past the limit and were not stored.
+    /// The number of bytes at the end of the data that lie above the limit and were not stored.
     pub refused: usize,
 }
 
-/// The reason for which [`RecvBuffer::insert`] stored nothing. The peer has to send the data again.
+/// The reason for which [`RecvBuffer::insert`] stored nothing. The peer has to retransmit the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertError {
     /// The pool is exhausted.
     PoolExhausted,
-    /// [`MAX_HOLES`] is reached and the data would open another one.
+    /// The number of out-of-order ranges is [`MAX_HOLES`], and the data would be another one.
     TooFragmented,
 }
 
@@ -59,37 +62,42 @@ impl fmt::Display for InsertError {
 
 impl std::error::Error for InsertError {}
 
-/// A block, and the part of the stream that it holds; neighbours do not overlap.
+/// A block and the range of the stream that it is for. The ranges of two places do not overlap.
 #[derive(Debug)]
 struct Place {
     start: u64,
     end: u64,
-    /// The position of `start` in the block.
-    at: usize,
+    /// The position in the block of the byte with the stream offset `start`.
+    block_start: usize,
     block: Block,
 }
 
 impl Place {
-    /// Returns the position in the block of the byte at `offset`.
+    /// Returns the position in the block of the byte with the stream offset `offset`.
     fn index(&self, offset: u64) -> usize {
-        self.at + (offset - self.start) as usize
+        self.block_start + (offset - self.start) as usize
     }
 }
 
-/// Received bytes of a stream, from the first one not read yet, addressed by stream offset.
+/// The received bytes of a stream from the first one that is not read yet, addressed by stream offset.
 ///
-/// Blocks exist only where there is data. Data copied behind a hole costs its length rounded up to blocks:
-/// these begin at multiples of [`BLOCK_SIZE`] from the offset at which the buffer was empty, so that the
-/// order of arrival does not matter. A block that was read into is taken as it is if that wastes at most as
-/// much memory as it brings bytes. An empty buffer holds no block.
+/// There are blocks only for ranges with data, and an empty buffer holds no block. Blocks for copied data begin
+/// at multiples of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. So data takes the
+/// same number of blocks in whatever order it arrives. A block that data was read into is adopted if at most as
+/// many bytes of memory are wasted as the block has bytes of data.
 #[derive(Debug)]
 pub struct RecvBuffer {
+    /// The blocks in the order of their ranges.
     places: VecDeque<Place>,
+    /// The offset at which the buffer was last empty.
     base: u64,
+    /// The offset of the next byte to be read.
     read: u64,
+    /// The offset of the first missing byte.
     rcv_nxt: u64,
-    /// The ranges received past `rcv_nxt`; none touches it.
+    /// The ranges received above `rcv_nxt`. The byte at `rcv_nxt` itself is missing.
     out_of_order: RangeSet,
+    /// The maximum number of bytes above `read`.
     limit: u64,
 }
 
@@ -111,42 +119,44 @@ impl RecvBuffer {
         self.read
     }
 
-    /// Returns the offset of the first byte not received.
+    /// Returns the offset of the first missing byte.
     pub fn rcv_nxt(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// Returns the offset past the last one that can be stored.
+    /// Returns the end of the range that can be stored.
     pub fn max_offset(&self) -> u64 {
         self.read.saturating_add(self.limit)
     }
 
-    /// Sets the number of bytes accepted past the read offset. Stored bytes stay.
+    /// Sets the maximum number of bytes above the read offset. Bytes stored before remain, even above a lower
+    /// limit.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Returns the number of in-order bytes that wait to be read.
+    /// Returns the number of bytes that can be read.
     pub fn readable(&self) -> usize {
         (self.rcv_nxt - self.read) as usize
     }
 
-    /// Returns the number of bytes that wait behind a hole.
+    /// Returns the number of bytes received above a missing byte.
     pub fn out_of_order_bytes(&self) -> u64 {
         self.out_of_order.bytes()
     }
 
-    /// Returns the ranges received past [`rcv_nxt`](Self::rcv_nxt).
+    /// Returns the ranges received above [`rcv_nxt`](Self::rcv_nxt).
     pub fn out_of_order(&self) -> &RangeSet {
         &self.out_of_order
     }
 
-    /// Stores the bytes of `data`, whose first byte has stream offset `offset`, that are new and lie below
-    /// [`max_offset`](Self::max_offset). Bytes received before are never overwritten.
+    /// Stores the bytes of `data` that are new and lie below [`max_offset`](Self::max_offset). The first byte of
+    /// `data` has the stream offset `offset`. Bytes received before are never overwritten.
     ///
     /// # Errors
     ///
-    /// Nothing was stored. Data that does not continue the stream leaves the pool's reserve untouched.
+    /// Fails, and stores nothing, if the pool has no block left or there are too many holes. For out-of-order
+    /// data the pool's reserve does not count as left.
     pub fn insert<'a>(
         &mut self,
         offset: u64,
@@ -155,9 +165,9 @@ impl RecvBuffer {
     ) -> Result<Inserted, InsertError> {
         let data = data.into();
         let end = offset.saturating_add(data.len() as u64);
-        let fitting = end.min(self.max_offset());
-        let refused = (end - fitting.max(offset)) as usize;
-        let range = offset.max(self.rcv_nxt)..fitting;
+        let accepted_end = end.min(self.max_offset());
+        let refused = (end - accepted_end.max(offset)) as usize;
+        let range = offset.max(self.rcv_nxt)..accepted_end;
         if range.start >= range.end {
             return Ok(Inserted {
                 refused,
@@ -165,7 +175,7 @@ impl RecvBuffer {
             });
         }
         let in_order = range.start == self.rcv_nxt;
-        // Without reordering this stays the only path taken.
+        // The fast path: without reordering no other case occurs.
         if in_order && self.out_of_order.is_empty() {
             self.put(range.clone(), offset, data, pool)?;
             self.rcv_nxt = range.end;
@@ -176,9 +186,10 @@ impl RecvBuffer {
             });
         }
         if !in_order && self.out_of_order.len() >= MAX_HOLES {
-            // Data that touches a stored range opens no hole.
-            let around = range.start - 1..range.end.saturating_add(1);
-            if self.out_of_order.gaps(around.clone()).next() == Some(around) {
+            // Data that touches a stored range extends it and is no further range.
+            let with_neighbours = range.start - 1..range.end.saturating_add(1);
+            let gap = self.out_of_order.gaps(with_neighbours.clone()).next();
+            if gap == Some(with_neighbours) {
                 return Err(InsertError::TooFragmented);
             }
         }
@@ -202,6 +213,7 @@ impl RecvBuffer {
         data: Data<'_>,
         pool: &mut Pool,
     ) -> Result<(), InsertError> {
+        // Only in-order data may use the reserve, because only it can be read and then freed.
         let room = match range.start == self.rcv_nxt {
             true => pool.available(),
             false => pool.unreserved(),
@@ -209,13 +221,14 @@ impl RecvBuffer {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
             Data::Block(block, within) => {
-                // If no block is left to take its place, there may still be room in another block.
+                // Without a block of the pool to replace it, the block cannot be adopted. The data may still fit
+                // into blocks that the buffer has.
                 if room > 0
-                    && let Some(i) = self.place_to_take(&range)
+                    && let Some(i) = self.index_to_adopt(&range)
                     && let Some(spare) = pool.alloc()
                 {
                     let at = within.start + (range.start - offset) as usize;
-                    self.take(i, range, at, mem::replace(block, spare));
+                    self.adopt(i, range, at, mem::replace(block, spare));
                     return Ok(());
                 }
                 &block.bytes()[within]
@@ -228,10 +241,10 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// Returns the index of the first place that ends behind `offset`.
+    /// Returns the index of the first place that ends above `offset`.
     fn find(&self, offset: u64) -> usize {
         match self.places.back() {
-            // New data lies at the end.
+            // The most frequent case: new data lies in or after the last place.
             Some(last) if last.start <= offset => {
                 self.places.len() - usize::from(offset < last.end)
             }
@@ -239,10 +252,11 @@ impl RecvBuffer {
         }
     }
 
-    /// Returns the index of the place for a block with just the bytes of `range`. `None` if they are to be
-    /// copied: they are few, some are here, or too much memory would be wasted, namely room of the block
-    /// before, which is cut off, and of this one before the next.
-    fn place_to_take(&self, range: &Range<u64>) -> Option<usize> {
+    /// Returns the index that a new place for exactly the bytes of `range` would get if their block is adopted.
+    /// Returns `None` if the bytes are to be copied: they are few, some of them are here already, or too much
+    /// memory would be wasted. The wasted memory is the free end of the place before, which is cut off, and the
+    /// part of the adopted block that overlaps with the next place.
+    fn index_to_adopt(&self, range: &Range<u64>) -> Option<usize> {
         let len = range.end - range.start;
         let mut i = self.find(range.start);
         let mut end = range.end;
@@ -256,14 +270,14 @@ impl RecvBuffer {
         if let Some(next) = next {
             wasted += BLOCK_BYTES.saturating_sub(next.saturating_sub(range.start));
         }
-        let free = next.is_none_or(|next| range.end <= next)
+        let is_range_free = next.is_none_or(|next| range.end <= next)
             && self.out_of_order.gaps(range.start..end).next() == Some(range.start..end);
-        (free && len >= MIN_TAKEN_BYTES && wasted <= len).then_some(i)
+        (is_range_free && len >= MIN_ADOPTED_BYTES && wasted <= len).then_some(i)
     }
 
-    /// Makes `block`, which holds the bytes of `range` from byte `at` on, the place number `i`. Room behind
-    /// them in the block is for the data that follows.
-    fn take(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
+    /// Inserts `block` as the place with index `i`. The block has the bytes of `range` from its position `at`
+    /// on. Its memory after them is for the data that follows in the stream.
+    fn adopt(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
         if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
             before.end = before.end.min(range.start);
         }
@@ -271,15 +285,15 @@ impl RecvBuffer {
         let place = Place {
             start: range.start,
             end: next.min(range.start + (BLOCK_SIZE - at) as u64),
-            at,
+            block_start: at,
             block,
         };
         self.places.insert(i, place);
     }
 
-    /// Returns the first bytes of `range` that no block covers: the index of the missing place, and the
-    /// range it would have.
-    fn missing(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
+    /// Returns the first place that is missing to cover `range`: the index that it would get, and its range.
+    /// Returns `None` if places cover all of `range`.
+    fn missing_place(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
         let mut i = self.find(range.start);
         let mut at = range.start;
         while let Some(place) = self.places.get(i).filter(|p| p.start <= at) {
@@ -297,7 +311,8 @@ impl RecvBuffer {
         Some((i, start..next.min(start.saturating_add(BLOCK_BYTES))))
     }
 
-    /// Ensures that a block covers every byte of `range`, with at most `room` new ones, or changes nothing.
+    /// Adds places until they cover all of `range`. Changes nothing and fails if this takes more than `room`
+    /// blocks.
     fn reserve(
         &mut self,
         range: Range<u64>,
@@ -306,20 +321,20 @@ impl RecvBuffer {
     ) -> Result<(), InsertError> {
         let mut rest = range.clone();
         let mut missing = 0;
-        while let Some((_, place)) = self.missing(&rest) {
+        while let Some((_, place)) = self.missing_place(&rest) {
             rest.start = place.end;
             missing += 1;
         }
         if missing > room {
             return Err(InsertError::PoolExhausted);
         }
-        while let Some((i, Range { start, end })) = self.missing(&range)
+        while let Some((i, Range { start, end })) = self.missing_place(&range)
             && let Some(block) = pool.alloc()
         {
             let place = Place {
                 start,
                 end,
-                at: 0,
+                block_start: 0,
                 block,
             };
             self.places.insert(i, place);
@@ -327,7 +342,7 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// Returns the in-order bytes from the read offset on, as far as [`READ_SLICES`] slices reach.
+    /// Returns the readable bytes from the read offset on, in at most [`READ_SLICES`] slices.
     pub fn slices(&self) -> ArrayVec<&[u8], READ_SLICES> {
         let places = self.places.iter().take(READ_SLICES);
         let places = places.take_while(|p| p.start < self.rcv_nxt);
@@ -338,12 +353,12 @@ impl RecvBuffer {
         places.map(|p| &p.block.bytes()[slice(p)]).collect()
     }
 
-    /// Returns the memory held, in bytes.
+    /// Returns the number of bytes of memory held.
     pub fn memory(&self) -> usize {
         self.places.len() * BLOCK_SIZE
     }
 
-    /// Releases the first `n` readable bytes, at most as many as there are.
+    /// Frees the first `n` readable bytes, or all if there are fewer.
     pub fn consume(&mut self, n: usize, pool: &mut Pool) {
         debug_assert!(
             n <= self.readable(),
@@ -360,8 +375,8 @@ impl RecvBuffer {
         }
     }
 
-    /// Releases everything, read or not, when the reader has lost interest. In-order data counts as read;
-    /// the rest is forgotten.
+    /// Frees all data, because nothing will be read any more. Readable data counts as read; out-of-order data is
+    /// dropped as if it had not arrived.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.places.drain(..).for_each(|p| pool.free(p.block));
         if self.places.capacity() > MAX_KEPT_CAPACITY {
@@ -373,7 +388,8 @@ impl RecvBuffer {
     }
 }
 
-/// Copies the part of `data` (first byte at `offset`) that belongs to `range`, for which blocks exist.
+/// Copies the bytes of `range` from `data`, whose first byte has the stream offset `offset`. Places must cover
+/// `range`.
 fn copy_in(places: &mut VecDeque<Place>, range: Range<u64>, offset: u64, data: &[u8]) {
     let first = places.partition_point(|p| p.end <= range.start);
     let mut at = range.start;

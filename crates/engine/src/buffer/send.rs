@@ -1,4 +1,4 @@
-//! The data that a connection has written and its peer has not acknowledged.
+//! The data that the application has written and the peer has not acknowledged.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -14,17 +14,19 @@ use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::queue::Queue;
 use crate::{Class, Urgency};
 
-/// The most slices of [`SendBuffer::write_slices`]: at least 224 KiB.
+/// The maximum number of slices of [`SendBuffer::write_slices`]. Seven whole blocks and the rest of one are at
+/// least 224 KiB.
 pub const WRITE_SLICES: usize = 8;
 
-/// The most slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous, so this many
-/// slices are 224 KiB.
+/// The maximum number of slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous in their
+/// blocks, so these slices have far more bytes than a packet.
 pub const SEND_SLICES: usize = 8;
 
-/// The capacity above which slice lists are freed when the buffer becomes empty.
+/// The capacity above which lists of spans are reduced when they become empty, so that idle connections hold
+/// little memory. A guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
-/// Bytes that have an offset in the stream.
+/// Contiguous bytes that have an offset in the stream.
 #[derive(Debug)]
 struct Mapped {
     offset: u64,
@@ -37,47 +39,50 @@ impl Mapped {
     }
 }
 
-/// The block that the next bytes of one urgency go to.
+/// The block that the next bytes of one urgency are written to, and the number of its bytes in use.
 #[derive(Debug, Clone, Copy)]
 struct Tail {
     slot: u32,
     used: usize,
 }
 
-/// The bytes of a stream from the first unacknowledged one to the last one written. Acknowledged bytes are
-/// kept while a subflow still needs them.
+/// The bytes of a stream from the first unacknowledged byte to the last written one. Acknowledged bytes remain
+/// as long as a subflow has to retransmit them.
 ///
-/// A byte gets its offset in the stream, by which it is addressed, when it is first sent
-/// ([`map_next`](Self::map_next)). Until then more urgent bytes may overtake it. These rules hold:
+/// A byte gets its offset in the stream when it is first sent ([`map_next`](Self::map_next)). Until then more
+/// urgent bytes may overtake it. These rules hold:
 ///
-/// - Bytes of higher urgency go first; within one urgency, those written first.
-/// - The bytes of one write stay together: once the first is mapped, nothing comes between it and the
-///   others. So a reader can parse frames, and a writer that wants to be overtaken writes little at a time.
-/// - The bytes of one stream keep their order. Waiting bytes of a stream are raised with its more urgent
-///   writes, and go before them.
+/// - Bytes of higher urgency are sent first; among bytes of the same urgency, those written first.
+/// - The bytes of one write stay together: once the first of them is mapped, no other bytes are mapped before the
+///   last. So a reader can parse frames. A writer whose data may be overtaken has to write little at a time.
+/// - The bytes of one stream keep their order. A more urgent write raises the urgency of the stream's waiting
+///   bytes, which are sent before it.
 ///
-/// Bytes of one urgency share blocks, and no bytes are ever moved. An empty buffer that keeps nothing holds
-/// no block; a buffer with a single class holds no more than the blocks that its bytes fill, the first and
-/// last in part.
+/// Bytes of the same urgency share blocks, and bytes are never moved. An empty buffer that retains nothing holds
+/// no block. If all data is of one class, the blocks are full, except for the first and the last one.
 #[derive(Debug, Default)]
 pub struct SendBuffer {
     blocks: Blocks,
-    /// The acknowledged bytes that are still needed, in order of offset.
+    /// The acknowledged bytes that subflows still need, in the order of their offsets.
     retained: VecDeque<Mapped>,
     retained_bytes: usize,
-    /// The mapped bytes, in order of offset and without gaps, up to `nxt`; the first span may be partly
+    /// The mapped bytes up to `nxt`, in the order of their offsets and without gaps. The first span may be partly
     /// acknowledged.
     mapped: VecDeque<Mapped>,
+    /// The first unacknowledged offset.
     start: u64,
+    /// The next offset to map.
     nxt: u64,
-    /// The end of the stream when all waiting bytes are mapped.
+    /// The end of the stream once all waiting bytes are mapped.
     end: u64,
     queue: Queue,
     tails: [Option<Tail>; Urgency::COUNT],
-    /// The number of bytes offered last. Only these may be committed, since blocks hold stale bytes of
-    /// their last user.
+    /// The length of the last [`write_slices`](Self::write_slices). No more may be committed, because the memory
+    /// after them holds stale bytes of its last user.
     offered: usize,
+    /// The class of the last [`write_slices`](Self::write_slices).
     class: Class,
+    /// The blocks of the last [`write_slices`](Self::write_slices) that have no committed bytes.
     fresh: ArrayVec<Block, WRITE_SLICES>,
 }
 
@@ -92,37 +97,37 @@ impl SendBuffer {
         }
     }
 
-    /// Returns the first offset not released.
+    /// Returns the first unacknowledged offset.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Returns the offset past the last one mapped.
+    /// Returns the next offset to map.
     pub fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// Returns the end of the stream when all bytes are mapped.
+    /// Returns the end of the stream once all waiting bytes are mapped.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns the number of bytes not released.
+    /// Returns the number of unacknowledged bytes, mapped or waiting.
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Returns whether every byte is released.
+    /// Returns whether all bytes are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Returns the number of acknowledged bytes kept because a subflow needs them.
+    /// Returns the number of acknowledged bytes that remain because subflows need them.
     pub fn retained(&self) -> usize {
         self.retained_bytes
     }
 
-    /// Returns the bytes of memory in use: whole blocks, and the lists of spans.
+    /// Returns the number of bytes of memory in use: that of whole blocks, and of the lists of spans.
     pub fn memory(&self) -> usize {
         let spans = self.mapped.len() + self.retained.len();
         let lists = spans * size_of::<Mapped>() + self.queue.overhead();
@@ -134,23 +139,23 @@ impl SendBuffer {
         self.blocks.len()
     }
 
-    /// Returns the bytes not mapped yet, by urgency.
+    /// Returns the number of bytes not mapped yet, by urgency.
     pub fn unmapped(&self) -> [u64; Urgency::COUNT] {
         self.queue.bytes()
     }
 
-    /// Returns the most urgent urgency among the unmapped bytes.
+    /// Returns the highest urgency of the unmapped bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
         self.queue.most_urgent()
     }
 
     // --- writing
 
-    /// Returns memory for up to `max` further bytes of `class`, to be filled from its start and then
-    /// announced by [`commit`](Self::commit). Shorter, or empty, if the pool or [`WRITE_SLICES`] ends
-    /// first.
+    /// Returns memory for up to `max` further bytes of `class`. The caller fills the memory from its start and
+    /// then calls [`commit`](Self::commit). The memory is shorter than `max`, or empty, if the pool has too
+    /// little or more than [`WRITE_SLICES`] slices would be needed.
     ///
-    /// The slices hold stale bytes; only committed ones are ever read.
+    /// The slices hold stale bytes, but only committed bytes are ever read.
     pub fn write_slices(
         &mut self,
         pool: &mut Pool,
@@ -185,8 +190,8 @@ impl SendBuffer {
         slices
     }
 
-    /// Moves the first `n` bytes of the last [`write_slices`](Self::write_slices) into the queue, at most
-    /// as many as were offered, and returns unneeded blocks to the pool.
+    /// Adds the first `n` bytes of the last [`write_slices`](Self::write_slices) to the queue as one write, and
+    /// returns unneeded blocks to the pool. `n` must not exceed the length of the slices.
     pub fn commit(&mut self, n: usize, pool: &mut Pool) {
         let offered = std::mem::take(&mut self.offered);
         debug_assert!(n <= offered, "committed {n} bytes, {offered} were offered");
@@ -218,8 +223,8 @@ impl SendBuffer {
         fresh.for_each(|b| pool.free(b));
     }
 
-    /// Copies in as much of `data` as the pool has room for, as one write for each [`WRITE_SLICES`] slices,
-    /// and returns the number of bytes.
+    /// Copies `data` in, as far as the pool has room, as one write for each [`WRITE_SLICES`] slices. Returns the
+    /// number of bytes copied.
     pub fn write(&mut self, pool: &mut Pool, class: Class, data: &[u8]) -> usize {
         let mut written = 0;
         while written < data.len() {
@@ -239,8 +244,8 @@ impl SendBuffer {
         written
     }
 
-    /// Drops writes whose deadline passed by `now` and of which nothing is mapped. Returns the number of
-    /// bytes.
+    /// Drops the writes whose deadline has passed by `now`, unless a part of the write is mapped already.
+    /// Returns the number of dropped bytes.
     pub fn drop_late(&mut self, now: Instant, pool: &mut Pool) -> u64 {
         let before = self.end;
         self.queue.drop_late(now, |span| {
@@ -252,13 +257,15 @@ impl SendBuffer {
 
     // --- sending
 
-    /// Returns the number of next bytes of one urgency, the most that [`map_next`](Self::map_next) maps.
+    /// Returns the number of next bytes that have the same urgency: the maximum that
+    /// [`map_next`](Self::map_next) maps.
     pub fn next_run(&self) -> u64 {
         self.queue.run()
     }
 
-    /// Assigns the next offsets of the stream to up to `max` bytes, and returns their range. They are of
-    /// one urgency, and one packet can carry them. The range is empty if nothing waits.
+    /// Assigns the next offsets of the stream to up to `max` bytes, and returns their range. The bytes have the
+    /// same urgency and fit into [`SEND_SLICES`] slices, so that one packet can carry them. The range is empty
+    /// if no bytes wait.
     pub fn map_next(&mut self, max: u64) -> Range<u64> {
         let start = self.nxt;
         let mut left = max.min(self.next_run()) as usize;
@@ -269,45 +276,46 @@ impl SendBuffer {
         {
             left -= span.len();
             let last = self.mapped.back_mut();
-            let joined = last.is_some_and(|last| last.span.join(span));
-            if !joined {
+            let is_merged = last.is_some_and(|last| last.span.join(span));
+            if !is_merged {
                 let offset = self.nxt;
                 self.mapped.push_back(Mapped { offset, span });
             }
-            slices += usize::from(!joined || slices == 0);
+            // A span merged with that of an earlier call still is the first slice of this call.
+            slices += usize::from(!is_merged || slices == 0);
             self.nxt += span.len() as u64;
         }
         start..self.nxt
     }
 
-    /// Unmaps all bytes from `offset` on: they are next again, with `urgency` and before all other waiting
-    /// bytes, as the rest of a write.
+    /// Unmaps all bytes from `offset` on. They wait again with the given urgency, before all other bytes, and
+    /// count as the rest of a partly sent write.
     pub fn unmap_from(&mut self, offset: u64, urgency: Urgency) {
         let offset = offset.max(self.start);
         while let Some(last) = self.mapped.back_mut()
             && last.end() > offset
         {
-            let stays = last.span.cut(offset.saturating_sub(last.offset) as usize);
+            let still_mapped = last.span.cut(offset.saturating_sub(last.offset) as usize);
             self.queue.push_front(last.span, urgency);
-            match stays.len() {
+            match still_mapped.len() {
                 0 => drop(self.mapped.pop_back()),
-                _ => last.span = stays,
+                _ => last.span = still_mapped,
             }
         }
         self.nxt = self.nxt.min(offset);
     }
 
-    /// Returns the index of the first of `mapped` that reaches beyond `offset`.
+    /// Returns the index of the first entry of `mapped` that ends above `offset`.
     fn find(&self, offset: u64) -> usize {
-        // New data lies at the end.
+        // The most frequent case: new data lies in the last entry.
         match self.mapped.back() {
             Some(last) if last.offset <= offset => self.mapped.len() - 1,
             _ => self.mapped.partition_point(|m| m.end() <= offset),
         }
     }
 
-    /// Returns the bytes of `range`, in order. Bytes that are not mapped, are not here any more, or lie
-    /// behind the last of [`SEND_SLICES`] slices are left out.
+    /// Returns the bytes of `range` in order. Bytes that are not mapped, are freed already, or lie beyond the
+    /// last of [`SEND_SLICES`] slices are left out.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
         let retained = self.retained.partition_point(|k| k.end() <= range.start);
         let spans = self.retained.range(retained..);
@@ -326,8 +334,8 @@ impl SendBuffer {
         slices
     }
 
-    /// Returns the part of `range`, from its start on, that one packet can carry: less than all if the
-    /// bytes were written with many urgencies.
+    /// Returns the first part of `range` that fits into [`SEND_SLICES`] slices, so that one packet can carry it.
+    /// The part is shorter than `range` if the bytes were written with many urgencies.
     pub fn reach(&self, range: Range<u64>) -> Range<u64> {
         let first = self.find(range.start.max(self.start));
         let end = self
@@ -337,30 +345,31 @@ impl SendBuffer {
         range.start..end
     }
 
-    /// Releases all mapped bytes below `offset`, except those that are `needed`. `needed` is called only if
-    /// anything could be released.
+    /// Notes that all mapped bytes below `offset` are acknowledged, and frees them, except those that subflows
+    /// still need. `needed` returns the bytes that subflows need; it is called only if bytes could be freed.
     pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
         self.start = offset.clamp(self.start, self.nxt);
-        let before = self.retained.len();
+        let retained_before = self.retained.len();
         while self.mapped.front().is_some_and(|m| m.end() <= self.start) {
             let first = self.mapped.pop_front();
             self.retained_bytes += first.as_ref().map_or(0, |m| m.span.len());
             self.retained.extend(first);
         }
-        if self.retained.len() > before {
+        if self.retained.len() > retained_before {
             self.forget(&needed(), pool);
         }
     }
 
-    /// Frees the released bytes that are not `needed` any more.
+    /// Frees the acknowledged bytes that are not `needed` any more.
     pub fn forget(&mut self, needed: &RangeSet, pool: &mut Pool) {
+        // Each entry is popped once and pushed back if it is needed, so the order remains.
         for _ in 0..self.retained.len() {
             let Some(retained) = self.retained.pop_front() else {
                 break;
             };
             let range = retained.offset..retained.end();
-            let useless = needed.gaps(range.clone()).next() == Some(range);
-            if !useless {
+            let is_unneeded = needed.gaps(range.clone()).next() == Some(range);
+            if !is_unneeded {
                 self.retained.push_back(retained);
                 continue;
             }
@@ -374,7 +383,7 @@ impl SendBuffer {
         }
     }
 
-    /// Releases everything, mapped or not; the next byte written keeps the offset that it would have had.
+    /// Frees all bytes, mapped or not. The next byte written gets the same offset as without this call.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.blocks.clear(pool);
         self.fresh.drain(..).for_each(|b| pool.free(b));
@@ -390,7 +399,7 @@ impl SendBuffer {
     }
 }
 
-/// Releases the bytes of `span`.
+/// Frees the bytes of `span`. If their block returns to the pool, no further bytes are written to it.
 fn give_back(
     blocks: &mut Blocks,
     tails: &mut [Option<Tail>; Urgency::COUNT],
@@ -398,7 +407,10 @@ fn give_back(
     pool: &mut Pool,
 ) {
     if blocks.release(span, pool) {
-        let gone = |t: &&mut Option<Tail>| t.is_some_and(|t| t.slot == span.slot());
-        tails.iter_mut().filter(gone).for_each(|tail| *tail = None);
+        let is_in_block = |t: &&mut Option<Tail>| t.is_some_and(|t| t.slot == span.slot());
+        tails
+            .iter_mut()
+            .filter(is_in_block)
+            .for_each(|tail| *tail = None);
     }
 }

@@ -1,5 +1,5 @@
-//! BALIA, the balanced linked adaptation: coupled like LIA, with a compromise of LIA and OLIA between
-//! responsiveness and friendliness to others.
+//! BALIA, the balanced linked adaptation: coupled like LIA. Its growth is a compromise between LIA, which adapts
+//! faster, and OLIA, which leaves more to single-path flows.
 //!
 //! Q. Peng, A. Walid, J. Hwang, S. H. Low, "Multipath TCP: Analysis, Design, and Implementation",
 //! IEEE/ACM Transactions on Networking 24(1), 2016; draft-walid-mptcp-congestion-control-04.
@@ -16,13 +16,13 @@ pub const BALIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Balia>::new(mss, initial_window)),
 };
 
-/// The most that `alpha` counts for in a decrease (section 3.2).
+/// The maximum of `alpha` in a decrease (section 3.2), so that at least a quarter of the window remains.
 const MAX_ALPHA: f64 = 1.5;
 
-/// NewReno with another growth in congestion avoidance, and other decreases on slower paths.
+/// NewReno with the growth of BALIA in congestion avoidance, and with larger decreases on slower paths.
 #[derive(Debug)]
 struct Balia {
-    /// The highest rate of the subflows divided by this subflow's, at the last acknowledgement.
+    /// The highest rate of the subflows divided by the rate of this subflow, at the last acknowledgement.
     alpha: f64,
 }
 
@@ -32,7 +32,7 @@ impl Default for Balia {
     }
 }
 
-/// Returns `alpha` of the first of `siblings`, and the segments by which its window grows for each byte
+/// Returns `alpha` of the first of `siblings`, and the number of segments by which its window grows for each byte
 /// delivered: `x / rtt / sum(x_i)^2 * (1 + alpha) / 2 * (4 + alpha) / 5` with `x = cwnd / rtt`.
 fn growth(siblings: &[Sibling]) -> Option<(f64, f64)> {
     let rate = |s: &Sibling| s.cwnd as f64 / s.srtt.as_secs_f64();
@@ -43,8 +43,11 @@ fn growth(siblings: &[Sibling]) -> Option<(f64, f64)> {
     let own = siblings.first().filter(|s| !s.srtt.is_zero())?;
     let sum: f64 = rates().sum();
     let alpha = rates().fold(0.0, f64::max) / rate(own);
-    let linked = rate(own) / own.srtt.as_secs_f64() / (sum * sum);
-    Some((alpha, linked * (1.0 + alpha) / 2.0 * (4.0 + alpha) / 5.0))
+    let linked_increase = rate(own) / own.srtt.as_secs_f64() / (sum * sum);
+    Some((
+        alpha,
+        linked_increase * (1.0 + alpha) / 2.0 * (4.0 + alpha) / 5.0,
+    ))
 }
 
 impl Growth for Balia {
@@ -56,12 +59,12 @@ impl Growth for Balia {
         reno.grow_by(ack, segments_per_byte);
     }
 
-    /// Leaves half of the window if this subflow is the fastest, otherwise less, but at least a quarter: `1
-    /// - min(alpha, 1.5) / 2`.
+    /// Leaves half of the window if this subflow is the fastest one, otherwise less, but at least a quarter: the
+    /// fraction `1 - min(alpha, 1.5) / 2`. NewReno has halved the window already, so the rest is twice that.
     fn on_halved(&mut self, reno: &mut NewReno) {
         if self.alpha > 1.0 {
-            let left = 2.0 - self.alpha.min(MAX_ALPHA);
-            reno.shrink_to((reno.cwnd() as f64 * left) as u64);
+            let fraction = 2.0 - self.alpha.min(MAX_ALPHA);
+            reno.shrink_to((reno.cwnd() as f64 * fraction) as u64);
         }
     }
 }
@@ -83,12 +86,13 @@ mod tests {
 
     #[test]
     fn growth_is_that_of_the_draft() {
-        // Segments in a window's worth of acknowledgements.
+        // The expected number of segments is the growth while one window is acknowledged.
         for (siblings, alpha, expected) in [
             (vec![subflow(10_000, 100)], 1.0, 1.0),
             (vec![subflow(10_000, 100); 2], 1.0, 0.25),
             (vec![subflow(10_000, 100), subflow(9_000, 0)], 1.0, 1.0),
-            // 100 and 200 kB/s: 1/9, times 3/2, times 6/5.
+            // 100 and 200 kB/s: alpha is 2. (1/3)^2 = 1/9, times (1 + 2) / 2, times (4 + 2) / 5 is 0.2. For the
+            // faster subflow alpha is 1: (2/3)^2 = 4/9.
             (vec![subflow(10_000, 100), subflow(20_000, 100)], 2.0, 0.2),
             (
                 vec![subflow(20_000, 100), subflow(10_000, 100)],
@@ -108,6 +112,7 @@ mod tests {
         assert_eq!(growth(&[subflow(10_000, 0)]), None);
     }
 
+    /// With windows of 100,000 and 120,000 bytes alpha of the first is 1.2, which leaves 1 - 1.2 / 2 = 40 %.
     #[test]
     fn slower_subflows_lose_more() {
         for (other, left) in [

@@ -1,13 +1,14 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr-06): sends at the rate at which the path delivers, and keeps in
-//! flight what that takes, instead of filling the queue until it overflows. Names in brackets are the
-//! draft's. The draft defines no ECN response, so BBR sends Not-ECT.
+//! BBR version 3 (draft-ietf-ccwg-bbr-06): sends at the rate at which the path delivers, and keeps as many
+//! bytes in flight as this rate needs, instead of filling the queue until it overflows. Names in brackets are
+//! the draft's; sections are those of the draft, and all constants have the draft's values. The draft defines
+//! no ECN response, so BBR sends Not-ECT.
 
 use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
 use super::bbr_model::{
-    BETA_PERCENT, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share,
+    BETA_PERCENT, Model, UNBOUNDED, in_flight_at_loss, is_inflight_too_high, rate_over, share,
 };
 use super::{AckSample, Algorithm, CongestionControl, Loss};
 
@@ -17,32 +18,48 @@ pub const BBR: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Bbr::new(mss, initial_window)),
 };
 
+/// The pacing rate in Startup, as a percentage of the estimated rate (`StartupPacingGain`): 4 ln 2, the lowest
+/// gain at which the rate can double in each round.
 const STARTUP_PACING_GAIN: u64 = 277;
-/// The percentage by which pacing stays below the estimated rate (`PacingMarginPercent`).
+/// The percentage by which pacing stays below the estimated rate, so that queues drain (`PacingMarginPercent`).
 const PACING_MARGIN_PERCENT: u64 = 1;
-/// The percentage of room left to others in cruising (`Headroom`).
+/// The percentage of the long-term bound that Cruise leaves to other flows, so that they can grow (`Headroom`).
 const HEADROOM_PERCENT: u64 = 15;
-/// The least window in segments (`MinPipeCwnd`).
+/// The minimum window in segments (`MinPipeCwnd`): with fewer in flight, a peer that acknowledges every second
+/// segment would stall the flow.
 const MIN_PIPE_SEGMENTS: u64 = 4;
+/// The minimum time in ProbeRTT with little data in flight (`ProbeRTTDuration`). It is long enough for the
+/// ProbeRTT of several flows to overlap, since a queue that they share empties only if all hold back.
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
-/// The acknowledgements of losses in a round that end Startup (`StartupFullLossCnt`).
+/// The number of loss reports in one round that ends Startup, if more bytes are lost than a probe may lose
+/// (`StartupFullLossCnt`).
 const STARTUP_FULL_LOSSES: u32 = 6;
-/// The most round trips between probes of the rate, so that Reno gets as much on small paths (section
-/// 5.3.3.8).
+/// The maximum number of round trips between probes of the rate. On a path with a small bandwidth-delay
+/// product (BDP) the number is the BDP in segments, because Reno needs about that many rounds to recover from
+/// a loss, and probes at this pace leave it a fair share (section 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
-/// The most rounds in Drain.
+/// The maximum number of rounds in Drain: other flows may keep the queue from emptying.
 const MAX_DRAIN_ROUNDS: u64 = 3;
+/// The maximum number of bytes of one burst (section 5.6.3): the largest packet that segmentation offload
+/// takes.
 const MAX_QUANTUM_BYTES: u64 = 64 << 10;
 
-/// The state of the machine.
+/// The state of the machine. `Down`, `Cruise`, `Refill` and `Up` are the phases of ProbeBW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// Doubles the rate in each round until the pipe is full.
     Startup,
+    /// Drains the queue that Startup has built.
     Drain,
+    /// Drains the queue that Up has built.
     Down,
+    /// Sends at the estimated rate.
     Cruise,
+    /// Fills the path before Up, and forgets the short-term bounds.
     Refill,
+    /// Probes for a higher rate.
     Up,
+    /// Holds back to measure the lowest round trip.
     ProbeRtt,
 }
 
@@ -58,7 +75,8 @@ impl State {
         }
     }
 
-    /// Returns the window as a percentage of the bandwidth-delay product.
+    /// Returns the window as a percentage of the bandwidth-delay product (section 5.6.1). Twice the product
+    /// keeps the flow sending while acknowledgements are delayed or aggregated.
     fn cwnd_gain(self) -> u64 {
         match self {
             State::Up => 225,
@@ -81,20 +99,26 @@ impl State {
     }
 }
 
-/// The phase of the acknowledgements that report on the last probe of the rate.
+/// The phase of the last probe of the rate that arriving acknowledgements report on. They lag a round trip
+/// behind the state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckPhase {
+    /// Acknowledgements do not report on a probe.
     Init,
+    /// The state is Refill.
     Refilling,
+    /// The probe has begun; acknowledgements are for data sent before.
     Starting,
+    /// Acknowledgements are for data of the probe.
     Feedback,
+    /// The probe has ended; acknowledgements are still for data of the probe.
     Stopping,
 }
 
 /// The state that is restored after a spurious recovery (section 5.5.11).
 #[derive(Debug, Clone, Copy)]
 struct Undo {
-    /// The state that the losses ended.
+    /// The state that the machine left because of the losses; `None` if it left none.
     state: Option<State>,
     bw_shortterm: u64,
     inflight_shortterm: u64,
@@ -104,17 +128,22 @@ struct Undo {
 /// The growth of the long-term bound in ProbeBW_UP (section 5.3.3.5).
 #[derive(Debug, Clone, Copy)]
 struct Slope {
+    /// The number of rounds of growth so far; each doubles the slope.
     rounds: u32,
+    /// The acknowledged bytes that have not led to growth yet.
     acked: u64,
-    /// The bytes acknowledged for each segment of growth.
+    /// The number of bytes to be acknowledged for each segment of growth.
     per_segment: u64,
 }
 
 /// The results of the last probes for bandwidth.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
+    /// True while losses may be those of data that a probe sent (`bw_probe_samples`).
     is_sample: bool,
+    /// True if the last probe lost too much.
     prev_too_high: bool,
+    /// True if the last probe ended early, at the bound at which the probe before it had lost too much.
     prev_precautionary: bool,
 }
 
@@ -124,26 +153,33 @@ struct Bbr {
     mss: u64,
     cwnd: u64,
     initial_cwnd: u64,
-    /// The last window outside of recovery and ProbeRTT; zero if there is none to return to.
+    /// The window before recovery or ProbeRTT, to be restored afterwards; zero before the first of them.
     prior_cwnd: u64,
     /// The pacing rate in bytes/s; zero before the first round trip.
     pacing_rate: u64,
     model: Model,
     state: State,
     ack_phase: AckPhase,
+    /// The number of the round in which Drain began.
     drain_start: u64,
+    /// The time at which ProbeBW_DOWN last began.
     cycle_start: Instant,
+    /// The time from `cycle_start` to the next probe of the rate.
     probe_wait: Duration,
     rounds_since_probe: u64,
     slope: Slope,
     probe: Probe,
+    /// The earliest end of ProbeRTT; `None` until the data in flight has shrunk to its window.
     probe_rtt_done: Option<Instant>,
+    /// True once ProbeRTT has spent a round trip with this window.
     probe_rtt_round_done: bool,
+    /// True from a pause to the next acknowledgement of data.
     idle_restart: bool,
     in_recovery: bool,
     undo: Option<Undo>,
-    /// The initial window in segments, as long as nothing has changed the window.
-    untouched: Option<u32>,
+    /// The initial window in segments, as long as nothing has changed the window. A new segment size scales
+    /// only this window.
+    initial_segments: Option<u32>,
 }
 
 impl Bbr {
@@ -174,7 +210,7 @@ impl Bbr {
             idle_restart: false,
             in_recovery: false,
             undo: None,
-            untouched: Some(initial_window.max(1)),
+            initial_segments: Some(initial_window.max(1)),
         }
     }
 
@@ -182,29 +218,34 @@ impl Bbr {
         MIN_PIPE_SEGMENTS * self.mss
     }
 
-    /// Returns `percent` of the estimated bandwidth-delay product (`BDPMultiple`).
-    fn held(&self, percent: u64) -> u64 {
-        self.model.held(percent).unwrap_or(self.initial_cwnd)
+    /// Returns `percent` of the estimated bandwidth-delay product (`BDPMultiple`), or the initial window before
+    /// the first round trip.
+    fn bdp(&self, percent: u64) -> u64 {
+        self.model.bdp(percent).unwrap_or(self.initial_cwnd)
     }
 
-    /// Returns `bytes` raised to the allowed minimum (`Inflight` and `UpdateMaxInflight`).
-    fn quantised(&self, bytes: u64) -> u64 {
+    /// Returns `bytes` raised to the minimum for data in flight (`QuantizationBudget`).
+    fn with_minimum(&self, bytes: u64) -> u64 {
+        // A burst of 1 ms at the pacing rate, but at least two segments (section 5.6.3).
         let quantum = (self.pacing_rate / 1000)
             .min(MAX_QUANTUM_BYTES)
             .max(2 * self.mss);
+        // Three bursts sustain the rate while sender and receiver merge segments (`BBR.offload_budget`).
         let bytes = bytes.max(3 * quantum).max(self.min_pipe());
         match self.state {
+            // With a small bandwidth-delay product the minimum alone would leave no room to probe for more.
             State::Up => bytes + 2 * self.mss,
             _ => bytes,
         }
     }
 
-    /// Returns the inflight target (`TargetInflight`).
+    /// Returns the bytes to keep in flight: the bandwidth-delay product, or the window if it is smaller
+    /// (`TargetInflight`).
     fn target(&self) -> u64 {
-        self.held(100).min(self.cwnd)
+        self.bdp(100).min(self.cwnd)
     }
 
-    /// Returns the long-term bound less the headroom (`InflightWithHeadroom`).
+    /// Returns the long-term bound less the headroom, which is at least a segment (`InflightWithHeadroom`).
     fn with_headroom(&self) -> u64 {
         match self.model.inflight_longterm {
             UNBOUNDED => UNBOUNDED,
@@ -219,13 +260,13 @@ impl Bbr {
             return;
         }
         let tx = self.model.sample.map(|sample| sample.tx);
-        let lossy = self.model.rounds.loss_start
+        let is_loss_high = self.model.rounds.loss_start
             && ack.in_recovery
             && self.model.rounds.losses >= STARTUP_FULL_LOSSES
-            && tx.is_some_and(|f| is_too_much(f.lost, f.in_flight));
-        if lossy && !self.model.full.reached {
+            && tx.is_some_and(|tx| is_inflight_too_high(tx.lost, tx.in_flight));
+        if is_loss_high && !self.model.full.reached {
             self.model.full.reached = true;
-            self.model.inflight_longterm = self.held(100).max(self.model.inflight_latest());
+            self.model.inflight_longterm = self.bdp(100).max(self.model.inflight_latest());
             self.note_undo(State::Startup);
         }
         if self.model.full.reached {
@@ -234,21 +275,24 @@ impl Bbr {
         }
     }
 
+    /// Notes that the machine leaves `state` because of losses, to return to it if they were spurious.
     fn note_undo(&mut self, state: State) {
         if let Some(undo) = &mut self.undo {
             undo.state = Some(state);
         }
     }
 
-    /// Ends Drain when the queue is empty (`CheckDrainDone`).
+    /// Ends Drain when no more is in flight than the bandwidth-delay product, so that the queue is empty
+    /// (`CheckDrainDone`).
     fn check_drain(&mut self, ack: &AckSample<'_>) {
-        let drained = ack.in_flight <= self.quantised(self.held(100))
+        let drained = ack.in_flight <= self.with_minimum(self.bdp(100))
             || self.model.rounds.count > self.drain_start + MAX_DRAIN_ROUNDS;
         if self.state == State::Drain && drained {
             self.start_down(ack.now);
         }
     }
 
+    /// Enters ProbeBW_DOWN, which drains the queue that a probe has built (`StartProbeBW_DOWN`).
     fn start_down(&mut self, now: Instant) {
         self.model.forget_signals();
         self.slope.per_segment = UNBOUNDED;
@@ -259,14 +303,17 @@ impl Bbr {
         self.state = State::Down;
     }
 
-    /// Picks the time of the next probe (`PickProbeWait`). The random seed is the time and the bytes
-    /// delivered, which differ between flows that share a link; the same run draws the same numbers.
+    /// Picks the time of the next probe (`PickProbeWait`): after two to three seconds, and at random, so that
+    /// flows that share a link do not probe together. The random seed is made of the time and the number of
+    /// bytes delivered, which differ between those flows; a repeated simulation draws the same numbers.
     fn pick_wait(&mut self, now: Instant) {
         let mut rng = Rng::for_component(now.as_nanos(), self.model.delivered());
         self.rounds_since_probe = rng.below(2);
         self.probe_wait = Duration::from_secs(2) + Duration::from_nanos(rng.below(1_000_000_000));
     }
 
+    /// Enters ProbeBW_REFILL, a round at the estimated rate that fills the path without a queue before the rate
+    /// is probed (`StartProbeBW_REFILL`).
     fn start_refill(&mut self) {
         self.model.forget_shortterm();
         self.slope.rounds = 0;
@@ -277,6 +324,7 @@ impl Bbr {
         self.state = State::Refill;
     }
 
+    /// Enters ProbeBW_UP, which sends faster than the estimated rate (`StartProbeBW_UP`).
     fn start_up(&mut self) {
         self.probe.is_sample = true;
         self.ack_phase = AckPhase::Starting;
@@ -290,12 +338,13 @@ impl Bbr {
     /// Doubles the slope of the long-term bound (`RaiseInflightLongtermSlope`).
     fn raise_slope(&mut self) {
         let growth = 1 << self.slope.rounds;
+        // The draft's limit keeps the shift above within 64 bits.
         self.slope.rounds = (self.slope.rounds + 1).min(30);
         self.slope.per_segment = (self.cwnd / growth).max(self.mss);
     }
 
     /// Advances the cycle of ProbeBW (`UpdateProbeBWCyclePhase`).
-    fn cycle(&mut self, ack: &AckSample<'_>) {
+    fn advance_cycle(&mut self, ack: &AckSample<'_>) {
         if !self.model.full.reached || self.adapt_long_term(ack) {
             return;
         }
@@ -314,16 +363,18 @@ impl Bbr {
         now > self.cycle_start + self.probe_wait || self.rounds_since_probe >= reno_rounds
     }
 
-    /// Returns whether the queue is drained for cruising (`IsTimeToCruise`).
+    /// Returns whether ProbeBW_DOWN has drained the queue and left headroom (`IsTimeToCruise`).
     fn is_time_to_cruise(&self, ack: &AckSample<'_>) -> bool {
-        ack.in_flight <= self.with_headroom() && ack.in_flight <= self.quantised(self.held(100))
+        ack.in_flight <= self.with_headroom() && ack.in_flight <= self.with_minimum(self.bdp(100))
     }
 
-    /// Ends ProbeBW_UP if it is time (`IsTimeToGoDown`).
+    /// Ends ProbeBW_UP if the rate no longer grows, or if more data in flight risks losses (`IsTimeToGoDown`).
     fn check_up(&mut self, ack: &AckSample<'_>) {
         if self.probe.prev_too_high && ack.in_flight >= self.model.inflight_longterm {
+            // With this much in flight the last probe lost too much: see first what the present data causes.
             self.probe.prev_precautionary = true;
         } else if ack.cwnd_limited && self.cwnd >= self.model.inflight_longterm {
+            // The bound limits the rate, so a rate that does not grow says nothing about the path.
             let rate = self.model.sample.map_or(0, |sample| sample.rate());
             self.model.full.restart(rate);
             return;
@@ -334,7 +385,7 @@ impl Bbr {
         self.start_down(ack.now);
     }
 
-    /// Updates the long-term bound (`AdaptLongTermModel`). Returns whether that changed the state.
+    /// Updates the long-term bound (`AdaptLongTermModel`). Returns whether the update changed the state.
     fn adapt_long_term(&mut self, ack: &AckSample<'_>) -> bool {
         let round = self.model.rounds.start;
         if self.ack_phase == AckPhase::Starting && round {
@@ -343,12 +394,14 @@ impl Bbr {
         if self.ack_phase == AckPhase::Stopping && round {
             self.probe.is_sample = false;
             self.ack_phase = AckPhase::Init;
-            let whole = self.model.sample.is_some_and(|s| !s.tx.app_limited);
-            if self.state.is_probe_bw() && whole {
+            let shows_path_rate = self.model.sample.is_some_and(|s| !s.tx.app_limited);
+            if self.state.is_probe_bw() && shows_path_rate {
                 self.model.advance_max_bw();
             }
-            let safe = self.probe.prev_precautionary && !self.probe.prev_too_high;
-            if self.state.is_probe_bw() && safe {
+            // The probe stopped at the bound as a precaution, but lost little: the bound is lower than the
+            // path allows, so probe beyond it at once instead of two to three seconds later.
+            let bound_was_safe = self.probe.prev_precautionary && !self.probe.prev_too_high;
+            if self.state.is_probe_bw() && bound_was_safe {
                 self.start_refill();
                 return true;
             }
@@ -357,9 +410,10 @@ impl Bbr {
             return false;
         };
         let bound = &mut self.model.inflight_longterm;
-        if is_too_much(tx.lost, tx.in_flight) || *bound == UNBOUNDED {
+        if is_inflight_too_high(tx.lost, tx.in_flight) || *bound == UNBOUNDED {
             return false;
         }
+        // As much in flight caused little loss, so the path holds it.
         *bound = (*bound).max(tx.in_flight);
         if self.state == State::Up {
             self.probe_upward(ack);
@@ -367,7 +421,8 @@ impl Bbr {
         false
     }
 
-    /// Raises the long-term bound while probing (`ProbeInflightLongtermUpward`).
+    /// Raises the long-term bound while probing, but only if the bound limits the flow
+    /// (`ProbeInflightLongtermUpward`).
     fn probe_upward(&mut self, ack: &AckSample<'_>) {
         if !ack.cwnd_limited || self.cwnd < self.model.inflight_longterm {
             return;
@@ -381,9 +436,10 @@ impl Bbr {
         }
     }
 
-    /// Enters, continues or ends ProbeRTT (`CheckProbeRTT`); `expired` is set if the lowest round trip is
-    /// too old.
+    /// Enters, continues or ends ProbeRTT (`CheckProbeRTT`); `expired` is set if the measurement of the lowest
+    /// round trip is too old.
     fn check_probe_rtt(&mut self, ack: &AckSample<'_>, expired: bool) {
+        // After a pause the queue is empty, so that the next round trips show the lowest one without a probe.
         if self.state != State::ProbeRtt && expired && !self.idle_restart {
             self.save_cwnd();
             self.state = State::ProbeRtt;
@@ -413,6 +469,7 @@ impl Bbr {
         }
     }
 
+    /// Ends ProbeRTT if its time is over (`CheckProbeRTTDone`).
     fn check_probe_rtt_done(&mut self, now: Instant) {
         if self.probe_rtt_done.is_none_or(|done| now <= done) {
             return;
@@ -421,6 +478,7 @@ impl Bbr {
         self.restore_cwnd();
         self.model.forget_shortterm();
         if self.model.full.reached {
+            // The draft starts DOWN to begin a cycle, and CRUISE at once, since the queue is empty.
             self.start_down(now);
             self.state = State::Cruise;
         } else {
@@ -429,9 +487,11 @@ impl Bbr {
     }
 
     fn probe_rtt_cwnd(&self) -> u64 {
-        self.held(State::ProbeRtt.cwnd_gain()).max(self.min_pipe())
+        self.bdp(State::ProbeRtt.cwnd_gain()).max(self.min_pipe())
     }
 
+    /// Saves the window to restore (`SaveCwnd`). If recovery or ProbeRTT has lowered the window already, the
+    /// higher of this window and the saved one.
     fn save_cwnd(&mut self) {
         self.prior_cwnd = match self.in_recovery || self.state == State::ProbeRtt {
             true => self.prior_cwnd.max(self.cwnd),
@@ -443,7 +503,8 @@ impl Bbr {
         self.cwnd = self.cwnd.max(self.prior_cwnd);
     }
 
-    /// Sets the pacing rate (`SetPacingRateWithGain`): while the pipe is not full the rate only grows.
+    /// Sets the pacing rate to `gain` percent of the estimated rate (`SetPacingRateWithGain`). Until the pipe is
+    /// full the pacing rate only grows, because early estimates are too low.
     fn set_pacing_rate(&mut self, gain: u64) {
         let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN_PERCENT);
         if self.model.full.reached || rate > self.pacing_rate {
@@ -453,11 +514,12 @@ impl Bbr {
 
     /// Sets the window (`SetCwnd`).
     fn set_cwnd(&mut self, ack: &AckSample<'_>) {
-        let bound = self.held(self.state.cwnd_gain());
-        let bound = self.quantised(bound.saturating_add(self.model.extra_acked()));
+        let bound = self.bdp(self.state.cwnd_gain());
+        let bound = self.with_minimum(bound.saturating_add(self.model.extra_acked()));
         if self.model.full.reached {
             self.cwnd = (self.cwnd + ack.delivered).min(bound);
         } else if self.cwnd < bound || self.model.delivered() < self.initial_cwnd {
+            // Until an initial window is delivered, the estimate rests on a few packets and bounds nothing.
             self.cwnd += ack.delivered;
         }
         self.cwnd = self.cwnd.max(self.min_pipe());
@@ -473,7 +535,7 @@ impl Bbr {
         self.cwnd = self.cwnd.min(cap);
     }
 
-    /// Notes a loss, and saves the state to restore if it is spurious (`NoteLoss`).
+    /// Notes a loss, and saves the state to restore if the loss turns out to be spurious (`NoteLoss`).
     fn note_loss(&mut self) {
         if self.model.note_loss() {
             self.save_cwnd();
@@ -492,7 +554,7 @@ impl CongestionControl for Bbr {
         self.cwnd
     }
 
-    /// Startup takes the place of slow start.
+    /// Returns a threshold by which callers see Startup as slow start.
     fn ssthresh(&self) -> u64 {
         match self.model.full.reached {
             true => self.cwnd,
@@ -500,7 +562,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// Handles the second part of a restart from idle (`HandleRestartFromIdle`).
+    /// Handles the first packet after a pause (second part of `HandleRestartFromIdle`).
     fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64) {
         if self.idle_restart && in_flight <= bytes {
             self.model.restart(now);
@@ -512,7 +574,8 @@ impl CongestionControl for Bbr {
 
     /// Updates model and state (`UpdateOnACK`).
     fn on_ack(&mut self, ack: &AckSample<'_>) {
-        self.untouched = None;
+        self.initial_segments = None;
+        // No estimate yet: the initial window in a round trip.
         if self.pacing_rate == 0
             && let Some(rate) = rate_over(self.cwnd, ack.srtt)
         {
@@ -526,7 +589,7 @@ impl CongestionControl for Bbr {
         self.rounds_since_probe += u64::from(self.model.rounds.start);
         self.check_startup(ack);
         self.check_drain(ack);
-        self.cycle(ack);
+        self.advance_cycle(ack);
         let expired = self.model.on_rtt(ack, self.mss);
         self.check_probe_rtt(ack, expired);
         self.model.advance();
@@ -536,16 +599,18 @@ impl CongestionControl for Bbr {
 
     /// Handles a loss (`HandleLostPacket` and `HandleInflightTooHigh`).
     fn on_lost(&mut self, loss: &Loss) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.note_loss();
         self.in_recovery = true;
         let tx = loss.tx;
-        if !self.probe.is_sample || !is_too_much(tx.lost, tx.in_flight) {
+        if !self.probe.is_sample || !is_inflight_too_high(tx.lost, tx.in_flight) {
             return;
         }
         self.probe.prev_too_high = true;
-        // One reaction for each probe.
+        // Only one reaction for each probe.
         self.probe.is_sample = false;
+        // The data in flight of an application-limited flow shows how much the application sent, not how much the
+        // path holds.
         if !tx.app_limited {
             let at_loss = in_flight_at_loss(tx.in_flight, tx.lost, loss.bytes);
             self.model.inflight_longterm = at_loss.max(share(self.target(), BETA_PERCENT));
@@ -562,7 +627,7 @@ impl CongestionControl for Bbr {
 
     /// Handles a retransmission timeout (`OnEnterRTO`).
     fn on_rto(&mut self, _now: Instant, _in_flight: u64) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.note_loss();
         self.in_recovery = true;
         self.cwnd = self.mss;
@@ -590,31 +655,35 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// Handles the start and pauses (`HandleRestartFromIdle`): the window stays, because data is paced at
-    /// the former rate. In Startup the window grows to the known capacity of the path, and the rate with
-    /// it.
-    fn on_idle(&mut self, first: u64) {
+    /// Handles the start and pauses (`HandleRestartFromIdle`). After a pause the window stays as it is, because
+    /// data is paced at the estimated rate. In Startup the window grows to `restart_window`, which reflects the
+    /// capacity that earlier subflows measured, and the pacing rate grows with it.
+    fn on_idle(&mut self, restart_window: u64) {
         if self.model.delivered() == 0 {
-            if first > self.cwnd {
-                self.untouched = None;
+            if restart_window > self.cwnd {
+                // A measured capacity is a number of bytes, which a new segment size does not change.
+                self.initial_segments = None;
             }
-            self.cwnd = first.max(self.mss);
+            self.cwnd = restart_window.max(self.mss);
             return;
         }
         self.idle_restart = true;
         if self.state == State::Startup {
-            self.cwnd = self.cwnd.max(first);
+            self.cwnd = self.cwnd.max(restart_window);
             let rate = self.model.rate_of(self.cwnd).unwrap_or(0);
             self.pacing_rate = self.pacing_rate.max(share(rate, STARTUP_PACING_GAIN));
         }
+        // The first packets after a pause meet no queue and probe nothing, in whatever phase of ProbeBW.
         if self.state.is_probe_bw() {
             self.set_pacing_rate(100);
         }
     }
 
     fn penalise(&mut self) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.cwnd = (self.cwnd / 2).max(self.mss);
+        // Without a bound the next acknowledgement would restore the window. A state that probes goes on, as
+        // after a loss.
         if !self.state.is_probing() {
             self.model.inflight_shortterm = self.cwnd;
         }
@@ -622,7 +691,7 @@ impl CongestionControl for Bbr {
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = u64::from(mss.max(1));
-        self.cwnd = match self.untouched {
+        self.cwnd = match self.initial_segments {
             Some(segments) => self.mss * u64::from(segments),
             None => self.cwnd.max(self.mss),
         };
@@ -640,8 +709,9 @@ mod tests {
 
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
-    /// The rate of the path in bytes/s, and the bytes of a round trip at this rate.
+    /// The rate of the path in bytes/s.
     const RATE: u64 = 400_000;
+    /// The bandwidth-delay product: 400,000 bytes/s times 100 ms.
     const PIPE: u64 = 40_000;
 
     struct Flow {
@@ -690,6 +760,7 @@ mod tests {
             self.cc.state
         }
 
+        /// Runs round trips until the machine is in `state`.
         fn until(&mut self, state: State) -> &mut Self {
             for _ in 0..100 {
                 if self.cc.state == state {
@@ -708,7 +779,7 @@ mod tests {
         for rate in [100_000, 200_000, RATE, RATE, RATE] {
             assert_eq!(flow.round(rate, 2 * PIPE), State::Startup);
         }
-        // 277 % of the rate, less one.
+        // 277 % of the rate, less the margin of 1 %.
         assert_eq!(flow.cc.pacing_rate(), Some(1_096_920));
         assert_eq!(flow.cc.ssthresh(), u64::MAX);
         assert_eq!(flow.round(RATE, 2 * PIPE), State::Drain);
@@ -741,7 +812,7 @@ mod tests {
             assert_eq!(flow.round(RATE, PIPE), State::Up);
         }
         assert_ne!(flow.round(RATE, PIPE), State::Up);
-        // A path that becomes faster is followed while its rate grows.
+        // As long as the rate of the path grows, the probe goes on.
         flow.until(State::Up);
         for n in 1..6 {
             assert_eq!(flow.round(RATE << n, PIPE), State::Up);
@@ -764,10 +835,13 @@ mod tests {
                 app_limited: false,
             },
         };
+        // 1000 of 50,000 bytes are 2 %, as much as a probe may lose.
         flow.cc.on_lost(&loss(1000));
         assert_eq!(flow.cc.state, State::Up);
         flow.cc.on_lost(&loss(3000));
         assert_eq!(flow.cc.state, State::Down);
+        // Without the last 2000 bytes, 48,000 were in flight, and the 1000 lost before are more than 2 % of them.
+        // So none of the last 2000 bytes fits: the bound is 48,000.
         assert_eq!(flow.cc.model.inflight_longterm, 48_000);
         // The loss was spurious: the probe begins anew.
         flow.cc.on_spurious(flow.now);
@@ -775,13 +849,13 @@ mod tests {
         assert_eq!(flow.cc.model.inflight_longterm, UNBOUNDED);
         flow.until(State::Up);
         flow.cc.on_lost(&loss(3000));
-        // In cruising 15 % are left to others.
+        // Cruise leaves 15 % of 48,000 bytes to others.
         flow.until(State::Cruise);
         assert_eq!(flow.cc.cwnd(), 40_800);
     }
 
-    /// Section 5.3.4: half of the pipe for 200 ms and a round, every five seconds in which the queue was
-    /// never empty.
+    /// Section 5.3.4: ProbeRTT keeps half of the bandwidth-delay product in flight for 200 ms and at least a
+    /// round, every five seconds, unless the queue has emptied by itself meanwhile.
     #[test]
     fn the_round_trip_is_probed_every_five_seconds() {
         let mut flow = Flow::new();
@@ -805,21 +879,22 @@ mod tests {
     fn startup_goes_on_after_a_probe_of_the_round_trip() {
         let mut flow = Flow::new();
         flow.round(100_000, 10_000);
-        // Two segments take 20 ms at this rate.
+        // The round trip is 25 ms longer. Up to 20 ms, the time of two segments at 100 kB/s, would count as
+        // equally low.
         flow.rtt = RTT + RTT / 4;
         let probed = (0..100).any(|_| flow.round_of(100_000, 10_000, true) == State::ProbeRtt);
         assert!(probed);
         let rounds = (0..10).position(|_| flow.round(50_000, 5_000) != State::ProbeRtt);
         assert_eq!((rounds, flow.cc.state), (Some(3), State::Startup));
-        // Data in flight at the end of ProbeRTT still belongs to it.
+        // The first sample is of data sent in ProbeRTT and does not count; then three rounds without growth.
         for rate in [50_000, 90_000, 90_000, 90_000] {
             assert_eq!(flow.round(rate, PIPE), State::Startup, "{rate}");
         }
         assert_eq!(flow.round(90_000, PIPE), State::Drain);
     }
 
-    /// Section 5.4: the model outlasts a pause. A timeout leaves one segment, and the former window returns
-    /// with the end of recovery.
+    /// Section 5.4: a pause does not change the model. A timeout reduces the window to one segment until the end
+    /// of recovery, which restores the window.
     #[test]
     fn pauses_and_timeouts_leave_the_model() {
         let mut flow = Flow::new();

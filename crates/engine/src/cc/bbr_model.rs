@@ -1,5 +1,5 @@
 //! The path model of BBR (draft-ietf-ccwg-bbr-06 section 5.5): rate, round-trip time, and the bounds of the
-//! data in flight.
+//! data in flight. Names in brackets are the draft's, and all constants have the draft's values.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -10,15 +10,21 @@ use super::{AckSample, RateSample};
 
 /// The value of a bound that is not set.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
-/// The percentage of loss that a probe of the path may cause (`LossThresh`).
+/// The percentage of the data in flight that a probe of the path may lose (`LossThresh`).
 const LOSS_THRESH_PERCENT: u64 = 2;
-/// The percentage of the short-term model that a loss leaves (`Beta`).
+/// The percentage to which a round with losses lowers the short-term model at most (`Beta`), which is the
+/// factor of CUBIC too.
 pub(super) const BETA_PERCENT: u64 = 70;
+/// The time after which the lowest round trip is forgotten, because the route may have changed
+/// (`MinRTTFilterLen`).
 const MIN_RTT_FILTER_LEN: Duration = Duration::from_secs(10);
+/// The time without a round trip as low as the lowest one after which a probe is due (`ProbeRTTInterval`).
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
-/// The round trips for which an aggregation of acknowledgements counts, and as many again.
+/// Half of the draft's ten rounds for which an aggregation of acknowledgements counts (`ExtraAckedFilterLen`):
+/// two periods are kept, so that it counts for five to ten rounds.
 const EXTRA_ACKED_ROUNDS: u64 = 5;
-/// The rounds without growth by a quarter that show the pipe to be full.
+/// The number of rounds in a row with growth below a quarter that show the pipe to be full. In a single round
+/// the peer's window or a burst may hide growth.
 const FULL_BW_ROUNDS: u32 = 3;
 
 /// Returns `percent` of `value`.
@@ -27,47 +33,52 @@ pub(super) fn share(value: u64, percent: u64) -> u64 {
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes that `rate` bytes/s carry in `time`.
+/// Returns the number of bytes that a rate of `rate` bytes/s delivers in `time`.
 fn carried(rate: u64, time: Duration) -> u64 {
     let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Returns the time that `bytes` take at a rate in bytes/s; zero if the rate is not known.
+/// Returns the time that `bytes` take at `rate` bytes/s; zero if the rate is not known yet.
 fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = (bytes * 1_000_000_000).checked_div(rate);
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// Returns the rate in bytes/s that carries `bytes` in `time`.
+/// Returns the rate in bytes/s that delivers `bytes` in `time`; `None` if `time` is zero.
 pub(super) fn rate_over(bytes: u64, time: Duration) -> Option<u64> {
     let rate = (u128::from(bytes) * 1_000_000_000).checked_div(time.as_nanos())?;
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
 /// Returns whether losing `lost` of `in_flight` bytes is more than a probe may cause (`IsInflightTooHigh`).
-pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
+pub(super) fn is_inflight_too_high(lost: u64, in_flight: u64) -> bool {
     lost > share(in_flight, LOSS_THRESH_PERCENT)
 }
 
-/// Returns the bytes in flight when losses passed the bound, if the last `size` bytes sent of `in_flight`
-/// were lost, and `lost` bytes in all (`InflightAtLoss`).
+/// Returns the number of bytes in flight at which losses passed the bound of a probe (`InflightAtLoss`). `lost`
+/// of `in_flight` bytes were lost, among them the `size` bytes sent last.
 pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     let before = in_flight.saturating_sub(size);
     let lost_before = lost.saturating_sub(size);
+    // The losses pass the bound after the first `prefix` of the last `size` bytes. `prefix` solves the equation
+    // lost_before + prefix = 2 % * (before + prefix).
     let prefix = share(before, LOSS_THRESH_PERCENT).saturating_sub(lost_before) * 100
         / (100 - LOSS_THRESH_PERCENT);
     before + prefix
 }
 
-/// The search for the end of growth while more and more is sent (section 5.3.1.2).
+/// The detection of a full pipe: the delivery rate does not grow any more although the flow sends faster
+/// (section 5.3.1.2).
 #[derive(Debug, Default)]
 pub(super) struct FullPipe {
+    /// The rate in bytes/s that the growth is measured from.
     pub bw: u64,
+    /// The number of rounds in a row without growth.
     count: u32,
-    /// Set if the pipe was found full since the search began.
+    /// True if the pipe was found full since the search began (`full_bw_now`).
     pub now: bool,
-    /// Set if the pipe was ever found full.
+    /// True if the pipe was ever found full (`full_bw_reached`), which ends Startup.
     pub reached: bool,
 }
 
@@ -86,6 +97,7 @@ impl FullPipe {
         if self.now {
             return;
         }
+        // Growth by a quarter: Startup sends nearly three times as fast as the path delivered before.
         if rate >= share(self.bw, 125) {
             self.restart(rate);
             return;
@@ -96,27 +108,35 @@ impl FullPipe {
     }
 }
 
-/// The excess of bytes acknowledged at once over the rate of the path (section 5.5.9).
+/// The aggregation of acknowledgements: the number of bytes by which deliveries run ahead of the estimated rate
+/// when acknowledgements arrive in bursts (section 5.5.9). The window grows by this number, so that the flow can
+/// send during the silence before the next burst.
 #[derive(Debug, Default)]
 struct Aggregation {
+    /// The start of the interval over which deliveries are compared with the rate.
     since: Instant,
+    /// The bytes delivered in the interval.
     delivered: u64,
-    /// The largest excess in this period and the one before.
+    /// The largest excess in bytes of the current period and the previous one.
     largest: [u64; 2],
-    period: u64,
+    /// The number of the round in which the current period began.
+    period_start: u64,
 }
 
 impl Aggregation {
-    fn on_ack(&mut self, ack: &AckSample<'_>, bw: u64, cwnd: u64, round: u64, rounds: u64) {
+    /// Processes an acknowledgement in the given round, at an estimated rate of `bw` bytes/s. A period takes
+    /// `period_rounds`. More than `cwnd` bytes cannot be acknowledged at once.
+    fn on_ack(&mut self, ack: &AckSample<'_>, bw: u64, cwnd: u64, round: u64, period_rounds: u64) {
         let mut expected = carried(bw, ack.now.saturating_since(self.since));
+        // Deliveries that fell behind the rate end the burst: measure the next one from here.
         if self.delivered <= expected {
             self.restart(ack.now);
             expected = 0;
         }
         self.delivered += ack.delivered;
-        if round >= self.period + rounds {
+        if round >= self.period_start + period_rounds {
             self.largest = [0, self.largest[0]];
-            self.period = round;
+            self.period_start = round;
         }
         let extra = self.delivered.saturating_sub(expected).min(cwnd);
         self.largest[0] = self.largest[0].max(extra);
@@ -132,22 +152,27 @@ impl Aggregation {
     }
 }
 
-/// The lowest round trip, and the time to probe for a new one (section 5.3.4.3): no probe while the queue
-/// empties by itself and shows the lowest round trip again. The draft accepts only a lower one, so a flow
-/// alone on its link would hold back every five seconds to learn what it has just seen.
+/// The lowest round trip, and the time to probe for a new one (section 5.3.4.3). Unlike in the draft, a round
+/// trip that is about as low as the lowest one postpones the probe too: it shows that the queue empties by itself.
+/// By the draft only a lower one does, so that a flow alone on its link would hold back every five seconds to
+/// measure what it has just measured.
 #[derive(Debug, Default)]
 struct MinRtt {
-    /// The lowest round trip; zero before the first sample.
+    /// The lowest round trip of the last ten seconds (`min_rtt`); zero before the first sample.
     rtt: Duration,
+    /// The time of the measurement of `rtt`.
     at: Instant,
+    /// The lowest round trip since a probe was last due (`probe_rtt_min_delay`); zero before the first sample.
     probed: Duration,
+    /// The last time at which a round trip as low as `probed` was measured.
     probed_at: Instant,
-    /// Set if no round trip was as low during the interval between probes.
+    /// True if no round trip as low as `probed` was measured during the interval between probes.
     expired: bool,
 }
 
 impl MinRtt {
-    /// Notes a round trip; one that is longer by at most `slack` counts as equally low.
+    /// Notes a round trip; a round trip that is longer than the lowest one by at most `slack` counts as equally
+    /// low.
     fn on_ack(&mut self, now: Instant, rtt: Option<Duration>, slack: Duration) {
         self.expired = now > self.probed_at + PROBE_RTT_INTERVAL && !self.probed.is_zero();
         if let Some(rtt) = rtt
@@ -166,40 +191,52 @@ impl MinRtt {
     }
 }
 
-/// Packet-timed round trips (section 5.5.1), of two kinds: those of the state machine, and those in which
-/// losses are counted.
+/// Packet-timed round trips (section 5.5.1): a round ends when data sent after its beginning is acknowledged.
+/// The rounds of the state machine restart with its states, the loss rounds with the first loss of a round.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
+    /// The delivered count at the beginning of the current round.
     next: u64,
+    /// The delivered count at the beginning of the current loss round.
     loss_next: u64,
+    /// The number of rounds of the state machine.
     pub count: u64,
-    /// Set if this acknowledgement begins a round.
+    /// True if this acknowledgement begins a round.
     pub start: bool,
+    /// True if this acknowledgement begins a loss round.
     pub loss_start: bool,
+    /// True if there was a loss in the current loss round.
     pub is_loss_in_round: bool,
-    /// The acknowledgements that reported losses in this round.
+    /// The number of loss reports in the current loss round (`loss_events_in_round`).
     pub losses: u32,
 }
 
 /// The path model.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// The bytes delivered.
+    /// The total number of bytes delivered.
     delivered: u64,
-    /// The sample of this acknowledgement.
+    /// The sample of the acknowledgement that is being processed.
     pub sample: Option<RateSample>,
-    /// The range of delivered counts in which sent data says nothing about the path.
+    /// The range of values of `delivered` during which the flow held itself back (ProbeRTT): samples of data
+    /// sent then count as application-limited.
     app_limited_range: RangeInclusive<u64>,
     pub rounds: Rounds,
     pub full: FullPipe,
     aggregation: Aggregation,
     min_rtt: MinRtt,
-    /// The highest rates in bytes/s of this cycle of probing and the one before.
+    /// The highest rates in bytes/s of the current cycle of probing and the previous one.
     max_bw: [u64; 2],
+    /// The highest rate in bytes/s of the current loss round.
     bw_latest: u64,
+    /// The maximum number of bytes delivered during a round trip in the current loss round.
     inflight_latest: u64,
+    /// The bound of the rate in bytes/s since the last loss outside of a probe, until the next probe.
     pub bw_shortterm: u64,
+    /// The bound of the data in flight since the last loss outside of a probe, until the next probe.
     pub inflight_shortterm: u64,
+    /// The bound of the data in flight that the losses of Startup or of a probe have set. It outlasts the next
+    /// probe, and rises when more data in flight causes little loss.
     pub inflight_longterm: u64,
 }
 
@@ -208,7 +245,7 @@ impl Model {
         Model {
             delivered: 0,
             sample: None,
-            // An empty range.
+            // An empty range: the flow has not held itself back.
             app_limited_range: RangeInclusive::new(1, 0),
             rounds: Rounds::default(),
             full: FullPipe::default(),
@@ -231,19 +268,19 @@ impl Model {
         self.max_bw[0].max(self.max_bw[1])
     }
 
-    /// Returns the estimated rate in bytes/s.
+    /// Returns the estimated rate in bytes/s: the highest rate, or the short-term bound if it is lower.
     pub fn bw(&self) -> u64 {
         self.max_bw().min(self.bw_shortterm)
     }
 
     /// Returns `percent` of the bandwidth-delay product in bytes; `None` before the first round trip.
-    pub fn held(&self, percent: u64) -> Option<u64> {
+    pub fn bdp(&self, percent: u64) -> Option<u64> {
         let rtt = self.min_rtt.rtt;
         (!rtt.is_zero()).then(|| share(carried(self.bw(), rtt), percent))
     }
 
-    /// Returns the rate in bytes/s at which the path would hold `bytes`; `None` before the first round
-    /// trip.
+    /// Returns the rate in bytes/s at which `bytes` would be the bandwidth-delay product; `None` before the first
+    /// round trip.
     pub fn rate_of(&self, bytes: u64) -> Option<u64> {
         rate_over(bytes, self.min_rtt.rtt)
     }
@@ -252,16 +289,16 @@ impl Model {
         self.aggregation.largest()
     }
 
-    /// Returns the most bytes delivered in the last round trip.
+    /// Returns the maximum number of bytes delivered during a round trip in the current loss round.
     pub fn inflight_latest(&self) -> u64 {
         self.inflight_latest
     }
 
-    /// Processes an acknowledgement, with a window of `cwnd`. `probing` is set if the flow's own probe
-    /// causes its losses, which then leave the short-term model alone.
+    /// Processes an acknowledgement, with a window of `cwnd` bytes. `probing` is set while the flow probes for
+    /// bandwidth: the losses that a probe causes do not lower the short-term model.
     pub fn on_ack(&mut self, ack: &AckSample<'_>, cwnd: u64, probing: bool) {
         self.delivered += ack.delivered;
-        self.sample = ack.rate.map(|sample| self.judged(sample));
+        self.sample = ack.rate.map(|sample| self.mark_app_limited(sample));
         self.rounds.start = false;
         self.rounds.loss_start = false;
         if let Some(sample) = self.sample {
@@ -273,13 +310,14 @@ impl Model {
             }
             self.rounds.is_loss_in_round = false;
         }
-        let rounds = match self.full.reached {
+        // In Startup the rate grows so fast that an excess measured earlier is no longer one.
+        let period_rounds = match self.full.reached {
             true => EXTRA_ACKED_ROUNDS,
             false => 1,
         };
         let bw = self.bw();
         self.aggregation
-            .on_ack(ack, bw, cwnd, self.rounds.count, rounds);
+            .on_ack(ack, bw, cwnd, self.rounds.count, period_rounds);
         if let Some(sample) = self.sample
             && self.rounds.start
             && !sample.tx.app_limited
@@ -288,15 +326,15 @@ impl Model {
         }
     }
 
-    /// Returns the sample, marked as application-limited if its data was sent while the flow held itself
+    /// Returns `sample`, marked as application-limited if its newest record was sent while the flow held itself
     /// back.
-    fn judged(&self, mut sample: RateSample) -> RateSample {
-        let sent_at = self.delivered.saturating_sub(sample.delivered);
-        sample.tx.app_limited |= self.app_limited_range.contains(&sent_at);
+    fn mark_app_limited(&self, mut sample: RateSample) -> RateSample {
+        let prior_delivered = self.delivered.saturating_sub(sample.delivered);
+        sample.tx.app_limited |= self.app_limited_range.contains(&prior_delivered);
         sample
     }
 
-    /// Notes that the flow holds itself back, with `in_flight` bytes in flight
+    /// Notes that the flow holds itself back, with `in_flight` bytes in flight, until these are delivered
     /// (`MarkConnectionAppLimited`).
     pub fn hold_back(&mut self, in_flight: u64) {
         let since = match self.app_limited_range.contains(&self.delivered) {
@@ -309,18 +347,20 @@ impl Model {
     /// Updates the delivery signals and the highest rate (`UpdateLatestDeliverySignals` and `UpdateMaxBw`).
     fn on_sample(&mut self, sample: RateSample) {
         let rate = sample.rate();
-        let prior = self.delivered.saturating_sub(sample.delivered);
+        // The delivered count when the newest delivered record was sent.
+        let prior_delivered = self.delivered.saturating_sub(sample.delivered);
         self.bw_latest = self.bw_latest.max(rate);
         self.inflight_latest = self.inflight_latest.max(sample.delivered);
-        if prior >= self.rounds.loss_next {
+        if prior_delivered >= self.rounds.loss_next {
             self.rounds.loss_next = self.delivered;
             self.rounds.loss_start = true;
         }
-        if prior >= self.rounds.next {
+        if prior_delivered >= self.rounds.next {
             self.start_round();
             self.rounds.count += 1;
             self.rounds.start = true;
         }
+        // An application-limited sample is a lower bound of the rate of the path.
         if !sample.tx.app_limited || rate >= self.max_bw() {
             self.max_bw[0] = self.max_bw[0].max(rate);
         }
@@ -339,8 +379,8 @@ impl Model {
         self.inflight_shortterm = self.inflight_latest.max(in_flight);
     }
 
-    /// Ends the processing of an acknowledgement (`AdvanceLatestDeliverySignals`). The draft has it, like
-    /// `UpdateMinRTT`, behind the state machine.
+    /// Ends the processing of an acknowledgement (`AdvanceLatestDeliverySignals`). The draft calls it, like
+    /// `UpdateMinRTT`, after the updates of the state machine, which use the values of the round that ends.
     pub fn advance(&mut self) {
         if let (Some(sample), true) = (self.sample, self.rounds.loss_start) {
             self.bw_latest = sample.rate();
@@ -351,12 +391,14 @@ impl Model {
         }
     }
 
-    /// Processes the round trip. Returns whether it is time to probe for a lower one. The lowest may be a
-    /// SYN's: full segments of `mss` bytes take longer to leave, and only every second is acknowledged.
+    /// Processes the round trip that an acknowledgement measured. Returns whether it is time to probe for a lower
+    /// one.
     pub fn on_rtt(&mut self, ack: &AckSample<'_>, mss: u64) -> bool {
         // With an application-limited sample the rate says nothing about the path.
-        let whole = self.sample.is_some_and(|s| !s.tx.app_limited);
-        let slack = match whole {
+        let shows_path_rate = self.sample.is_some_and(|s| !s.tx.app_limited);
+        // The lowest round trip may be that of a SYN. A segment of `mss` bytes takes longer to transmit, and only
+        // every second segment is acknowledged: with an empty queue, data can take the time of two segments more.
+        let slack = match shows_path_rate {
             true => time_of(2 * mss, self.bw()),
             false => Duration::ZERO,
         };
@@ -364,12 +406,12 @@ impl Model {
         self.min_rtt.expired
     }
 
-    /// Notes that the round trip was probed.
+    /// Notes that a probe of the round trip has ended: the next one is due an interval later.
     pub fn note_probed(&mut self, now: Instant) {
         self.min_rtt.probed_at = now;
     }
 
-    /// Notes a loss. Returns whether it is the first in a round trip.
+    /// Notes a loss. Returns whether it is the first in a loss round.
     pub fn note_loss(&mut self) -> bool {
         let first = !self.rounds.is_loss_in_round;
         if first {
@@ -380,12 +422,13 @@ impl Model {
         first
     }
 
-    /// Begins a round here (`StartRound`).
+    /// Begins a round of the state machine with the data sent from now on (`StartRound`).
     pub fn start_round(&mut self) {
         self.rounds.next = self.delivered;
     }
 
-    /// Ends a cycle of probing (`AdvanceMaxBwFilter`).
+    /// Ends a cycle of probing: the highest rate of the cycle before the last one is forgotten
+    /// (`AdvanceMaxBwFilter`).
     pub fn advance_max_bw(&mut self) {
         self.max_bw = [0, self.max_bw[0]];
     }
@@ -403,7 +446,8 @@ impl Model {
         self.inflight_shortterm = UNBOUNDED;
     }
 
-    /// Restarts the measurement of aggregation, because data delivered before a pause is none.
+    /// Restarts the measurement of aggregation after a pause: the time of the pause would count as time in which
+    /// data could have been delivered.
     pub fn restart(&mut self, now: Instant) {
         self.aggregation.restart(now);
     }
@@ -418,7 +462,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Returns an acknowledgement of a round of 100 ms at `rate`, with a sample of its own round.
+    /// Returns an acknowledgement of the data of a round of 100 ms at `rate`, with its sample.
     fn ack<'a>(at: u64, rate: u64, app_limited: bool) -> AckSample<'a> {
         AckSample {
             now: Instant::from_millis(at),
@@ -436,6 +480,7 @@ mod tests {
         }
     }
 
+    /// Processes an acknowledgement as the controller does, without a state machine.
     fn take(model: &mut Model, ack: &AckSample<'_>, probing: bool) {
         model.on_ack(ack, 20_000, probing);
         model.on_rtt(ack, 1_000);
@@ -446,7 +491,7 @@ mod tests {
     fn the_highest_rate_of_two_cycles_counts() {
         let mut model = Model::new();
         take(&mut model, &ack(100, 100_000, false), true);
-        assert_eq!((model.bw(), model.held(200)), (100_000, Some(20_000)));
+        assert_eq!((model.bw(), model.bdp(200)), (100_000, Some(20_000)));
         take(&mut model, &ack(200, 50_000, false), true);
         assert_eq!(model.bw(), 100_000);
         // An application-limited sample counts if it is higher.
@@ -477,7 +522,8 @@ mod tests {
         assert_eq!(full.bw, 375);
     }
 
-    /// Section 5.5.10.3: down to the recent deliveries, but by at most three tenths a round.
+    /// Section 5.5.10.3: losses lower the short-term model to the latest rate, but by at most 30 % in a round. The
+    /// window is 20,000 bytes: 70 % are 14,000.
     #[test]
     fn losses_lower_the_short_term_model_once_a_round() {
         let mut model = Model::new();
@@ -496,7 +542,7 @@ mod tests {
         assert_eq!(model.bw(), 63_000);
         model.forget_shortterm();
         assert_eq!(model.bw(), 100_000);
-        // While it probes, the flow causes the losses itself.
+        // While the flow probes, losses do not lower the short-term model.
         model.note_loss();
         take(&mut model, &ack(600, 10_000, false), true);
         assert_eq!(model.bw(), 100_000);
@@ -522,8 +568,9 @@ mod tests {
         assert_eq!(model.min_rtt.rtt, ms(50));
     }
 
-    /// At the rate of a chat two segments take two seconds, which says nothing about the path: a round trip
-    /// with a queue in it does not count as equally low. At the 100 kB/s of a transfer they take 20 ms.
+    /// At the rate of a chat, 1 kB/s, two segments take two seconds. This rate is the application's and must not
+    /// make a round trip with a queue count as equally low. At the 100 kB/s of a transfer two segments take 20 ms:
+    /// 90 ms count as equally low as 70 ms, 91 ms do not.
     #[test]
     fn what_the_application_holds_back_gives_no_slack() {
         let mut model = Model::new();
@@ -550,27 +597,28 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_in_heaps_are_extra() {
+    fn acknowledgements_in_bursts_are_extra() {
         let mut model = Model::new();
         take(&mut model, &ack(100, 100_000, false), false);
         model.full.reached = true;
         for n in 1..10 {
-            // 5,000 bytes at once, where 100 kB/s carry as much in 50 ms.
-            let heap = AckSample {
+            // 5,000 bytes at once every 50 ms, as many as 100 kB/s deliver in 50 ms.
+            let burst = AckSample {
                 now: Instant::from_millis(100 + 50 * n),
                 delivered: 5_000,
                 ..AckSample::default()
             };
-            model.on_ack(&heap, 20_000, false);
+            model.on_ack(&burst, 20_000, false);
         }
         assert_eq!(model.extra_acked(), 10_000);
     }
 
-    /// Section 5.5.10.2: with 1,000 of 50,000 bytes lost before, nothing of the last record fits.
+    /// Section 5.5.10.2, with a bound of 2 %. If 1,000 of 50,000 bytes were lost before, none of the last 10,000
+    /// fit. If none were lost before, 1,020 fit: 2 % of 51,020.
     #[test]
     fn the_bound_is_where_losses_passed_two_percent() {
-        assert!(!is_too_much(1_000, 50_000));
-        assert!(is_too_much(1_001, 50_000));
+        assert!(!is_inflight_too_high(1_000, 50_000));
+        assert!(is_inflight_too_high(1_001, 50_000));
         assert_eq!(in_flight_at_loss(60_000, 11_000, 10_000), 50_000);
         assert_eq!(in_flight_at_loss(60_000, 10_000, 10_000), 51_020);
         assert_eq!(in_flight_at_loss(10_000, 90_000, 20_000), 0);

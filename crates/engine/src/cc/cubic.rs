@@ -18,15 +18,19 @@ pub const CUBIC: Algorithm = Algorithm {
 const BETA: f64 = 0.7;
 /// The aggressiveness, in segments per s^3 (section 5).
 const C: f64 = 0.4;
-/// The additive increase that makes Reno with [`BETA`] as fast as Reno with 1/2 (section 4.3).
+/// The additive increase in segments for each window (section 4.3): with it and a decrease to [`BETA`], a flow
+/// gets as much as Reno does with an increase of 1 and a decrease to 1/2.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// A stage of congestion avoidance. Windows are in bytes, `k` in seconds.
+/// A stage of congestion avoidance. Windows are in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     start: Instant,
+    /// The time in seconds until the curve reaches `w_max` (`K`).
     k: f64,
+    /// The window at which the curve levels off.
     w_max: f64,
+    /// The window that Reno would have (`W_est`).
     w_est: f64,
 }
 
@@ -40,7 +44,8 @@ struct Undo {
     epoch: Option<Epoch>,
 }
 
-/// The CUBIC controller. The window is a fraction of bytes, because the growth per acknowledgement is.
+/// The CUBIC controller. The window is a floating-point number, because an acknowledgement can grow it by less
+/// than a byte.
 #[derive(Debug)]
 struct Cubic {
     mss: u32,
@@ -50,6 +55,7 @@ struct Cubic {
     cwnd_prior: f64,
     /// The window at which the curve levels off; `None` before the first loss and after a timeout.
     w_max: Option<f64>,
+    /// The current stage of congestion avoidance; `None` if the next acknowledgement starts a new one.
     epoch: Option<Epoch>,
     last_ack: Instant,
     hystart: HyStart,
@@ -57,7 +63,7 @@ struct Cubic {
     recovery: Recovery,
     undo: Option<Undo>,
     /// The initial window in segments, as long as nothing has changed the window.
-    untouched: Option<u32>,
+    initial_segments: Option<u32>,
 }
 
 impl Cubic {
@@ -75,7 +81,7 @@ impl Cubic {
             usage: Usage::default(),
             recovery: Recovery::None,
             undo: None,
-            untouched: Some(initial_window.max(1)),
+            initial_segments: Some(initial_window.max(1)),
         }
     }
 
@@ -83,9 +89,9 @@ impl Cubic {
         f64::from(self.mss)
     }
 
-    /// Sets `ssthresh` (section 4.6) and returns the window the reduction started from.
+    /// Sets `ssthresh` (section 4.6) and returns the window that the reduction starts from.
     fn reduce_ssthresh(&mut self, in_flight: u64) -> f64 {
-        self.untouched = None;
+        self.initial_segments = None;
         self.undo = Some(Undo {
             cwnd: self.cwnd,
             ssthresh: self.ssthresh,
@@ -103,6 +109,7 @@ impl Cubic {
     /// Grows in slow start and returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, ack: &AckSample<'_>) -> f64 {
         let delivered = ack.delivered as f64;
+        // HyStart++ applies only to the initial slow start, before any loss (RFC 9406 section 4.3).
         if self.ssthresh == u64::MAX {
             match self.hystart.on_ack(ack, self.mss) {
                 SlowStart::Grow(bytes) => self.cwnd += bytes as f64,
@@ -120,8 +127,7 @@ impl Cubic {
 
     /// Returns the state of a new stage of congestion avoidance (section 4.2).
     fn start_epoch(&self, now: Instant) -> Epoch {
-        // Without a congestion event to look back to, the curve starts at its plateau
-        // (sections 4.8 and 4.10).
+        // Without a previous congestion event, the curve starts at its plateau (sections 4.8 and 4.10).
         let w_max = self.w_max.unwrap_or(self.cwnd).max(self.cwnd);
         let k = cube_root((w_max - self.cwnd) / self.mss() / C);
         Epoch {
@@ -142,7 +148,7 @@ impl Cubic {
             C * t * t * t * mss + epoch.w_max
         };
         let share = delivered / self.cwnd;
-        // Once the estimate is back where Reno was, it grows as Reno does (section 4.3).
+        // Once the estimate reaches the window before the last reduction, it grows as fast as Reno (section 4.3).
         let alpha = if epoch.w_est >= self.cwnd_prior {
             1.0
         } else {
@@ -152,8 +158,9 @@ impl Cubic {
         if w_cubic(t) < w_est {
             self.cwnd = self.cwnd.max(w_est);
         } else {
+            // The limits of the target are those of section 4.2.
             let target = w_cubic(t + ack.srtt).clamp(self.cwnd, 1.5 * self.cwnd);
-            // An acknowledgement of more than a window must not carry past the target.
+            // An acknowledgement of more than a window must not move the window beyond the target.
             self.cwnd += (target - self.cwnd) * share.min(1.0);
         }
         epoch.w_est = w_est;
@@ -161,15 +168,17 @@ impl Cubic {
     }
 }
 
-/// Returns the cube root of a non-negative number, by Newton's method. The standard library's depends on
-/// the platform, so windows would differ in their last bits between machines.
+/// Returns the cube root of a non-negative number, by Newton's method. `f64::cbrt` depends on the platform, so
+/// windows would differ in their last bits between machines and a simulation could not be repeated exactly.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A third of the exponent gives a first value within a factor of two.
+    // A float's bits begin with its exponent plus a bias of 1023. A third of the exponent, with the bias
+    // restored, gives a first value within a factor of two.
     let bias = 1023_u64 << 52;
     let mut root = f64::from_bits(x.to_bits() / 3 + bias / 3 * 2);
+    // Each step about doubles the number of correct bits; six reach the 53 bits of the type.
     for _ in 0..6 {
         root = (2.0 * root + x / (root * root)) / 3.0;
     }
@@ -186,7 +195,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, ack: &AckSample<'_>) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.usage.on_ack(ack);
         let since_last = ack.now.saturating_since(self.last_ack);
         self.last_ack = ack.now;
@@ -196,7 +205,7 @@ impl CongestionControl for Cubic {
             return;
         }
         if self.cwnd() >= limit {
-            // Time in which the window was not used does not move along the curve (section 5.8).
+            // Time in which the window was not used does not count as time on the curve (section 5.8).
             if let Some(epoch) = &mut self.epoch {
                 epoch.start += since_last;
             }
@@ -218,8 +227,8 @@ impl CongestionControl for Cubic {
             return;
         }
         let base = self.reduce_ssthresh(loss.in_flight);
-        // Fast convergence (section 4.7): a window that did not get back to where it was makes
-        // room for a new flow.
+        // Fast convergence (section 4.7): a window that was reduced again before it reached the former maximum
+        // probably competes with a new flow, and makes room for it.
         self.w_max = Some(match self.w_max {
             Some(w_max) if base < w_max => base * (1.0 + BETA) / 2.0,
             _ => base,
@@ -237,6 +246,7 @@ impl CongestionControl for Cubic {
 
     fn on_spurious(&mut self, _now: Instant) {
         if let Some(undo) = self.undo.take() {
+            // The window may have grown beyond the former one since.
             self.cwnd = self.cwnd.max(undo.cwnd);
             self.ssthresh = undo.ssthresh;
             self.cwnd_prior = undo.cwnd_prior;
@@ -245,31 +255,34 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn on_idle(&mut self, first: u64) {
-        let first = (first as f64).max(self.mss());
-        if self.cwnd > first {
+    fn on_idle(&mut self, restart_window: u64) {
+        let restart_window = (restart_window as f64).max(self.mss());
+        if self.cwnd > restart_window {
+            // Slow start leads back to three quarters of the window (RFC 7661 section 4.4.3).
             self.ssthresh = self.ssthresh.max((self.cwnd * 0.75) as u64);
-            self.cwnd = first;
-        } else if self.cwnd < first && self.ssthresh == u64::MAX {
-            self.untouched = None;
-            self.cwnd = first;
+            self.cwnd = restart_window;
+        } else if self.cwnd < restart_window && self.ssthresh == u64::MAX {
+            // A measured capacity is a number of bytes, which a new segment size does not change.
+            self.initial_segments = None;
+            self.cwnd = restart_window;
         }
         self.epoch = None;
         self.hystart = HyStart::default();
     }
 
     fn penalise(&mut self) {
+        // In congestion avoidance halve the threshold too, otherwise slow start restores the window at once.
         if self.cwnd() >= self.ssthresh {
             self.ssthresh = (self.ssthresh / 2).max(2 * u64::from(self.mss));
         }
         self.cwnd = (self.cwnd / 2.0).max(self.mss());
-        self.untouched = None;
+        self.initial_segments = None;
         self.epoch = None;
     }
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
-        self.cwnd = match self.untouched {
+        self.cwnd = match self.initial_segments {
             Some(segments) => self.mss() * f64::from(segments),
             None => self.cwnd.max(self.mss()),
         };

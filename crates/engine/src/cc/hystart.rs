@@ -12,15 +12,16 @@ const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// The samples that are enough at the end of a round that delivered at least [`N_RTT_SAMPLE`] segments.
+/// The minimum number of samples at the end of a round that delivered at least [`N_RTT_SAMPLE`] segments.
 /// Receivers that merge segments send few acknowledgements, so that a round may never reach
-/// [`N_RTT_SAMPLE`]; Conservative Slow Start undoes a false alarm.
+/// [`N_RTT_SAMPLE`] samples. The value is a guess: with fewer samples jitter causes more false alarms, which
+/// Conservative Slow Start undoes, but not before a round of slower growth.
 const FEW_RTT_SAMPLES: u32 = 3;
 
 /// The reaction of slow start to an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlowStart {
-    /// Grow the window by this many bytes.
+    /// Grow the window by this number of bytes.
     Grow(u64),
     /// Switch to congestion avoidance at the current window.
     Exit,
@@ -29,19 +30,26 @@ pub(super) enum SlowStart {
 /// The state of Conservative Slow Start.
 #[derive(Debug, Clone, Copy)]
 struct Css {
+    /// The lowest round trip of the round that started the state. A lower one shows that there was no queue.
     baseline: Duration,
+    /// The number of complete rounds in the state.
     rounds: u32,
 }
 
 /// The state of the initial slow start.
 ///
-/// There is no limit L to the growth per acknowledgement (RFC 9406 section 4.3): the engine paces.
+/// The growth for each acknowledgement has no limit L, which RFC 9406 section 4.3 requires only without pacing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HyStart {
+    /// The lowest round trip of the last round that had samples.
     last_round_min: Option<Duration>,
+    /// The lowest round trip of the current round.
     round_min: Option<Duration>,
+    /// The number of round-trip samples in the current round.
     samples: u32,
+    /// The bytes delivered in the current round.
     delivered: u64,
+    /// Present while slow start is conservative.
     css: Option<Css>,
 }
 
@@ -57,7 +65,7 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= N_RTT_SAMPLE {
-            self.judge();
+            self.update_css();
         }
         SlowStart::Grow(match self.css {
             Some(_) => ack.delivered / CSS_GROWTH_DIVISOR,
@@ -71,7 +79,7 @@ impl HyStart {
             && self.samples >= FEW_RTT_SAMPLES
             && self.delivered >= u64::from(N_RTT_SAMPLE) * u64::from(mss)
         {
-            self.judge();
+            self.update_css();
         }
         if self.round_min.is_some() {
             self.last_round_min = self.round_min.take();
@@ -84,8 +92,9 @@ impl HyStart {
         })
     }
 
-    /// Compares this round's round trips with those of the last one (RFC 9406 section 4.2).
-    fn judge(&mut self) {
+    /// Starts or ends Conservative Slow Start by the round trips of this round and the last one (RFC 9406
+    /// section 4.2).
+    fn update_css(&mut self) {
         let Some(round_min) = self.round_min else {
             return;
         };
@@ -147,7 +156,7 @@ mod tests {
                     .all(|s| *s == SlowStart::Grow(1000))
             );
         }
-        // 40 ms / 8 = 5 ms is the threshold; it is met by the eighth sample.
+        // The threshold is 40 ms / 8 = 5 ms. The eighth sample is the first at which it is checked.
         let rise = round(&mut hystart, 20, 1, |_| 45);
         assert_eq!(rise[6], SlowStart::Grow(1000));
         assert_eq!(rise[7], SlowStart::Grow(250));
@@ -184,7 +193,8 @@ mod tests {
     fn jitter_does_not_end_slow_start() {
         let mut hystart = HyStart::default();
         for r in 0..40 {
-            // 0 to 15 ms on top, but every round has a sample of at most 3 ms.
+            // Jitter adds 0 to 15 ms to 50 ms, but in every round some samples have at most 3 ms of it. The
+            // threshold is at least 50 ms / 8 = 6.25 ms.
             let rtts = |i: u64| {
                 50 + if i % 8 == r % 8 {
                     r % 4
@@ -220,7 +230,7 @@ mod tests {
             round(&mut hystart, 4, 40, |_| 60)[0],
             SlowStart::Grow(10_000)
         );
-        // A few samples of little data, as in the first rounds, are not enough.
+        // Five samples of five segments, as in the first rounds, are not enough.
         let mut hystart = HyStart::default();
         round(&mut hystart, 5, 1, |_| 40);
         round(&mut hystart, 5, 1, |_| 60);

@@ -1,5 +1,5 @@
-//! LEDBAT (RFC 6817), for traffic that yields to everything else: it fills the capacity that others leave,
-//! and gives way as soon as a queue builds up.
+//! LEDBAT (RFC 6817), for traffic that yields to all other traffic: it uses the capacity that other flows leave,
+//! and reduces its window as soon as a queue builds up.
 
 use core::time::Duration;
 
@@ -9,46 +9,52 @@ use super::newreno::NewReno;
 use super::variant::{Growth, Variant};
 use super::{AckSample, Algorithm, CongestionControl};
 
-/// LEDBAT (RFC 6817), by round-trip times, with the decrease of LEDBAT++
-/// (draft-irtf-iccrg-ledbat-plus-plus).
+/// LEDBAT (RFC 6817) with the decrease of LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus). Like LEDBAT++ it measures
+/// queues by round-trip times, because TCP has no one-way delays.
 pub const LEDBAT: Algorithm = Algorithm {
     name: "ledbat",
     make: |mss, initial_window| Box::new(Variant::<Ledbat>::new(mss, initial_window)),
 };
 
-/// The most queueing delay that LEDBAT causes. RFC 6817 allows 100 ms; a quarter of that goes unnoticed by
-/// others on the link.
+/// The queueing delay in the path that LEDBAT aims at. RFC 6817 allows at most 100 ms, which interactive traffic
+/// on the link would notice. A quarter of 100 ms is a guess.
 const TARGET_DELAY: Duration = Duration::from_millis(25);
 
-/// The minutes whose lowest round trip counts as the one without queues (RFC 6817 section 3.4.2): for this
-/// long a lone flow does not mistake its own queue for the path.
+/// The number of minutes over which the lowest round trip counts as the round trip without a queue (RFC 6817
+/// section 3.4.2). Older round trips are forgotten because the route may have changed. A shorter history would
+/// contain only round trips with the flow's own queue, so that the flow took its queue for the path.
 const BASE_HISTORY_MINUTES: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The number of newest samples of which the lowest counts: a single late acknowledgement is no queue.
+/// The number of latest samples of which the lowest counts as the current round trip, so that a single late
+/// acknowledgement does not count as a queue (`CURRENT_FILTER` of RFC 6817).
 const CURRENT_FILTER_SAMPLES: usize = 4;
 
-/// The slowest growth on short paths, as in LEDBAT++: a segment in 16 round trips.
+/// The maximum number of round trips for growth by one segment, as in LEDBAT++ (the lower bound of `GAIN`).
 const MAX_GROWTH_RTTS: u64 = 16;
 
-/// NewReno below the target, slower on short paths; above the target the window shrinks each round trip.
+/// NewReno below the target delay, with slower growth on paths with short round trips. Above the target the
+/// window shrinks in each round trip.
 #[derive(Debug, Default)]
 struct Ledbat {
     /// The lowest round trip of each minute; zero if there was none.
     base: [Duration; BASE_HISTORY_MINUTES],
+    /// The index of the current minute.
     minute: usize,
-    minute_began: Option<Instant>,
+    minute_start: Option<Instant>,
+    /// The latest round trips; zero if there was none.
     recent: [Duration; CURRENT_FILTER_SAMPLES],
+    /// The index of the latest round trip.
     newest: usize,
-    /// Set once a queue was seen, which ends slow start.
-    steady: bool,
+    /// True once a queue was seen, which ended slow start.
+    slow_start_ended: bool,
 }
 
 impl Ledbat {
     fn on_rtt(&mut self, now: Instant, rtt: Duration) {
-        let began = *self.minute_began.get_or_insert(now);
-        if now.saturating_since(began) >= MINUTE {
-            self.minute_began = Some(now);
+        let start = *self.minute_start.get_or_insert(now);
+        if now.saturating_since(start) >= MINUTE {
+            self.minute_start = Some(now);
             self.minute = (self.minute + 1) % BASE_HISTORY_MINUTES;
             self.base[self.minute] = Duration::ZERO;
         }
@@ -60,6 +66,7 @@ impl Ledbat {
         self.recent[self.newest] = rtt;
     }
 
+    /// Returns the round trip without a queue.
     fn base(&self) -> Duration {
         lowest(&self.base)
     }
@@ -77,7 +84,7 @@ fn lowest(samples: &[Duration]) -> Duration {
 }
 
 impl Growth for Ledbat {
-    /// No jump after a pause: others may be there by now, to which LEDBAT yields.
+    /// Other flows, to which LEDBAT yields, may have started during a pause.
     const RESTARTS_AT_CAPACITY: bool = false;
 
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
@@ -85,18 +92,22 @@ impl Growth for Ledbat {
             self.on_rtt(ack.now, rtt);
         }
         let queueing = self.queueing();
-        if !self.steady && queueing * 4 > TARGET_DELAY * 3 {
-            self.steady = true;
+        // As in LEDBAT++, slow start ends at three quarters of the target delay, before it exceeds the target.
+        if !self.slow_start_ended && queueing * 4 > TARGET_DELAY * 3 {
+            self.slow_start_ended = true;
             reno.shrink_to(reno.cwnd());
         }
         if queueing <= TARGET_DELAY {
-            let twice = (2 * TARGET_DELAY).as_nanos() / self.base().as_nanos().max(1);
-            let slowness = (twice as u64).saturating_add(1).min(MAX_GROWTH_RTTS);
-            return reno.grow(ack, slowness.saturating_mul(reno.cwnd()));
+            // LEDBAT++ grows by a segment in `2 * TARGET / base` round trips, rounded up: 1 more than the
+            // quotient of whole numbers.
+            let quotient = (2 * TARGET_DELAY).as_nanos() / self.base().as_nanos().max(1);
+            let growth_rtts = (quotient as u64).saturating_add(1).min(MAX_GROWTH_RTTS);
+            return reno.grow(ack, growth_rtts.saturating_mul(reno.cwnd()));
         }
         if ack.round_start && !ack.in_recovery {
-            let over = queueing.as_secs_f64() / TARGET_DELAY.as_secs_f64() - 1.0;
-            reno.shrink_to((reno.cwnd() as f64 * (1.0 - over.min(0.5))) as u64);
+            // The multiplicative decrease of LEDBAT++: by the fraction that exceeds the target, at most by half.
+            let excess = queueing.as_secs_f64() / TARGET_DELAY.as_secs_f64() - 1.0;
+            reno.shrink_to((reno.cwnd() as f64 * (1.0 - excess.min(0.5))) as u64);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! LIA, coupled congestion control (RFC 6356): all subflows together take as much as one TCP would on the
-//! best of their paths, and less on more congested paths.
+//! LIA, coupled congestion control (RFC 6356): all subflows together get as much as a single TCP flow would get on
+//! the best of their paths. Each subflow gets less the more congested its path is.
 
 use core::time::Duration;
 
@@ -13,15 +13,15 @@ pub const LIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Lia>::new(mss, initial_window)),
 };
 
-/// NewReno with another growth in congestion avoidance.
+/// NewReno with the growth of LIA in congestion avoidance.
 #[derive(Debug, Default)]
 struct Lia;
 
-/// Returns the bytes for which a window grows by a segment, unless the window itself is larger.
+/// Returns the number of bytes to be delivered for growth by a segment, unless the window itself is larger.
 ///
 /// In section 3 a window grows by `min(alpha / cwnd_total, 1 / cwnd_i)` segments for each byte, with `alpha
-/// = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`, that is by one segment for
-/// `max(cwnd_total / alpha, cwnd_i)` bytes. This is `cwnd_total / alpha`.
+/// = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`. So it grows by one segment for
+/// `max(cwnd_total / alpha, cwnd_i)` bytes. This function returns `cwnd_total / alpha`.
 fn bytes_per_segment(siblings: &[Sibling]) -> u64 {
     let (mut sum, mut max) = (0.0, 0.0_f64);
     for subflow in siblings.iter().filter(|s| s.srtt > Duration::ZERO) {
@@ -60,13 +60,13 @@ mod tests {
         }
     }
 
-    /// Alpha of RFC 6356 section 3 by hand, and `cwnd_total / alpha`.
+    /// Each case has `cwnd_total`, and `alpha` of RFC 6356 section 3 computed by hand.
     #[test]
     fn alpha_is_that_of_the_rfc() {
         for (subflows, total, alpha) in [
-            // One subflow is a TCP.
+            // A single subflow grows like a TCP flow.
             (vec![subflow(10_000, 100)], 10_000.0, 1.0),
-            // n like ones grow by 1 / n^2 each.
+            // Each of n equal subflows grows by 1 / n^2 segments for each of its windows.
             (vec![subflow(10_000, 100); 2], 20_000.0, 0.5),
             (vec![subflow(10_000, 100); 4], 40_000.0, 0.25),
             // 30,000 * max(8e6, 1e6) / (400,000 + 100,000)^2.
@@ -122,12 +122,13 @@ mod tests {
 
     #[test]
     fn growth_is_shared_and_never_more_than_a_tcp_has() {
-        let like = [subflow(10_000, 100); 2];
-        assert_eq!(growth(10_000, &like, 39_000), 0);
-        assert_eq!(growth(10_000, &like, 40_000), 1000);
-        // cwnd_total / alpha is 4000 bytes.
-        let unlike = [subflow(100_000, 1000), subflow(1_000, 10)];
-        assert_eq!(growth(100_000, &unlike, 99_000), 0);
-        assert_eq!(growth(100_000, &unlike, 100_000), 1000);
+        // cwnd_total / alpha is 20,000 / 0.5 = 40,000 bytes.
+        let equal = [subflow(10_000, 100); 2];
+        assert_eq!(growth(10_000, &equal, 39_000), 0);
+        assert_eq!(growth(10_000, &equal, 40_000), 1000);
+        // cwnd_total / alpha is 101,000 / 25.25 = 4000 bytes, less than the window of 100,000 bytes, which counts.
+        let unequal = [subflow(100_000, 1000), subflow(1_000, 10)];
+        assert_eq!(growth(100_000, &unequal, 99_000), 0);
+        assert_eq!(growth(100_000, &unequal, 100_000), 1000);
     }
 }

@@ -31,14 +31,15 @@ pub use olia::OLIA;
 /// All controllers; the first is the default.
 pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, BBR, LIA, OLIA, BALIA, LEDBAT];
 
-/// The most subflows shown to a coupled controller; further ones are left out.
+/// The maximum number of subflows whose state a coupled controller sees; further ones are left out. A guess:
+/// far more than a host has links, and small enough for an array on the stack.
 pub(crate) const MAX_SIBLINGS: usize = 16;
 
 /// A row of [`TABLE`]: the controller that a subflow runs.
 #[derive(Clone, Copy)]
 pub struct Algorithm {
     name: &'static str,
-    /// Builds the controller from segment size and initial window in segments.
+    /// Builds the controller from the segment size in bytes and the initial window in segments.
     make: fn(u32, u32) -> Box<dyn CongestionControl>,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Debug for Algorithm {
     }
 }
 
-/// Parses a name; the error lists the known ones.
+/// Parses a name; the error lists the known names.
 impl FromStr for Algorithm {
     type Err = String;
 
@@ -83,23 +84,23 @@ impl FromStr for Algorithm {
 /// A sample of the delivery rate (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateSample {
-    /// The bytes delivered.
+    /// The bytes delivered between the sending and the acknowledgement of a record.
     pub delivered: u64,
-    /// The time this took; not zero, and at least the lowest round trip.
+    /// The time in which they were delivered; not zero, and at least the lowest round trip.
     pub interval: Duration,
-    /// The state when the newest delivered record was sent. If it is application-limited, the path may be faster
-    /// than the sample.
+    /// The state when the newest delivered record was sent. If the state is application-limited, the path may be
+    /// faster than the sample.
     pub tx: TxState,
 }
 
 /// The state of the connection when a record was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TxState {
-    /// The bytes in flight before it.
+    /// The bytes in flight before the record.
     pub in_flight: u64,
-    /// The bytes lost since.
+    /// The bytes lost since the record was sent.
     pub lost: u64,
-    /// Set if the sender could have sent more than it was given.
+    /// True if the sender was allowed to send more than the application had given it.
     pub app_limited: bool,
 }
 
@@ -113,14 +114,15 @@ impl RateSample {
     }
 }
 
-/// A subflow as coupled congestion control sees it.
+/// The state of a subflow that coupled congestion control of the connection's subflows uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sibling {
-    /// Its controller's window in bytes.
+    /// The window of the subflow's controller in bytes.
     pub cwnd: u64,
     /// The smoothed round trip; zero if none was measured.
     pub srtt: Duration,
-    /// The bytes delivered between its last two losses, or since the last one if that is more.
+    /// The number of bytes delivered between the subflow's last two losses, or since the last loss if that
+    /// number is higher.
     pub loss_interval: u64,
 }
 
@@ -131,7 +133,7 @@ pub struct AckSample<'a> {
     pub now: Instant,
     /// The bytes newly delivered (cumulative or selective).
     pub delivered: u64,
-    /// The round trip measured by this acknowledgement, if any (never by a retransmission).
+    /// The round trip measured by this acknowledgement, if any. Retransmissions give none.
     pub rtt: Option<Duration>,
     /// The delivery rate measured by this acknowledgement, if any.
     pub rate: Option<RateSample>,
@@ -141,7 +143,7 @@ pub struct AckSample<'a> {
     pub srtt: Duration,
     /// The bytes in flight before this acknowledgement.
     pub prior_in_flight: u64,
-    /// The bytes in flight after it.
+    /// The bytes in flight after this acknowledgement.
     pub in_flight: u64,
     /// Set if the window has limited the sender since the last acknowledgement (RFC 7661).
     pub cwnd_limited: bool,
@@ -149,8 +151,8 @@ pub struct AckSample<'a> {
     pub round_start: bool,
     /// Set while loss recovery (fast or timeout) is under way.
     pub in_recovery: bool,
-    /// The established subflows of the connection as they were before this acknowledgement, the own one
-    /// first; empty unless the controller [is coupled](CongestionControl::is_coupled).
+    /// The established subflows of the connection as they were before this acknowledgement. The controller's
+    /// own subflow comes first. Empty unless the controller [is coupled](CongestionControl::is_coupled).
     pub siblings: &'a [Sibling],
 }
 
@@ -161,21 +163,21 @@ pub struct Loss {
     pub now: Instant,
     /// The bytes lost.
     pub bytes: u64,
-    /// The bytes in flight before, lost ones included.
+    /// The bytes in flight before the loss was marked; the lost bytes are included.
     pub in_flight: u64,
     /// Set for the first loss of a recovery episode: the window is reduced once for each episode (RFC 5681
     /// section 3.2, RFC 9438 section 4.6).
     pub first: bool,
-    /// The state when the newest lost record was sent, with these bytes counted as lost.
+    /// The state when the newest lost record was sent; its `lost` includes the bytes of this loss.
     pub tx: TxState,
 }
 
 /// A congestion controller. All windows are in bytes.
 ///
 /// The `in_flight` of a reduction is the data in flight before the loss was marked. It matters only if the
-/// window was not filled lately: otherwise the reduction starts from the window. After the [first
-/// loss](Loss::first) of an episode the window stays as it is until an acknowledgement comes with
-/// `in_recovery` unset; after [`on_rto`](Self::on_rto) it grows by slow start during recovery.
+/// sender did not fill the window recently: otherwise the reduction starts from the window. After the [first
+/// loss](Loss::first) of an episode the window does not grow until an acknowledgement arrives whose `in_recovery`
+/// is unset; after [`on_rto`](Self::on_rto) the window grows by slow start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
     /// Returns the congestion window; at least one segment.
     fn cwnd(&self) -> u64;
@@ -185,11 +187,11 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn is_coupled(&self) -> bool {
         false
     }
-    /// Notes that `bytes` were sent, new or again; `in_flight` bytes are in flight now.
+    /// Notes that `bytes` were sent, new or retransmitted; `in_flight` bytes are in flight now.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
     /// Processes an acknowledgement.
     fn on_ack(&mut self, ack: &AckSample<'_>);
-    /// Handles a loss, which an acknowledgement or its absence showed.
+    /// Handles a loss that an acknowledgement or the reordering timer has revealed.
     fn on_lost(&mut self, loss: &Loss);
     /// Handles the first retransmission timeout of a series (RFC 5681 section 3.1); everything in flight
     /// counts as lost.
@@ -199,8 +201,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn responds_to_ecn(&self) -> bool {
         true
     }
-    /// Handles the first ECN mark reported in a round trip (RFC 3168 section 6.1.2): like a loss, but
-    /// nothing is missing.
+    /// Handles the first ECN mark reported in a round trip like a loss, although no data is missing (RFC 3168
+    /// section 6.1.2).
     fn on_ecn(&mut self, now: Instant, in_flight: u64) {
         self.on_lost(&Loss {
             now,
@@ -210,18 +212,19 @@ pub trait CongestionControl: fmt::Debug + Send {
             ..Loss::default()
         });
     }
-    /// Restores the former window, because the last reduction was spurious.
+    /// Restores the window that was in place before the last reduction, because that reduction was spurious.
     fn on_spurious(&mut self, now: Instant);
-    /// Handles a pause of more than one timeout (RFC 5681 section 4.1), or the start: the window becomes at
-    /// most `first` bytes and, unless slow start has ended before, at least. A controller that paces by its
-    /// model of the path may keep its window instead.
-    fn on_idle(&mut self, first: u64);
-    /// Halves the window: the strategy's penalty for a subflow that keeps others waiting.
+    /// Handles the start, or a pause that was longer than a retransmission timeout (RFC 5681 section 4.1). A
+    /// window above `restart_window` bytes shrinks to it; a smaller one grows to it unless slow start has ended
+    /// before. A controller that paces by its model of the path may keep its window instead.
+    fn on_idle(&mut self, restart_window: u64);
+    /// Halves the window of a subflow whose missing data keeps the data of other subflows waiting at the
+    /// receiver; the strategy decides when.
     fn penalise(&mut self);
     /// Changes the segment size. An initial window that nothing has changed yet keeps its number of
     /// segments; any other window keeps its bytes, and is at least one segment.
     fn set_mss(&mut self, mss: u32);
-    /// Returns the pacing rate in bytes/s of a controller that sets one; otherwise the engine derives it.
+    /// Returns the pacing rate in bytes/s; `None` if the engine is to derive the rate from the window.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }

@@ -1,4 +1,5 @@
-//! NewReno: RFC 5681 and RFC 6582, counting bytes (RFC 3465).
+//! NewReno (RFC 5681 and RFC 6582). The growth of the window counts acknowledged bytes, not acknowledgements
+//! (RFC 3465).
 
 use braid_wire::Instant;
 
@@ -18,17 +19,17 @@ pub(super) struct NewReno {
     mss: u64,
     cwnd: u64,
     ssthresh: u64,
-    /// The bytes delivered in congestion avoidance and not yet turned into growth.
+    /// The bytes delivered in congestion avoidance that have not led to growth yet.
     acked: u64,
-    /// The fraction of a segment by which the window is still to change.
-    part: f64,
+    /// The fraction of a segment left over from the last change of the window.
+    segment_fraction: f64,
     hystart: HyStart,
     usage: Usage,
     recovery: Recovery,
     /// The values of `cwnd` and `ssthresh` before the last reduction.
     undo: Option<(u64, u64)>,
     /// The initial window in segments, as long as nothing has changed the window.
-    untouched: Option<u32>,
+    initial_segments: Option<u32>,
 }
 
 impl NewReno {
@@ -39,18 +40,18 @@ impl NewReno {
             cwnd: mss * u64::from(initial_window.max(1)),
             ssthresh: u64::MAX,
             acked: 0,
-            part: 0.0,
+            segment_fraction: 0.0,
             hystart: HyStart::default(),
             usage: Usage::default(),
             recovery: Recovery::None,
             undo: None,
-            untouched: Some(initial_window.max(1)),
+            initial_segments: Some(initial_window.max(1)),
         }
     }
 
-    /// Sets `ssthresh` by RFC 5681 equation (4).
+    /// Sets `ssthresh` by RFC 5681 equation (4), with the base of RFC 7661 instead of the data in flight.
     fn reduce_ssthresh(&mut self, in_flight: u64) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.undo = Some((self.cwnd, self.ssthresh));
         let base = self.usage.reduction_base(self.cwnd, in_flight);
         self.ssthresh = (base / 2).max(2 * self.mss);
@@ -59,6 +60,7 @@ impl NewReno {
 
     /// Grows in slow start and returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, ack: &AckSample<'_>) -> u64 {
+        // HyStart++ applies only to the initial slow start, before any loss (RFC 9406 section 4.3).
         if self.ssthresh == u64::MAX {
             match self.hystart.on_ack(ack, self.mss as u32) {
                 SlowStart::Grow(bytes) => self.cwnd = self.cwnd.saturating_add(bytes),
@@ -73,44 +75,44 @@ impl NewReno {
 
     /// Continues in congestion avoidance from a window of `cwnd` bytes, but at least two segments.
     pub(super) fn shrink_to(&mut self, cwnd: u64) {
-        self.untouched = None;
+        self.initial_segments = None;
         self.cwnd = cwnd.max(2 * self.mss);
         self.ssthresh = self.cwnd;
         self.acked = 0;
     }
 
-    /// Grows by an acknowledgement. In congestion avoidance the window grows by a segment whenever a window
-    /// has been delivered, but not for fewer than `at_least` bytes.
-    pub(super) fn grow(&mut self, ack: &AckSample<'_>, at_least: u64) {
+    /// Grows the window on an acknowledgement. In congestion avoidance the window grows by a segment whenever as
+    /// many bytes as the window, and at least `min_bytes`, have been delivered.
+    pub(super) fn grow(&mut self, ack: &AckSample<'_>, min_bytes: u64) {
         self.on_delivery(ack, |reno, delivered| {
             reno.acked = reno.acked.saturating_add(delivered);
-            while reno.cwnd >= reno.ssthresh && reno.acked >= reno.cwnd.max(at_least) {
-                reno.acked -= reno.cwnd.max(at_least);
+            while reno.cwnd >= reno.ssthresh && reno.acked >= reno.cwnd.max(min_bytes) {
+                reno.acked -= reno.cwnd.max(min_bytes);
                 reno.cwnd += reno.mss;
             }
         });
     }
 
-    /// Grows by an acknowledgement. In congestion avoidance the window changes by `segments_per_byte` for
-    /// each byte delivered, which may be negative; at least two segments remain.
+    /// Grows the window on an acknowledgement. In congestion avoidance the window changes by `segments_per_byte`
+    /// for each byte delivered. A negative value shrinks the window, to two segments at the least.
     pub(super) fn grow_by(&mut self, ack: &AckSample<'_>, segments_per_byte: f64) {
         self.on_delivery(ack, |reno, delivered| {
             if reno.cwnd < reno.ssthresh {
                 return;
             }
-            reno.part += delivered as f64 * segments_per_byte;
-            let whole = reno.part.trunc();
-            reno.part -= whole;
-            let bytes = whole as i64 * reno.mss as i64;
+            reno.segment_fraction += delivered as f64 * segments_per_byte;
+            let segments = reno.segment_fraction.trunc();
+            reno.segment_fraction -= segments;
+            let bytes = segments as i64 * reno.mss as i64;
             reno.cwnd = reno.cwnd.saturating_add_signed(bytes).max(2 * reno.mss);
             // Lower ssthresh together with cwnd, so that slow start is not re-entered.
             reno.ssthresh = reno.ssthresh.min(reno.cwnd);
         });
     }
 
-    /// Runs slow start, and then `avoid` with the bytes left for congestion avoidance.
-    fn on_delivery(&mut self, ack: &AckSample<'_>, avoid: impl FnOnce(&mut Self, u64)) {
-        self.untouched = None;
+    /// Runs slow start, then calls `avoid_congestion` with the bytes that slow start has not used.
+    fn on_delivery(&mut self, ack: &AckSample<'_>, avoid_congestion: impl FnOnce(&mut Self, u64)) {
+        self.initial_segments = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
         let limit = self.usage.limit(ack, slow_start);
@@ -122,7 +124,7 @@ impl NewReno {
         } else {
             ack.delivered
         };
-        avoid(self, delivered);
+        avoid_congestion(self, delivered);
         self.cwnd = self.cwnd.min(limit);
     }
 }
@@ -157,36 +159,40 @@ impl CongestionControl for NewReno {
 
     fn on_spurious(&mut self, _now: Instant) {
         if let Some((cwnd, ssthresh)) = self.undo.take() {
+            // The window may have grown beyond the former one since.
             self.cwnd = self.cwnd.max(cwnd);
             self.ssthresh = ssthresh;
         }
     }
 
-    fn on_idle(&mut self, first: u64) {
-        let first = first.max(self.mss);
-        if self.cwnd > first {
+    fn on_idle(&mut self, restart_window: u64) {
+        let restart_window = restart_window.max(self.mss);
+        if self.cwnd > restart_window {
+            // Slow start leads back to three quarters of the window (RFC 7661 section 4.4.3).
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
-            self.cwnd = first;
-        } else if self.cwnd < first && self.ssthresh == u64::MAX {
-            self.untouched = None;
-            self.cwnd = first;
+            self.cwnd = restart_window;
+        } else if self.cwnd < restart_window && self.ssthresh == u64::MAX {
+            // A measured capacity is a number of bytes, which a new segment size does not change.
+            self.initial_segments = None;
+            self.cwnd = restart_window;
         }
         self.acked = 0;
         self.hystart = HyStart::default();
     }
 
     fn penalise(&mut self) {
+        // In congestion avoidance halve the threshold too, otherwise slow start restores the window at once.
         if self.cwnd >= self.ssthresh {
             self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
         }
         self.cwnd = (self.cwnd / 2).max(self.mss);
-        self.untouched = None;
+        self.initial_segments = None;
         self.acked = 0;
     }
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = u64::from(mss.max(1));
-        self.cwnd = match self.untouched {
+        self.cwnd = match self.initial_segments {
             Some(segments) => self.mss * u64::from(segments),
             None => self.cwnd.max(self.mss),
         };

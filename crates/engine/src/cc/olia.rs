@@ -1,4 +1,4 @@
-//! OLIA, opportunistic linked increases: coupled like LIA, but windows follow the quality of paths.
+//! OLIA, opportunistic linked increases: coupled like LIA, but windows move to the better paths.
 //!
 //! R. Khalili, N. Gast, M. Popovic, J.-Y. Le Boudec, "MPTCP Is Not Pareto-Optimal: Performance Issues
 //! and a Possible Solution", IEEE/ACM Transactions on Networking 21(5), 2013;
@@ -16,12 +16,13 @@ pub const OLIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Olia>::new(mss, initial_window)),
 };
 
-/// NewReno with another growth in congestion avoidance.
+/// NewReno with the growth of OLIA in congestion avoidance.
 #[derive(Debug, Default)]
 struct Olia;
 
-/// Returns the segments by which the window of the first of `siblings` changes for each byte delivered:
-/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`.
+/// Returns the number of segments by which the window of the first of `siblings` changes for each byte delivered:
+/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`, the increase of the draft's section 2. Without a round
+/// trip the window stays as it is.
 fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     let measured = || siblings.iter().filter(|s| s.srtt > Duration::ZERO);
     let (Some(own), true) = (siblings.first(), measured().next().is_some()) else {
@@ -32,14 +33,14 @@ fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     }
     let rate = |s: &Sibling| s.cwnd as f64 / s.srtt.as_secs_f64();
     let sum: f64 = measured().map(rate).sum();
-    let linked = rate(own) / own.srtt.as_secs_f64() / (sum * sum);
-    linked + alpha(own, measured) / own.cwnd as f64
+    let linked_increase = rate(own) / own.srtt.as_secs_f64() / (sum * sum);
+    linked_increase + alpha(own, measured) / own.cwnd as f64
 }
 
 /// Returns `alpha`, which moves windows to better paths. The best paths have the highest `l / rtt^2`, where
-/// `l` is the data delivered between losses: TCP would be fastest on them. The best paths whose window is
-/// not among the largest share `1 / n`, for `n` subflows, at the expense of the paths with the largest
-/// window.
+/// `l` is the data delivered between losses: TCP would be fastest on them. The draft calls the best paths whose
+/// window is not the largest the collected paths. With `n` subflows, the collected paths share an increase of
+/// `1 / n`, and the paths with the largest window share a decrease of the same size.
 fn alpha<'a, I: Iterator<Item = &'a Sibling>>(own: &Sibling, all: impl Fn() -> I) -> f64 {
     let quality = |s: &Sibling| {
         let rtt = s.srtt.as_secs_f64();
@@ -49,13 +50,13 @@ fn alpha<'a, I: Iterator<Item = &'a Sibling>>(own: &Sibling, all: impl Fn() -> I
     let largest = all().map(|s| s.cwnd).max().unwrap_or_default();
     let is_collected = |s: &Sibling| quality(s) >= best && s.cwnd < largest;
     let collected = all().filter(|s| is_collected(s)).count();
-    let share = |of: usize| 1.0 / (all().count() * of) as f64;
+    let share_among = |paths: usize| 1.0 / (all().count() * paths) as f64;
     if collected == 0 {
         0.0
     } else if is_collected(own) {
-        share(collected)
+        share_among(collected)
     } else if own.cwnd == largest {
-        -share(all().filter(|s| s.cwnd == largest).count())
+        -share_among(all().filter(|s| s.cwnd == largest).count())
     } else {
         0.0
     }
@@ -81,7 +82,7 @@ mod tests {
         }
     }
 
-    /// Segments in a window's worth of acknowledgements.
+    /// Checks the number of segments by which the window grows while one window is acknowledged.
     #[track_caller]
     fn assert_growth(siblings: &[Sibling], expected: f64) {
         let growth = segments_per_byte(siblings) * siblings[0].cwnd as f64;
@@ -101,20 +102,23 @@ mod tests {
 
     #[test]
     fn the_linked_part_weighs_by_rate_and_round_trip() {
-        // 20 kB / 50 ms and 10 kB / 100 ms: 400 and 100 kB/s. 8e6 / 25e10 a byte, 0.64 a window;
-        // 1e6 / 25e10, 0.04. The first is best by far and has the largest window: nothing moves.
+        // 20 kB / 50 ms = 400 kB/s and 10 kB / 100 ms = 100 kB/s, (4e5 + 1e5)^2 = 25e10. The near path grows by
+        // (4e5 / 0.05 s) / 25e10 segments for each byte, times 20,000 = 0.64 for each window; the far path by
+        // (1e5 / 0.1 s) / 25e10, times 10,000 = 0.04. The near path is the best and has the largest window
+        // already, so no window moves to another path.
         let (near, far) = (subflow(20_000, 50, 90_000), subflow(10_000, 100, 90_000));
         assert_growth(&[near, far], 0.64);
         assert_growth(&[far, near], 0.04);
     }
 
-    /// A better path with the smaller window grows by half a segment more, the other by as much less.
+    /// With two paths, the better one with the smaller window grows by half a segment more for each window, and
+    /// the other one by half a segment less.
     #[test]
     fn windows_move_to_better_paths() {
         let (good, large) = (subflow(10_000, 100, 90_000), subflow(30_000, 100, 30_000));
         assert_growth(&[good, large], 1.0 / 16.0 + 0.5);
         assert_growth(&[large, good], 9.0 / 16.0 - 0.5);
-        // With three paths, two of them large: a third for the good one, and a sixth from each large one.
+        // With three paths, the good one gains a third of a segment, and the two large ones lose a sixth each.
         let three = [large, large, good];
         assert_growth(&three, 9.0 / 49.0 - 1.0 / 6.0);
         assert_growth(&[good, large, large], 1.0 / 49.0 + 1.0 / 3.0);

@@ -1,4 +1,4 @@
-//! The use that a sender makes of its window: a small version of RFC 7661.
+//! Congestion window validation: how much of the window a sender uses. A small version of RFC 7661.
 
 use core::time::Duration;
 
@@ -6,51 +6,53 @@ use braid_wire::Instant;
 
 use super::AckSample;
 
-/// The least time for which use counts: the pipeACK sampling period (RFC 7661 section 4.1).
+/// The minimum length of a period in which use of the window is recorded: the pipeACK sampling period (RFC 7661
+/// section 4.1).
 const PIPE_ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The use of the window. Time in which nothing is acknowledged does not count.
+/// The use of the window. Only acknowledgements update it, so that pauses do not count as periods of low use.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
-    /// The most bytes in flight, in this sampling period and the one before.
-    used: [u64; 2],
-    since: Instant,
-    /// The most bytes in flight, and whether the window was filled, in this round trip and the one before.
-    used_lately: [u64; 2],
-    limited: [bool; 2],
-    /// Set once anything was lost.
-    reduced: bool,
+    /// The maximum number of bytes in flight in the current sampling period and the previous one.
+    period_max: [u64; 2],
+    /// The start of the current sampling period.
+    period_start: Instant,
+    /// The maximum number of bytes in flight in the current round trip and the previous one.
+    round_max: [u64; 2],
+    /// True if the window limited the sender in the current round trip, and in the previous one.
+    round_limited: [bool; 2],
+    /// True once a loss has reduced the window.
+    is_reduced: bool,
 }
 
 impl Usage {
     /// Notes an acknowledgement, before the window changes.
     pub(super) fn on_ack(&mut self, ack: &AckSample<'_>) {
         if ack.round_start {
-            self.used_lately = [0, self.used_lately[0]];
-            self.limited = [false, self.limited[0]];
+            self.round_max = [0, self.round_max[0]];
+            self.round_limited = [false, self.round_limited[0]];
         }
-        if ack.now >= self.since + PIPE_ACK_PERIOD.max(3 * ack.srtt) {
-            self.used = [0, self.used[0]];
-            self.since = ack.now;
+        if ack.now >= self.period_start + PIPE_ACK_PERIOD.max(3 * ack.srtt) {
+            self.period_max = [0, self.period_max[0]];
+            self.period_start = ack.now;
         }
-        self.used[0] = self.used[0].max(ack.prior_in_flight);
-        self.used_lately[0] = self.used_lately[0].max(ack.prior_in_flight);
-        self.limited[0] |= ack.cwnd_limited;
+        self.period_max[0] = self.period_max[0].max(ack.prior_in_flight);
+        self.round_max[0] = self.round_max[0].max(ack.prior_in_flight);
+        self.round_limited[0] |= ack.cwnd_limited;
     }
 
-    /// Returns the bound of the window's growth: none if the window limited the sender, otherwise twice the
-    /// bytes in use (RFC 7661 section 4.2). So a steady sender has a window that it does not fill, and a
-    /// loss does not at once leave less than it needs. A window that slow start left without a loss is
-    /// large enough and stays. Slow start itself looks at recent use only, since a sender that holds back
-    /// does so on purpose.
+    /// Returns the bound of the window's growth in bytes. There is no bound if the window limited the sender;
+    /// otherwise it is twice the bytes in flight (RFC 7661 section 4.2). At this bound a sender of constant rate
+    /// has a window of twice its need, so that a loss, which halves the window, does not slow the sender down.
     pub(super) fn limit(&self, ack: &AckSample<'_>, slow_start: bool) -> u64 {
         if ack.cwnd_limited {
             return u64::MAX;
         }
-        let used = match (slow_start, self.reduced) {
-            (true, _) => self.used_lately,
-            (false, true) => self.used,
-            // It stays as it is.
+        let used = match (slow_start, self.is_reduced) {
+            // A sender that holds back during slow start does so on purpose, so only recent round trips count.
+            (true, _) => self.round_max,
+            (false, true) => self.period_max,
+            // Slow start has ended without a loss: its window is large enough and does not grow.
             (false, false) => return 0,
         };
         used[0].max(used[1]).saturating_mul(2)
@@ -59,29 +61,30 @@ impl Usage {
     /// Returns the window that a reduction starts from: `cwnd` if the sender filled it or used at least
     /// half of it, otherwise the bytes in use (RFC 7661 section 4.4.1).
     ///
-    /// The bytes in flight alone would not do: an acknowledgement of 64 kB that also reports a loss leaves
-    /// little in flight at that moment.
+    /// The present bytes in flight alone would be too low a base: an acknowledgement of 64 kB that also reports a
+    /// loss leaves little in flight at that moment.
     pub(super) fn reduction_base(&mut self, cwnd: u64, in_flight: u64) -> u64 {
-        self.reduced = true;
-        let used = in_flight.max(self.used[0]).max(self.used[1]);
-        let validated = self.limited[0] || self.limited[1] || used.saturating_mul(2) >= cwnd;
-        if validated { cwnd } else { used }
+        self.is_reduced = true;
+        let used = in_flight.max(self.period_max[0]).max(self.period_max[1]);
+        let is_validated =
+            self.round_limited[0] || self.round_limited[1] || used.saturating_mul(2) >= cwnd;
+        if is_validated { cwnd } else { used }
     }
 }
 
-/// The kind of recovery that is under way.
+/// The kind of loss recovery that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Recovery {
     #[default]
     None,
-    /// The window stays until recovery ends.
+    /// Fast recovery: the window does not grow until it ends.
     Fast,
-    /// Slow start from one segment; acknowledgements during recovery grow the window.
+    /// Recovery from a retransmission timeout: slow start from one segment, so the window grows.
     Timeout,
 }
 
 impl Recovery {
-    /// Returns whether the window may grow by `ack`.
+    /// Returns whether the window may grow on the acknowledgement `ack`.
     pub(super) fn may_grow(&mut self, ack: &AckSample<'_>) -> bool {
         if !ack.in_recovery {
             *self = Recovery::None;

@@ -1,4 +1,4 @@
-//! Controllers that differ from NewReno only in the changes of their window.
+//! Controllers that differ from NewReno only in the growth and the reduction of the window.
 
 use core::fmt;
 
@@ -7,13 +7,13 @@ use braid_wire::Instant;
 use super::newreno::NewReno;
 use super::{AckSample, CongestionControl, Loss};
 
-/// The changes of a window.
+/// The rules by which a variant of NewReno changes its window.
 pub(super) trait Growth: fmt::Debug + Default + Send {
-    /// As [`CongestionControl::is_coupled`].
+    /// The value of [`CongestionControl::is_coupled`].
     const COUPLED: bool = false;
 
-    /// Set if the window may start from the known capacity of the path, if that is more than an initial
-    /// window.
+    /// True if the window may start from the capacity of the path that earlier subflows measured, even if that
+    /// capacity is more than an initial window.
     const RESTARTS_AT_CAPACITY: bool = true;
 
     /// Processes an acknowledgement.
@@ -23,7 +23,7 @@ pub(super) trait Growth: fmt::Debug + Default + Send {
     fn on_halved(&mut self, _reno: &mut NewReno) {}
 }
 
-/// NewReno with another growth.
+/// NewReno with the rules of `G`.
 #[derive(Debug)]
 pub(super) struct Variant<G> {
     reno: NewReno,
@@ -71,12 +71,12 @@ impl<G: Growth> CongestionControl for Variant<G> {
         self.reno.on_spurious(now);
     }
 
-    fn on_idle(&mut self, first: u64) {
-        let first = match G::RESTARTS_AT_CAPACITY {
-            true => first,
-            false => first.min(self.reno.cwnd()),
+    fn on_idle(&mut self, restart_window: u64) {
+        let restart_window = match G::RESTARTS_AT_CAPACITY {
+            true => restart_window,
+            false => restart_window.min(self.reno.cwnd()),
         };
-        self.reno.on_idle(first);
+        self.reno.on_idle(restart_window);
     }
 
     fn penalise(&mut self) {

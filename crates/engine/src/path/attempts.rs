@@ -1,4 +1,4 @@
-//! Subflows that could not be opened or did not last, and the times at which they are tried again.
+//! The failures of subflows that could not be opened or ended soon, and the times at which they are tried again.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,36 +7,38 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The first delay after a subflow could not be opened or died; it doubles up to [`MAX_DELAY`].
+/// The first delay after a subflow could not be opened or broke; it doubles up to [`MAX_DELAY`]. Like the other
+/// times and numbers without a source here, it is a guess.
 const MIN_DELAY: Duration = Duration::from_millis(500);
-/// The longest delay after silence: the path may have been dark, and may come back at any time.
+/// The maximum delay after a SYN without an answer: the path may have been down and may work again at any time.
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// The longest delay after refusals: a peer that refuses will most likely refuse again.
+/// The maximum delay after refusals: a peer that refuses a subflow will most likely refuse it again.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
-/// The number of RSTs without MPTCP option before they count as refusals: they may come from a middlebox,
-/// or from the peer's host while the rules that lead to the peer are gone. Rules are repaired within 2 s.
+/// The number of RSTs without an MPTCP option that do not count as refusals yet. A middlebox may send them, or
+/// the kernel of the peer's host while the rules that divert packets to Braid are missing. Braid restores
+/// missing rules within 2 s, the time that this number of attempts takes.
 const MAX_RESETS: u8 = 3;
-/// The longest delay after a RST without MPTCP option, unless an earlier delay was longer.
+/// The maximum delay after a RST without an MPTCP option, unless an earlier delay was longer.
 const MAX_DELAY_RESET: Duration = Duration::from_millis(750);
-/// The number of refusals in a row, which take a good minute, after which the target is not tried again
-/// until its path changes.
+/// The number of consecutive refusals after which the target is not tried again until its path changes. The delays
+/// between them, 0.5 s to 32 s, make up about a minute.
 const MAX_REFUSALS: u8 = 8;
-/// The lifetime after which a subflow clears the record.
+/// The lifetime from which on the end of a subflow does not count as a further failure of the target.
 const MIN_GOOD_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Both ends of a subflow to open: the local path and the peer's address.
+/// The target of a subflow: the local path and the peer's address.
 pub(crate) type Target = (PathId, SocketAddr);
 
-/// The way in which a wanted subflow ended.
+/// The way in which a subflow ended although it was wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// By a RST with MPTCP option, or by an invalid answer, before it was established.
+    /// By a RST with MP_TCPRST, or by an invalid answer, before it was established.
     Refused,
     /// By a RST without MP_TCPRST, before it was established.
     Reset,
-    /// Without any answer.
+    /// By a timeout, because no answer arrived.
     Unanswered,
-    /// After it had been established for this long.
+    /// By a failure after it had been established for this time.
     Broke(Duration),
 }
 
@@ -45,20 +47,21 @@ pub(crate) enum Failure {
 struct Attempt {
     target: Target,
     not_before: Instant,
+    /// The delay before the next attempt.
     delay: Duration,
-    /// The number of refusals in a row.
+    /// The number of consecutive refusals.
     refusals: u8,
-    /// The number of RSTs without MPTCP option in a row, before the first refusal.
+    /// The number of RSTs without an MPTCP option that did not count as refusals.
     resets: u8,
 }
 
-/// The targets with failures. They are the peer's addresses, which are few, so they need no bound of their
-/// own.
+/// The targets with failures. Their number needs no limit of its own, because the numbers of paths and of the
+/// peer's addresses are limited.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Vec<Attempt>);
 
 impl Attempts {
-    /// Returns the time from which on a subflow may be opened; `None` if it was refused too often.
+    /// Returns the earliest time at which a subflow to `target` may be opened; `None` if it was refused too often.
     pub fn not_before(&self, target: Target) -> Option<Instant> {
         let attempt = self.0.iter().find(|a| a.target == target);
         let Some(attempt) = attempt else {
@@ -67,7 +70,7 @@ impl Attempts {
         (attempt.refusals < MAX_REFUSALS).then_some(attempt.not_before)
     }
 
-    /// Returns whether the last subflow tried there was refused.
+    /// Returns whether the last attempt at `target` was refused.
     pub fn is_refused(&self, target: Target) -> bool {
         let mut attempts = self.0.iter();
         attempts.any(|a| a.target == target && a.refusals > 0)
@@ -75,8 +78,8 @@ impl Attempts {
 
     /// Notes a failure.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
-        let lived = match failure {
-            Failure::Broke(lived) => lived,
+        let lifetime = match failure {
+            Failure::Broke(lifetime) => lifetime,
             Failure::Refused | Failure::Reset | Failure::Unanswered => Duration::ZERO,
         };
         let at = self.0.iter().position(|a| a.target == target);
@@ -105,19 +108,19 @@ impl Attempts {
             }
             Failure::Unanswered | Failure::Broke(_) => {
                 attempt.refusals = 0;
-                if lived >= MIN_GOOD_LIFETIME {
+                if lifetime >= MIN_GOOD_LIFETIME {
                     attempt.resets = 0;
                 }
                 MAX_DELAY
             }
         };
-        attempt.delay = match lived >= MIN_GOOD_LIFETIME && at.is_some() {
+        attempt.delay = match lifetime >= MIN_GOOD_LIFETIME && at.is_some() {
             true => MIN_DELAY,
             false => (attempt.delay * 2).clamp(MIN_DELAY, max_delay),
         };
-        // The first failure of a working path is most often a changed NAT binding: retry at once.
-        let at_once = at.is_none() && !lived.is_zero();
-        attempt.not_before = match at_once {
+        // The first failure of a subflow that had worked is mostly a changed NAT binding: retry at once.
+        let retry_at_once = at.is_none() && !lifetime.is_zero();
+        attempt.not_before = match retry_at_once {
             true => now,
             false => now + attempt.delay,
         };
@@ -184,9 +187,9 @@ mod tests {
         assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
     }
 
-    /// The rules that lead to the peer may be gone for 2 s.
+    /// The rules that divert packets to the peer may be missing for 2 s.
     #[test]
-    fn a_reset_of_somebody_else_is_a_refusal_after_a_while() {
+    fn a_reset_without_an_option_is_a_refusal_after_a_while() {
         let mut attempts = Attempts::default();
         let mut at = START;
         while !attempts.is_refused(target()) {
@@ -204,7 +207,7 @@ mod tests {
         assert!(attempts.is_refused(target()), "by the peer itself");
     }
 
-    /// A middlebox that sometimes lets a join through and resets the next is not tried ever faster.
+    /// A middlebox that forwards some joins and resets others must not make attempts more frequent.
     #[test]
     fn a_reset_does_not_shorten_a_long_delay() {
         let mut attempts = Attempts::default();

@@ -1,5 +1,4 @@
-//! Networks that drop SYNs for their content (MP_CAPABLE, or TCP Fast Open with its payload), or that strip
-//! MP_CAPABLE.
+//! Networks that drop SYNs because of MP_CAPABLE or of TCP Fast Open and its payload, or that strip MP_CAPABLE.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,29 +8,33 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The time for which such a network is first remembered: a path that was dark for a moment looks the same.
-/// It doubles each time the behaviour is seen again, up to [`MAX_BLACKHOLE_TIME`].
+/// The time for which such a network is remembered at first. It is short because a path that was down for a
+/// moment looks the same. It doubles each time the behaviour is seen again, up to [`MAX_BLACKHOLE_TIME`]. Both
+/// are guesses.
 const MIN_BLACKHOLE_TIME: Duration = Duration::from_secs(60);
-/// The longest time for which such a network is remembered.
+/// The maximum time for which such a network is remembered.
 const MAX_BLACKHOLE_TIME: Duration = Duration::from_secs(3600);
 
+/// An entry of the table.
 #[derive(Debug, Clone, Copy)]
 struct Blackhole {
+    /// The end of the time for which the network is remembered.
     until: Instant,
-    lasts: Duration,
+    /// The length of that time.
+    duration: Duration,
 }
 
-/// The paths on which only SYNs without the option get through, or answers come without it, by the peer's
-/// address and the local path (RFC 8684 section 3.7: a path that drops SYNs with unknown options, or strips
-/// the options; RFC 7413 section 4.1.3).
+/// A table of the paths, by the peer's address and the local path, on which only SYNs without a certain option
+/// arrive, or on which answers arrive without it (RFC 8684 section 3.7, RFC 7413 section 4.1.3).
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
-    known: BTreeMap<(IpAddr, PathId), Blackhole>,
+    entries: BTreeMap<(IpAddr, PathId), Blackhole>,
     max_len: usize,
 }
 
 impl Blackholes {
-    /// Creates a table of at most `max_len` paths; the entry that expires first gives way to a new one.
+    /// Creates a table of at most `max_len` paths. If the table is full, a new entry replaces the one that
+    /// expires first.
     pub fn new(max_len: usize) -> Self {
         Blackholes {
             max_len,
@@ -39,38 +42,39 @@ impl Blackholes {
         }
     }
 
-    /// Returns whether the path is still taken to behave this way.
+    /// Returns whether the path is in the table and its time is not over.
     pub fn contains(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
-        let known = self.known.get(&(peer, path));
-        known.is_some_and(|hole| now < hole.until)
+        let entry = self.entries.get(&(peer, path));
+        entry.is_some_and(|hole| now < hole.until)
     }
 
-    /// Notes that the path was seen to behave this way.
+    /// Notes that the behaviour was seen on the path.
     pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
         let key = (peer, path);
-        let known = self.known.get(&key);
-        let lasts = known.map_or(MIN_BLACKHOLE_TIME, |hole| {
-            (hole.lasts * 2).min(MAX_BLACKHOLE_TIME)
+        let known = self.entries.get(&key);
+        let duration = known.map_or(MIN_BLACKHOLE_TIME, |hole| {
+            (hole.duration * 2).min(MAX_BLACKHOLE_TIME)
         });
-        if known.is_none() && self.known.len() >= self.max_len {
-            let over = self.known.iter().min_by_key(|(_, hole)| hole.until);
-            let Some(over) = over.map(|(key, _)| *key) else {
+        if known.is_none() && self.entries.len() >= self.max_len {
+            let first = self.entries.iter().min_by_key(|(_, hole)| hole.until);
+            let Some(first) = first.map(|(key, _)| *key) else {
                 return;
             };
-            self.known.remove(&over);
+            self.entries.remove(&first);
         }
-        let until = now + lasts;
-        self.known.insert(key, Blackhole { until, lasts });
+        let until = now + duration;
+        self.entries.insert(key, Blackhole { until, duration });
     }
 
-    /// Forgets a path on which the option got through.
+    /// Removes a path on which the option arrived.
     pub fn clear(&mut self, peer: IpAddr, path: PathId) {
-        self.known.remove(&(peer, path));
+        self.entries.remove(&(peer, path));
     }
 
-    /// Forgets the observations on `path`, whose link leads to another network now.
+    /// Removes all entries of `path`, whose link leads to another network now.
     pub fn forget_path(&mut self, path: PathId) {
-        self.known.retain(|(_, on), _| *on != path);
+        self.entries
+            .retain(|(_, entry_path), _| *entry_path != path);
     }
 }
 
@@ -81,7 +85,7 @@ mod tests {
     const PEER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
 
     #[test]
-    fn one_lasts_longer_each_time_until_it_is_over() {
+    fn the_time_doubles_until_the_entry_is_cleared() {
         let mut holes = Blackholes::new(2);
         let path = PathId(0);
         let start = Instant::from_millis(1);
@@ -101,10 +105,10 @@ mod tests {
         for n in 0..3 {
             holes.note(Instant::from_millis(u64::from(n)), PEER, PathId(n));
         }
-        let kept: Vec<u8> = holes.known.keys().map(|(_, path)| path.0).collect();
+        let kept: Vec<u8> = holes.entries.keys().map(|(_, path)| path.0).collect();
         assert_eq!(kept, [1, 2]);
         let mut none = Blackholes::new(0);
         none.note(Instant::ZERO, PEER, PathId(0));
-        assert!(none.known.is_empty());
+        assert!(none.entries.is_empty());
     }
 }

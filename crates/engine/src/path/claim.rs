@@ -1,4 +1,4 @@
-//! The paths to peers that carry urgent data now, so that less urgent connections keep the queues there
+//! The paths to peers that carry urgent data at present. Less urgent connections keep the queues of these paths
 //! short.
 
 use core::net::IpAddr;
@@ -9,20 +9,23 @@ use braid_wire::Instant;
 
 use crate::{PathId, Urgency};
 
-/// The time after its last data for which an urgency still counts as present.
+/// The time for which an urgency counts as present after its last data was sent. A guess: longer than the pauses
+/// of interactive traffic such as calls, and than most round trips.
 const CLAIM_TIME: Duration = Duration::from_millis(300);
 
-/// The time at which data of each urgency last left, by the peer's address and the local path.
+/// The time at which data of each urgency was last sent, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
     max_len: usize,
-    /// The set of urgencies ever claimed, as bits: with a single one no connection gives way.
+    /// The set of urgencies ever used, as bits. With a single one no connection has to give way, so that nothing
+    /// is recorded.
     urgencies: u8,
 }
 
 impl Claims {
-    /// Creates a table for at most `max_len` paths to peers; urgency on others goes unnoticed.
+    /// Creates a table for at most `max_len` paths to peers. If the table is full of present claims, urgent data
+    /// on further paths is not recorded.
     pub fn new(max_len: usize) -> Self {
         Claims {
             max_len,
@@ -30,17 +33,17 @@ impl Claims {
         }
     }
 
-    /// Notes that data of `urgency` leaves.
+    /// Notes that data of `urgency` is sent now.
     pub fn note(&mut self, now: Instant, key: (IpAddr, PathId), urgency: Urgency) {
         self.urgencies |= 1 << urgency.index();
         if self.urgencies.is_power_of_two() {
             return;
         }
         if self.claims.len() >= self.max_len && !self.claims.contains_key(&key) {
-            let last =
+            let last_sent =
                 |claim: &[Option<Instant>; Urgency::COUNT]| claim.iter().flatten().max().copied();
             self.claims
-                .retain(|_, c| last(c).is_some_and(|at| at + CLAIM_TIME > now));
+                .retain(|_, c| last_sent(c).is_some_and(|at| at + CLAIM_TIME > now));
             if self.claims.len() >= self.max_len {
                 return;
             }
@@ -48,7 +51,7 @@ impl Claims {
         self.claims.entry(key).or_default()[urgency.index()] = Some(now);
     }
 
-    /// Returns the most urgent data that currently leaves for `key`.
+    /// Returns the highest urgency of the data that is currently sent on the path `key`.
     pub fn most_urgent(&self, now: Instant, key: (IpAddr, PathId)) -> Option<Urgency> {
         if self.claims.is_empty() {
             return None;
@@ -85,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_gives_way_to_what_is_new() {
+    fn expired_claims_are_replaced() {
         let mut claims = Claims::new(1);
         let other = (KEY.0, PathId(1));
         let at = Instant::from_millis;

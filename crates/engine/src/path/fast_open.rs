@@ -9,71 +9,71 @@ use braid_wire::tcp::FastOpenCookie;
 use super::blackholes::Blackholes;
 use crate::PathId;
 
-/// The grant of a server.
+/// The permission of a server to send payload in SYNs.
 #[derive(Debug, Clone)]
 pub(crate) struct Grant {
     /// The cookie, never empty.
     pub cookie: FastOpenCookie,
-    /// The MSS that the server announced then.
+    /// The MSS that the server announced with the cookie. It bounds the payload of a SYN (RFC 7413 section 4.1.3).
     pub mss: u16,
 }
 
-/// The cookies of servers (RFC 7413 section 4.1.3), by the server's address and the local path: a server
-/// sees another address of ours on each path.
+/// The cookies of servers by the server's address and the local path (RFC 7413 section 4.1.3). A cookie belongs
+/// to a client address, which is a different one on each path.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpens {
-    known: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
+    grants: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
     max_len: usize,
-    /// The paths on which SYNs with the option were not answered.
-    drop: Blackholes,
+    /// The paths on which the network drops SYNs with the option.
+    blackholes: Blackholes,
 }
 
 impl FastOpens {
-    /// Creates a table of at most `max_len` cookies; the oldest gives way to a new one.
+    /// Creates a table of at most `max_len` cookies. If the table is full, a new cookie replaces the oldest.
     pub fn new(max_len: usize) -> Self {
         FastOpens {
-            known: BTreeMap::new(),
+            grants: BTreeMap::new(),
             max_len,
-            drop: Blackholes::new(max_len),
+            blackholes: Blackholes::new(max_len),
         }
     }
 
-    /// Returns whether SYNs with the option are taken to arrive there.
+    /// Returns whether SYNs with the option may be sent: the network was not seen to drop them.
     pub fn pass(&self, now: Instant, (peer, path): (IpAddr, PathId)) -> bool {
-        !self.drop.contains(now, peer, path)
+        !self.blackholes.contains(now, peer, path)
     }
 
-    /// Returns the grant for SYNs there.
+    /// Returns the grant for SYNs to this peer on this path.
     pub fn grant(&self, link: (IpAddr, PathId)) -> Option<&Grant> {
-        self.known.get(&link).map(|(_, grant)| grant)
+        self.grants.get(&link).map(|(_, grant)| grant)
     }
 
-    /// Stores a cookie that the server granted, in place of its earlier one.
+    /// Stores a cookie that the server granted, and replaces an earlier one.
     // Conforms: 7413-4.1.3-2
     pub fn learn(&mut self, now: Instant, link: (IpAddr, PathId), grant: Grant) {
-        if !self.known.contains_key(&link) && self.known.len() >= self.max_len {
-            let oldest = self.known.iter().min_by_key(|(_, (at, _))| *at);
+        if !self.grants.contains_key(&link) && self.grants.len() >= self.max_len {
+            let oldest = self.grants.iter().min_by_key(|(_, (at, _))| *at);
             let Some(oldest) = oldest.map(|(link, _)| *link) else {
                 return;
             };
-            self.known.remove(&oldest);
+            self.grants.remove(&oldest);
         }
-        self.known.insert(link, (now, grant));
+        self.grants.insert(link, (now, grant));
     }
 
     /// Forgets a cookie that the server does not accept.
     pub fn forget(&mut self, link: (IpAddr, PathId)) {
-        self.known.remove(&link);
+        self.grants.remove(&link);
     }
 
     /// Notes that only a SYN without the option was answered.
     pub fn on_dropped(&mut self, now: Instant, (peer, path): (IpAddr, PathId)) {
-        self.drop.note(now, peer, path);
+        self.blackholes.note(now, peer, path);
     }
 
     /// Notes that a SYN with the option was answered.
     pub fn on_passed(&mut self, (peer, path): (IpAddr, PathId)) {
-        self.drop.clear(peer, path);
+        self.blackholes.clear(peer, path);
     }
 }
 
@@ -92,13 +92,13 @@ mod tests {
             mss: 1460,
         };
         for n in [0, 1, 0, 2] {
-            let now = Instant::from_millis(known.known.len() as u64);
+            let now = Instant::from_millis(known.grants.len() as u64);
             known.learn(now, (SERVER, PathId(n)), grant());
         }
-        let kept: Vec<u8> = known.known.keys().map(|(_, path)| path.0).collect();
+        let kept: Vec<u8> = known.grants.keys().map(|(_, path)| path.0).collect();
         assert_eq!(kept, [0, 2]);
         let mut none = FastOpens::new(0);
         none.learn(Instant::ZERO, (SERVER, PathId(0)), grant());
-        assert!(none.known.is_empty());
+        assert!(none.grants.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! The path manager of a connection: the peer's addresses that can be reached from here, the failed
-//! attempts, and the next attempt and its time. The strategy decides which paths are wanted.
+//! The path manager of a connection: the addresses of the peer that can be reached from here, the failed attempts,
+//! and the next attempt with its time. The strategy decides which paths get a subflow.
 
 mod attempts;
 mod blackholes;
@@ -26,7 +26,8 @@ pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// The most paths shown to a strategy; paths of higher number are not used.
+/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. A guess: more than a
+/// host has links.
 const MAX_PATHS: usize = 32;
 
 /// A local path and its state.
@@ -34,12 +35,12 @@ const MAX_PATHS: usize = 32;
 pub(crate) struct Path {
     pub config: PathConfig,
     pub up: bool,
-    /// The addresses at which peers reach it, IPv4 and IPv6, if they are to be announced.
+    /// The addresses, IPv4 and IPv6, at which peers can reach the path, if they are to be announced.
     pub announced: [Option<SocketAddr>; 2],
 }
 
 impl Path {
-    /// Creates a path that is up and not announced.
+    /// Creates a path that is up and whose addresses are not announced.
     pub fn new(config: PathConfig) -> Self {
         Path {
             config,
@@ -49,21 +50,23 @@ impl Path {
     }
 }
 
-/// The situation in which the path manager plans.
+/// The state of the connection and the stack that the path manager's decisions depend on.
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
     pub records: &'a Records,
+    /// The paths on which the network drops SYNs with MP_CAPABLE.
     pub blackholes: &'a Blackholes,
+    /// The paths on which the network strips MP_CAPABLE.
     pub stripped: &'a Blackholes,
-    /// The targets of the subflows, including those being opened.
+    /// The targets of the subflows, including subflows that are being opened.
     pub in_use: ArrayVec<Target, MAX_PATHS>,
-    /// The opener's third ACK, while it is not known to have arrived.
+    /// The opener's third ACK as long as it may not have arrived.
     pub third_ack: Option<ThirdAck>,
-    /// The strategy's view, without its paths.
+    /// The view for the strategy, without the paths.
     pub view: OpenView<'static>,
 }
 
-/// The opener's third ACK under way. The peer refuses joins that arrive before it.
+/// The opener's third ACK on its way to the peer. The peer refuses joins that arrive before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThirdAck {
     pub sent_at: Instant,
@@ -71,10 +74,12 @@ pub(crate) struct ThirdAck {
 }
 
 impl ThirdAck {
-    /// Returns the time at which a join may leave on `path` so that it arrives second, with an eighth of
-    /// the round trip to spare. An unknown path is assumed to be as long.
-    fn lead(&self, path: &PathView) -> Instant {
+    /// Returns the earliest time at which a join sent on `path` arrives after the third ACK. A margin of an
+    /// eighth of the third ACK's round trip, a guess, covers jitter. A path without a record counts as equally
+    /// long.
+    fn earliest_join(&self, path: &PathView) -> Instant {
         let rtt = path.record.map_or(self.rtt, |record| record.base_rtt);
+        // One way takes half of a round trip: rtt / 2 + rtt / 8 for the third ACK, less the join's own way.
         self.sent_at + (self.rtt + self.rtt / 4).saturating_sub(rtt) / 2
     }
 }
@@ -83,21 +88,21 @@ impl ThirdAck {
 #[derive(Debug)]
 pub(crate) struct PathManager {
     remotes: Remotes,
-    /// Our end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
+    /// The local address of the initial subflow, whose id is 0 (RFC 8684 section 3.2).
     initial_local: Option<SocketAddr>,
-    /// The source address of the initial subflow, if one was chosen.
+    /// The source address of the initial subflow, if the caller chose one.
     source: Option<SocketAddr>,
-    /// The path of the initial subflow, if one was named.
+    /// The path of the initial subflow, if the caller named one.
     requested: Option<PathId>,
-    /// Set if the first SYN must leave on the named path.
+    /// True if the first SYN must be sent on the requested path.
     pins_requested: bool,
     protocol: Protocol,
     attempts: Attempts,
-    /// The paths on which a SYN with MP_CAPABLE left.
+    /// The paths on which a SYN with MP_CAPABLE was sent.
     offered: ArrayVec<PathId, MAX_PATHS>,
     /// The paths on which a join was refused that may have arrived before the third ACK.
-    early: ArrayVec<PathId, MAX_PATHS>,
-    /// The next target, and the time at which it is tried.
+    refused_early: ArrayVec<PathId, MAX_PATHS>,
+    /// The target of the planned attempt and its time.
     next: Option<(Target, Instant)>,
 }
 
@@ -113,7 +118,7 @@ impl PathManager {
             protocol: Protocol::Mptcp,
             attempts: Attempts::default(),
             offered: ArrayVec::new(),
-            early: ArrayVec::new(),
+            refused_early: ArrayVec::new(),
             next: None,
         }
     }
@@ -130,7 +135,7 @@ impl PathManager {
         }
     }
 
-    /// Returns the peer's address as the connection was opened.
+    /// Returns the peer's address that the connection was opened with.
     pub fn remote(&self) -> SocketAddr {
         self.remotes.initial()
     }
@@ -140,13 +145,13 @@ impl PathManager {
         self.initial_local = Some(local);
     }
 
-    /// Returns our end of the initial subflow.
+    /// Returns the local address of the initial subflow.
     pub fn initial_local(&self) -> Option<SocketAddr> {
         self.initial_local
     }
 
-    /// Returns the id of an address of ours: 0 for the initial subflow's, the others are numbered by path
-    /// and family (RFC 8684 section 3.2).
+    /// Returns the id of a local address: 0 for the address of the initial subflow; the others are numbered by
+    /// path and family (RFC 8684 section 3.2).
     // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.4.1-8
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
         match self.initial_local.is_some_and(|local| local.ip() == addr) {
@@ -158,13 +163,13 @@ impl PathManager {
         }
     }
 
-    /// Returns both ends of the subflow on `path` that opens the connection; our own port is 0 if any will
-    /// do.
+    /// Returns the local and the remote address of the initial subflow on `path`. The local port is 0 if the
+    /// stack is to choose it.
     pub fn ends(&self, path: &PathConfig) -> Result<(SocketAddr, SocketAddr), ApiError> {
-        let (own, remote) = path
+        let (local_ip, remote) = path
             .towards(self.remotes.known())
             .ok_or(ApiError::NoUsablePath)?;
-        let local = self.source.unwrap_or(SocketAddr::new(own, 0));
+        let local = self.source.unwrap_or(SocketAddr::new(local_ip, 0));
         match local.is_ipv4() == remote.is_ipv4() {
             true => Ok((local, remote)),
             false => Err(ApiError::NoUsablePath),
@@ -178,36 +183,37 @@ impl PathManager {
 
     /// Returns whether a subflow to `to` may be opened on `path`, now or later.
     fn may_try(&self, (id, path): (PathId, &Path), to: SocketAddr) -> bool {
-        let possible = path.up && path.config.towards([to]).is_some();
-        possible && self.attempts.not_before((id, to)).is_some()
+        let is_reachable = path.up && path.config.towards([to]).is_some();
+        is_reachable && self.attempts.not_before((id, to)).is_some()
     }
 
-    /// Returns whether a subflow is missing that can be opened: on a path that has none, or to an address
-    /// that the peer announced. Cheaper than to collect the whole situation.
+    /// Returns whether a further subflow can be opened: on a path without a subflow, or to an announced address
+    /// without a subflow. This is cheaper than collecting a [`Situation`] for [`plan`](Self::plan).
     pub fn is_subflow_missing(
         &self,
         paths: &[Path],
         in_use: impl Iterator<Item = Target> + Clone,
     ) -> bool {
         let paths = (0..).map(PathId).zip(paths);
-        let mut free = paths
+        let mut free_paths = paths
             .clone()
-            .filter(|(id, _)| in_use.clone().all(|(at, _)| at != *id));
+            .filter(|(id, _)| in_use.clone().all(|(used, _)| used != *id));
         let mut announced = self.remotes.announced();
-        free.any(|path| self.remotes.joinable().any(|to| self.may_try(path, to)))
+        free_paths.any(|path| self.remotes.joinable().any(|to| self.may_try(path, to)))
             || announced.any(|remote| {
                 in_use.clone().all(|(_, to)| to != remote)
                     && paths.clone().any(|path| self.may_try(path, remote))
             })
     }
 
-    /// Returns whether the initial subflow must stay on the path it was opened on.
+    /// Returns whether the first SYN may not be retried on another path: the caller chose the source address, or
+    /// a path for a regular TCP connection, which cannot add paths.
     fn is_pinned(&self) -> bool {
         self.source.is_some() || (self.requested.is_some() && self.protocol == Protocol::Tcp)
     }
 
-    /// Returns the path and protocol with which the connection opens; `unanswered` is the path that was
-    /// tried in vain. `None` if there is no path, or no other one.
+    /// Returns the path and protocol with which the connection opens; `unanswered` is the path on which a SYN
+    /// got no answer. Returns `None` if there is no path, or no other one.
     pub fn open(
         &self,
         strategy: &mut dyn Strategy,
@@ -225,10 +231,11 @@ impl PathManager {
         if unanswered.is_some() && self.is_pinned() {
             return None;
         }
-        let mut paths = self.show(situation);
-        let plain = |path: &PathView| self.is_plain(path.id, situation);
-        if !paths.iter().all(plain) {
-            paths.retain(|path| !plain(path));
+        let mut paths = self.usable_paths(situation);
+        // If any path can open an MPTCP connection, the others are left out.
+        let is_tcp_only = |path: &PathView| self.is_tcp_only(path.id, situation);
+        if !paths.iter().all(is_tcp_only) {
+            paths.retain(|path| !is_tcp_only(path));
         }
         let view = OpenView {
             paths: &paths,
@@ -245,37 +252,38 @@ impl PathManager {
         (unanswered != Some(opening.path)).then_some(opening)
     }
 
-    /// Returns whether connections that opened there lately are regular TCP, because the network drops SYNs
-    /// with MP_CAPABLE or strips the option.
-    fn is_plain(&self, path: PathId, situation: &Situation<'_>) -> bool {
+    /// Returns whether a connection opened on `path` would become regular TCP, because the network was seen to
+    /// drop SYNs with MP_CAPABLE or to strip the option.
+    fn is_tcp_only(&self, path: PathId, situation: &Situation<'_>) -> bool {
         let (now, paths) = (situation.view.now, situation.paths);
         let config = paths.get(usize::from(path.0)).map(|path| path.config);
         let peer = config.and_then(|config| config.towards(self.remotes.known()));
         peer.is_some_and(|(_, peer)| {
-            let holds = |found: &Blackholes| found.contains(now, peer.ip(), path);
-            holds(situation.blackholes) || holds(situation.stripped)
+            let is_in = |table: &Blackholes| table.contains(now, peer.ip(), path);
+            is_in(situation.blackholes) || is_in(situation.stripped)
         })
     }
 
-    /// Returns the time for which the SYN on `path` may go unanswered before another one leaves beside it.
+    /// Returns the time for which the SYN on `path` may remain unanswered before another SYN is sent in parallel
+    /// (as in Happy Eyeballs, RFC 8305); `None` if no other one is sent.
     pub fn attempt_delay(
         &self,
         strategy: &dyn Strategy,
         path: PathId,
         situation: &Situation<'_>,
     ) -> Option<Duration> {
-        let paths = self.show(situation);
+        let paths = self.usable_paths(situation);
         let view = OpenView {
             paths: &paths,
             ..situation.view
         };
-        let shown = paths.iter().find(|p| p.id == path)?;
-        let attempt_delay = strategy.attempt_delay(&view, shown);
+        let path_view = paths.iter().find(|p| p.id == path)?;
+        let attempt_delay = strategy.attempt_delay(&view, path_view);
         attempt_delay.filter(|_| !self.is_pinned())
     }
 
-    /// Returns the usable paths as a strategy sees them.
-    fn show(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
+    /// Returns the usable paths in the form that strategies use.
+    fn usable_paths(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
         let paths = (0..).map(PathId).zip(situation.paths);
         paths
             .filter(|(_, path)| self.reaches(path))
@@ -292,31 +300,31 @@ impl PathManager {
             .collect()
     }
 
-    /// Plans the next attempt. A connection without a subflow gets one whatever the strategy says:
-    /// otherwise it would hang.
+    /// Plans the next attempt. A connection without a subflow gets one even if the strategy wants none;
+    /// otherwise the connection would hang.
     pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: &Situation<'_>) {
-        let paths = self.show(situation);
+        let paths = self.usable_paths(situation);
         let at_once = situation.in_use.is_empty().then_some(situation.view.now);
         let view = OpenView {
             paths: &paths,
             ..situation.view
         };
-        let wanted = self
+        let candidates = self
             .missing(&paths, situation)
             .filter_map(|(path, remote)| {
                 let wanted = at_once.or_else(|| strategy.join(&view, path))?;
-                let lead = situation.third_ack.map(|ack| ack.lead(path));
+                let earliest = situation.third_ack.map(|ack| ack.earliest_join(path));
                 let target = (path.id, remote);
                 let at = wanted.max(self.not_before(target)?);
-                Some((target, at.max(lead.unwrap_or(at))))
+                Some((target, at.max(earliest.unwrap_or(at))))
             });
-        self.next = wanted.min_by_key(|(_, at)| *at);
+        self.next = candidates.min_by_key(|(_, at)| *at);
     }
 
-    /// Returns whether a connection without a subflow cannot get any: every target that it can reach
-    /// refused the last subflow, as a server does that has lost the connection.
+    /// Returns whether a connection without a subflow cannot get one: all targets that it can reach refused the
+    /// last attempt. A server that has lost the connection, for instance by a restart, does so.
     pub fn is_refused(&self, situation: &Situation<'_>) -> bool {
-        let paths = self.show(situation);
+        let paths = self.usable_paths(situation);
         let targets = paths.iter().flat_map(|path| {
             let local = &situation.paths[usize::from(path.id.0)];
             let remotes = self.remotes.joinable();
@@ -324,43 +332,45 @@ impl PathManager {
             remotes.map(|to| (path.id, to))
         });
         let mut targets = targets.peekable();
-        let none_in_use = situation.in_use.is_empty() && targets.peek().is_some();
-        none_in_use && targets.all(|target| self.attempts.is_refused(target))
+        let has_only_targets = situation.in_use.is_empty() && targets.peek().is_some();
+        has_only_targets && targets.all(|target| self.attempts.is_refused(target))
     }
 
-    /// Returns the time from which on a join may be tried; `None` if the target was refused too often.
+    /// Returns the earliest time of a join to `target`; `None` if the target refused too often.
     fn not_before(&self, target: Target) -> Option<Instant> {
         let at = self.attempts.not_before(target)?;
         Some(at.max(self.remotes.not_before(target.1)))
     }
 
-    /// Returns the possible further subflows: one on each path that has none, to the address that failed
-    /// least; and one to each announced address that has none, from the path that has the fewest.
+    /// Returns the possible further subflows. Each path without a subflow can get one, to the address that may
+    /// be tried first. Each announced address without a subflow can get one, from the path with the fewest
+    /// subflows.
     fn missing<'a>(
         &'a self,
         paths: &'a [PathView],
         situation: &'a Situation<'_>,
     ) -> impl Iterator<Item = (&'a PathView, SocketAddr)> {
-        let waits = |id| situation.third_ack.is_some() && self.early.contains(&id);
-        let may = move |path: &PathView, to: &SocketAddr| {
+        let awaits_third_ack =
+            |id| situation.third_ack.is_some() && self.refused_early.contains(&id);
+        let may_join = move |path: &PathView, to: &SocketAddr| {
             let local = &situation.paths[usize::from(path.id.0)];
-            !waits(path.id) && self.may_try((path.id, local), *to)
+            !awaits_third_ack(path.id) && self.may_try((path.id, local), *to)
         };
-        let free = paths.iter().filter(|path| !path.in_use);
-        let for_paths = free.filter_map(move |path| {
-            let remotes = self.remotes.joinable().filter(|to| may(path, to));
+        let free_paths = paths.iter().filter(|path| !path.in_use);
+        let for_paths = free_paths.filter_map(move |path| {
+            let remotes = self.remotes.joinable().filter(|to| may_join(path, to));
             let best = remotes.min_by_key(|to| self.not_before((path.id, *to)));
             best.map(|to| (path, to))
         });
-        let used = |to| situation.in_use.iter().any(|(_, used)| *used == to);
-        let announced = self.remotes.announced().filter(move |to| !used(*to));
+        let is_used = |to| situation.in_use.iter().any(|(_, used)| *used == to);
+        let announced = self.remotes.announced().filter(move |to| !is_used(*to));
         let for_addresses = announced.filter_map(move |to| {
-            let subflows = |path: &&PathView| {
-                let on = situation.in_use.iter().filter(|(id, _)| *id == path.id);
-                on.count()
+            let subflow_count = |path: &&PathView| {
+                let on_path = situation.in_use.iter().filter(|(id, _)| *id == path.id);
+                on_path.count()
             };
-            let from = paths.iter().filter(|path| may(path, &to));
-            from.min_by_key(subflows).map(|path| (path, to))
+            let candidates = paths.iter().filter(|path| may_join(path, &to));
+            candidates.min_by_key(subflow_count).map(|path| (path, to))
         });
         for_paths.chain(for_addresses)
     }
@@ -375,38 +385,38 @@ impl PathManager {
         self.next.map(|(_, at)| at)
     }
 
-    /// Returns the subflow to open now, if any; [`Self::plan`] plans the next one.
+    /// Returns the target to which a subflow is to be opened now, if any; [`Self::plan`] plans the next one.
     pub fn take_due(&mut self, now: Instant) -> Option<Target> {
         let (target, _) = self.next.take_if(|(_, at)| *at <= now)?;
         Some(target)
     }
 
-    /// Notes that a wanted subflow ended. If the peer has withdrawn its address since, no attempt there
-    /// follows, and the failure is not recorded.
+    /// Notes that a wanted subflow ended. If the peer has withdrawn the address of the subflow, no further attempt
+    /// follows and the failure is not recorded.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         if self.remotes.has(target.1) {
             self.attempts.on_failure(now, target, failure);
         }
     }
 
-    /// Notes that a SYN with MP_CAPABLE leaves on `path`.
+    /// Notes that a SYN with MP_CAPABLE is sent on `path`.
     pub fn on_offer(&mut self, path: PathId) {
         if !self.was_offered(path) && !self.offered.is_full() {
             self.offered.push(path);
         }
     }
 
-    /// Returns whether a SYN with MP_CAPABLE left on `path`. Only then does an answer to another kind of
-    /// SYN say anything about the network.
+    /// Returns whether a SYN with MP_CAPABLE was sent on `path`. Only if it was can an answer to a SYN without the
+    /// option show that the network drops the option.
     pub fn was_offered(&self, path: PathId) -> bool {
         self.offered.contains(&path)
     }
 
-    /// Notes that a join on `path` was refused before the peer was known to have the third ACK. It is tried
-    /// again once that is known.
+    /// Notes that a join on `path` was refused while the third ACK may not have arrived. The join is tried again
+    /// once the third ACK has arrived.
     pub fn on_early_refusal(&mut self, path: PathId) {
-        if !self.early.contains(&path) && !self.early.is_full() {
-            self.early.push(path);
+        if !self.refused_early.contains(&path) && !self.refused_early.is_full() {
+            self.refused_early.push(path);
         }
     }
 
@@ -415,20 +425,21 @@ impl PathManager {
         self.attempts.forget_path(path);
     }
 
-    /// Notes that the peer accepts no further subflows at the address the connection was opened with.
+    /// Notes that the peer accepts no further subflows at the address that the connection was opened with.
     pub fn deny_initial(&mut self) {
         self.remotes.deny_initial();
     }
 
     /// Handles an address that the peer announces (RFC 8684 section 3.4.1).
     pub fn on_announced(&mut self, now: Instant, id: u8, addr: SocketAddr) {
-        if let Some(before) = self.remotes.learn(now, id, addr) {
-            self.attempts.forget_remote(before);
+        if let Some(replaced) = self.remotes.learn(now, id, addr) {
+            self.attempts.forget_remote(replaced);
         }
     }
 
-    /// Handles the withdrawal of the peer's address number `id` (RFC 8684 section 3.4.2), and returns the
-    /// address if it is known. Failures at the address the connection was opened with stay recorded.
+    /// Handles the withdrawal of the peer's address with the given id (RFC 8684 section 3.4.2). Returns the
+    /// address if it is known. Failures at the address that the connection was opened with remain recorded,
+    /// because that address may be announced again.
     pub fn on_withdrawn(&mut self, id: u8) -> Option<SocketAddr> {
         let addr = self.remotes.forget(id)?;
         if !self.remotes.has(addr) {
@@ -442,9 +453,10 @@ impl PathManager {
 mod tests {
     use super::*;
 
-    /// A target that can never be joined is not tried again and again.
+    /// An announced IPv6 address cannot be reached over an IPv4 path; an IPv4 address can, until it refused
+    /// eight times.
     #[test]
-    fn nothing_lacks_that_cannot_be_opened() {
+    fn no_subflow_is_missing_that_cannot_be_opened() {
         let now = Instant::from_millis(1_000);
         let initial = SocketAddr::from(([192, 0, 2, 1], 80));
         let mut manager = PathManager::accepted(initial);
@@ -467,7 +479,7 @@ mod tests {
         assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
     }
 
-    /// A join that was under way when its address was withdrawn leaves nothing behind.
+    /// The failure of a join whose address was withdrawn meanwhile is not recorded.
     #[test]
     fn nothing_is_remembered_of_an_address_that_is_gone() {
         let (now, path) = (Instant::from_millis(1_000), PathId(0));

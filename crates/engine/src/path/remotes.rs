@@ -5,11 +5,13 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The most addresses that a peer may announce; further ones are echoed and forgotten.
+/// The maximum number of addresses that a peer may announce; further announcements are echoed and ignored. A
+/// guess: as many as a host has links and address families.
 const MAX_ANNOUNCED: usize = 8;
-/// The interval between joins to announced addresses, after [`MAX_ANNOUNCED`] at once: a peer that keeps
-/// announcing and withdrawing must not make this end send SYNs at will.
+/// The interval between joins to announced addresses after the first [`MAX_ANNOUNCED`], a guess. Without it, a
+/// peer that keeps announcing and withdrawing addresses could make this end flood third parties with SYNs.
 const ANNOUNCED_JOIN_INTERVAL: Duration = Duration::from_secs(10);
+/// The time by which joins may run ahead of this interval: it allows [`MAX_ANNOUNCED`] joins at once.
 const ANNOUNCED_JOIN_BURST: Duration =
     ANNOUNCED_JOIN_INTERVAL.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 
@@ -19,39 +21,39 @@ struct Announced {
     id: u8,
     addr: SocketAddr,
     /// The time before which the address is not joined.
-    from: Instant,
+    not_before: Instant,
 }
 
-/// Returns whether an announced address may belong to a single remote host. The peer names the hosts that
-/// are sent SYNs, so addresses of this machine, of its link, or of many hosts are refused. Only a peer
-/// behind loopback may have further loopback addresses.
+/// Returns whether an announced address may be the address of a single remote host. The peer chooses the hosts
+/// to which this end sends SYNs, so addresses of this machine, of the local link, or of many hosts are refused.
+/// Only a peer with a loopback address may announce further loopback addresses.
 fn can_be_joined(addr: SocketAddr, initial: SocketAddr) -> bool {
-    let host = match addr.ip() {
+    let is_host = match addr.ip() {
         ip if ip.is_loopback() => initial.ip().is_loopback(),
         // "This network", multicast, reserved and broadcast.
         IpAddr::V4(ip) => !ip.is_link_local() && !matches!(ip.octets()[0], 0 | 224..),
-        // This includes unspecified, IPv4-mapped and IPv4-compatible addresses.
+        // `to_ipv4` covers the unspecified address, and IPv4-mapped and IPv4-compatible addresses.
         IpAddr::V6(ip) => {
             !ip.is_unicast_link_local() && !ip.is_multicast() && ip.to_ipv4().is_none()
         }
     };
-    host && addr.port() != 0
+    is_host && addr.port() != 0
 }
 
-/// The peer's addresses: those the connection was opened with, and those the peer announced.
+/// The peer's addresses: those that the connection was opened with, and those that the peer announced.
 #[derive(Debug)]
 pub(crate) struct Remotes {
     initial: SocketAddr,
     /// The peer's address of the other family.
     alt: Option<SocketAddr>,
-    /// Set by the C flag: further subflows go only to announced addresses (RFC 8684 section 3.1). The
-    /// address of the other family is denied as well: either may be the one the connection came to.
-    denied: bool,
-    /// Set if the initial address was withdrawn.
-    gone: bool,
+    /// True if the peer set the C flag: further subflows go only to announced addresses (RFC 8684 section 3.1).
+    /// This applies to the addresses of both families, because the connection may have been opened to either.
+    initial_denied: bool,
+    /// True if the peer has withdrawn the initial address.
+    initial_withdrawn: bool,
     announced: Vec<Announced>,
-    /// The time at which the last announced address might be joined if none were joined at once.
-    paced: Instant,
+    /// The earliest time of the next join to an announced address if all such joins kept the interval.
+    next_paced_join: Instant,
 }
 
 impl Remotes {
@@ -59,10 +61,10 @@ impl Remotes {
         Remotes {
             initial,
             alt,
-            denied: false,
-            gone: false,
+            initial_denied: false,
+            initial_withdrawn: false,
             announced: Vec::new(),
-            paced: Instant::ZERO,
+            next_paced_join: Instant::ZERO,
         }
     }
 
@@ -78,19 +80,20 @@ impl Remotes {
 
     /// Restricts further subflows to announced addresses.
     pub fn deny_initial(&mut self) {
-        self.denied = true;
+        self.initial_denied = true;
     }
 
-    /// Returns the addresses for further subflows, the most reliable first.
+    /// Returns the addresses for further subflows. The addresses that the connection was opened with come first,
+    /// since they are the most reliable.
     // Conforms: 8684-3.1-6, 8684-3.9.1-1
     pub fn joinable(&self) -> impl Iterator<Item = SocketAddr> {
-        let gone = self.gone.then_some(self.initial);
-        let known = self.known().filter(move |addr| Some(*addr) != gone);
-        let known = (!self.denied).then_some(known);
+        let withdrawn = self.initial_withdrawn.then_some(self.initial);
+        let known = self.known().filter(move |addr| Some(*addr) != withdrawn);
+        let known = (!self.initial_denied).then_some(known);
         known.into_iter().flatten().chain(self.announced())
     }
 
-    /// Returns the addresses that the peer announced beside the known ones.
+    /// Returns the addresses that the peer announced in addition to the [known](Self::known) ones.
     pub fn announced(&self) -> impl Iterator<Item = SocketAddr> {
         self.announced.iter().map(|announced| announced.addr)
     }
@@ -103,17 +106,17 @@ impl Remotes {
     /// Returns the time before which `addr` may not be joined.
     pub fn not_before(&self, addr: SocketAddr) -> Instant {
         let announced = self.announced.iter().find(|a| a.addr == addr);
-        announced.map_or(Instant::ZERO, |a| a.from)
+        announced.map_or(Instant::ZERO, |a| a.not_before)
     }
 
-    /// Handles the announcement of `addr` as the peer's address number `id`. An id that stands for another
-    /// address keeps it until that is withdrawn, but its port may change; the initial address may be joined
-    /// from now on. Addresses that cannot be joined are ignored. Returns the address that is replaced, if
-    /// any.
+    /// Handles the announcement of `addr` with the given id. If the id belongs to another address, the
+    /// announcement is ignored until that address is withdrawn; only the port may change. A withdrawn initial
+    /// address may be joined again once it is announced. Addresses that cannot be joined are ignored. Returns
+    /// the address that is replaced, if any.
     // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9, 8684-3.4.1-13
     pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) -> Option<SocketAddr> {
-        if addr == self.initial && !self.denied {
-            self.gone = false;
+        if addr == self.initial && !self.initial_denied {
+            self.initial_withdrawn = false;
             return None;
         }
         let mut joinable = self.joinable();
@@ -121,25 +124,32 @@ impl Remotes {
             return None;
         }
         drop(joinable);
-        let same = |a: &Announced| a.id == id && a.addr.ip() == addr.ip();
-        let before = self.announced.iter().position(same);
-        let before = before.map(|at| self.announced.remove(at).addr);
-        let taken = self.announced.iter().any(|a| a.id == id);
-        if taken || self.announced.len() >= MAX_ANNOUNCED {
-            return before;
+        let is_same_host = |a: &Announced| a.id == id && a.addr.ip() == addr.ip();
+        let replaced = self.announced.iter().position(is_same_host);
+        let replaced = replaced.map(|at| self.announced.remove(at).addr);
+        let is_id_taken = self.announced.iter().any(|a| a.id == id);
+        if is_id_taken || self.announced.len() >= MAX_ANNOUNCED {
+            return replaced;
         }
-        let paced = self.paced.max(now);
-        let from = (paced - ANNOUNCED_JOIN_BURST).max(now);
-        self.announced.push(Announced { id, addr, from });
-        self.paced = (paced + ANNOUNCED_JOIN_INTERVAL).min(now + ANNOUNCED_JOIN_BURST * 2);
-        before
+        let paced_join = self.next_paced_join.max(now);
+        let not_before = (paced_join - ANNOUNCED_JOIN_BURST).max(now);
+        self.announced.push(Announced {
+            id,
+            addr,
+            not_before,
+        });
+        // The limit keeps the wait bounded (70 s), however many addresses the peer has announced and withdrawn.
+        self.next_paced_join =
+            (paced_join + ANNOUNCED_JOIN_INTERVAL).min(now + ANNOUNCED_JOIN_BURST * 2);
+        replaced
     }
 
-    /// Handles the withdrawal of the peer's address number `id`, and returns the address if it is known.
+    /// Handles the withdrawal of the peer's address with the given id. Returns the address if it is known.
     // Conforms: 8684-3.2-5, 8684-3.4.2-3, 8684-3.4.2-7
     pub fn forget(&mut self, id: u8) -> Option<SocketAddr> {
+        // Id 0 is the initial address (RFC 8684 section 3.2).
         if id == 0 {
-            self.gone = true;
+            self.initial_withdrawn = true;
             self.announced.retain(|a| a.addr != self.initial);
             return Some(self.initial);
         }
@@ -178,7 +188,7 @@ mod tests {
         assert!(remotes.joinable().eq([addr(3)]));
     }
 
-    /// With two families the connection may have come to either.
+    /// With addresses of two families, the connection may have been opened to either.
     // Conforms: 8684-3.1-6
     #[test]
     fn what_is_denied_is_denied_in_both_families() {
@@ -192,7 +202,7 @@ mod tests {
         assert_eq!(remotes.joinable().count(), 0);
     }
 
-    /// The address of the other family stays when the initial one is withdrawn.
+    /// The address of the other family remains when the initial address is withdrawn.
     #[test]
     fn a_withdrawn_initial_address_comes_back_when_it_is_announced() {
         let mut remotes = Remotes::new(addr(1), Some(addr(2)));

@@ -1,6 +1,5 @@
-//! Measurements of arriving payload, which describe the direction from the peer: the round trip including
-//! the peer's queue, the rate, and the losses. The data that this end sends describes only the other
-//! direction.
+//! Measurements of arriving payload. They describe the direction from the peer: the round trip with the queue of
+//! that direction, the rate, and the losses. Acknowledgements of sent data describe only the other direction.
 
 use core::time::Duration;
 
@@ -8,8 +7,8 @@ use braid_wire::Instant;
 
 use super::send::Echo;
 
-/// The span of the measurements, which cover the last one to two spans: longer than a round trip of most
-/// links, and short enough to follow a link that changes.
+/// The length of a measurement span. Results are of the last one or two spans. A guess: longer than the round trip
+/// of most links, and short enough to follow the changes of a link.
 const MEASURE_SPAN: Duration = Duration::from_millis(500);
 
 /// Statistics of the payload that arrived on a subflow.
@@ -17,23 +16,24 @@ const MEASURE_SPAN: Duration = Duration::from_millis(500);
 pub(crate) struct ArrivalStats {
     /// The TSecr of the newest segment with payload.
     echoed: u32,
-    /// The lowest round trips of this span and of the one before; zero if there is none.
+    /// The lowest round trips of the current span and the previous one; zero if there is none.
     rtts: [Duration; 2],
-    began: Instant,
-    /// The bytes received in this span.
+    span_start: Instant,
+    /// The bytes received in the current span.
     bytes: u64,
-    /// The rate of the span before, in bytes/s.
+    /// The rate of the previous span in bytes/s.
     rate: u64,
     /// The bytes received so far, each counted once.
     pub received: u64,
-    /// The part of `received` that arrived after later bytes: these bytes were lost and sent again, or
-    /// overtaken.
+    /// The part of `received` that arrived after bytes with higher offsets: these bytes were retransmitted after a
+    /// loss, or reordered by the network.
     pub late: u64,
 }
 
 impl ArrivalStats {
-    /// Processes a segment with payload that echoes a timestamp of ours. The first echo of a timestamp left
-    /// when the peer had received it, so its age is a round trip; later ones may have waited at the peer.
+    /// Processes a segment with payload that echoes a timestamp of ours. The peer sent the first echo of a
+    /// timestamp soon after it received the timestamp, so the age of the echo is a round trip. Further echoes of
+    /// the same timestamp may be much later and do not count.
     pub fn on_echo(&mut self, now: Instant, echo: Echo) {
         self.roll(now);
         if echo.value == self.echoed {
@@ -46,7 +46,7 @@ impl ArrivalStats {
         }
     }
 
-    /// Processes `len` new bytes of payload; `late` is set if later bytes are here already.
+    /// Processes `len` new bytes of payload; `late` is set if bytes with higher offsets arrived before.
     pub fn on_payload(&mut self, now: Instant, len: u64, late: bool) {
         self.roll(now);
         self.bytes += len;
@@ -56,25 +56,26 @@ impl ArrivalStats {
         }
     }
 
+    /// Starts a new span if the current one is over.
     fn roll(&mut self, now: Instant) {
-        let span = now.saturating_since(self.began);
+        let span = now.saturating_since(self.span_start);
         if span < MEASURE_SPAN {
             return;
         }
         self.rate = (self.bytes as f64 / span.as_secs_f64()) as u64;
         self.rtts = [Duration::ZERO, self.rtts[0]];
-        (self.bytes, self.began) = (0, now);
+        (self.bytes, self.span_start) = (0, now);
     }
 
-    /// Returns the lowest recent round trip; zero if none is known.
+    /// Returns the lowest round trip of the last two spans; zero if there is none.
     pub fn rtt(&self) -> Duration {
         match self.rtts {
-            [now, before] if now.is_zero() || before.is_zero() => now.max(before),
-            [now, before] => now.min(before),
+            [current, previous] if current.is_zero() || previous.is_zero() => current.max(previous),
+            [current, previous] => current.min(previous),
         }
     }
 
-    /// Returns the recent rate in bytes/s.
+    /// Returns the rate of the last complete span in bytes/s.
     pub fn rate(&self) -> u64 {
         self.rate
     }
@@ -97,9 +98,9 @@ mod tests {
             arriving.rtt().as_millis()
         };
         assert_eq!(echo(1_000, 7, 65), 65);
-        assert_eq!(echo(1_010, 7, 20), 65, "the same again");
+        assert_eq!(echo(1_010, 7, 20), 65, "a repeated echo");
         assert_eq!(echo(1_020, 8, 60), 60);
-        assert_eq!(echo(1_600, 9, 80), 60, "of the span before");
+        assert_eq!(echo(1_600, 9, 80), 60, "of the previous span");
         assert_eq!(echo(2_200, 10, 90), 80);
         assert_eq!(echo(2_800, 11, 95), 90);
     }
@@ -111,6 +112,7 @@ mod tests {
         arriving.on_payload(ms(1_100), 1_000, true);
         assert_eq!((arriving.received, arriving.late), (10_000, 1_000));
         arriving.on_payload(ms(1_500), 1_000, false);
+        // The first span began at 1,000 ms, with the first payload: 10,000 bytes in 500 ms.
         assert_eq!(arriving.rate(), 20_000);
     }
 }

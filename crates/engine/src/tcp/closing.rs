@@ -1,23 +1,24 @@
 //! The exchange of FINs: the states of a connection that closes (RFC 9293 section 3.3.2).
 
-/// The state of a subflow that is open or closes. The handshake has states of its own.
+/// The state of a subflow after the handshake (RFC 9293 section 3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinState {
     /// Both directions are open. `close` is set if a CLOSE is queued until everything is sent.
     Established { close: bool },
     /// Our FIN was sent; neither its acknowledgement nor the peer's FIN has arrived.
     FinWait1,
-    /// Our FIN is acknowledged, and the peer may go on sending.
+    /// Our FIN is acknowledged, and the peer may still send data.
     FinWait2,
     /// Both FINs were sent, ours first, and ours is not acknowledged.
     Closing,
-    /// Our FIN came first, and both are acknowledged: a peer that missed our last ACK sends its FIN again.
+    /// Our FIN was sent before the peer's FIN arrived, and both are acknowledged. The state remains because a peer
+    /// that missed our last ACK retransmits its FIN.
     TimeWait,
-    /// The peer's FIN is here. `close` is set if a CLOSE is queued until everything is sent.
+    /// The peer's FIN has arrived. `close` is set if a CLOSE is queued until everything is sent.
     CloseWait { close: bool },
     /// Our FIN followed the peer's and is not acknowledged.
     LastAck,
-    /// The peer's FIN came first, and ours is acknowledged: the peer has nothing left to repeat.
+    /// The peer's FIN arrived before ours was sent, and ours is acknowledged: the peer has nothing to retransmit.
     Closed,
 }
 
@@ -28,7 +29,7 @@ impl Default for FinState {
 }
 
 impl FinState {
-    /// Queues a FIN behind the data that is still to be sent.
+    /// Queues a FIN after the data that is still to be sent.
     pub fn close(&mut self) {
         *self = match *self {
             FinState::Established { .. } => FinState::Established { close: true },
@@ -37,7 +38,7 @@ impl FinState {
         };
     }
 
-    /// Notes that our FIN leaves for the first time.
+    /// Notes that our FIN is sent for the first time.
     pub fn on_fin_sent(&mut self) {
         *self = match *self {
             FinState::Established { .. } => FinState::FinWait1,
@@ -56,7 +57,7 @@ impl FinState {
         };
     }
 
-    /// Notes that the peer's FIN and everything before it are here.
+    /// Notes that the peer's FIN and all data before it have arrived.
     pub fn on_peer_fin(&mut self) {
         *self = match *self {
             FinState::Established { close } => FinState::CloseWait { close },
@@ -66,12 +67,12 @@ impl FinState {
         };
     }
 
-    /// Returns whether nothing new may be put on the subflow: its FIN is queued or was sent.
+    /// Returns whether no new data may be sent on the subflow, because its FIN is queued or was sent.
     pub fn is_closed_here(self) -> bool {
         self.owes_fin() || self.is_fin_sent()
     }
 
-    /// Returns whether a FIN is queued and not sent yet.
+    /// Returns whether our FIN is queued and not sent yet.
     pub fn owes_fin(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! TCP, one concern per file. Sequence numbers are 64-bit offsets from the initial one: offset 0 is the
-//! SYN, offset 1 the first byte of payload; wrap-around exists only on the wire.
+//! TCP, with one file for each concern. Sequence numbers are 64-bit offsets from the initial sequence number:
+//! offset 0 is the SYN, offset 1 the first byte of payload. Only the 32-bit numbers in packets wrap around.
 
 pub(crate) mod arriving;
 pub(crate) mod closing;
@@ -26,7 +26,7 @@ pub(crate) struct FourTuple {
     pub remote: SocketAddr,
 }
 
-/// Hashes whole integers instead of field by field, which is faster: it happens for every packet.
+/// Hashes whole integers instead of single fields. This is faster, and every packet is looked up by its 4-tuple.
 impl Hash for FourTuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for end in [self.local, self.remote] {

@@ -1,4 +1,4 @@
-//! Numbers that nobody can guess and that need no memory: keyed hashes of a subflow's 4-tuple.
+//! Numbers that an attacker cannot guess and that need no stored state: keyed hashes of a subflow's 4-tuple.
 
 use core::net::IpAddr;
 
@@ -8,22 +8,24 @@ use sha2::Sha256;
 
 use super::FourTuple;
 
-/// The time in nanoseconds in which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
+/// The time in nanoseconds after which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
 const ISN_TICK_NANOS: u64 = 4000;
 
-/// The key of these hashes.
+/// The key of the hashes.
 #[derive(Debug)]
 pub(crate) struct Secret([u8; 32]);
 
 impl Secret {
+    /// Creates a random key.
     pub fn new(rng: &mut Rng) -> Self {
         let mut secret = [0; 32];
         rng.fill(&mut secret);
         Secret(secret)
     }
 
-    /// Returns the hash of `tuple` and `more`.
-    pub fn hash(&self, tuple: &FourTuple, more: &[u8]) -> [u32; 8] {
+    /// Returns the hash of `tuple` and `suffix`.
+    pub fn hash(&self, tuple: &FourTuple, suffix: &[u8]) -> [u32; 8] {
+        // A key of the block length of SHA-256 needs no conversion, which could fail.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&block.into());
@@ -34,15 +36,15 @@ impl Secret {
             }
             mac.update(&end.port().to_be_bytes());
         }
-        mac.update(more);
+        mac.update(suffix);
         let hash: [u8; 32] = mac.finalize().into_bytes().into();
         core::array::from_fn(|n| u32::from_be_bytes([0, 1, 2, 3].map(|at| hash[4 * n + at])))
     }
 
     /// Returns the initial sequence number (RFC 6528 section 3) and the first timestamp (RFC 7323 section
-    /// 7.1) of a subflow. If one subflow follows another with the same 4-tuple, delayed segments of the
-    /// former have lower sequence numbers, provided it sent no faster than the clock counts (250 kB/s).
-    /// They have lower timestamps at any speed, so they are never accepted (PAWS, RFC 7323 section 5.2).
+    /// 7.1) of a subflow. If a subflow follows another with the same 4-tuple, delayed segments of the earlier one
+    /// have lower sequence numbers, unless it sent faster than the numbers grow (250 kB/s). They have lower
+    /// timestamps at any speed, so that they are never accepted (PAWS, RFC 7323 section 5.2).
     // Conforms: 8684-3-4, 9293-3.4.1-1
     pub fn first_numbers(&self, now: Instant, tuple: &FourTuple) -> (Seq32, u32) {
         let [iss, timestamp, ..] = self.hash(tuple, &[]);

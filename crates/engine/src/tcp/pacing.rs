@@ -1,30 +1,31 @@
-//! Pacing: spreads a window over its round trip, so that a super-segment never floods a short queue.
+//! Pacing: spreads the data of a window over the round trip, so that bursts do not overflow a short queue.
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The time by which a sender may run ahead of its schedule: it bounds the rate of timers, and with it
-/// bursts.
+/// The time by which a sender may run ahead of its schedule. A longer lead needs fewer timers but allows larger
+/// bursts. A guess: half of the 1 ms that [`Pacer::burst`] spans.
 const MAX_PACING_LEAD: Duration = Duration::from_micros(500);
-/// The unused time that carries over, so that late timers do not cost rate.
+/// The maximum unused time that a sender may make up for, so that late timers do not lower the rate. A guess: more
+/// than timers are usually late, and as long as a burst.
 const MAX_PACING_CREDIT: Duration = Duration::from_millis(1);
 
 /// The time-based pacer of one subflow.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pacer {
-    /// The time at which everything sent so far has left at the pacing rate.
+    /// The time at which all data sent so far would have left if it left exactly at the pacing rate.
     schedule_end: Instant,
-    /// The rate in bytes/s; 0 is unpaced.
+    /// The rate in bytes/s; 0 turns pacing off.
     rate: u64,
-    /// The number of bytes that still leave at once.
-    free: u64,
+    /// The number of bytes that may still leave unpaced.
+    unpaced: u64,
 }
 
 impl Pacer {
-    /// Lets the next `free` bytes leave at once.
-    pub fn restart(&mut self, free: u64) {
-        self.free = free;
+    /// Lets the next `unpaced` bytes leave at once.
+    pub fn restart(&mut self, unpaced: u64) {
+        self.unpaced = unpaced;
     }
 
     /// Sets the rate, in bytes/s; 0 turns pacing off.
@@ -32,29 +33,29 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// Returns the rate in bytes/s; 0 is unpaced.
+    /// Returns the rate in bytes/s; 0 if pacing is off.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Returns the number of bytes that leave at once, whatever the rate.
+    /// Returns the number of bytes that may leave at once, whatever the rate.
     pub fn free(&self) -> u64 {
-        self.free
+        self.unpaced
     }
 
     /// Returns the time at which the next packet may leave; `None` if now.
     pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
         let at = self.schedule_end - MAX_PACING_LEAD;
-        (self.rate > 0 && self.free == 0 && at > now).then_some(at)
+        (self.rate > 0 && self.unpaced == 0 && at > now).then_some(at)
     }
 
-    /// Returns whether the sender has paused: everything sent had left, and there was room since `room_at`,
-    /// for longer than unused time carries over.
+    /// Returns whether the sender has paused: for longer than it may make up for, all data had left by the
+    /// schedule and the window had room, which it has had since `room_at`.
     pub fn has_paused(&self, now: Instant, room_at: Instant) -> bool {
         now - MAX_PACING_CREDIT > self.schedule_end.max(room_at)
     }
 
-    /// Returns the bytes of one burst: as many as the rate carries in 1 ms.
+    /// Returns the number of bytes of one burst: those of 1 ms at the pacing rate, as in Linux (TSO autosizing).
     pub fn burst(&self) -> u64 {
         match self.rate {
             0 => u64::MAX,
@@ -64,8 +65,8 @@ impl Pacer {
 
     /// Notes that `bytes` were sent.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
-        let paced = bytes.saturating_sub(self.free);
-        self.free = self.free.saturating_sub(bytes);
+        let paced = bytes.saturating_sub(self.unpaced);
+        self.unpaced = self.unpaced.saturating_sub(bytes);
         if self.rate == 0 || paced == 0 {
             self.schedule_end = now;
             return;
@@ -107,13 +108,13 @@ mod tests {
         pacer.on_sent(now, 3000);
         assert_eq!((pacer.blocked_until(now), pacer.free()), (None, 2000));
         pacer.on_sent(now, 4000);
-        // 2000 bytes more than free: 2 ms, less 1 ms that carries over and 0.5 ms ahead.
+        // 2000 bytes more than may leave at once take 2 ms, less the credit of 1 ms and the lead of 0.5 ms.
         let blocked = pacer.blocked_until(now);
         assert_eq!(blocked, Some(Instant::from_micros(101_500)));
     }
 
     #[test]
-    fn after_a_restart_so_do_the_next() {
+    fn after_a_restart_bytes_leave_at_once() {
         let mut pacer = Pacer::default();
         pacer.restart(5000);
         pacer.set_rate(1_000_000);
@@ -130,11 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_what_is_not_made_up_for() {
+    fn a_pause_is_longer_than_the_credit() {
         let mut pacer = Pacer::default();
         pacer.set_rate(1_000_000);
         pacer.on_sent(Instant::from_millis(100), 5000);
-        // Sent from 99 to 104 ms.
+        // 5000 bytes take 5 ms. With the credit of 1 ms they count as sent from 99 to 104 ms; a pause begins when
+        // more than another 1 ms has passed.
         let early = Instant::from_millis(50);
         assert!(!pacer.has_paused(Instant::from_millis(105), early));
         assert!(pacer.has_paused(Instant::from_millis(106), early));

@@ -1,62 +1,67 @@
-//! The path MTU: from the link's MTU, from reports of the network (RFC 1191, RFC 8201), and from arrivals
-//! and losses (RFC 4821, RFC 8899).
+//! Path MTU discovery: from the MTU of the link, from ICMP reports (RFC 1191, RFC 8201), and from the arrivals and
+//! losses of probes (RFC 4821, RFC 8899).
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The sizes to fall back to when large packets vanish: the least MTU of IPv6, the base size of Linux, and
-/// the least MTU that is believed (RFC 8899 section 5.1.2: BASE_PLPMTU, MIN_PLPMTU).
+/// The sizes to fall back to, one after another, if the path drops large packets: the minimum MTU of IPv6, the
+/// base MSS of Linux, and the lowest MTU that Braid accepts for IPv4 (RFC 8899 section 5.1.2: BASE_PLPMTU,
+/// MIN_PLPMTU).
 const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
-/// The time before another size is probed: a size may have been too large for a moment only.
+/// The time between a fallback or a lost probe and the next probe. A guess: a short congestion or a change of
+/// route may have caused the losses, and is over by then.
 const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
 const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
 /// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
 const MAX_PROBES: u32 = 3;
-/// The precision in bytes at which the search ends.
+/// The precision in bytes at which the search ends. A guess: 16 bytes are about 1 % of a packet.
 const SEARCH_PRECISION_BYTES: u32 = 16;
 
 /// The packet size of one path, and the search for a larger one. All sizes are of IP packets, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathMtu {
-    least: u32,
+    /// The lowest size; lower reports are not believed.
+    min: u32,
     /// The MTU of the link.
-    most: u32,
+    link_mtu: u32,
     current: u32,
-    /// The largest size that may pass: the link's, or the one reported since the search began.
-    top: u32,
-    /// The smallest size known not to pass; more than `top` if there is none.
+    /// The largest size that the path may forward: the MTU of the link, or the last reported size.
+    max: u32,
+    /// The smallest size that the path is known to drop; more than `max` if there is none.
     too_large: u32,
-    tries: u32,
+    /// The number of lost probes of the present size.
+    lost_probes: u32,
     /// The size of the probe in flight.
     probing: Option<u32>,
-    /// The time of the next probe; `None` while one is in flight, and if there is none.
+    /// The time of the next probe; `None` while a probe is in flight, and if no larger size is possible.
     next_at: Option<Instant>,
 }
 
-/// The effect of a report of the network.
+/// The effect of an ICMP report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
+    /// The report has no effect.
     NoNews,
     /// Packets are smaller from now on.
     Smaller,
-    /// The probed size does not pass.
+    /// The path drops packets of the probed size.
     TooLarge,
 }
 
 impl PathMtu {
-    /// Creates the state of a path over a link that takes `most`; it never goes below `least`.
-    pub fn new(most: u32, least: u32) -> Self {
-        let most = most.max(least);
+    /// Creates the state of a path over a link with the MTU `link_mtu`. The size never falls below `min`.
+    pub fn new(link_mtu: u32, min: u32) -> Self {
+        let link_mtu = link_mtu.max(min);
         PathMtu {
-            least,
-            most,
-            current: most,
-            top: most,
-            too_large: most + 1,
-            tries: 0,
+            min,
+            link_mtu,
+            current: link_mtu,
+            max: link_mtu,
+            too_large: link_mtu + 1,
+            lost_probes: 0,
             probing: None,
             next_at: None,
         }
@@ -67,16 +72,17 @@ impl PathMtu {
         self.current
     }
 
-    /// Returns the size to fall back to when packets of the current one vanish.
+    /// Returns the size to fall back to if the path drops packets of the current size; `None` if there is no lower
+    /// one.
     pub fn smaller(&self) -> Option<u32> {
-        let fits = |size: &u32| *size < self.current && *size >= self.least;
+        let fits = |size: &u32| *size < self.current && *size >= self.min;
         FALLBACK_MTUS.into_iter().find(fits)
     }
 
-    /// Processes a report that packets over `mtu` do not pass. During a probe `mtu` is the next size to
-    /// probe, unless less passes (RFC 8899 section 4.6.2).
+    /// Processes a report that the path drops packets larger than `mtu`. If the report is about a probe, `mtu`
+    /// is the next size to probe, unless it is not above the current size (RFC 8899 section 4.6.2).
     pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
-        let mtu = mtu.max(self.least);
+        let mtu = mtu.max(self.min);
         if mtu < self.current {
             self.shrink(now + PMTU_RAISE_TIMER, mtu);
             return Report::Smaller;
@@ -84,15 +90,15 @@ impl PathMtu {
         if self.probing.take_if(|size| *size > mtu).is_none() {
             return Report::NoNews;
         }
-        self.top = mtu;
+        self.max = mtu;
         self.too_large = mtu + 1;
-        self.tries = 0;
-        self.go_on(now, now);
+        self.lost_probes = 0;
+        self.continue_search(now, now);
         Report::TooLarge
     }
 
-    /// Falls back to a smaller size, because large packets vanish while small ones arrive. Returns whether
-    /// there is one.
+    /// Falls back to a smaller size, because the path drops large packets while small ones arrive. Returns whether
+    /// there is a smaller size.
     pub fn on_black_hole(&mut self, now: Instant) -> bool {
         let smaller = self.smaller();
         if let Some(size) = smaller {
@@ -101,65 +107,66 @@ impl PathMtu {
         smaller.is_some()
     }
 
+    /// Sets a smaller current size. The search for a larger one begins at `next_at`.
     fn shrink(&mut self, next_at: Instant, size: u32) {
         self.current = size;
-        self.tries = 0;
-        self.rest(next_at);
+        self.lost_probes = 0;
+        self.reset_search(next_at);
     }
 
     /// Resets the search; no size is probed before `until`.
-    fn rest(&mut self, until: Instant) {
-        self.top = self.most;
-        self.too_large = self.most + 1;
+    fn reset_search(&mut self, until: Instant) {
+        self.max = self.link_mtu;
+        self.too_large = self.link_mtu + 1;
         self.probing = None;
         self.next_at = Some(until);
     }
 
-    /// Plans the next probe at `next_at`, unless the search is close enough.
-    fn go_on(&mut self, now: Instant, next_at: Instant) {
-        if self.current == self.most {
+    /// Plans the next probe at `next_at`, unless the search has reached its precision.
+    fn continue_search(&mut self, now: Instant, next_at: Instant) {
+        if self.current == self.link_mtu {
             self.next_at = None;
-        } else if self.current == self.top
+        } else if self.current == self.max
             || self.too_large <= self.current + SEARCH_PRECISION_BYTES
         {
-            self.rest(now + PMTU_RAISE_TIMER);
+            self.reset_search(now + PMTU_RAISE_TIMER);
         } else {
             self.next_at = Some(next_at);
         }
     }
 
-    /// Returns the size to probe now, if any: first the largest, then halfway between a size that passes
-    /// and one that does not.
+    /// Returns the size to probe now, if any: first the largest size, because most paths have the MTU of the link,
+    /// then the middle between the current size and the smallest size that the path drops.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
-        match self.too_large > self.top {
-            true => Some(self.top),
+        match self.too_large > self.max {
+            true => Some(self.max),
             false => Some((self.current + self.too_large) / 2),
         }
     }
 
-    /// Notes that a packet of `size`, no more than was due, leaves as the probe.
+    /// Notes that a packet of `size` bytes is sent as the probe. `size` is at most the size that was due.
     pub fn on_probe_sent(&mut self, size: u32) {
         self.probing = Some(size);
         self.next_at = None;
     }
 
-    /// Notes that the probe arrived or was lost. A report received meanwhile prevails.
+    /// Notes that the probe arrived or was lost. The result is ignored if a report has answered the probe already.
     pub fn on_result(&mut self, now: Instant, arrived: bool) {
         let Some(size) = self.probing.take() else {
             return;
         };
         if arrived {
             self.current = self.current.max(size);
-            self.tries = 0;
+            self.lost_probes = 0;
         } else {
-            self.tries += 1;
-            if self.tries >= MAX_PROBES {
+            self.lost_probes += 1;
+            if self.lost_probes >= MAX_PROBES {
                 self.too_large = self.too_large.min(size);
-                self.tries = 0;
+                self.lost_probes = 0;
             }
         }
-        self.go_on(
+        self.continue_search(
             now,
             if arrived {
                 now
@@ -174,8 +181,7 @@ impl PathMtu {
 mod tests {
     use super::*;
 
-    /// Searches on a path that passes packets of `mtu` bytes. Returns the size found and the number of
-    /// probes.
+    /// Searches on a path that drops packets larger than `mtu`. Returns the size found and the number of probes.
     fn search(mut path: PathMtu, mtu: u32) -> (u32, u32) {
         let mut now = Instant::ZERO;
         let mut packets = 0;
@@ -189,7 +195,9 @@ mod tests {
         (path.get(), packets)
     }
 
-    /// RFC 8899 section 5.3.2: the search finds the size within 16 bytes and then rests.
+    /// RFC 8899 section 5.3.2: the search ends within 16 bytes of the path MTU. A size counts as too large after
+    /// three losses. With 1300: three probes each of 1500, 1390, 1335 and 1307, one of 1293. With 1492: three of
+    /// 1500, one each of 1390, 1445, 1472 and 1486.
     #[test]
     fn a_search_ends_close_to_the_size() {
         for (mtu, found, packets) in [(1500, 1500, 1), (1300, 1293, 13), (1492, 1486, 7)] {
@@ -202,8 +210,8 @@ mod tests {
 
     #[test]
     fn there_is_a_least_size() {
-        for (least, sizes) in [(576, vec![1280, 1024, 576]), (1280, vec![1280])] {
-            let mut path = PathMtu::new(1500, least);
+        for (min, sizes) in [(576, vec![1280, 1024, 576]), (1280, vec![1280])] {
+            let mut path = PathMtu::new(1500, min);
             for size in sizes {
                 assert!(path.on_black_hole(Instant::ZERO));
                 assert_eq!(path.get(), size);
@@ -224,7 +232,7 @@ mod tests {
         assert_eq!(path.get(), 576);
     }
 
-    /// RFC 8899 section 4.6.2.
+    /// RFC 8899 section 4.6.2: a report about a probe of 1500 bytes.
     #[test]
     fn a_report_on_a_try_says_what_to_try_next() {
         let now = Instant::ZERO;
@@ -238,7 +246,7 @@ mod tests {
         for (mtu, report, due) in [
             (1500, Report::NoNews, None),
             (1400, Report::TooLarge, Some(1400)),
-            // A size that passes already, and a smaller one.
+            // The current size, and a smaller one.
             (1280, Report::TooLarge, None),
             (1000, Report::Smaller, None),
         ] {
@@ -253,6 +261,7 @@ mod tests {
         let mut path = probing();
         path.on_report(now, 1400);
         assert_eq!(search(path, 1400), (1400, 1));
+        // 1400 is dropped three times; from 1280, the middles are 1340, which arrives, and 1370, then 1355.
         assert_eq!(search(path, 1350).0, 1340);
     }
 }

@@ -1,30 +1,29 @@
-//! Proportional rate reduction (RFC 9937): the amount to send during fast recovery.
+//! Proportional rate reduction (RFC 9937): the number of bytes to send during fast recovery.
 //!
-//! The flight shrinks to the reduced window over one round trip, by sending a little less than every
-//! acknowledgement reports as delivered. Sending nothing until the flight fits into the reduced window (RFC
-//! 6675) would work as well without pacing, but a paced sender that was silent for half a round trip cannot
-//! catch up afterwards.
+//! For each acknowledgement the sender sends a little less than was delivered, so that the data in flight shrinks
+//! to the reduced window over one round trip. RFC 6675 instead sends nothing until the data in flight fits into
+//! the reduced window. A paced sender cannot make up for this silence of half a round trip afterwards.
 
 /// The state of one fast recovery; all in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prr {
-    /// The bytes in flight when recovery began, lost ones included (`RecoverFS`).
-    flight: u64,
-    /// The bytes delivered since (`prr_delivered`).
+    /// The bytes in flight when recovery began, including lost bytes (`RecoverFS`).
+    initial_flight: u64,
+    /// The bytes delivered since recovery began (`prr_delivered`).
     delivered: u64,
-    /// The bytes sent since (`prr_out`).
-    out: u64,
-    /// The bytes that may be sent now (`SndCnt` less those sent since).
+    /// The bytes sent since recovery began (`prr_out`).
+    sent: u64,
+    /// The bytes that may be sent now (`SndCnt` less the bytes sent since the last acknowledgement).
     room: u64,
 }
 
 impl Prr {
-    /// Begins a recovery. The first retransmission may leave at once.
+    /// Begins a recovery with `flight` bytes in flight. The first retransmission may leave at once.
     pub fn new(flight: u64, mss: u32) -> Self {
         Prr {
-            flight,
+            initial_flight: flight,
             delivered: 0,
-            out: 0,
+            sent: 0,
             room: mss.into(),
         }
     }
@@ -35,29 +34,33 @@ impl Prr {
     }
 
     /// Processes an acknowledgement of `delivered` bytes, after losses were marked. `target` is the window
-    /// at the end of recovery; `safe` is set if the cumulative acknowledgement advanced and no further loss
-    /// was found.
-    pub fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, mss: u32, safe: bool) {
+    /// at the end of recovery; `is_safe` is set if the cumulative acknowledgement advanced and no further loss
+    /// was found (`SafeACK`).
+    pub fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, mss: u32, is_safe: bool) {
         self.delivered += delivered;
         self.room = if in_flight > target {
-            let share = u128::from(self.delivered) * u128::from(target);
-            let share = share.div_ceil(u128::from(self.flight.max(1)));
-            u64::try_from(share)
+            // The fraction of the initial flight that was delivered is the fraction of the target to be sent.
+            let product = u128::from(self.delivered) * u128::from(target);
+            let quota = product.div_ceil(u128::from(self.initial_flight.max(1)));
+            u64::try_from(quota)
                 .unwrap_or(u64::MAX)
-                .saturating_sub(self.out)
+                .saturating_sub(self.sent)
         } else {
-            let kept = self.delivered.saturating_sub(self.out).max(delivered);
-            let limit = kept + if safe { mss.into() } else { 0 };
+            // Losses left less in flight than the target: as many bytes as were delivered may be sent, and with
+            // a safe acknowledgement a segment more, as in slow start.
+            let unused = self.delivered.saturating_sub(self.sent).max(delivered);
+            let limit = unused + if is_safe { mss.into() } else { 0 };
             limit.min(target - in_flight)
         };
-        if self.out == 0 {
+        // The first retransmission must not wait for further acknowledgements (RFC 9937 section 6.2).
+        if self.sent == 0 {
             self.room = self.room.max(mss.into());
         }
     }
 
     /// Notes that `bytes` were sent.
     pub fn on_sent(&mut self, bytes: u64) {
-        self.out += bytes;
+        self.sent += bytes;
         self.room = self.room.saturating_sub(bytes);
     }
 }
@@ -68,8 +71,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Acknowledges segment after segment, sends whole segments, and returns the numbers of the
-    /// acknowledgements after which one left.
+    /// Acknowledges one segment at a time and sends whole segments. Returns the numbers of the acknowledgements
+    /// after which a segment was sent.
     fn sends(prr: &mut Prr, in_flight: &mut u64, target: u64, acks: u32) -> Vec<u32> {
         let mut sent = Vec::new();
         for n in 1..=acks {
@@ -84,8 +87,9 @@ mod tests {
         sent
     }
 
-    /// Section 6.2: of 20 in flight one was lost, three were delivered; the window is halved. The first
-    /// segment leaves at once, then one for every two delivered, until the flight fits; then one for each.
+    /// Section 6.2: of 20 segments in flight one was lost and two more were delivered; the window is halved. The
+    /// first segment leaves at once. After that a segment leaves for every two delivered until no more than the
+    /// window is in flight, then one for each.
     #[test]
     fn sends_in_proportion_until_the_flight_fits() {
         let mut prr = Prr::new(20_000, MSS);
@@ -95,8 +99,8 @@ mod tests {
         assert_eq!(in_flight, 10_000);
     }
 
-    /// With less in flight than the target, no more leaves than arrived, unless the acknowledgements are
-    /// safe: then one more each.
+    /// With less in flight than the target, no more bytes leave than were delivered; a safe acknowledgement allows
+    /// a segment more.
     #[test]
     fn catches_up_carefully_after_heavy_loss() {
         let mut prr = Prr::new(20_000, MSS);
@@ -113,6 +117,7 @@ mod tests {
     #[test]
     fn what_was_not_used_is_kept() {
         let mut prr = Prr::new(20_000, MSS);
+        // 8000 delivered * 10,000 / 20,000 - 1000 sent = 3000; with 9000 delivered 3500.
         prr.on_sent(1000);
         prr.on_ack(8000, 11_000, 10_000, MSS, true);
         assert_eq!(prr.room(), 3000);

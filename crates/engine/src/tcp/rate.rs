@@ -1,9 +1,9 @@
 //! The delivery rate of a subflow (draft-cheng-iccrg-delivery-rate-estimation-02).
 //!
-//! Every record remembers how much had been delivered when it was sent. The bytes delivered from then until
-//! the record itself is delivered, divided by the time this took, are a sample of the rate. Sending the
-//! same bytes may have taken longer than the arrival of their acknowledgements, which receivers that merge
-//! segments send in bursts: the longer time counts.
+//! Every record stores the number of bytes that had been delivered when the record was sent. A sample of the
+//! rate is the number of bytes delivered between the sending and the delivery of a record, divided by the
+//! time between the two. A receiver that merges segments acknowledges them in bursts, which can take less
+//! time than sending the same bytes took: a sample uses the longer of the two times.
 
 use core::time::Duration;
 
@@ -11,31 +11,36 @@ use braid_wire::Instant;
 
 use crate::cc::{RateSample, TxState};
 
-/// The number of acknowledgements behind the first from which on a train yields a rate.
+/// The minimum number of acknowledgements after the first one of a train for the train to yield a rate. A
+/// guess: a single gap between two acknowledgements would make the rate depend on the jitter of one packet.
 const MIN_TRAIN_ACKS: u32 = 2;
 
-/// The divisor of the round trip that gives the least duration of a train: a shorter train was compressed
-/// by a busy host or an aggregating link.
+/// The minimum duration of a train is the round trip divided by this. A busy host or a link that aggregates
+/// frames delivers acknowledgements in a burst, and such a burst would yield far too high a rate. The value
+/// is a guess: a lower one ignores more real trains, a higher one accepts more bursts.
 const MIN_TRAIN_RTT_DIVISOR: u32 = 16;
 
-/// The period of the peak rate in round trips; a peak counts for one to two periods.
+/// The period of the peak rate in round trips; a peak counts for one to two periods. Version 1 of BBR filters
+/// its highest rate over 10 round trips too.
 const PEAK_PERIOD_RTTS: u32 = 10;
 
 /// The estimator's state when a record was sent. The parts of a split record share it, since they left
 /// together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PacketState {
-    /// The bytes delivered until then.
+    /// The bytes delivered before the record was sent.
     delivered: u64,
-    /// The time at which the last of them was delivered.
+    /// The time of the last delivery before the record was sent.
     delivered_time: Instant,
-    /// The send time of the newest record delivered until then.
+    /// The send time of the newest record delivered before this record was sent (`P.first_sent_time`): the
+    /// time spent on sending a sample's bytes begins here.
     first_sent_time: Instant,
-    /// The bytes in flight before the record.
+    /// The bytes in flight before the record was sent.
     in_flight: u64,
-    /// The bytes lost until then.
+    /// The bytes lost before the record was sent.
     lost: u64,
-    /// Set if the sender had paused, and data sent since was still in flight.
+    /// True if the record followed a pause of the sender, or was sent before the first record after the pause
+    /// was delivered.
     app_limited: bool,
 }
 
@@ -44,32 +49,38 @@ pub(crate) struct PacketState {
 pub(crate) struct RateEstimator {
     delivered: u64,
     lost: u64,
-    /// The newest of the records being marked as lost, with its send time.
+    /// The send time and state of the newest record among those now being marked as lost.
     newest_lost: Option<(Instant, PacketState)>,
     delivered_time: Instant,
     first_sent_time: Instant,
-    /// The delivered count up to which samples span a pause.
+    /// The value of `delivered` above which the last pause has no effect any more (`C.app_limited`). Records sent
+    /// before that count as application-limited. `None` if no pause has an effect.
     app_limited: Option<u64>,
     /// The latest rate in bytes/s.
     rate: u64,
     train: Train,
-    /// The highest rates of trains in this period and the one before.
+    /// The highest rates in bytes/s of the current period and the previous one.
     peaks: [u64; 2],
+    /// The start of the current period.
     peaks_since: Instant,
-    /// The rate that earlier subflows found.
-    expected: u64,
-    /// The highest sample before any peak.
-    proved: u64,
+    /// The peak rate that earlier subflows on the path measured; zero if none did.
+    seeded_peak: u64,
+    /// The highest rate of a sample as long as there is no peak. Such a sample may span a pause.
+    max_early_sample: u64,
 }
 
-/// Acknowledgements that followed each other closely, so that the acknowledged data passed the bottleneck
-/// back to back.
+/// A packet train: acknowledgements that followed each other closely, because the acknowledged data passed
+/// the bottleneck back to back. The rate of the train is the rate of the bottleneck.
 #[derive(Debug, Clone, Copy, Default)]
 struct Train {
+    /// The time of the first acknowledgement.
     start: Instant,
+    /// The time of the latest acknowledgement.
     last: Instant,
-    /// The bytes delivered when the train started.
+    /// The total bytes delivered up to and including the first acknowledgement, whose own bytes passed the
+    /// bottleneck before the train's time began.
     delivered: u64,
+    /// The number of acknowledgements, the first one included.
     acks: u32,
 }
 
@@ -77,8 +88,11 @@ impl Train {
     /// Counts an acknowledgement. Returns the rate of the train in bytes/s, once it is long enough.
     fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
         let gap = now.saturating_since(self.last);
-        let long = now.saturating_since(self.start) > min_rtt;
-        if self.acks == 0 || gap > min_rtt / 2 || long {
+        // A train measures the present rate, so a new one starts after a round trip at the latest.
+        let is_over = now.saturating_since(self.start) > min_rtt;
+        // After half a round trip without an acknowledgement the bottleneck has probably been idle. A guess: a
+        // shorter limit would break the trains of slow paths.
+        if self.acks == 0 || gap > min_rtt / 2 || is_over {
             *self = Train {
                 start: now,
                 delivered,
@@ -87,16 +101,17 @@ impl Train {
         }
         self.last = now;
         self.acks += 1;
-        let lasted = now.saturating_since(self.start);
+        let duration = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
-        let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
-        let tells = self.acks > MIN_TRAIN_ACKS && lasted >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
-        tells.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+        let rate = (bytes * 1_000_000_000).checked_div(duration.as_nanos())?;
+        let is_usable = self.acks > MIN_TRAIN_ACKS && duration >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
+        is_usable.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 
 impl RateEstimator {
-    /// Creates an estimator. The first flight counts as following a pause, because nothing was sent before.
+    /// Creates an estimator. The first flight counts as application-limited: the sender was idle before, so the
+    /// samples of that flight are below the rate of the path.
     pub fn new() -> Self {
         RateEstimator {
             delivered: 0,
@@ -109,46 +124,48 @@ impl RateEstimator {
             train: Train::default(),
             peaks: [0; 2],
             peaks_since: Instant::ZERO,
-            expected: 0,
-            proved: 0,
+            seeded_peak: 0,
+            max_early_sample: 0,
         }
     }
 
-    /// Returns the rate of the latest sample in bytes/s, 0 before the first. A sample that spans a pause
-    /// reflects the application more than the path, so it counts only if it is higher: then more was in
-    /// flight than the path holds.
+    /// Returns the rate of the latest sample in bytes/s, 0 before the first. A sample that spans a pause is
+    /// only a lower bound of the rate of the path, so it counts only if it is higher than the sample before.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
     /// Returns the peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips: the rate of
-    /// the bottleneck, or of the pacer if that is lower. Before the first train it is the rate that earlier
-    /// subflows found, or more if a sample proves it, or 0.
+    /// the bottleneck, or of the pacer if the pacer is slower. Before the first such rate the peak that earlier
+    /// subflows measured is returned, or the highest sample if it exceeds that peak. Without a peak of earlier
+    /// subflows the rate is 0 until then: samples that span a pause may be far too low.
     pub fn peak(&self) -> u64 {
         match self.peaks[0].max(self.peaks[1]) {
-            0 if self.expected > 0 => self.expected.max(self.proved),
+            0 if self.seeded_peak > 0 => self.seeded_peak.max(self.max_early_sample),
             peak => peak,
         }
     }
 
-    /// Sets the [peak](Self::peak) that earlier subflows on the path found, in bytes/s.
+    /// Sets the [peak](Self::peak) that earlier subflows on the path measured, in bytes/s.
     pub fn seed_from(&mut self, rate: u64) {
-        self.expected = rate;
+        self.seeded_peak = rate;
     }
 
+    /// Updates the peak with the train that an acknowledgement belongs to, and with the rate of its `sample`.
     fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
         if now.saturating_since(self.peaks_since) > PEAK_PERIOD_RTTS * min_rtt {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
         }
         let train = self.train.on_ack(now, self.delivered, min_rtt);
-        // If packets pass too slowly to form trains, a sample is as good.
+        // On a slow path there may be more than half a round trip between acknowledgements, so that no train
+        // forms. There a sample is as good a measure of the bottleneck.
         let rate = train.max(sample).unwrap_or(0);
         self.peaks[0] = self.peaks[0].max(rate);
     }
 
-    /// Returns the state of a record about to be sent behind `in_flight` bytes. `empty` is set if
-    /// everything before it is acknowledged, `paused` if more could have been sent before but was not.
+    /// Returns the state of a record about to be sent after `in_flight` bytes. `empty` is set if everything
+    /// sent before is acknowledged, `paused` if the sender has sent less than it was allowed to.
     pub fn on_send(
         &mut self,
         now: Instant,
@@ -157,6 +174,7 @@ impl RateEstimator {
         paused: bool,
     ) -> PacketState {
         if empty {
+            // The idle time does not count as time of sending or of delivery.
             self.first_sent_time = now;
             self.delivered_time = now;
         }
@@ -173,22 +191,22 @@ impl RateEstimator {
         }
     }
 
-    /// Notes that a record sent at `sent_at` with the state `before` is deemed lost.
+    /// Notes that a record sent at `sent_at` with the state `before` is marked as lost.
     pub fn note_lost(&mut self, sent_at: Instant, before: &PacketState) {
         if self.newest_lost.is_none_or(|(at, _)| at <= sent_at) {
             self.newest_lost = Some((sent_at, *before));
         }
     }
 
-    /// Counts `bytes` as lost. Returns the state in which the newest of the noted records was sent; the
-    /// default if none was noted.
+    /// Counts `bytes` as lost. Returns the state in which the newest record was sent that
+    /// [`note_lost`](Self::note_lost) has reported since the last call; the default if there is none.
     pub fn on_lost(&mut self, bytes: u64) -> TxState {
         self.lost += bytes;
         let newest = self.newest_lost.take();
         newest.map_or_else(TxState::default, |(_, before)| self.tx_state(&before))
     }
 
-    /// Returns the state in which a record with the counters `before` was sent.
+    /// Converts the state `before` of a record into the form that controllers use, with the bytes lost since.
     fn tx_state(&self, before: &PacketState) -> TxState {
         TxState {
             in_flight: before.in_flight,
@@ -198,9 +216,9 @@ impl RateEstimator {
     }
 
     /// Notes that `bytes` were delivered; the newest record among them was sent at `sent_at` with the state
-    /// `before`. Returns no sample if that took less than `min_rtt`: then an earlier transmission was
-    /// acknowledged, not the last. A sample that took longer than the timeout `rto` reflects an outage and
-    /// does not count for the peak.
+    /// `before`. Returns no sample if the sample would cover less time than `min_rtt`: in that case the
+    /// acknowledgement was for an earlier transmission of the record, not for the last one. A sample that
+    /// covers more time than the timeout `rto` reflects an outage and does not count for the peak.
     pub fn on_ack(
         &mut self,
         now: Instant,
@@ -223,15 +241,16 @@ impl RateEstimator {
             interval: send_elapsed.max(ack_elapsed),
             tx: self.tx_state(before),
         };
-        let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
-        let tells = long && sample.interval <= rto;
-        let whole = tells && !sample.tx.app_limited;
-        self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
-        // A sample that spans a pause underestimates the path, but may still exceed the expected rate.
-        if tells && self.peaks == [0; 2] {
-            self.proved = self.proved.max(sample.rate());
+        // At least 1 ns, because the rate is a quotient by the interval.
+        let is_valid = sample.interval >= min_rtt.max(Duration::from_nanos(1));
+        let is_without_outage = is_valid && sample.interval <= rto;
+        let shows_path_rate = is_without_outage && !sample.tx.app_limited;
+        self.note_peak(now, min_rtt, shows_path_rate.then(|| sample.rate()));
+        // A sample that spans a pause underestimates the path, but may still exceed the seeded peak.
+        if is_without_outage && self.peaks == [0; 2] {
+            self.max_early_sample = self.max_early_sample.max(sample.rate());
         }
-        if !long {
+        if !is_valid {
             return None;
         }
         if !sample.tx.app_limited || sample.rate() > self.rate {
@@ -249,7 +268,7 @@ mod tests {
     const RTT: Duration = Duration::from_millis(100);
     const RTO: Duration = Duration::from_millis(300);
 
-    /// A sender without windows and pacing. Times are in ms.
+    /// A sender without a congestion window and without pacing. Times are in ms.
     struct Flow {
         board: Scoreboard,
         rate: RateEstimator,
@@ -265,6 +284,7 @@ mod tests {
             }
         }
 
+        /// Returns the state of a record that is sent now.
         fn state(&mut self, at: u64, paused: bool) -> PacketState {
             let (in_flight, empty) = (self.board.in_flight(), self.board.is_empty());
             let now = Instant::from_millis(at);
@@ -295,7 +315,8 @@ mod tests {
             self.nxt = map.sub_end();
         }
 
-        /// Returns the sample of an acknowledgement: bytes, ms, and whether it spans a pause.
+        /// Processes an acknowledgement up to `una`, with the SACK block `sack`. Returns its sample: the bytes,
+        /// the interval in ms, and whether the sample is application-limited.
         fn ack(&mut self, at: u64, una: u64, sack: Option<(u64, u64)>) -> Option<(u64, u64, bool)> {
             let mut delivered = Delivered::default();
             self.board.ack_to(una, &mut delivered);
@@ -312,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Two segments a round trip: 20 kB/s.
+    /// Two segments of 1000 bytes in each round trip of 100 ms are 20 kB/s.
     #[test]
     fn a_sample_is_what_was_delivered_since_the_record_left() {
         let mut flow = Flow::new();
@@ -329,7 +350,7 @@ mod tests {
         assert_eq!(flow.rate.rate(), 20_000);
     }
 
-    /// A segment every 50 ms; the acknowledgements of four arrive in a burst.
+    /// Every 50 ms 1000 bytes are sent, 20 kB/s; a single acknowledgement covers four segments.
     #[test]
     fn heaped_acknowledgements_are_no_faster_than_the_sender() {
         let mut flow = Flow::new();
@@ -340,12 +361,13 @@ mod tests {
         }
         assert_eq!(flow.ack(1240, 2001, None), Some((1000, 140, false)));
         flow.send(1300, 1000, false);
-        // 160 ms since the acknowledgement before, 200 ms between the sending of both.
+        // 160 ms after the acknowledgement before, 1240. The newest record of that acknowledgement was sent at
+        // 1100, the newest record of this one at 1300: 200 ms, the longer time.
         assert_eq!(flow.ack(1400, 6001, None), Some((4000, 200, false)));
         assert_eq!(flow.rate.rate(), 20_000);
     }
 
-    /// A super-segment arrives in parts; each byte counts once, whichever part reports it.
+    /// A super-segment is acknowledged in parts; each byte counts once, even if a SACK block is repeated.
     #[test]
     fn parts_of_a_record_are_samples_of_it() {
         let mut flow = Flow::new();
@@ -372,9 +394,10 @@ mod tests {
             .board
             .take_lost(Instant::from_millis(1110), packet, 1000);
         assert_eq!(again.map(|sent| (sent.start, sent.end)), Some((1, 1001)));
-        // 1000 to 1110 between the sending of the part reported first and of this one.
+        // The part that was delivered first was sent at 1000, this one at 1110: 110 ms, more than the 100 ms
+        // between the deliveries.
         assert_eq!(flow.ack(1210, 1001, None), Some((1000, 110, false)));
-        // The rest of the record was not sent again: it still has its first state.
+        // The rest of the record was not retransmitted: it still has its first state, 220 ms old.
         assert_eq!(flow.ack(1220, 3001, None), Some((3000, 220, true)));
     }
 
@@ -388,7 +411,7 @@ mod tests {
         flow.send(1300, 1000, true);
         assert_eq!(flow.ack(1400, 21_001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.rate(), 100_000);
-        // A pause with data in flight lasts until that and something more is delivered.
+        // The effect of a pause ends when the data then in flight and the first record after it are delivered.
         flow.send(1400, 1000, false);
         flow.send(1450, 1000, true);
         let mut spans = [false; 4];
@@ -408,8 +431,8 @@ mod tests {
         assert_eq!(flow.rate.rate(), 0);
     }
 
-    /// Three segments 8 ms apart pass the bottleneck at 125 kB/s, whatever the window lets out in a round
-    /// trip. A segment that follows a pause tells nothing about the bottleneck.
+    /// Segments of 1000 bytes that arrive 8 ms apart pass the bottleneck at 125 kB/s, although only 4000 bytes
+    /// are sent in a round trip of 100 ms. An acknowledgement 44 ms later does not change the peak.
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
         let mut flow = Flow::new();
@@ -427,7 +450,8 @@ mod tests {
         }
         flow.ack(1160, 4001, None);
         assert_eq!(flow.rate.peak(), 125_000);
-        // Ten round trips later a lower rate counts, and after as many again alone.
+        // A lower rate, 1000 bytes in 16 ms, does not replace the peak in the next period of ten round trips,
+        // but does in the period after it.
         let mut una = 4001;
         for (from, peak) in [(2300, 125_000), (3400, 62_500)] {
             for _ in 0..3 {
@@ -441,7 +465,7 @@ mod tests {
         }
     }
 
-    /// A packet that arrives at once proves that the path is faster than recorded.
+    /// A packet of 1000 bytes that arrives within 100 ms proves more than the recorded 20 bytes/s.
     #[test]
     fn what_was_expected_gives_way_to_proof() {
         let mut flow = Flow::new();
@@ -449,14 +473,15 @@ mod tests {
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.peak(), 10_000);
-        // After a pause the recorded rate is expected again.
+        // The recorded rate is set again after a pause: the sample of 10 kB/s still counts.
         flow.rate.seed_from(20);
         flow.send(1200, 500, true);
         flow.ack(1300, 1501, None);
         assert_eq!(flow.rate.peak(), 10_000);
     }
 
-    /// Nothing gets through for 10 s, neither the data in flight nor its retransmission.
+    /// An outage delays the acknowledgement of the data in flight by 10 s: the sample of 100 bytes/s does not
+    /// replace the peak, nor does the sample of the retransmission.
     #[test]
     fn an_outage_is_not_the_rate() {
         let mut flow = Flow::new();
@@ -476,7 +501,8 @@ mod tests {
         assert_eq!(flow.rate.peak(), 125_000);
     }
 
-    /// A busy host processes acknowledgements one right behind the other.
+    /// A busy host processes acknowledgements 1 ms apart: five such gaps are less than a sixteenth of the round
+    /// trip, 6.25 ms.
     #[test]
     fn a_heap_is_no_train() {
         let mut flow = Flow::new();

@@ -14,13 +14,16 @@ use super::scoreboard::Mapping;
 use crate::DelayedAck;
 use crate::buffer::{Pool, RangeSet, RecvBuffer};
 
-/// The least time between answers to unacceptable segments, as in Linux.
+/// The minimum time between answers to unacceptable segments, as in Linux (`tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// The most mappings kept for bytes not yet received.
+/// The maximum number of mappings stored for bytes not received yet. A guess: it bounds the memory that a peer can
+/// occupy, and lost data of one window needs far fewer.
 const MAX_MAPPINGS: usize = 512;
-/// The same limit for mappings with checksums, whose bytes wait until the mapping is complete.
+/// The same limit for mappings with checksums, a guess too. It is higher because these mappings cannot be merged:
+/// each is verified on its own.
 const MAX_CHECKED_MAPPINGS: usize = 4096;
-/// The most disjoint ranges kept out of order.
+/// The maximum number of disjoint ranges stored out of order, a guess. It bounds the memory that a peer occupies
+/// by sending every second byte.
 const MAX_OUT_OF_ORDER_RANGES: usize = 4096;
 
 /// The time at which the next acknowledgement is due.
@@ -31,40 +34,48 @@ pub(crate) enum AckDue {
     Now,
 }
 
+/// The receiving half of a subflow.
 #[derive(Debug)]
 pub(crate) struct Receiver {
+    /// The peer's initial sequence number.
     pub irs: Seq32,
     /// The next offset expected.
     pub nxt: u64,
     pub due: AckDue,
     /// The offset that the last acknowledgement covered.
     pub ack_sent: u64,
-    /// The first offset past the windows that the peer was told on this subflow.
+    /// The highest end of the windows that were announced to the peer on this subflow.
     pub advertised_end: u64,
     /// The offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
     pub ts_recent: u32,
-    /// A timestamp echoed once in place of `ts_recent`: that of a retransmission from below the window.
-    /// After an outage its sender would otherwise take the outage for the round trip.
+    /// The timestamp of a retransmission of data that is here already. It is echoed once instead of `ts_recent`,
+    /// which such a segment does not update: after an outage the peer would otherwise measure the outage as a
+    /// round trip.
     pub echo_once: Option<u32>,
-    /// The measurements of the direction from the peer.
+    /// The measurements of the direction from the peer to this end.
     pub arriving: ArrivalStats,
+    /// The payload ranges received above `nxt`.
     out_of_order: RangeSet,
-    /// The starts of the ranges that changed last, newest first.
+    /// The starts of the out-of-order ranges that changed last, newest first: SACK reports these first (RFC 2018
+    /// section 4). An acknowledgement with timestamps has room for three blocks.
     recent: ArrayVec<u64, 3>,
+    /// A range received twice that the peer does not know of yet (D-SACK).
     duplicate: Option<Range<u64>>,
+    /// The mappings of bytes that are not delivered yet, in order and without overlaps.
     mappings: VecDeque<Mapping>,
-    /// Set once a mapping came that is not aligned with the stream.
-    shuffled: bool,
+    /// True once a mapping arrived that is not aligned with the stream.
+    has_unaligned: bool,
     /// The payload, by subflow offset, that waits for the end of its mapping, if mappings have checksums.
     pub held: Option<RecvBuffer>,
+    /// The payload bytes received since the last acknowledgement.
     unacked: u64,
     policy: DelayedAck,
-    /// The number of segments still to be acknowledged one by one.
-    quick: u32,
-    /// The time from which on the next unacceptable segment is answered.
-    challenge_at: Instant,
+    /// The number of further segments that are acknowledged at once, so that the peer's slow start grows fast.
+    quick_acks: u32,
+    /// The time before which unacceptable segments are not answered.
+    next_challenge_at: Instant,
 }
 
 impl Receiver {
@@ -83,12 +94,12 @@ impl Receiver {
             recent: ArrayVec::new(),
             duplicate: None,
             mappings: VecDeque::new(),
-            shuffled: false,
+            has_unaligned: false,
             held: None,
             unacked: 0,
             policy,
-            quick: policy.quick,
-            challenge_at: Instant::ZERO,
+            quick_acks: policy.quick,
+            next_challenge_at: Instant::ZERO,
         }
     }
 
@@ -107,25 +118,25 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Sends a delayed acknowledgement now, if there is one.
+    /// Makes a delayed acknowledgement due now, if there is one.
     pub fn delay_no_more(&mut self) {
         if matches!(self.due, AckDue::At(_)) {
             self.ack_now();
         }
     }
 
-    /// Answers an unacceptable segment, but not every one: an answer that is unacceptable to the peer would
-    /// be answered in turn, for ever (RFC 5961 section 7).
+    /// Answers an unacceptable segment by an acknowledgement, at a limited rate. If the peer found the answer
+    /// unacceptable, both ends would otherwise answer each other without end (RFC 5961 section 7).
     // Conforms: 5961-7-1
     pub fn challenge(&mut self, now: Instant) {
-        if now >= self.challenge_at {
-            self.challenge_at = now + CHALLENGE_INTERVAL;
+        if now >= self.next_challenge_at {
+            self.next_challenge_at = now + CHALLENGE_INTERVAL;
             self.ack_now();
         }
     }
 
-    /// Returns whether `seq` can be the end of the data that the peer sent: the next byte, or the byte
-    /// behind the last one here if some before it are missing.
+    /// Returns whether all data that the peer sent may end at the offset `seq`: at the next expected byte, or
+    /// after the highest byte received out of order.
     pub fn is_end(&self, seq: u64) -> bool {
         seq == self.nxt || self.out_of_order.max_end() == Some(seq)
     }
@@ -140,25 +151,26 @@ impl Receiver {
         self.nxt - 1 - u64::from(self.finished())
     }
 
-    /// Returns the number of payload bytes received behind a hole.
+    /// Returns the number of payload bytes received out of order.
     pub fn out_of_order_bytes(&self) -> u64 {
         self.out_of_order.bytes()
     }
 
-    /// Returns whether SACK blocks wait to be sent.
+    /// Returns whether an acknowledgement needs SACK blocks.
     pub fn has_gaps(&self) -> bool {
         !self.out_of_order.is_empty() || self.duplicate.is_some()
     }
 
-    /// Stores a mapping for bytes that may still come. Repeats are normal: a segmenting device puts the
-    /// option on every segment. Returns `false` if the mapping would move a byte that an earlier one placed
-    /// (RFC 8684 section 3.3.1). Consistent mappings are merged, so that none overlap.
+    /// Stores a mapping for bytes that may still arrive. Repeated mappings are normal, because segmentation
+    /// offload copies the option to every segment. Consistent mappings are merged, so that mappings do not
+    /// overlap. Returns `false` if the mapping gives a byte another place in the stream than an earlier one did
+    /// (RFC 8684 section 3.3.1).
     // Conforms: 8684-3.3.1-2
     pub fn add_mapping(&mut self, map: Mapping) -> bool {
         if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
         }
-        self.shuffled |= !map.is_aligned();
+        self.has_unaligned |= !map.is_aligned();
         if self.checks() {
             return self.add_checked(map);
         }
@@ -184,7 +196,7 @@ impl Receiver {
             }
             match u32::try_from(end - merged.sub) {
                 Ok(len) => merged.len = len,
-                // A mapping of 4 GiB is no honest use: keep the known ones.
+                // Mappings that merge to 4 GiB or more do not occur in honest use: ignore the new one.
                 Err(_) => return true,
             }
         }
@@ -198,9 +210,10 @@ impl Receiver {
         true
     }
 
-    /// Stores a mapping with a checksum, which cannot be merged. The last one may come again with a
-    /// DATA_FIN that it lacked. Past the bound only the next mapping is stored: data without a mapping is
-    /// not accepted, and comes again with it.
+    /// Stores a mapping with a checksum, which cannot be merged with others. A stored mapping may arrive again
+    /// with a DATA_FIN that it did not have before. At the limit, only the mapping of the next bytes is stored.
+    /// Data whose mapping was not stored is not accepted, and the peer retransmits it with its mapping. Returns
+    /// `false` if the mapping contradicts an earlier one.
     fn add_checked(&mut self, map: Mapping) -> bool {
         let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
         let known = self.mappings.get_mut(from);
@@ -210,14 +223,14 @@ impl Receiver {
             }
             return true;
         };
-        let same = (known.data, known.sub, known.len) == (map.data, map.sub, map.len);
-        if same {
+        let is_repeated = (known.data, known.sub, known.len) == (map.data, map.sub, map.len);
+        if is_repeated {
             *known = map;
         }
-        same
+        is_repeated
     }
 
-    /// Frees the payload that waits for the end of its mapping.
+    /// Frees the payload that waits for the end of its mapping, and stops verifying checksums.
     pub fn drop_held(&mut self, pool: &mut Pool) {
         if let Some(mut held) = self.held.take() {
             held.clear(pool);
@@ -225,24 +238,24 @@ impl Receiver {
         }
     }
 
-    /// Returns whether payload waits for the end of its mapping.
+    /// Returns whether mappings have checksums, so that payload waits for the end of its mapping.
     pub fn checks(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Makes payload wait for the end of its mapping from now on; at most `limit` bytes of it.
+    /// Makes payload wait for the end of its mapping from now on. At most `limit` bytes wait.
     pub fn check_mappings(&mut self, limit: u64) {
         self.held = Some(RecvBuffer::new(self.nxt, limit));
     }
 
-    /// Returns the next mapping whose payload waits, if all of it is here.
+    /// Returns the mapping of the next waiting bytes if all of its payload has arrived.
     pub fn whole_mapping(&self) -> Option<Mapping> {
         let held = self.held.as_ref()?;
         let map = self.mapping_at(held.next())?;
         (map.sub_end() <= held.rcv_nxt()).then_some(map)
     }
 
-    /// Returns the offset below which everything was handed on.
+    /// Returns the offset up to which all payload was delivered to the stream of the connection.
     pub fn placed(&self) -> u64 {
         let nxt = self.nxt - u64::from(self.finished());
         self.held.as_ref().map_or(nxt, RecvBuffer::next)
@@ -250,10 +263,10 @@ impl Receiver {
 
     /// Returns whether all received mappings are aligned with the stream.
     pub fn is_aligned(&self) -> bool {
-        !self.shuffled
+        !self.has_unaligned
     }
 
-    /// Drops the first `len` waiting bytes, which were handed on or are not wanted.
+    /// Drops the first `len` waiting bytes, which were delivered or are not needed.
     pub fn advance_held(&mut self, len: usize, pool: &mut Pool) {
         if let Some(held) = &mut self.held {
             held.consume(len, pool);
@@ -261,53 +274,56 @@ impl Receiver {
         }
     }
 
-    /// Drops the mappings of data that was handed on.
+    /// Drops the mappings of data that was delivered.
     pub fn drop_placed(&mut self) {
         let placed = self.placed();
-        let over = |m: &Mapping| m.sub_end() <= placed;
-        while self.mappings.front().is_some_and(over) {
+        let is_delivered = |m: &Mapping| m.sub_end() <= placed;
+        while self.mappings.front().is_some_and(is_delivered) {
             self.mappings.pop_front();
         }
     }
 
-    /// Bounds the number of mappings. Mappings of data that is here go first. If that does not help, the
-    /// last one goes, which comes again with its data: the mapping that fills the first hole must be kept.
+    /// Limits the number of mappings. Mappings of data that has arrived are dropped first. If too many remain,
+    /// those with the highest offsets are dropped, because they arrive again with their data. The mapping of the
+    /// first missing bytes must be kept, or the subflow could not proceed.
     fn bound_mappings(&mut self) {
         if self.mappings.len() <= MAX_MAPPINGS {
             return;
         }
-        let here = &self.out_of_order;
+        let received = &self.out_of_order;
         self.mappings
-            .retain(|m| !here.covered(&(m.sub..m.sub_end())));
+            .retain(|m| !received.covered(&(m.sub..m.sub_end())));
         self.mappings.truncate(MAX_MAPPINGS);
     }
 
-    /// Returns the mapping that covers subflow offset `sub`.
+    /// Returns the mapping that covers the subflow offset `sub`.
     pub fn mapping_at(&self, sub: u64) -> Option<Mapping> {
         let at = self.mappings.partition_point(|m| m.sub <= sub);
         let map = *self.mappings.get(at.checked_sub(1)?)?;
         (sub < map.sub_end()).then_some(map)
     }
 
-    /// Returns whether all of the payload range is here already.
+    /// Returns whether all of the payload range has arrived already.
     pub fn has(&self, range: &Range<u64>) -> bool {
         range.end <= self.nxt || self.out_of_order.covered(range)
     }
 
-    /// Returns whether the payload range can be accepted: it is not behind the FIN, and there is room to
-    /// note it.
+    /// Returns whether the payload range can be accepted: it does not go beyond the FIN, and the number of
+    /// out-of-order ranges is below its limit.
     pub fn can_note(&self, range: &Range<u64>) -> bool {
-        let stream = self.fin.is_none_or(|fin| range.end <= fin);
-        stream && (range.start <= self.nxt || self.out_of_order.len() < MAX_OUT_OF_ORDER_RANGES)
+        let is_before_fin = self.fin.is_none_or(|fin| range.end <= fin);
+        is_before_fin
+            && (range.start <= self.nxt || self.out_of_order.len() < MAX_OUT_OF_ORDER_RANGES)
     }
 
-    /// Notes payload that was here already (D-SACK, RFC 2883).
+    /// Notes that payload `range` arrived a second time (D-SACK, RFC 2883).
     pub fn on_duplicate(&mut self, range: Range<u64>) {
         self.duplicate = Some(range);
         self.due = AckDue::Now;
     }
 
-    /// Notes that payload `range` was stored. `mss` is the segment size seen.
+    /// Notes that payload `range` was stored, and decides when to acknowledge it. `mss` is the peer's segment
+    /// size.
     // Conforms: 9293-3.8.6.3-1, 9293-3.8.6.3-2
     pub fn on_payload(&mut self, now: Instant, range: Range<u64>, mss: u64) {
         self.unacked += range.end - range.start;
@@ -324,23 +340,24 @@ impl Receiver {
             self.due = AckDue::Now;
             return;
         }
-        let filling = !self.out_of_order.is_empty();
+        // A segment that fills a hole is acknowledged at once (RFC 5681 section 4.2).
+        let fills_hole = !self.out_of_order.is_empty();
         self.nxt = self.nxt.max(range.end);
         if let Some(next) = self.out_of_order.range_containing(self.nxt) {
             self.nxt = next.end;
         }
         self.out_of_order.remove_below(self.nxt);
         self.drop_placed();
-        if filling || self.unacked >= u64::from(self.policy.every) * mss || self.quick > 0 {
-            self.quick = self.quick.saturating_sub(1);
+        if fills_hole || self.unacked >= u64::from(self.policy.every) * mss || self.quick_acks > 0 {
+            self.quick_acks = self.quick_acks.saturating_sub(1);
             self.due = AckDue::Now;
         } else if self.due == AckDue::Never {
             self.due = AckDue::At(now + self.policy.timeout);
         }
     }
 
-    /// Notes a FIN at offset `at`. A FIN below the end of the received data is stale or forged: it must not
-    /// block the real one.
+    /// Notes a FIN at offset `at`. A FIN below the end of the received data is stale or forged and is ignored,
+    /// so that the real FIN can still be stored.
     pub fn on_fin(&mut self, at: u64) {
         if at >= self.out_of_order.max_end().unwrap_or(0).max(self.nxt) {
             self.fin.get_or_insert(at);
@@ -348,7 +365,7 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Processes the FIN once everything before it is here. Returns whether this happened now.
+    /// Processes the FIN if all data before it has arrived. Returns whether the FIN was processed now.
     // Conforms: 9293-3.10.7.4-4
     pub fn take_fin(&mut self) -> bool {
         let is_next = self.fin == Some(self.nxt);
@@ -359,7 +376,8 @@ impl Receiver {
         is_next
     }
 
-    /// Returns the SACK blocks to report, at most `max`: D-SACK first, then the newest.
+    /// Returns at most `max` SACK blocks to report: D-SACK first, then the ranges that changed last, then the
+    /// others.
     pub fn sack_blocks(&self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::new();
         let wire = |r: &Range<u64>| (self.irs.add(r.start as u32), self.irs.add(r.end as u32));
@@ -378,18 +396,19 @@ impl Receiver {
             if blocks.len() >= max {
                 break;
             }
-            let repeat = blocks
+            // The D-SACK block may equal a range that must be reported too.
+            let is_repeated = blocks
                 .iter()
                 .skip(usize::from(self.duplicate.is_some()))
                 .any(|b| *b == block);
-            if !repeat {
+            if !is_repeated {
                 blocks.push(block);
             }
         }
         blocks
     }
 
-    /// Notes that an acknowledgement left.
+    /// Notes that an acknowledgement was sent.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
         self.echo_once = None;
@@ -397,23 +416,25 @@ impl Receiver {
         self.unacked = 0;
     }
 
-    /// Notes that SACK blocks left.
+    /// Notes that SACK blocks were sent.
     pub fn on_sack_sent(&mut self) {
         self.duplicate = None;
     }
 
-    /// Asserts the invariants: out-of-order data lies beyond the data in order, and within bounds.
+    /// Asserts the invariants: out-of-order data lies above the data in order, and all lists are within their
+    /// limits.
     pub fn invariants(&self) {
         debug_assert!(self.ack_sent <= self.nxt);
         let first = self.out_of_order.first();
         debug_assert!(first.is_none_or(|first| first.start > self.nxt));
         debug_assert!(self.out_of_order.len() <= MAX_OUT_OF_ORDER_RANGES);
         debug_assert!(self.fin.is_none_or(|fin| self.nxt <= fin + 1));
-        let most = match self.checks() {
+        // One mapping above the limit is stored if it is that of the next bytes.
+        let max_mappings = match self.checks() {
             true => MAX_CHECKED_MAPPINGS + 1,
             false => MAX_MAPPINGS,
         };
-        debug_assert!(self.mappings.len() <= most);
+        debug_assert!(self.mappings.len() <= max_mappings);
         let mut end = 0;
         for map in &self.mappings {
             debug_assert!(map.sub >= end && map.len > 0, "{map:?} after {end}");

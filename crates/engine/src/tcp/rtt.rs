@@ -6,32 +6,39 @@ use braid_wire::Instant;
 
 use crate::Config;
 
-/// The clock granularity G of RFC 6298 section 2.
+/// The clock granularity G of RFC 6298 section 2. Timestamps count milliseconds.
 const CLOCK_GRANULARITY: Duration = Duration::from_millis(1);
 
 /// The timeout before any sample (RFC 6298 section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
 /// The period of the base round trip, which is the lowest sample of this period and the one before it.
-/// Older samples do not count, as the route may have changed since.
+/// Older samples do not count, because the route may have changed since. BBR keeps its lowest round trip for 10 s
+/// too.
 const BASE_RTT_PERIOD: Duration = Duration::from_secs(10);
 
-/// The queueing delay up to which a queue counts as short in any case.
+/// The queueing delay up to which a queue counts as short in any case. A guess; it is the target delay of CoDel
+/// too (RFC 8289).
 const SHORT_QUEUE_DELAY: Duration = Duration::from_millis(5);
 
-/// The number of first samples that a later, far shorter sample may expose as wrong.
+/// The number of first samples that a later, far shorter sample may show to be wrong. A guess: a connection that
+/// sends little has few samples before the first undisturbed one.
 const UNTRUSTED_SAMPLES: u32 = 8;
 
 /// The round-trip estimator of one subflow.
 #[derive(Debug, Clone)]
 pub(crate) struct RttEstimator {
+    /// The number of samples.
     samples: u32,
     srtt: Option<Duration>,
     rttvar: Duration,
+    /// The lowest sample.
     min: Duration,
+    /// The newest sample.
     latest: Duration,
-    longest: Duration,
-    /// The lowest samples of this period and the one before.
+    /// The highest sample, which shows the longest queue of the path.
+    max: Duration,
+    /// The lowest samples of the current period and the previous one.
     base: [Duration; 2],
     base_since: Instant,
     /// The timeout without backoff.
@@ -49,7 +56,7 @@ impl RttEstimator {
             rttvar: Duration::ZERO,
             min: Duration::MAX,
             latest: Duration::ZERO,
-            longest: Duration::ZERO,
+            max: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Instant::ZERO,
             rto: INITIAL_RTO.min(config.max_rto),
@@ -58,8 +65,8 @@ impl RttEstimator {
         }
     }
 
-    /// Seeds the first timeout with the round trip of an earlier subflow on the path. It never exceeds the
-    /// unseeded one.
+    /// Seeds the first timeout with the round trip of an earlier subflow on the path. The timeout never gets
+    /// longer than without a seed.
     pub fn seed_from(&mut self, srtt: Duration, rttvar: Duration) {
         if self.srtt.is_none() {
             let margin = (rttvar * 4).max(self.min_rto);
@@ -67,24 +74,24 @@ impl RttEstimator {
         }
     }
 
-    /// Discards the first samples if a later one is far shorter. They may be those of a handshake whose
-    /// answer was lost and repeated a second later, which no timestamp reveals. Otherwise the timeout would
-    /// stay at a hundred round trips while little is sent.
+    /// Discards the first samples if a later one is far shorter. The first sample may be that of a handshake whose
+    /// last segment was lost and repeated a second later, which timestamps do not show. A connection that sends
+    /// little would otherwise keep a timeout of a hundred round trips for long.
     fn forget_repeated_handshake(&mut self, rtt: Duration) {
-        let shorter = |srtt| rtt * 2 + self.min_rto < srtt;
-        if self.samples < UNTRUSTED_SAMPLES && self.srtt.is_some_and(shorter) {
+        let is_far_shorter = |srtt| rtt * 2 + self.min_rto < srtt;
+        if self.samples < UNTRUSTED_SAMPLES && self.srtt.is_some_and(is_far_shorter) {
             self.srtt = None;
-            self.longest = rtt;
+            self.max = rtt;
         }
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// Takes a sample, never of a retransmission without timestamp (Karn's algorithm).
+    /// Processes a sample. A retransmission may give a sample only by a timestamp (Karn's algorithm).
     pub fn sample(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
         self.latest = rtt;
         self.forget_repeated_handshake(rtt);
-        self.longest = self.longest.max(rtt);
+        self.max = self.max.max(rtt);
         if now.saturating_since(self.base_since) >= BASE_RTT_PERIOD {
             self.base = [Duration::MAX, self.base[0]];
             self.base_since = now;
@@ -126,7 +133,8 @@ impl RttEstimator {
         self.latest
     }
 
-    /// Returns the lowest sample of the last two periods with samples; zero before the first.
+    /// Returns the base round trip: the lowest sample of the last two periods with samples; zero before the first
+    /// sample.
     pub fn base(&self) -> Duration {
         match self.srtt {
             Some(_) => self.base[0].min(self.base[1]),
@@ -134,12 +142,12 @@ impl RttEstimator {
         }
     }
 
-    /// Returns whether the newest sample saw less than half of the longest queue so far, or hardly any
-    /// queue.
+    /// Returns whether the newest sample shows a short queue: at most half of the longest queueing delay so far,
+    /// or at most 5 ms.
     pub fn is_queue_short(&self) -> bool {
-        let queued = self.latest.saturating_sub(self.base());
-        let longest = self.longest.saturating_sub(self.base());
-        queued <= (longest / 2).max(SHORT_QUEUE_DELAY)
+        let queueing_delay = self.latest.saturating_sub(self.base());
+        let longest_delay = self.max.saturating_sub(self.base());
+        queueing_delay <= (longest_delay / 2).max(SHORT_QUEUE_DELAY)
     }
 
     /// Returns the upper bound of the timeout.
@@ -147,9 +155,10 @@ impl RttEstimator {
         self.max_rto
     }
 
-    /// Returns the timeout without backoff; before the first sample 1 s, or less if the path is
-    /// [known](Self::expect). As in Linux, the floor applies to the variance term, so that a steady path
-    /// never times out on a queue that grows by less than the floor.
+    /// Returns the timeout without backoff. Before the first sample it is 1 s, or less if the estimator was
+    /// [seeded](Self::seed_from). As in Linux, the minimum applies to the variance term, not to the whole
+    /// timeout: on a path with a constant round trip, a queue that grows by less than the minimum causes no
+    /// timeout.
     pub fn rto(&self) -> Duration {
         self.rto
     }
@@ -185,7 +194,8 @@ mod tests {
         }
     }
 
-    /// A lost third ACK is repeated after a while, and the first sample is that long.
+    /// A third ACK that was lost and repeated makes the first sample 2.4 s long: the timeout is 2.4 s + 4 * 1.2 s.
+    /// The next sample of 30 ms replaces it: 30 ms + 200 ms.
     #[test]
     fn a_handshake_that_was_repeated_is_forgotten() {
         let ms = Duration::from_millis;
@@ -194,7 +204,7 @@ mod tests {
         assert_eq!(rtt.rto(), ms(7_200));
         rtt.sample(Instant::ZERO, ms(30));
         assert_eq!((rtt.srtt(), rtt.rto()), (ms(30), ms(230)));
-        // Later on a short sample counts like any other.
+        // After eight samples a short sample counts like any other.
         for _ in 0..8 {
             rtt.sample(Instant::ZERO, ms(900));
         }
@@ -228,7 +238,7 @@ mod tests {
         assert_eq!(rtt.rto(), Duration::from_millis(240));
     }
 
-    /// Half of the longest queue so far, or 5 ms.
+    /// The base is 40 ms. 5 ms are short in any case; after 20 ms, up to 10 ms are short.
     #[test]
     fn a_queue_is_short_beside_the_longest() {
         let mut rtt = RttEstimator::new(&Config::default());

@@ -8,8 +8,9 @@ use braid_wire::Instant;
 
 use super::rate::PacketState;
 
-/// The most records of a scoreboard. Only acknowledgements split records; past the bound a partial SACK is
-/// ignored, at the cost of a needless retransmission.
+/// The number of records above which SACK blocks no longer split a record. Without a limit a peer could make the
+/// scoreboard grow by acknowledging single bytes. An ignored block costs only a needless retransmission. The value
+/// is a guess.
 const MAX_RECORDS: usize = 16_384;
 
 /// A mapping of subflow bytes to connection bytes, in offsets.
@@ -21,16 +22,15 @@ pub(crate) struct Mapping {
     pub sub: u64,
     /// The number of payload bytes, DATA_FIN not counted.
     pub len: u32,
-    /// Set if DATA_FIN follows the last byte.
+    /// True if DATA_FIN follows the last byte.
     pub fin: bool,
-    /// The checksum as carried, if checksums are in use (RFC 8684 section 3.3.1).
+    /// The checksum as transmitted, if checksums are in use (RFC 8684 section 3.3.1).
     pub checksum: Option<u16>,
 }
 
 impl Mapping {
-    /// Returns the subflow sequence number as carried, on a subflow whose SYN carried `in_syn` bytes, which
-    /// are not counted (RFC 8684 appendix B.2). A DATA_FIN without data maps no subflow byte (RFC 8684
-    /// section 3.3.3).
+    /// Returns the subflow sequence number as transmitted. The `in_syn` bytes of payload that the SYN carried do
+    /// not count (RFC 8684 appendix B.2). A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
     // Conforms: 8684-3.3.3-1, 8684-B.2-2
     pub fn wire_seq(&self, in_syn: u64) -> u32 {
         match self.len {
@@ -39,14 +39,14 @@ impl Mapping {
         }
     }
 
-    /// Returns the length as carried: DATA_FIN counts as one.
+    /// Returns the length as transmitted: DATA_FIN counts as one byte.
     // Conforms: 8684-3.3.3-1
     pub fn wire_len(&self) -> u16 {
         (self.len + u32::from(self.fin)) as u16
     }
 
-    /// Returns whether the bytes have the place that they would have on a subflow that carries only the
-    /// stream, in order.
+    /// Returns whether the bytes have the same offsets on the subflow as in the stream of the connection. The
+    /// subflow's offsets are higher by one, because the SYN has offset 0.
     pub fn is_aligned(&self) -> bool {
         self.sub == self.data + 1
     }
@@ -57,21 +57,22 @@ impl Mapping {
     }
 }
 
-/// Bytes sent at once and not yet acknowledged.
+/// A record: bytes that were sent together and are not cumulatively acknowledged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub start: u64,
     pub end: u64,
-    /// The original mapping, possibly larger than this record: a retransmission repeats it.
+    /// The mapping as first sent. It may be larger than this record, which can be a part of what was sent.
+    /// Retransmissions repeat the mapping unchanged.
     pub map: Mapping,
     pub sent_at: Instant,
     /// The rate estimator's state at the last transmission.
     pub packet: PacketState,
     pub retransmitted: bool,
     pub sacked: bool,
-    /// Set if the record is deemed lost and was not retransmitted since.
+    /// True if the record is marked as lost and was not retransmitted since.
     pub lost: bool,
-    /// Set for the subflow's FIN, which carries no payload.
+    /// True for the subflow's FIN, which carries no payload.
     pub fin: bool,
 }
 
@@ -94,18 +95,19 @@ impl Sent {
     }
 }
 
-/// The news of an acknowledgement.
+/// The deliveries that an acknowledgement reports for the first time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
     /// The number of bytes newly delivered.
     pub bytes: u64,
-    /// The most contiguous bytes among them within one record.
+    /// The length of the longest contiguous range of delivered bytes in one record.
     pub largest: u64,
-    /// The most recently sent of the delivered records (RFC 8985 section 6.2, step 2).
+    /// The delivered record that was sent last (RFC 8985 section 6.2, step 2).
     pub newest: Option<Newest>,
-    /// The send time of the most recently sent delivered record that was never retransmitted.
+    /// The latest send time of the delivered records that were never retransmitted. Only these give a round trip
+    /// (Karn's algorithm).
     pub rtt_from: Option<Instant>,
-    /// Set if a record that was never retransmitted was delivered below the highest delivered one.
+    /// True if a record that was never retransmitted was delivered after a record with higher offsets.
     pub reordered: bool,
 }
 
@@ -118,23 +120,27 @@ pub(crate) struct Newest {
     pub retransmitted: bool,
 }
 
-/// The records in order of sequence.
+/// The records, sorted by their offsets.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     records: VecDeque<Sent>,
+    /// The bytes in flight: sent, but neither delivered nor marked as lost.
     in_flight: u64,
+    /// The bytes delivered out of order.
     sacked: u64,
+    /// The bytes marked as lost that wait for retransmission.
     lost: u64,
     /// The end of the highest delivered range.
     highest_delivered: u64,
-    /// The ranges of the connection's stream that were newly delivered.
+    /// The ranges of the connection's stream that were delivered since [`take_arrived`](Self::take_arrived).
     arrived: Vec<Range<u64>>,
-    /// The end of the connection's data sent here so far.
+    /// The highest offset in the connection's stream up to which data was sent on this subflow.
     data_end: u64,
-    /// Set if data was sent that lies before data sent here earlier (a copy).
-    disordered: bool,
-    /// Set if data was sent that is not aligned with the stream.
-    shuffled: bool,
+    /// True if records may lie in a different order in the connection's stream: a copy of earlier data was sent
+    /// after later data.
+    has_copies: bool,
+    /// True if data was sent that is not aligned with the stream.
+    has_unaligned: bool,
 }
 
 impl Scoreboard {
@@ -142,17 +148,17 @@ impl Scoreboard {
         self.records.is_empty()
     }
 
-    /// Returns the bytes in flight: sent, neither delivered nor deemed lost.
+    /// Returns the number of bytes in flight: sent, but neither delivered nor marked as lost.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Returns the bytes delivered out of order.
+    /// Returns the number of bytes delivered out of order.
     pub fn sacked(&self) -> u64 {
         self.sacked
     }
 
-    /// Returns the bytes deemed lost that wait for retransmission.
+    /// Returns the number of bytes marked as lost that wait for retransmission.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -163,20 +169,22 @@ impl Scoreboard {
 
     /// Returns whether all data ever sent is aligned with the stream.
     pub fn is_aligned(&self) -> bool {
-        !self.shuffled
+        !self.has_unaligned
     }
 
+    /// Appends the record of new data or of the FIN.
     pub fn push(&mut self, sent: Sent) {
         self.in_flight += sent.len();
         let data = sent.data();
-        self.disordered &= !self.records.is_empty();
-        self.disordered |= data.start < self.data_end && !sent.fin;
+        self.has_copies &= !self.records.is_empty();
+        self.has_copies |= data.start < self.data_end && !sent.fin;
         self.data_end = self.data_end.max(data.end);
-        self.shuffled |= !sent.fin && !sent.map.is_aligned();
+        self.has_unaligned |= !sent.fin && !sent.map.is_aligned();
         self.records.push_back(sent);
     }
 
-    fn note(&mut self, record: &Sent, out: &mut Delivered) {
+    /// Adds a delivered record to `out`.
+    fn note_delivered(&mut self, record: &Sent, out: &mut Delivered) {
         out.bytes += record.len();
         out.largest = out.largest.max(record.len());
         if !record.fin {
@@ -187,10 +195,10 @@ impl Scoreboard {
             out.rtt_from = out.rtt_from.max(Some(record.sent_at));
         }
         self.highest_delivered = self.highest_delivered.max(record.end);
-        let newer = out
+        let is_newest = out
             .newest
             .is_none_or(|n| (record.sent_at, record.end) > (n.sent_at, n.end));
-        if newer {
+        if is_newest {
             out.newest = Some(Newest {
                 sent_at: record.sent_at,
                 packet: record.packet,
@@ -200,7 +208,8 @@ impl Scoreboard {
         }
     }
 
-    fn leave(&mut self, record: &Sent) {
+    /// Subtracts a record from the sum to which its state belongs.
+    fn uncount(&mut self, record: &Sent) {
         if record.sacked {
             self.sacked -= record.len();
         } else if record.lost {
@@ -210,7 +219,7 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that everything below `una` arrived.
+    /// Removes the records below `una`, all of which arrived. Deliveries not reported before are added to `out`.
     pub fn ack_to(&mut self, una: u64, out: &mut Delivered) {
         while let Some(&front) = self.records.front() {
             if front.start >= una {
@@ -218,9 +227,9 @@ impl Scoreboard {
             }
             let mut acked = front;
             acked.end = front.end.min(una);
-            self.leave(&acked);
+            self.uncount(&acked);
             if !acked.sacked {
-                self.note(&acked, out);
+                self.note_delivered(&acked, out);
             }
             if front.end > una {
                 self.records[0].start = una;
@@ -231,7 +240,7 @@ impl Scoreboard {
         self.highest_delivered = self.highest_delivered.max(una);
     }
 
-    /// Splits the record at `index` at `offset`, which lies inside it.
+    /// Splits the record with the given index into two at `offset`, which lies inside the record.
     fn split(&mut self, index: usize, offset: u64) {
         let mut tail = self.records[index];
         tail.start = offset;
@@ -239,11 +248,12 @@ impl Scoreboard {
         self.records.insert(index + 1, tail);
     }
 
-    /// Notes that `start..end` arrived out of order (one SACK block).
+    /// Marks `start..end`, a SACK block, as delivered out of order. Deliveries not reported before are added to
+    /// `out`.
     pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
         let mut i = self.records.partition_point(|r| r.end <= start);
         loop {
-            // Most of a block was reported before.
+            // Earlier acknowledgements have mostly reported the same block already: skip those records.
             let sacked = self
                 .records
                 .range(i..)
@@ -253,8 +263,9 @@ impl Scoreboard {
                 return;
             };
             let partial = record.start < start || record.end > end;
-            let unsplittable = partial && (self.records.len() >= MAX_RECORDS || record.fin);
-            if record.sacked || unsplittable {
+            // A FIN cannot be split.
+            let is_unsplittable = partial && (self.records.len() >= MAX_RECORDS || record.fin);
+            if record.sacked || is_unsplittable {
                 i += 1;
                 continue;
             }
@@ -267,21 +278,21 @@ impl Scoreboard {
                 self.split(i, end);
             }
             let record = self.records[i];
-            self.leave(&record);
+            self.uncount(&record);
             self.sacked += record.len();
             self.records[i].sacked = true;
             self.records[i].lost = false;
-            self.note(&record, out);
+            self.note_delivered(&record, out);
             i += 1;
         }
     }
 
-    /// Marks everything in flight as lost, and returns the bytes.
+    /// Marks everything in flight as lost. Returns the number of bytes.
     pub fn mark_all_lost(&mut self) -> u64 {
         self.mark_lost((Instant::FAR_FUTURE, u64::MAX), |_| true)
     }
 
-    /// Marks the first `max` bytes as lost if they are in flight, and returns their record.
+    /// Marks the first record, or its first `max` bytes, as lost if it is in flight. Returns what was marked.
     pub fn mark_first_lost(&mut self, max: u64) -> Option<Sent> {
         let first = *self.records.front().filter(|r| r.in_flight())?;
         if first.len() > max {
@@ -294,8 +305,9 @@ impl Scoreboard {
         Some(*first)
     }
 
-    /// Marks every record in flight as lost that was sent before `newest`, a send time and the end of its
-    /// record, and matches `is_lost`. Returns the bytes.
+    /// Marks every record in flight as lost that was sent before `newest` and for which `is_lost` returns true.
+    /// `newest` is the send time and the end of a record; records with equal send times are ordered by their ends.
+    /// Returns the number of bytes.
     pub fn mark_lost(
         &mut self,
         newest: (Instant, u64),
@@ -303,12 +315,12 @@ impl Scoreboard {
     ) -> u64 {
         let mut bytes = 0;
         for record in self.records.iter_mut().filter(|r| r.in_flight()) {
-            let early = (record.sent_at, record.end) < newest;
-            if !early && !record.retransmitted {
-                // The records behind it were sent later still.
+            let is_earlier = (record.sent_at, record.end) < newest;
+            if !is_earlier && !record.retransmitted {
+                // The original transmissions of the following records were later still.
                 break;
             }
-            if early && is_lost(record) {
+            if is_earlier && is_lost(record) {
                 record.lost = true;
                 bytes += record.len();
             }
@@ -318,8 +330,8 @@ impl Scoreboard {
         bytes
     }
 
-    /// Takes all SACK marks back if the first record has one: had the peer kept the reported data, it would
-    /// have acknowledged it (RFC 2018 section 8).
+    /// Removes all SACK marks if the first record has one. The peer would have acknowledged this record
+    /// cumulatively, so it has dropped the data that it had reported (RFC 2018 section 8).
     pub fn forget_false_sacks(&mut self) {
         if !self.records.front().is_some_and(|first| first.sacked) {
             return;
@@ -331,7 +343,7 @@ impl Scoreboard {
         self.sacked = 0;
     }
 
-    /// Takes the loss marks back, because the timeout was spurious.
+    /// Removes all loss marks, because the recovery was spurious.
     pub fn unmark_lost(&mut self) {
         for record in self.records.iter_mut().filter(|r| r.lost) {
             record.lost = false;
@@ -340,7 +352,7 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Returns the first lost record, cut to at most `max` bytes and marked as sent again at `now`.
+    /// Returns the first lost record, or its first `max` bytes, and marks it as retransmitted at `now`.
     pub fn take_lost(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         if self.lost == 0 || max == 0 {
             return None;
@@ -353,8 +365,8 @@ impl Scoreboard {
         Some(self.resend(i, now, packet))
     }
 
-    /// Returns the last undelivered record, cut to its last `max` bytes and marked as sent again: a tail
-    /// loss probe (RFC 8985 section 7.3).
+    /// Returns the last undelivered record, or its last `max` bytes, and marks it as retransmitted: a tail loss
+    /// probe (RFC 8985 section 7.3).
     pub fn take_last(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         let mut i = self.records.iter().rposition(|r| !r.sacked)?;
         let record = self.records[i];
@@ -365,6 +377,7 @@ impl Scoreboard {
         Some(self.resend(i, now, packet))
     }
 
+    /// Marks the record with index `i` as retransmitted at `now`, and returns it.
     fn resend(&mut self, i: usize, now: Instant, packet: PacketState) -> Sent {
         let record = &mut self.records[i];
         if record.lost {
@@ -383,22 +396,22 @@ impl Scoreboard {
         self.arrived.drain(..)
     }
 
-    /// Returns the ranges of the connection's stream below `una` that are in records.
+    /// Returns the ranges of the connection's stream below the connection's offset `una` that are in records.
     pub fn data_below(&self, una: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let data = self.records.iter().filter(|sent| !sent.fin).map(Sent::data);
-        let ordered = !self.disordered;
-        data.take_while(move |data| !ordered || data.start < una)
+        let is_ordered = !self.has_copies;
+        data.take_while(move |data| !is_ordered || data.start < una)
             .map(move |data| data.start..data.end.min(una))
             .filter(|data| !data.is_empty())
     }
 
-    /// Returns the time at which the oldest undelivered bytes were last sent.
+    /// Returns the time at which the first unacknowledged bytes were last sent.
     pub fn oldest_sent(&self) -> Option<Instant> {
         self.records.front().map(|first| first.sent_at)
     }
 
-    /// Asserts the invariants: the records are the bytes from `una` to `nxt`, without gaps, and the sums
-    /// match them.
+    /// Asserts the invariants: the records cover the bytes from `una` to `nxt` without gaps, and the sums match
+    /// the records.
     pub fn invariants(&self, una: u64, nxt: u64) {
         let mut at = una;
         let (mut in_flight, mut sacked, mut lost) = (0, 0, 0);

@@ -3,24 +3,28 @@
 use super::FourTuple;
 use super::path_mtu::PathMtu;
 
-/// The bytes of options of a data segment before the handshake: timestamps and a DSS with 4-byte numbers.
+/// The number of option bytes to assume for a data segment before the handshake: timestamps (12) and a DSS with
+/// 4-byte numbers (20).
 const TYPICAL_OPTIONS_LEN: usize = 12 + 20;
-/// The smallest path MTU that is believed for IPv4 (RFC 791) and IPv6 (RFC 8200).
+/// The lowest path MTU that Braid accepts for IPv4: every host must accept packets of this size (RFC 791). A lower
+/// value, which a forged ICMP message or MSS may contain, would leave little room for payload.
 const MIN_PMTU_V4: u32 = 576;
+/// The minimum MTU of IPv6 (RFC 8200 section 5).
 const MIN_PMTU_V6: u32 = 1280;
-/// The bytes of a TCP header without options.
+/// The length of a TCP header without options.
 const TCP_HEADER_LEN: u32 = 20;
 
 /// The size of a subflow's segments, and everything that it depends on.
 #[derive(Debug)]
 pub(crate) struct SegmentSize {
     pub mtu: PathMtu,
-    /// The bytes of the IP and TCP headers without options.
+    /// The length of the IP and TCP headers without options.
     headers: u32,
-    /// The MSS of a peer that announces none.
-    usual_mss: u32,
+    /// The MSS of a peer that announces no MSS.
+    default_mss: u32,
+    /// The MSS of the peer.
     peer_mss: u32,
-    /// The bytes of options of a data segment.
+    /// The number of option bytes of a data segment.
     options: usize,
 }
 
@@ -29,26 +33,27 @@ impl SegmentSize {
         SegmentSize {
             mtu: PathMtu::new(pmtu, min_pmtu(tuple)),
             headers: ip_header(tuple) + TCP_HEADER_LEN,
-            usual_mss: usual_mss(tuple),
-            peer_mss: usual_mss(tuple),
+            default_mss: default_mss(tuple),
+            peer_mss: default_mss(tuple),
             options: TYPICAL_OPTIONS_LEN,
         }
     }
 
-    /// Returns the MSS option of our SYN (RFC 6691: options not counted).
+    /// Returns the MSS option of our SYN, which does not count options (RFC 6691). The option is never lower than
+    /// the default MSS.
     pub fn announced_mss(&self) -> u16 {
-        let least = self.usual_mss + self.headers;
-        mss_option(self.mtu.get().max(least) - self.headers)
+        let min_packet = self.default_mss + self.headers;
+        mss_option(self.mtu.get().max(min_packet) - self.headers)
     }
 
-    /// Returns the MSS of a peer that announces none.
+    /// Returns the MSS of a peer that announces no MSS.
     pub fn usual_mss(&self) -> u16 {
-        self.usual_mss as u16
+        self.default_mss as u16
     }
 
     /// Adopts the MSS option of the peer's SYN.
     pub fn on_peer_mss(&mut self, mss: Option<u16>) {
-        self.peer_mss = mss.map_or(self.usual_mss, u32::from);
+        self.peer_mss = mss.map_or(self.default_mss, u32::from);
     }
 
     /// Adopts the MSS that the peer announced on an earlier connection.
@@ -56,23 +61,22 @@ impl SegmentSize {
         self.peer_mss = u32::from(mss);
     }
 
-    /// Sets the bytes of options of a data segment.
+    /// Sets the number of option bytes of a data segment.
     pub fn set_options(&mut self, len: usize) {
         self.options = len;
     }
 
-    /// Returns the payload bytes of a packet with `options` bytes of options.
+    /// Returns the maximum payload of a packet with `options` bytes of options.
     pub fn max_payload(&self, options: usize) -> u32 {
         self.payload_of(self.mtu.get(), options)
     }
 
-    /// Returns the payload bytes of a data segment.
+    /// Returns the maximum payload of a data segment.
     pub fn mss(&self) -> u32 {
         self.max_payload(self.options)
     }
 
-    /// Returns the payload bytes of a data segment in a packet of `size` bytes, as far as the peer accepts
-    /// them.
+    /// Returns the payload of a data segment in a packet of `size` bytes, limited by the peer's MSS.
     pub fn data_of(&self, size: u32) -> u64 {
         self.payload_of(size, self.options).into()
     }
@@ -82,27 +86,31 @@ impl SegmentSize {
         len as u32 + self.options as u32 + self.headers
     }
 
+    /// Returns the payload of a packet of `size` bytes, limited by the peer's MSS. An MSS for packets below the
+    /// lowest path MTU is raised, since options alone could fill such a segment.
     fn payload_of(&self, size: u32, options: usize) -> u32 {
         let segment = (size - self.headers).min(self.peer_mss.max(MIN_PMTU_V4 - self.headers));
         segment - options as u32
     }
 }
 
-/// Returns the MSS option of a SYN if packets have up to `mtu` bytes (RFC 6691: options not counted).
+/// Returns the MSS option of a SYN if packets have up to `mtu` bytes. The MSS does not count options (RFC 6691).
 pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
     mss_option(mtu.max(min_pmtu(tuple)) - ip_header(tuple) - TCP_HEADER_LEN)
 }
 
+/// Returns `payload` as the 16-bit value of an MSS option.
 fn mss_option(payload: u32) -> u16 {
     u16::try_from(payload).unwrap_or(u16::MAX)
 }
 
-/// Returns the MSS of a peer that announces none.
+/// Returns the MSS of a peer that announces no MSS.
 // Conforms: 9293-3.7.1-1
-fn usual_mss(tuple: &FourTuple) -> u32 {
+fn default_mss(tuple: &FourTuple) -> u32 {
     min_pmtu(tuple) - ip_header(tuple) - TCP_HEADER_LEN
 }
 
+/// Returns the length of the IP header without options.
 fn ip_header(tuple: &FourTuple) -> u32 {
     if tuple.local.is_ipv4() { 20 } else { 40 }
 }

@@ -21,60 +21,58 @@ use crate::cc::{AckSample, Algorithm, CongestionControl, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 use crate::{Config, PathRecord};
 
-/// The most doublings of the retransmission timeout.
+/// The maximum number of doublings of the retransmission timeout. The maximum timeout usually takes effect
+/// earlier; this limit keeps the shift in [`Sender::rto`] within its type.
 const MAX_BACKOFF: u32 = 10;
 
 /// The state of loss recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recovery {
+    /// No data is known to be missing.
     Open,
-    /// Fast recovery until `end` is acknowledged. `marked` is set if the window was reduced for an ECN mark
-    /// just before: then it is not reduced again.
-    Fast {
-        end: u64,
-        prr: Prr,
-        marked: bool,
-    },
-    /// The window is reduced because of an ECN mark, and nothing is missing. The state ends when data sent
-    /// since is acknowledged, so that the peer knows of the reduction (RFC 3168 section 6.1.2), or nothing
-    /// is in flight.
-    Marked {
-        prr: Prr,
-    },
-    /// After a timeout, until `end` is acknowledged or the timeout is shown to be spurious.
-    Timeout {
-        end: u64,
-        proof: Proof,
-    },
+    /// Fast recovery until `end` is acknowledged. `marked` is set if the recovery followed
+    /// [`Marked`](Self::Marked): in that case the window was reduced for the mark already and is not reduced
+    /// again.
+    Fast { end: u64, prr: Prr, marked: bool },
+    /// The window is reduced because of an ECN mark, and no data is missing. The state ends when data sent after
+    /// the reduction is acknowledged, because the peer then knows of the reduction (RFC 3168 section 6.1.2), or
+    /// when nothing is in flight.
+    Marked { prr: Prr },
+    /// Recovery from a timeout, until `end` is acknowledged or `proof` shows that the timeout was spurious.
+    Timeout { end: u64, proof: Proof },
 }
 
 /// A reduction of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reduction {
-    /// The next offset at that time.
+    /// The next offset to send when the window was reduced.
     at: u64,
-    /// Set while the peer has not been notified by CWR.
+    /// True while the peer has not been notified by CWR.
     cwr_pending: bool,
 }
 
 /// The state of RACK (RFC 8985 section 5.2).
 #[derive(Debug, Clone, Copy, Default)]
 struct Rack {
+    /// The send time of the newest record delivered (`RACK.xmit_ts`).
     sent_at: Instant,
+    /// The end of this record (`RACK.end_seq`).
     end: u64,
+    /// The round trip of this record (`RACK.rtt`).
     rtt: Duration,
     reordering_seen: bool,
-    /// `RACK.reo_wnd_mult` less one: the quarters of a round trip by which the reordering window exceeds the
-    /// first quarter.
+    /// `RACK.reo_wnd_mult` less one: the number of quarters of a round trip that are added to the first quarter
+    /// of the reordering window.
     reo_wnd_mult: u32,
-    /// `RACK.reo_wnd_persist`: the recoveries without a needless retransmission after which the window is reset.
+    /// `RACK.reo_wnd_persist`: the number of further recoveries without a needless retransmission after which the
+    /// reordering window is reset.
     reo_wnd_persist: u32,
-    /// `RACK.dsack_round`: the end of the round in which the window has grown already.
+    /// `RACK.dsack_round`: the end of the round in which the reordering window has grown already.
     dsack_round: u64,
     /// The end of the last range that the peer reported as a duplicate.
     dsack_end: u64,
-    /// The last tail loss probe, as long as it may have repaired a loss.
-    probed: Option<TailProbe>,
+    /// The last tail loss probe, until it is known whether the probe repaired a loss.
+    probe: Option<TailProbe>,
 }
 
 /// A tail loss probe that is under way (RFC 8985 section 7.4.1).
@@ -82,10 +80,10 @@ struct Rack {
 struct TailProbe {
     start: u64,
     end: u64,
-    /// The next offset when the probe was sent (`TLP.end_seq`); `None` once a loss was found otherwise,
-    /// since then only a duplicate caused by the probe matters.
-    high: Option<u64>,
-    /// The send time of the original, and the estimator's state at that time.
+    /// The next offset to send when the probe was sent (`TLP.end_seq`). `None` once another loss has reduced the
+    /// window: a loss repaired by the probe needs no reaction any more, only its D-SACK must be recognised.
+    end_seq: Option<u64>,
+    /// The send time of the original transmission, and the rate estimator's state at that time.
     original: (Instant, PacketState),
 }
 
@@ -94,7 +92,7 @@ struct TailProbe {
 pub(crate) struct Echo {
     /// The TSecr value.
     pub value: u32,
-    /// The age of the timestamp, rounded up.
+    /// The time since the timestamp was sent, rounded up to its clock.
     pub age: Duration,
 }
 
@@ -103,31 +101,35 @@ pub(crate) struct Echo {
 pub(crate) enum Expired {
     /// The retransmission timer expired: everything in flight is marked lost.
     Rto,
-    /// The retransmission timer was cut short for one early try, which counts as no timeout.
+    /// The retransmission timer had been shortened for one early retransmission, which does not count as a
+    /// timeout.
     Early,
     /// A tail loss probe is to be sent.
     Probe,
-    /// The reordering timer marked data lost.
+    /// The reordering timer marked data as lost.
     Lost,
 }
 
-/// The segments that leave at once on an unknown path (the initial window of RFC 3390).
+/// The number of segments that leave at once on a path without measurements: the initial window of RFC 3390, which
+/// even the shortest queues hold.
 const UNKNOWN_PATH_BURST_SEGMENTS: u64 = 4;
 
-/// The timers of a sender, and the timeouts in a row.
+/// The timers of a sender, and the number of consecutive timeouts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Timers {
+    /// The number of consecutive timeouts, at most [`MAX_BACKOFF`].
     backoff: u32,
-    /// The time of the first of the timeouts in a row.
+    /// The time of the first of the consecutive timeouts.
     stuck_since: Instant,
     rto_at: Option<Instant>,
-    /// The time of the last expiry, when everything in flight was sent again.
+    /// The time of the last expiry of the retransmission timer, which marked everything in flight as lost.
     expired_at: Instant,
-    /// The expiry time that was cut short for one early try.
-    cut_short: Option<Instant>,
+    /// The regular expiry time of the retransmission timer while the timer is shortened for one early try.
+    regular_rto_at: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
-    /// Set once a probe was sent: one a flight (RFC 8985 section 7.3).
+    /// True after a tail loss probe until new data is acknowledged: only one probe is sent for each flight
+    /// (RFC 8985 section 7.3).
     probe_out: bool,
 }
 
@@ -143,9 +145,11 @@ impl Timers {
 /// The state of one round trip.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
+    /// True if the window has limited the sender in this round trip.
     cwnd_limited: bool,
     /// The time at which the window was last seen full.
     full_at: Instant,
+    /// The maximum number of bytes in flight in this round trip.
     max_flight: u64,
     /// The offset whose acknowledgement ends the round.
     end: u64,
@@ -155,34 +159,36 @@ struct Round {
 #[derive(Debug, Clone, Copy, Default)]
 struct Offered {
     last: u64,
+    /// The largest window, which bounds how old an acceptable acknowledgement may be (RFC 5961).
     largest: u64,
 }
 
-/// The reductions of the window, and the evidence that may undo them.
+/// The last reductions of the window, and the evidence that may undo them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reductions {
     last: Reduction,
-    /// The reduction before, which is restored if the last one is undone.
+    /// The reduction before the last one. It becomes the last one again if that is undone.
     before: Reduction,
     /// The highest acknowledgement that reported an ECN mark.
     marked_at: u64,
-    /// The bytes retransmitted in this recovery and not reported as duplicates.
+    /// The bytes retransmitted in this recovery that the peer has not reported as duplicates.
     undo_retrans: u64,
 }
 
 /// Losses by episode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Losses {
-    /// The bytes delivered since the last loss, and between the two losses before it.
+    /// The bytes delivered since the last episode began, and those between the beginnings of the two episodes
+    /// before.
     intervals: [u64; 2],
-    /// The bytes of non-congestive loss: lost while the queue was short.
+    /// The bytes of non-congestive loss: those lost although the queue was short.
     non_congestive_loss: u64,
-    /// Set if the queue was short when this episode began; the losses themselves shorten it.
+    /// True if the queue was short when this episode began. Later the losses themselves shorten the queue.
     queue_was_short: bool,
 }
 
 impl Losses {
-    /// Begins an episode: the first loss or mark after a while.
+    /// Begins an episode: a loss or a mark outside of a recovery.
     fn begin_episode(&mut self, queue_is_short: bool) {
         self.intervals = [0, self.intervals[0]];
         self.queue_was_short = queue_is_short;
@@ -195,25 +201,28 @@ impl Losses {
     }
 }
 
-/// The times at which the path was used.
+/// The times that tell whether the path is idle.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pauses {
     last_sent: Instant,
+    /// The time of the last [`Sender::restart`].
     restarted_at: Instant,
-    /// The time at which everything sent will have passed the bottleneck.
+    /// The time at which all data sent will have passed the bottleneck.
     drained_at: Instant,
 }
 
-/// The limits of windows, and of the peer's delay.
+/// The limits that the configuration sets.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
+    /// The initial window in segments.
     initial_window: u32,
-    /// The limit in segments.
+    /// The maximum window in segments.
     max_cwnd: u32,
     /// The time for which the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
     peer_ack_delay: Duration,
 }
 
+/// The sending half of a subflow. Offsets count bytes from the SYN, which has offset 0.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub iss: Seq32,
@@ -223,8 +232,8 @@ pub(crate) struct Sender {
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
     pub traffic: Traffic,
-    /// The first offset that no SYN carried.
-    first: u64,
+    /// The first offset that the SYN did not carry.
+    data_start: u64,
     /// The oldest unacknowledged offset.
     pub una: u64,
     /// The next offset to send.
@@ -236,9 +245,9 @@ pub(crate) struct Sender {
     recovery: Recovery,
     rack: Rack,
     timers: Timers,
-    /// The NewReno state; `None` if the peer sends SACK.
+    /// The count of duplicate acknowledgements for NewReno; `None` if the peer sends SACK.
     dup_acks: Option<DupAcks>,
-    /// The number of duplicate acknowledgements in a row that had no room for SACK.
+    /// The number of consecutive duplicate acknowledgements without room for SACK blocks.
     dup_acks_without_sack: u32,
     sizes: Sizes,
     reductions: Reductions,
@@ -247,7 +256,7 @@ pub(crate) struct Sender {
     pauses: Pauses,
     limits: Limits,
     /// The measurements of earlier subflows on the path.
-    found: PathRecord,
+    recorded_path: PathRecord,
 }
 
 impl Sender {
@@ -260,7 +269,7 @@ impl Sender {
             cc: config.congestion.build(mss, config.initial_window),
             pacer: Pacer::default(),
             traffic: Traffic::default(),
-            first: 1,
+            data_start: 1,
             una: 0,
             nxt: 1,
             wnd_end: 1,
@@ -278,15 +287,16 @@ impl Sender {
             pauses: Pauses::default(),
             limits: Limits {
                 initial_window: config.initial_window,
-                max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
-                // `TLP.max_ack_delay` of RFC 8985 section 7.2: our own delay, with half as much to spare.
+                max_cwnd: config.max_cwnd.map_or(u32::MAX, |segments| segments.max(1)),
+                // `TLP.max_ack_delay` of RFC 8985 section 7.2. The peer's delay is unknown: assume our own, and
+                // half of it more as a margin (a guess).
                 peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             },
-            found: PathRecord::default(),
+            recorded_path: PathRecord::default(),
         }
     }
 
-    /// Replaces the congestion controller by a new one with an initial window.
+    /// Replaces the congestion controller by one of the given algorithm, with an initial window.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.cc = congestion.build(self.mss, self.limits.initial_window);
         self.update_pacing();
@@ -297,11 +307,11 @@ impl Sender {
         self.dup_acks = Some(DupAcks::default());
     }
 
-    /// Notes that the SYN was acknowledged, with `in_syn` bytes that it carried; `rtt` is the handshake's
-    /// round trip if it is unambiguous.
+    /// Notes that the SYN was acknowledged, with `in_syn` bytes of its payload. `rtt` is the round trip of the
+    /// handshake; `None` if the SYN was retransmitted, because the acknowledgement may be for either copy.
     pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64, in_syn: u64) {
-        self.first = 1 + in_syn;
-        (self.una, self.nxt) = (self.first, self.first);
+        self.data_start = 1 + in_syn;
+        (self.una, self.nxt) = (self.data_start, self.data_start);
         self.offer(self.una + window, window);
         self.pauses.last_sent = now;
         if let Some(rtt) = rtt {
@@ -322,30 +332,31 @@ impl Sender {
         }
     }
 
-    /// Returns the bytes in flight, without those that duplicate acknowledgements show to have arrived.
+    /// Returns the number of bytes in flight, without the bytes that have arrived according to duplicate
+    /// acknowledgements.
     pub fn in_flight(&self) -> u64 {
         let arrived = self.dup_acks.map_or(0, |dup| dup.arrived());
         self.board.in_flight().saturating_sub(arrived)
     }
 
-    /// Returns whether `seq` belongs to the newest payload, and that was sent only once.
+    /// Returns whether `seq` belongs to the newest record, and this record was sent only once.
     pub fn is_sent_once(&self, seq: u64) -> bool {
         let newest = self.board.iter().next_back();
         newest.is_some_and(|last| last.start <= seq && !last.retransmitted)
     }
 
-    /// Returns whether the peer is still to be told that the window was reduced (CWR).
+    /// Returns whether the peer has not been notified of the last reduction of the window by CWR.
     pub fn owes_cwr(&self) -> bool {
         self.reductions.last.cwr_pending
     }
 
-    /// Returns whether the peer is still to be told of a reduction, and counts it as told.
+    /// Returns whether the peer has not been notified of the last reduction, and counts it as notified.
     pub fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.reductions.last.cwr_pending)
     }
 
-    /// Returns whether nothing is known to be missing.
-    fn is_whole(&self) -> bool {
+    /// Returns whether no data is known to be missing.
+    fn has_no_loss(&self) -> bool {
         matches!(self.recovery, Recovery::Open | Recovery::Marked { .. })
     }
 
@@ -354,7 +365,8 @@ impl Sender {
         matches!(self.recovery, Recovery::Timeout { .. })
     }
 
-    /// Returns the time since the first of the timeouts in a row without an acknowledgement of new data.
+    /// Returns the time since the first of the consecutive timeouts without an acknowledgement of new data; zero
+    /// without a timeout.
     pub fn stuck_for(&self, now: Instant) -> Duration {
         match self.timers.backoff {
             0 => Duration::ZERO,
@@ -362,15 +374,15 @@ impl Sender {
         }
     }
 
-    /// Returns the congestion window in bytes; during a reduction, the window on its way to the
-    /// controller's.
+    /// Returns the congestion window in bytes. During fast recovery it is the data in flight plus the bytes that
+    /// PRR allows, which lead to the controller's window.
     pub fn cwnd(&self) -> u64 {
-        let most = u64::from(self.limits.max_cwnd) * u64::from(self.mss);
+        let max_cwnd = u64::from(self.limits.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
             Recovery::Fast { prr, .. } | Recovery::Marked { prr } => self.in_flight() + prr.room(),
             _ => self.cc.cwnd(),
         };
-        cwnd.min(most)
+        cwnd.min(max_cwnd)
     }
 
     /// Returns the delivery rate in bytes/s; 0 before the first sample.
@@ -378,7 +390,7 @@ impl Sender {
         self.rate.rate()
     }
 
-    /// Returns the bytes of non-congestive loss: lost though the path's queue was short.
+    /// Returns the number of bytes of non-congestive loss: lost although the queue of the path was short.
     pub fn non_congestive_loss(&self) -> u64 {
         self.losses.non_congestive_loss
     }
@@ -391,24 +403,28 @@ impl Sender {
     /// Adopts the measurements of earlier subflows on the path.
     pub fn seed_from(&mut self, record: &PathRecord) {
         self.rtt.seed_from(record.srtt, record.rttvar);
-        self.found = *record;
+        self.recorded_path = *record;
         self.use_recorded_rate();
     }
 
-    /// Uses the recorded rate, as long as the round trip does not show that the path is another one.
+    /// Uses the recorded rate, unless the round trip shows that the record is of a different path.
     fn use_recorded_rate(&mut self) {
         let base = self.rtt.base();
-        let same = base.is_zero() || self.found.fits(base);
-        let rate = if same { self.found.delivery_rate } else { 0 };
+        let is_same_path = base.is_zero() || self.recorded_path.fits(base);
+        let rate = if is_same_path {
+            self.recorded_path.delivery_rate
+        } else {
+            0
+        };
         self.rate.seed_from(rate);
     }
 
-    /// Returns the time at which everything sent will have passed the bottleneck, at its known rate.
+    /// Returns the time at which all data sent will have passed the bottleneck, at the known rate.
     pub fn drained_at(&self) -> Instant {
         self.pauses.drained_at
     }
 
-    /// Returns this subflow as coupled congestion control of its siblings sees it.
+    /// Returns the state of this subflow that coupled congestion control of its siblings uses.
     pub fn sibling(&self) -> Sibling {
         Sibling {
             cwnd: self.cc.cwnd(),
@@ -417,7 +433,7 @@ impl Sender {
         }
     }
 
-    /// Returns the number of timeouts in a row without an acknowledgement of new data.
+    /// Returns the number of consecutive timeouts without an acknowledgement of new data.
     pub fn backoff(&self) -> u32 {
         self.timers.backoff
     }
@@ -440,9 +456,11 @@ impl Sender {
         }
     }
 
-    /// Returns the congestion window left, in bytes: at least a segment, or none.
+    /// Returns the free part of the congestion window in bytes: at least a segment, or zero. A smaller part is not
+    /// used, to avoid small segments.
     pub fn cwnd_room(&self) -> u64 {
         let room = self.cwnd().saturating_sub(self.in_flight());
+        // With nothing in flight a segment may always leave, since no acknowledgement would open the window.
         if room >= u64::from(self.mss) || self.in_flight() == 0 {
             room.max(u64::from(self.mss))
         } else {
@@ -450,7 +468,7 @@ impl Sender {
         }
     }
 
-    /// Adopts the peer's window of `window` bytes, which ends at offset `end`.
+    /// Stores the peer's window of `window` bytes, which ends at offset `end`.
     pub fn offer(&mut self, end: u64, window: u64) {
         self.wnd_end = end;
         self.offered.last = window;
@@ -463,20 +481,22 @@ impl Sender {
         ack == self.una && window == self.offered.last && !self.board.is_empty()
     }
 
-    /// Returns whether this peer can have sent an acknowledgement of `ack` (RFC 5961 section 5.2).
+    /// Returns whether an acknowledgement of `ack` can come from the peer: neither for data not sent yet nor too
+    /// old (RFC 5961 section 5.2).
     // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
         ack <= self.nxt && ack + self.offered.largest >= self.una
     }
 
-    /// Returns the peer's subflow-level window left, in bytes.
+    /// Returns the free part of the peer's subflow-level window in bytes.
     // Conforms: 9293-3.8.6-2
     pub fn peer_room(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// Opens the window for a first flight, after another subflow reported that the shared window opened.
-    /// The acknowledgement of that flight reports the rest.
+    /// Opens the peer's window by an initial window, after another subflow reported that the window of the
+    /// connection opened: all subflows share it. The acknowledgement of the data then sent reports the full
+    /// window.
     pub fn open_window(&mut self) {
         let flight = self.initial_flight();
         self.wnd_end = self
@@ -484,58 +504,61 @@ impl Sender {
             .max(self.nxt + flight.saturating_sub(self.in_flight()));
     }
 
-    /// Returns the most payload bytes of one burst: 1 ms at the pacing rate, but at least two segments.
+    /// Returns the maximum number of payload bytes of one burst: those of 1 ms at the pacing rate, but at least
+    /// two segments, so that a peer that acknowledges every second segment answers each burst.
     pub fn burst(&self) -> u64 {
         self.pacer.burst().max(2 * u64::from(self.mss))
     }
 
-    /// Returns whether the sender was idle for longer than a timeout (RFC 5681 section 4.1), and was not
-    /// [restarted](Self::restart) since: while other subflows send, the question comes up for each packet.
+    /// Returns whether the sender has been idle for longer than a timeout (RFC 5681 section 4.1) since it last
+    /// sent or was last [restarted](Self::restart). Restarts count because the scheduler asks for each packet,
+    /// even if it then sends on another subflow.
     pub fn is_idle(&self, now: Instant) -> bool {
         let since = self.pauses.last_sent.max(self.pauses.restarted_at);
         self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
     }
 
-    /// Starts, or restarts after a pause, with the known capacity of the path. An initial window of it
-    /// leaves at once: data after a pause is most often small, and pacing over half a round trip would
-    /// delay it by that much. On an unknown path only as much leaves at once as the shortest queues hold,
-    /// since a loss would end slow start before it has begun.
+    /// Starts, or restarts after a pause, with the known capacity of the path. An initial window leaves unpaced:
+    /// data after a pause is mostly small, and pacing it would delay its last bytes by up to half a round trip. On
+    /// a path without measurements fewer segments leave unpaced, no more than the shortest queues hold: a loss
+    /// would end slow start at once.
     pub fn restart(&mut self, now: Instant) {
         self.pauses.restarted_at = now;
-        let is_known = self.nxt > self.first || self.rate.peak() > 0;
-        let at_once = match is_known {
+        let is_known = self.nxt > self.data_start || self.rate.peak() > 0;
+        let unpaced = match is_known {
             true => self.initial_flight(),
             false => self
                 .initial_flight()
                 .min(UNKNOWN_PATH_BURST_SEGMENTS * u64::from(self.mss)),
         };
-        self.cc.on_idle(self.first_flight());
-        self.pacer.restart(at_once);
+        self.cc.on_idle(self.restart_window());
+        self.pacer.restart(unpaced);
         self.update_pacing();
     }
 
-    /// Returns an initial window, in bytes.
+    /// Returns the initial window in bytes.
     pub fn initial_flight(&self) -> u64 {
         u64::from(self.limits.initial_window) * u64::from(self.mss)
     }
 
-    /// Returns an initial window, or half of the path's known capacity if that is more: the jump of Careful
-    /// Resume (draft-ietf-tsvwg-careful-resume section 3.3).
-    fn first_flight(&self) -> u64 {
-        let base = match self.found.base_rtt {
+    /// Returns the window to start with: the initial window, or half of the path's known capacity if that is more.
+    /// The half is the jump of Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
+    fn restart_window(&self) -> u64 {
+        // The present round trips may include a queue, so a lower recorded one counts.
+        let base = match self.recorded_path.base_rtt {
             Duration::ZERO => self.rtt.base(),
-            found => found.min(self.rtt.base()),
+            recorded => recorded.min(self.rtt.base()),
         };
         self.initial_flight().max(self.bytes_drained_in(base) / 2)
     }
 
-    /// Returns the bytes that leave the path's bottleneck in `time`; 0 if its rate is not known.
+    /// Returns the number of bytes that pass the bottleneck in `time`; 0 if its rate is not known.
     fn bytes_drained_in(&self, time: Duration) -> u64 {
         let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
+    /// Records that new payload with the mapping `map` was sent at the next offset, or the FIN if `fin` is set.
     pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) -> Sent {
         let len = if fin { 1 } else { u64::from(map.len) };
         let sent = Sent {
@@ -556,47 +579,50 @@ impl Sender {
         sent
     }
 
+    /// Returns the rate estimator's state for a record that is sent now.
     fn packet_state(&mut self, now: Instant) -> PacketState {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
-        // With more in flight than the path holds, the delivery rate is that of the path, pause or not.
-        // With only a few packets in flight it may be the application's.
-        let held = self
+        // With more in flight than the bandwidth-delay product, the bottleneck is busy, so that the delivery rate
+        // is the rate of the path, even if the sender pauses. With only a few packets in flight the rate may be
+        // the application's: hence at least two initial windows, a guess.
+        let full_pipe = self
             .bytes_drained_in(self.rtt.base())
             .max(2 * self.initial_flight());
-        let full = self.rate.peak() > 0 && in_flight > held;
-        let paused = !full && self.pacer.has_paused(now, self.round.full_at);
+        let is_pipe_full = self.rate.peak() > 0 && in_flight > full_pipe;
+        let paused = !is_pipe_full && self.pacer.has_paused(now, self.round.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
     }
 
-    /// Returns the next lost record to retransmit now, at most `max` bytes of it.
+    /// Returns the next lost record to retransmit now, or its first `max` bytes.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         if self.pauses_retransmissions() {
             return None;
         }
         let packet = self.packet_state(now);
-        let max = max.min(self.sizes.bound());
+        let max = max.min(self.sizes.max_retransmission());
         let sent = self.board.take_lost(now, packet, max)?;
         self.reductions.undo_retrans += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
 
-    /// Returns the tail loss probe.
+    /// Returns the tail loss probe to send now: the last segment in flight.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let packet = self.packet_state(now);
         let last = self.board.iter().rfind(|r| !r.sacked)?;
         let original = (last.sent_at, last.packet);
         let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
-        self.rack.probed = Some(TailProbe {
+        self.rack.probe = Some(TailProbe {
             start: sent.start,
             end: sent.end,
-            high: Some(self.nxt),
+            end_seq: Some(self.nxt),
             original,
         });
         self.on_sent(now, sent.len());
         Some(sent)
     }
 
+    /// Updates windows, pacing and timers after `bytes` were sent.
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pauses.last_sent = now;
         if let Some(ns) = (bytes * 1_000_000_000).checked_div(self.rate.peak()) {
@@ -616,8 +642,9 @@ impl Sender {
         }
     }
 
-    /// Processes an acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
-    /// and `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
+    /// Processes an acknowledgement up to the offset `ack` with the SACK blocks `sacks`; `echo` is its echoed
+    /// timestamp, and `siblings` is for coupled congestion control. Returns whether the acknowledgement reported
+    /// new deliveries.
     // Conforms: 6582-3.2-3
     pub fn on_ack(
         &mut self,
@@ -630,22 +657,22 @@ impl Sender {
         self.note_full(now);
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
-        let delivered = self.take_in(ack, sacks);
+        let delivered = self.update_board(ack, sacks);
         if delivered.bytes == 0 && !advanced {
-            self.answer_mark(now, 0);
+            self.respond_to_mark(now, 0);
             return false;
         }
         self.dup_acks_without_sack = 0;
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
-        let spurious = self.judge_timeout(now, sacks, &delivered, advanced, echo);
+        let spurious = self.check_spurious_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
             self.timers.backoff = 0;
             self.timers.probe_out = false;
-            self.judge_probe(now);
+            self.check_probe_repair(now);
         }
         self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
-        let marked = self.answer_mark(now, delivered.bytes);
+        let marked = self.respond_to_mark(now, delivered.bytes);
         let new_bytes = self.newly_delivered(delivered.bytes);
         self.losses.intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
@@ -663,6 +690,7 @@ impl Sender {
             srtt: self.rtt.srtt(),
             prior_in_flight,
             in_flight: self.in_flight(),
+            // As in Linux, slow start may grow a window of which more than half was used.
             cwnd_limited: self.round.cwnd_limited
                 || (slow_start && self.cc.cwnd() < 2 * self.round.max_flight),
             round_start,
@@ -672,8 +700,8 @@ impl Sender {
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
-            let safe = advanced && !further_loss;
-            prr.on_ack(new_bytes, in_flight, target, self.mss, safe);
+            let is_safe = advanced && !further_loss;
+            prr.on_ack(new_bytes, in_flight, target, self.mss, is_safe);
         }
         if round_start {
             self.round.end = self.nxt;
@@ -681,8 +709,8 @@ impl Sender {
             self.round.max_flight = self.in_flight();
         }
         self.update_pacing();
-        // Only the first partial acknowledgement of a recovery restarts the timer (RFC 6582 section 3.2,
-        // step 3): a timeout repairs many losses sooner.
+        // Only the first partial acknowledgement of a recovery restarts the timer (RFC 6582 section 3.2, step 3).
+        // NewReno repairs one loss in each round trip, so that a timeout repairs many losses sooner.
         if !self.dup_acks.is_some_and(DupAcks::is_impatient) {
             self.arm_rto(now);
         }
@@ -691,14 +719,14 @@ impl Sender {
     }
 
     /// Updates the scoreboard with the data that an acknowledgement reports.
-    fn take_in(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
+    fn update_board(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
         let progress = ack.saturating_sub(self.una);
         let mut delivered = Delivered::default();
         if progress > 0 {
             self.una = ack;
             self.board.ack_to(ack, &mut delivered);
         }
-        // A block that includes unsent data is invalid as a whole.
+        // A block that includes data not sent yet is invalid and is ignored.
         for block in sacks.iter().filter(|block| block.end <= self.nxt) {
             self.board.sack(block.start, block.end, &mut delivered);
             self.sizes.on_range(block);
@@ -708,7 +736,7 @@ impl Sender {
         delivered
     }
 
-    /// Measures round trip and delivery rate by an acknowledgement.
+    /// Returns the round trip and the delivery rate that an acknowledgement shows.
     // Conforms: 7323-4.1-1, 6298-3-1
     fn measure(
         &mut self,
@@ -718,8 +746,8 @@ impl Sender {
         advanced: bool,
     ) -> (Option<Duration>, Option<RateSample>) {
         // After an outage the acknowledgement of a retransmission covers data that had arrived long before.
-        // Its timestamp gives the round trip, unless the peer echoes the timestamp of the earlier data, as
-        // Linux does. Then data or acknowledgements may have been late, and the sample is capped at the
+        // The echoed timestamp gives the round trip of the retransmission, unless the peer echoes the timestamp of
+        // the earlier data, as Linux does. In that case the sample may include the outage, so it is capped at the
         // timeout. If the path really is slow, the next samples show it.
         let bound = match self.recovery {
             Recovery::Timeout { proof, .. } if !proof.is_of_retransmission(echo) => self.rtt.rto(),
@@ -730,8 +758,8 @@ impl Sender {
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
-        // If only retransmissions are acknowledged, nothing but a timestamp gives the round trip (RFC 7323
-        // section 4), and a queue may have come or gone meanwhile.
+        // If only retransmissions are acknowledged, only a timestamp gives the round trip (RFC 7323 section 4).
+        // A sample is needed even so, because a queue may have built up or drained meanwhile.
         let echoed = echo.filter(|_| advanced).map(|_| bound);
         if let Some(rtt) = rtt.or(echoed) {
             self.rtt.sample(now, rtt);
@@ -739,9 +767,10 @@ impl Sender {
         let rate = delivered.newest.and_then(|newest| {
             let min_rtt = self.rtt.min();
             let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
-            let known = self.rate.peak();
+            let known_rate = self.rate.peak();
             let rate = (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt, rto);
-            if known > 0 && self.rate.peak() / known >= 2 {
+            // A factor of two is a guess: smaller changes are frequent and matter little.
+            if known_rate > 0 && self.rate.peak() / known_rate >= 2 {
                 self.advance_drained_at(now);
             }
             rate
@@ -749,21 +778,22 @@ impl Sender {
         (rtt, rate)
     }
 
-    /// Moves `drained_at` forward after the rate of the bottleneck turned out to be far higher than known.
+    /// Sets an earlier `drained_at` after the bottleneck turned out to be far faster than known.
     fn advance_drained_at(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
         self.pauses.drained_at = self.pauses.drained_at.min(now + Duration::from_nanos(ns));
     }
 
-    /// Notes whether the window is full. To be called before anything makes room in it.
+    /// Stores the time if the window is full. Must be called before an acknowledgement or a loss makes room in it.
     fn note_full(&mut self, now: Instant) {
         if self.cwnd_room() == 0 {
             self.round.full_at = now;
         }
     }
 
-    /// Updates the pacing rate, with Linux's factors: twice the window a round trip in slow start, 1.2
-    /// times afterwards.
+    /// Updates the pacing rate with the factors of Linux: twice the window in each round trip in slow start,
+    /// because the window doubles, and 1.2 times the window afterwards. As in Linux, the lower factor applies
+    /// from half of the slow-start threshold on.
     fn update_pacing(&mut self) {
         if let Some(rate) = self.cc.pacing_rate() {
             self.pacer.set_rate(rate);
@@ -774,9 +804,9 @@ impl Sender {
         } else {
             120
         };
-        // In fast recovery the window is hardly more than may be sent now. Paced by that alone, hardly any
-        // acknowledgements return after heavy losses, and the rate stays low. Hence at least an initial
-        // window a round trip.
+        // After heavy losses the window in fast recovery is only a few segments. Paced by such a window, few
+        // segments leave, so few acknowledgements return, and the rate stays low. Hence at least an initial window
+        // is sent in each round trip.
         let window = match self.recovery {
             Recovery::Fast { .. } | Recovery::Marked { .. } => {
                 self.cwnd().max(self.initial_flight())
@@ -784,7 +814,8 @@ impl Sender {
             _ => self.cwnd(),
         };
         let per_second = u128::from(window) * 10_000_000 * percent;
-        // Sending is unpaced before the first round trip is known.
+        // Before the first round trip is known, sending is unpaced. The minimum of 1000 bytes/s keeps the rate
+        // from being 0, which would turn pacing off.
         if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
             self.pacer
                 .set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
@@ -795,10 +826,10 @@ impl Sender {
     pub fn invariants(&self) {
         debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
         self.board.invariants(self.una, self.nxt);
-        // A timer watches over everything in flight.
+        // A retransmission timer runs while anything is in flight.
         debug_assert!(self.board.is_empty() || self.timers.rto_at.is_some());
         debug_assert!(self.timers.backoff <= MAX_BACKOFF);
-        // A marked window implies a flight to shrink.
+        // The state Marked shrinks the data in flight, so there must be some.
         debug_assert!(!self.board.is_empty() || !matches!(self.recovery, Recovery::Marked { .. }));
     }
 }

@@ -13,41 +13,45 @@ use crate::tcp::prr::Prr;
 use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
-/// The duplicate-acknowledgement threshold, in transmissions (RFC 8985 section 6.2, step 4).
+/// The number of transmissions delivered out of order that show a loss as long as no reordering was seen: the
+/// duplicate-acknowledgement threshold (RFC 8985 section 6.2, step 4).
 const DUP_THRESH_SEGMENTS: usize = 3;
 
 /// The number of recoveries without a needless retransmission after which the reordering window is reset
 /// (RFC 8985 section 6.2, step 4).
 const REO_WND_PERSIST: u32 = 16;
 
-/// The most quarters of the least round trip added to the reordering window, which never exceeds the
-/// smoothed round trip in any case.
+/// The maximum number of quarters of the lowest round trip that are added to the reordering window. Linux stores
+/// the number in 8 bits. The smoothed round trip bounds the window in any case.
 const MAX_REO_WND_MULT: u32 = 255;
 
-/// The longest time before a tail loss probe. Acknowledgements keep coming while a queue drains, however
-/// long it is, so after a second of silence the rest of the flight is probed even if the round trip through
-/// that queue was longer.
+/// The maximum time before a tail loss probe. Even while a long queue drains, acknowledgements keep arriving. So a
+/// second without any shows that the tail of the flight is lost, even if round trips through the queue take longer
+/// than a second.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Sender {
+    /// Arms the retransmission timer if anything is in flight, otherwise stops it.
     // Conforms: 6298-5-1
     pub(super) fn arm_rto(&mut self, now: Instant) {
         self.timers.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
-        self.timers.cut_short = None;
+        self.timers.regular_rto_at = None;
     }
 
     /// Arms the tail loss probe (RFC 8985 section 7.2).
     // Conforms: 8985-4-1, 8985-7.2-1
     pub(super) fn arm_probe(&mut self, now: Instant) {
-        let eligible = self.is_whole()
+        let eligible = self.has_no_loss()
             && self.board.sacked() == 0
             && self.dup_acks.is_none()
             && !self.timers.probe_out
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
         self.timers.probe_at = eligible.then(|| {
-            let longest = MAX_PROBE_TIMEOUT.max(self.rtt.min() * 2);
-            let mut pto = (self.rtt.srtt() * 2).min(longest);
+            // A probe within two round trips would be needless, however long the round trip is.
+            let max_pto = MAX_PROBE_TIMEOUT.max(self.rtt.min() * 2);
+            let mut pto = (self.rtt.srtt() * 2).min(max_pto);
+            // The peer may delay the acknowledgement of a single segment.
             if self.in_flight() <= u64::from(self.mss) {
                 pto += self.limits.peer_ack_delay;
             }
@@ -56,16 +60,16 @@ impl Sender {
         });
     }
 
-    /// Caps the backed-off timer at `max` from now, so that a path that may be dead is probed often while
-    /// other paths carry the data.
+    /// Limits the time until the backed-off retransmission timer expires to `max`, so that a path that may be dead
+    /// is probed often while other paths carry the data.
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
         if let Some(at) = self.timers.rto_at {
             self.timers.rto_at = Some(at.min(now + max));
         }
     }
 
-    /// Sends the data that timed out once more before its backed-off timer expires, because the path may be
-    /// back; but not before an answer to the last try can be here.
+    /// Shortens the backed-off retransmission timer for one early retransmission, because the path may work again.
+    /// An acknowledgement of the last retransmission still gets a timeout to arrive.
     pub fn retry_early(&mut self, now: Instant) {
         let Some(at) = self.timers.rto_at.filter(|_| self.timers.backoff > 0) else {
             return;
@@ -73,20 +77,20 @@ impl Sender {
         let early = now.max(self.timers.expired_at + self.rtt.rto());
         if early < at {
             self.timers.rto_at = Some(early);
-            self.timers.cut_short = Some(at);
+            self.timers.regular_rto_at = Some(at);
         }
     }
 
     /// Detects a loss that a tail loss probe repaired (RFC 8985 section 7.4.2): data sent after the probe
-    /// is acknowledged, and the peer did not report the probe as a duplicate. It counts like any other
-    /// loss.
+    /// is acknowledged, and the peer did not report the probe as a duplicate. The loss counts like any other.
     // Conforms: 8985-7.4.2-1
-    pub(super) fn judge_probe(&mut self, now: Instant) {
+    pub(super) fn check_probe_repair(&mut self, now: Instant) {
         let una = self.una;
-        let passed = |probe: &mut TailProbe| probe.high.is_some_and(|high| una > high);
-        let Some(probe) = self.rack.probed.take_if(passed) else {
+        let is_passed = |probe: &mut TailProbe| probe.end_seq.is_some_and(|end| una > end);
+        let Some(probe) = self.rack.probe.take_if(is_passed) else {
             return;
         };
+        // In another state the window is reduced already.
         if self.recovery != Recovery::Open {
             return;
         }
@@ -106,23 +110,25 @@ impl Sender {
         });
     }
 
-    /// Processes an acknowledgement without any news. For a tail loss probe it shows that the original had
-    /// arrived as well. Without SACK it shows that a later segment arrived, and the third in a row that the
-    /// first segment is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
+    /// Processes a duplicate acknowledgement, which reports no new data. After a tail loss probe it shows that
+    /// the original of the probe had arrived as well. Without SACK it shows that a later segment arrived; three
+    /// of them show that the first segment is lost (RFC 5681 section 3.2). Returns whether anything was marked
+    /// as lost.
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
-        self.rack.probed.take_if(|probe| probe.high == Some(una));
+        self.rack.probe.take_if(|probe| probe.end_seq == Some(una));
         self.on_no_progress();
         self.note_full(now);
-        let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
+        let (flight, mss) = (self.in_flight_after_hole(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
         let is_loss = dup.is_loss(una);
-        let lost = is_loss && self.is_whole() && self.lose_first(now);
+        let lost = is_loss && self.has_no_loss() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
-            // More may be missing behind a lost probe of the path MTU, so duplicates still count.
+            // The loss of a path MTU probe begins no recovery. Other data after the probe may be missing too, so
+            // that further duplicates must count.
             dup.on_recovery(match self.recovery {
                 Recovery::Open | Recovery::Marked { .. } => una,
                 _ => self.nxt,
@@ -136,33 +142,33 @@ impl Sender {
         lost
     }
 
-    /// Processes a duplicate acknowledgement without room for SACK. From a peer that sends SACK, the third
-    /// in a row means the same as without (RFC 5681 section 3.2). Further losses show by time when the
-    /// retransmission is acknowledged (RFC 8985 section 6.2).
+    /// Processes a duplicate acknowledgement whose options left no room for SACK blocks. Three consecutive ones
+    /// show a loss, as from a peer without SACK (RFC 5681 section 3.2). The acknowledgement of the
+    /// retransmission lets RACK find further losses by their send times (RFC 8985 section 6.2).
     pub fn on_dup_ack_without_sack(&mut self, now: Instant) {
         if self.dup_acks.is_some() {
             self.on_dup_ack(now);
             return;
         }
         self.dup_acks_without_sack += 1;
-        if self.dup_acks_without_sack == dup_acks::DUP_ACK_THRESHOLD && self.is_whole() {
+        if self.dup_acks_without_sack == dup_acks::DUP_ACK_THRESHOLD && self.has_no_loss() {
             self.lose_first(now);
             self.update_pacing();
         }
     }
 
-    /// Returns the bytes in flight behind the missing segment, which has not arrived, however many
-    /// duplicates come.
-    fn behind_hole(&self) -> u64 {
+    /// Returns the number of bytes in flight after the first missing segment. Duplicates can stand for the arrival
+    /// of these bytes only.
+    fn in_flight_after_hole(&self) -> u64 {
         let first = self.board.iter().next().filter(|first| !first.lost);
         let missing = first.map_or(0, |first| first.len().min(self.mss.into()));
         self.board.in_flight().saturating_sub(missing)
     }
 
-    /// Returns how many of `delivered` bytes acknowledged in order are new; duplicate acknowledgements
-    /// reported the rest before.
+    /// Returns the number of `delivered` bytes, acknowledged in order, that duplicate acknowledgements have not
+    /// counted as arrived before.
     pub(super) fn newly_delivered(&mut self, delivered: u64) -> u64 {
-        let flight = self.behind_hole();
+        let flight = self.in_flight_after_hole();
         let Some(dup) = &mut self.dup_acks else {
             return delivered;
         };
@@ -173,8 +179,8 @@ impl Sender {
         delivered - counted
     }
 
-    /// Marks the next segment lost, without SACK, when an acknowledgement does not end fast recovery (RFC
-    /// 6582 section 3.2). Returns whether it did.
+    /// Marks the next segment as lost if a partial acknowledgement arrived in a fast recovery without SACK (RFC
+    /// 6582 section 3.2). Returns whether a segment was marked.
     // Conforms: 6582-3.2-2
     pub(super) fn on_partial_ack(&mut self, now: Instant) -> bool {
         if !matches!(self.recovery, Recovery::Fast { .. }) {
@@ -186,37 +192,39 @@ impl Sender {
         self.lose_first(now)
     }
 
-    /// Marks the first segment in flight as lost. Returns whether there was one.
+    /// Marks the first segment in flight as lost. Returns whether there was such a segment.
     fn lose_first(&mut self, now: Instant) -> bool {
         let flight = self.in_flight();
         let len = self.sizes.packet_at(self.una, u64::from(self.mss));
         let Some(first) = self.board.mark_first_lost(len) else {
             return false;
         };
-        learn(&mut self.sizes, &mut self.rate, &first);
+        note_lost_record(&mut self.sizes, &mut self.rate, &first);
         self.on_lost(now, first.len(), (flight, 0))
     }
 
+    /// Ends the recovery if its end was acknowledged.
     pub(super) fn leave_recovery(&mut self) {
-        let over = match self.recovery {
+        let is_over = match self.recovery {
             Recovery::Open => return,
             Recovery::Fast { end, .. } | Recovery::Timeout { end, .. } => self.una >= end,
             Recovery::Marked { .. } => self.una > self.reductions.last.at || self.board.is_empty(),
         };
-        if over && !self.is_whole() {
+        if is_over && !self.has_no_loss() {
+            // Each recovery counts down to the reset of the reordering window (RFC 8985 section 6.2, step 4).
             let rack = &mut self.rack;
             rack.reo_wnd_persist = rack.reo_wnd_persist.saturating_sub(1);
             if rack.reo_wnd_persist == 0 {
                 rack.reo_wnd_mult = 0;
             }
         }
-        if over {
+        if is_over {
             self.recovery = Recovery::Open;
         }
     }
 
-    /// Advances RACK (RFC 8985 section 6.2, steps 2 and 3). `spurious` is set if this acknowledgement
-    /// showed a timeout to be spurious.
+    /// Advances RACK (RFC 8985 section 6.2, steps 2 and 3). `spurious` is set if this acknowledgement showed
+    /// that a timeout was spurious.
     // Conforms: 8985-6.2-2
     pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered, spurious: bool) {
         let Some(newest) = delivered.newest else {
@@ -224,14 +232,15 @@ impl Sender {
         };
         self.rack.reordering_seen |= delivered.reordered;
         let mut sent_at = newest.sent_at;
-        // An answer to a retransmission that is faster than the path belongs to the original, as does one
-        // that undoes a timeout, unless the peer reported both copies.
-        let fast = now.saturating_since(sent_at) < self.rtt.base();
-        if newest.retransmitted && (fast || spurious) && self.rack.dsack_end != newest.end {
-            // The send time of a probe's original is known. The path may have become shorter, so that the
-            // answer belongs to the probe after all; data sent before the original is lost in that case
-            // too.
-            let probe = self.rack.probed.filter(|probe| probe.end == newest.end);
+        // An acknowledgement less than a round trip after a retransmission is for the original transmission. So is
+        // one that shows a timeout to be spurious. If the peer reported a duplicate (D-SACK), both copies arrived
+        // and the acknowledgement may be for either.
+        let is_too_fast = now.saturating_since(sent_at) < self.rtt.base();
+        if newest.retransmitted && (is_too_fast || spurious) && self.rack.dsack_end != newest.end {
+            // For a tail loss probe the send time of the original is known, and RACK can use it. If the path
+            // became shorter and the acknowledgement is for the probe after all, no harm is done: data sent
+            // before the original is lost in that case too.
+            let probe = self.rack.probe.filter(|probe| probe.end == newest.end);
             let Some(probe) = probe else {
                 return;
             };
@@ -244,27 +253,28 @@ impl Sender {
         }
     }
 
-    /// Returns the reordering window (RFC 8985 section 6.2, step 4): the time by which a segment may be
-    /// overtaken before it counts as lost.
+    /// Returns the reordering window (RFC 8985 section 6.2, step 4): the time that a segment may arrive after
+    /// later segments before it counts as lost.
     // Conforms: 8985-3.3.2-1, 8985-3.3.2-3, 8985-6.2-4
     pub(super) fn reordering_window(&self) -> Duration {
-        // A super-segment counts once: a single overtaken one is no sign of loss.
-        let many = || {
+        // A record may be a super-segment of many segments. It counts once, because its segments travel together:
+        // one that overtakes another record is no sign of loss.
+        let is_threshold_reached = || {
             self.board
                 .iter()
                 .filter(|r| r.sacked)
                 .nth(DUP_THRESH_SEGMENTS - 1)
                 .is_some()
         };
-        if !self.rack.reordering_seen && (!self.is_whole() || many()) {
+        if !self.rack.reordering_seen && (!self.has_no_loss() || is_threshold_reached()) {
             return Duration::ZERO;
         }
         let quarter = self.rtt.base() / 4;
         (quarter * (1 + self.rack.reo_wnd_mult)).min(self.rtt.srtt())
     }
 
-    /// Widens the reordering window after a needless retransmission (RFC 8985 section 6.2, step 4): at most
-    /// once a round trip. Some recoveries without a needless retransmission reset it.
+    /// Widens the reordering window after a needless retransmission, at most once in a round trip (RFC 8985
+    /// section 6.2, step 4). [`REO_WND_PERSIST`] recoveries without a needless retransmission reset it.
     // Conforms: 8985-3.3.2-2
     pub(super) fn widen_reordering_window(&mut self) {
         let rack = &mut self.rack;
@@ -277,37 +287,38 @@ impl Sender {
     }
 
     /// Detects losses (RFC 8985 section 6.2, step 5) after an acknowledgement of `delivered` bytes. Returns
-    /// whether anything was marked lost.
+    /// whether anything was marked as lost.
     // Conforms: 8985-4-1, 8985-6.2-3
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.timers.reorder_at = None;
-        // With everything in order and nothing sent twice, nothing can have been overtaken.
+        // If all data arrives in order and no record was sent before a delivered one, no record can be lost. This
+        // case is the most frequent one, so it skips the search below.
         let newest = (self.rack.sent_at, self.rack.end);
         let first = self.board.iter().next();
         let overtaken = first.is_some_and(|first| (first.sent_at, first.end) < newest);
-        let orderly = self.is_whole() && self.board.sacked() == 0 && !overtaken;
-        // Without SACK only data in order is known to have been delivered.
-        if self.board.is_empty() || orderly || self.dup_acks.is_some() {
+        let is_in_order = self.has_no_loss() && self.board.sacked() == 0 && !overtaken;
+        // Without SACK, RACK does not see data that arrives out of order; duplicate acknowledgements show losses.
+        if self.board.is_empty() || is_in_order || self.dup_acks.is_some() {
             return false;
         }
         let wait = self.rack.rtt + self.reordering_window();
         let in_flight = self.in_flight();
-        let mut next: Option<Instant> = None;
+        let mut next_due: Option<Instant> = None;
         let lost = self.board.mark_lost(newest, |r| {
             let due = r.sent_at + wait;
             if due <= now {
-                learn(&mut self.sizes, &mut self.rate, r);
+                note_lost_record(&mut self.sizes, &mut self.rate, r);
                 return true;
             }
-            next = Some(next.map_or(due, |n| n.min(due)));
+            next_due = Some(next_due.map_or(due, |earliest| earliest.min(due)));
             false
         });
-        self.timers.reorder_at = next;
+        self.timers.reorder_at = next_due;
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
-    /// Handles `lost` bytes that were marked lost; `in_flight` bytes were in flight before that, and
-    /// `delivered` bytes had just been delivered. Returns whether there are any.
+    /// Handles `lost` bytes that were marked as lost. Before, `in_flight` bytes were in flight and the present
+    /// acknowledgement had reported `delivered` bytes. Returns whether `lost` is not zero.
     fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
@@ -317,14 +328,14 @@ impl Sender {
         }
         self.traffic.bytes_lost += lost;
         let tx = self.rate.on_lost(lost);
-        // The window is reduced once a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
+        // The window is reduced only once in a round trip, for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
-        let began = match self.recovery {
+        let new_recovery = match self.recovery {
             Recovery::Open => Some((Prr::new(in_flight + delivered, self.mss), false)),
             Recovery::Marked { prr } => Some((prr, true)),
             _ => None,
         };
-        if let Some((prr, marked)) = began {
+        if let Some((prr, marked)) = new_recovery {
             let end = self.nxt;
             self.recovery = Recovery::Fast { end, prr, marked };
             self.reductions.undo_retrans = 0;
@@ -345,19 +356,19 @@ impl Sender {
     }
 
     /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An
-    /// overtaken acknowledgement does not count.
+    /// acknowledgement that arrives after a later one does not count.
     pub fn on_mark(&mut self, ack: u64) {
         if ack >= self.una && self.cc.responds_to_ecn() {
             self.reductions.marked_at = ack;
         }
     }
 
-    /// Reduces the window for reported ECN marks, unless they predate the peer's knowledge of the last
-    /// reduction, or a recovery is under way. Marks reported meanwhile are answered if that recovery is
-    /// undone. The acknowledgement reported `delivered` bytes, which were in flight until now. Returns
-    /// whether the window was reduced.
+    /// Reduces the window for a reported ECN mark. The window is not reduced for an acknowledgement of data sent
+    /// before the last reduction, because the peer did not know of that reduction, nor during a recovery. A mark
+    /// reported during a recovery still reduces the window if the recovery is undone. The acknowledgement
+    /// reported `delivered` bytes, which were in flight until now. Returns whether the window was reduced.
     // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
-    pub(super) fn answer_mark(&mut self, now: Instant, delivered: u64) -> bool {
+    pub(super) fn respond_to_mark(&mut self, now: Instant, delivered: u64) -> bool {
         if self.reductions.marked_at <= self.reductions.last.at || self.recovery != Recovery::Open {
             return false;
         }
@@ -380,8 +391,8 @@ impl Sender {
             at: self.nxt,
             cwr_pending: true,
         };
-        if let Some(probe) = &mut self.rack.probed {
-            probe.high = None;
+        if let Some(probe) = &mut self.rack.probe {
+            probe.end_seq = None;
         }
         self.losses.begin_episode(self.rtt.is_queue_short());
     }
@@ -391,7 +402,8 @@ impl Sender {
         self.timers.next()
     }
 
-    /// Serves an expired timer. `ts` is the timestamp that a segment sent now would carry, if any.
+    /// Handles an expired timer. `ts` is the timestamp that a segment sent now would carry, if any. Returns `None`
+    /// if the caller has nothing to send.
     pub fn on_timeout(&mut self, now: Instant, ts: Option<u32>) -> Option<Expired> {
         self.note_full(now);
         if self.timers.reorder_at.is_some_and(|at| at <= now) {
@@ -409,10 +421,11 @@ impl Sender {
         if self.timers.rto_at.is_none_or(|at| at > now) {
             return None;
         }
-        Some(match self.timers.cut_short.take() {
+        Some(match self.timers.regular_rto_at.take() {
             Some(at) => {
-                self.resend_all(now);
-                // Restore the timer: an early try says nothing about the path.
+                self.mark_all_lost(now);
+                // Restore the regular time: an early try without an acknowledgement is no further timeout. The
+                // last retransmission gets a timeout to be acknowledged.
                 self.timers.rto_at = Some(at.max(now + self.rtt.rto()));
                 Expired::Early
             }
@@ -423,8 +436,8 @@ impl Sender {
         })
     }
 
-    /// Marks everything in flight as lost, and returns the bytes.
-    fn resend_all(&mut self, now: Instant) -> u64 {
+    /// Marks everything in flight as lost, so that it is retransmitted. Returns the number of lost bytes.
+    fn mark_all_lost(&mut self, now: Instant) -> u64 {
         self.board.forget_false_sacks();
         let lost = self.board.mark_all_lost();
         self.traffic.bytes_lost += lost;
@@ -442,23 +455,24 @@ impl Sender {
         self.traffic.rtos += 1;
         let first = self.board.iter().next();
         self.sizes.on_timeout(first.map_or(0, Sent::len));
-        let lost = self.resend_all(now);
+        let lost = self.mark_all_lost(now);
         if self.timers.backoff == 0 {
             self.begin_episode();
-            // A single lost segment is enough for a timeout; the others may have arrived.
+            // One lost segment is enough for a timeout. The others, which count as lost too, may have arrived.
             self.losses
                 .count_non_congestive(lost.min(u64::from(self.mss)));
             self.timers.stuck_since = now;
             self.cc.on_rto(now, in_flight);
-            let whole = self.is_whole();
-            if whole {
+            let is_first_recovery = self.has_no_loss();
+            if is_first_recovery {
                 self.reductions.undo_retrans = 0;
             }
             self.recovery = Recovery::Timeout {
                 end: self.nxt,
-                proof: Proof::of_timeout(ts, whole),
+                proof: Proof::of_timeout(ts, is_first_recovery),
             };
         } else {
+            // After another retransmission of the first segment F-RTO does not apply (RFC 5682 section 2.1).
             self.stop_waiting_for_proof();
         }
         self.timers.backoff = (self.timers.backoff + 1).min(MAX_BACKOFF);
@@ -468,14 +482,15 @@ impl Sender {
         self.arm_rto(now);
     }
 
-    /// Treats the path as dead at once, as after a timeout, because its link went down.
+    /// Handles the failure of the link like a timeout, so that other subflows take over the data at once.
     pub fn declare_dead(&mut self, now: Instant, ts: Option<u32>) {
         if !self.board.is_empty() && !self.in_timeout() {
             self.expire(now, ts);
         }
     }
 
-    /// Retransmits at once instead of waiting for the backed-off timer, because the link came back.
+    /// Marks everything in flight as lost because the link works again: the data is retransmitted at once, not
+    /// when the backed-off timer expires.
     pub fn revive(&mut self, now: Instant) {
         self.timers.backoff = 0;
         self.stop_waiting_for_proof();
@@ -488,8 +503,9 @@ impl Sender {
     }
 }
 
-/// Updates the knowledge of sizes and, unless the record probed a size, of rates by a lost record.
-fn learn(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
+/// Reports a lost record to the evidence about sizes and, unless the record is a size probe, to the rate
+/// estimator.
+fn note_lost_record(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
     if !sizes.on_lost(lost) {
         rate.note_lost(lost.sent_at, &lost.packet);
     }

@@ -1,5 +1,5 @@
-//! The evidence of losses and arrivals about the packet size that the path passes (RFC 4821, RFC 8899).
-//! [`PathMtu`](crate::tcp::path_mtu::PathMtu) has the sizes themselves.
+//! The evidence that losses and arrivals give about the packet size that the path forwards (RFC 4821, RFC 8899).
+//! [`PathMtu`](crate::tcp::path_mtu::PathMtu) chooses the sizes.
 
 use core::mem;
 use core::ops::Range;
@@ -9,45 +9,48 @@ use braid_wire::Instant;
 use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
-/// The score from which on a small packet is sent in place of a large one, to see whether it arrives.
+/// The score at which retransmissions begin to use small packets, to see whether those arrive. A guess: two
+/// timeouts of large packets reach it.
 const BLACK_HOLE_SCORE: u32 = 4;
 
 /// The evidence about packets by their size.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
-    /// The most payload of a small packet; `None` if all packets are small.
-    small: Option<u64>,
-    /// The evidence that large packets vanish: 2 for a timeout, 1 for a retransmission that later data
-    /// overtook. The arrival of a large packet clears it.
+    /// The maximum payload of a small packet, which surely passes; `None` if the path has no smaller size.
+    max_small_payload: Option<u64>,
+    /// The evidence that the path drops large packets: 2 for a timeout, 1 for a large retransmission lost while
+    /// later data arrived. The arrival of a large packet clears it.
     black_hole_score: u32,
-    /// Set if small packets arrived while the score was high: the path is neither dead nor just slow.
-    large_vanish: bool,
+    /// True if small packets arrived while the score was high: the path drops large packets, and is neither dead
+    /// nor merely slow.
+    drops_large: bool,
     /// The probe of a larger packet size, while it is in flight.
     probe: Option<Range<u64>>,
-    /// The result of the probe: set if it arrived.
-    verdict: Option<bool>,
-    /// The bytes of a probe that was lost just now.
-    excused: u64,
+    /// The result of the last probe, until it is taken: true if the probe arrived.
+    probe_result: Option<bool>,
+    /// The number of bytes of a probe that is being marked as lost.
+    lost_probe_bytes: u64,
 }
 
 impl Sizes {
+    /// Returns whether a packet with `bytes` of payload is large.
     fn is_large(&self, bytes: u64) -> bool {
-        self.small.is_some_and(|small| bytes > small)
+        self.max_small_payload.is_some_and(|small| bytes > small)
     }
 
-    /// Notes the arrival of contiguous bytes, `largest` at most.
+    /// Notes an arrival. The longest contiguous range that arrived has `largest` bytes.
     pub fn on_arrival(&mut self, largest: u64) {
         if self.is_large(largest) {
             self.black_hole_score = 0;
         } else {
-            self.large_vanish |= self.black_hole_score >= BLACK_HOLE_SCORE && largest > 0;
+            self.drops_large |= self.black_hole_score >= BLACK_HOLE_SCORE && largest > 0;
         }
     }
 
-    /// Returns the most bytes of a retransmission.
-    pub fn bound(&self) -> u64 {
+    /// Returns the maximum number of bytes of a retransmission.
+    pub fn max_retransmission(&self) -> u64 {
         let small = self
-            .small
+            .max_small_payload
             .filter(|_| self.black_hole_score >= BLACK_HOLE_SCORE);
         small.unwrap_or(u64::MAX)
     }
@@ -59,29 +62,29 @@ impl Sizes {
         self.on_all_lost();
     }
 
-    /// Notes that everything in flight was lost, or counts as lost.
+    /// Notes that everything in flight counts as lost.
     pub fn on_all_lost(&mut self) {
-        self.verdict = self.probe.take().map(|_| false).or(self.verdict);
+        self.probe_result = self.probe.take().map(|_| false).or(self.probe_result);
     }
 
-    /// Notes that `lost` was lost. Returns whether it was the probe.
+    /// Notes that the record `lost` was lost. Returns whether it was the probe.
     pub fn on_lost(&mut self, lost: &Sent) -> bool {
         self.black_hole_score += u32::from(lost.retransmitted && self.is_large(lost.len()));
         let probe = self.probe.take_if(|probe| probe.start == lost.start);
         if let Some(probe) = &probe {
-            self.verdict = Some(false);
-            self.excused = probe.end - probe.start;
+            self.probe_result = Some(false);
+            self.lost_probe_bytes = probe.end - probe.start;
         }
         probe.is_some()
     }
 
-    /// Returns whether the `lost` bytes just lost are the probe's: it was most likely too large, which is
-    /// no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
+    /// Returns whether all of the `lost` bytes just marked as lost belong to the probe. The probe was most likely
+    /// too large, so the loss is no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
     pub fn excuse_probe_loss(&mut self, lost: u64) -> bool {
-        lost <= mem::take(&mut self.excused)
+        lost <= mem::take(&mut self.lost_probe_bytes)
     }
 
-    /// Returns the number of bytes at `start` that were one packet, if segments have `mss` bytes.
+    /// Returns the payload length of the packet sent at `start`: that of the probe, or `mss`.
     pub fn packet_at(&self, start: u64, mss: u64) -> u64 {
         let probe = self.probe.as_ref().filter(|probe| probe.start == start);
         probe.map_or(mss, |probe| probe.end - probe.start)
@@ -91,23 +94,23 @@ impl Sizes {
     pub fn on_range(&mut self, range: &Range<u64>) {
         let within = |probe: &mut Range<u64>| range.start <= probe.start && probe.end <= range.end;
         if self.probe.take_if(within).is_some() {
-            self.verdict = Some(true);
+            self.probe_result = Some(true);
         }
     }
 }
 
 impl Sender {
-    /// Sets the most payload of a small packet; `None` if the path has no smaller size.
+    /// Sets the maximum payload of a small packet; `None` if the path has no smaller size.
     pub fn set_small(&mut self, small: Option<u64>) {
-        self.sizes.small = small;
+        self.sizes.max_small_payload = small;
     }
 
-    /// Returns, once, whether large packets vanish (RFC 8899 section 4.3).
+    /// Returns whether the path drops large packets (RFC 8899 section 4.3), and resets the result.
     pub fn sees_black_hole(&mut self) -> bool {
-        if self.sizes.large_vanish {
+        if self.sizes.drops_large {
             self.sizes.black_hole_score = 0;
         }
-        mem::take(&mut self.sizes.large_vanish)
+        mem::take(&mut self.sizes.drops_large)
     }
 
     /// Returns whether a new size may be probed: no loss is being recovered from (RFC 4821 section 7.4).
@@ -115,17 +118,18 @@ impl Sender {
         self.recovery == Recovery::Open && self.board.lost() == 0 && self.sizes.probe.is_none()
     }
 
-    /// Makes the next `len` bytes the probe: they leave as one packet.
+    /// Makes the next `len` bytes of new data the probe: they leave as one packet.
     pub fn send_size_probe(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
     }
 
-    /// Handles a report of the network that the probe did not pass.
+    /// Handles an ICMP report that the probe is larger than the path MTU.
     pub fn on_size_probe_lost(&mut self) {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
-            sizes.verdict = Some(false);
-            // Duplicates caused by data behind the probe report this loss again, and no other.
+            sizes.probe_result = Some(false);
+            // The data after the probe causes duplicate acknowledgements. They report the loss of the probe again,
+            // not another loss.
             if probe.contains(&self.una)
                 && let Some(dup) = &mut self.dup_acks
             {
@@ -142,8 +146,8 @@ impl Sender {
         self.sizes.probe == Some(seq..seq + len)
     }
 
-    /// Returns, once, whether the probe arrived, when that is known.
+    /// Returns whether the probe arrived, and forgets the result. `None` as long as there is no new result.
     pub fn take_size_probe_result(&mut self) -> Option<bool> {
-        self.sizes.verdict.take()
+        self.sizes.probe_result.take()
     }
 }

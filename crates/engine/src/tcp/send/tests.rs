@@ -32,29 +32,33 @@ fn flight() -> Sender {
     sender
 }
 
-/// Half of 1 MB/s times the shorter of both round trips, if these are alike.
+/// The window is half of 1 MB/s times the shorter of the two round trips, for instance 1 MB/s * 100 ms / 2.
 #[test]
-fn a_known_path_is_started_on_with_half_of_what_it_took() {
+fn a_known_path_starts_with_half_of_its_capacity() {
     let cases = [
         (100, 100, 50_000),
         (190, 100, 50_000),
         (60, 100, 30_000),
         (100, 30, 15_000),
-        // Another path: an initial window.
+        // More than ten times, or less than half of, the recorded round trip is another path: an initial window.
         (100, 9, 10_000),
         (100, 201, 10_000),
     ];
-    for (now, then, window) in cases {
+    for (present_ms, recorded_ms, window) in cases {
         let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
         let record = PathRecord {
-            srtt: Duration::from_millis(then),
-            base_rtt: Duration::from_millis(then),
+            srtt: Duration::from_millis(recorded_ms),
+            base_rtt: Duration::from_millis(recorded_ms),
             delivery_rate: 1_000_000,
             ..PathRecord::default()
         };
         sender.seed_from(&record);
-        sender.established(START, Some(Duration::from_millis(now)), 1 << 20, 0);
-        assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
+        sender.established(START, Some(Duration::from_millis(present_ms)), 1 << 20, 0);
+        assert_eq!(
+            sender.cwnd(),
+            window,
+            "{present_ms} ms, recorded {recorded_ms} ms"
+        );
     }
 }
 
@@ -69,14 +73,14 @@ fn recovery_starts_from_the_flight_before_it() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
     assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
-    // 3000 of 20,000 delivered, times 10,000.
+    // 3000 of 20,000 bytes were delivered: 3000 / 20,000 of the reduced window, 10,000 bytes, may be sent.
     assert_eq!(room(&sender), 1_500);
 }
 
-/// RFC 9937 section 6.2: an acknowledgement that reports a further loss lets out only what it reports as
-/// delivered, though it advances.
+/// RFC 9937 section 6.2: an acknowledgement that reports a further loss allows only as many bytes as it reports as
+/// delivered, 2000, although it advances. The other one allows a segment more than the 3000 delivered bytes.
 #[test]
-fn further_loss_is_no_time_to_catch_up() {
+fn a_further_loss_allows_no_additional_segment() {
     for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
         let mut sender = flight();
         let (first, second) = (START + RTT, START + RTT + RTT);
@@ -92,20 +96,20 @@ fn further_loss_is_no_time_to_catch_up() {
 }
 
 #[test]
-fn a_sender_that_is_given_too_little_keeps_its_rate() {
+fn an_application_limited_sender_keeps_its_rate() {
     let ms = Duration::from_millis(1);
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
     assert_eq!(sender.delivery_rate(), 200_000);
-    // There was room for 50 ms.
+    // The window had room for 50 ms, so this segment follows a pause.
     let now = START + RTT + ms * 50;
     send(&mut sender, now, 1);
     sender.on_ack(now + RTT, 21_001, &[], None, &[]);
     assert_eq!(sender.delivery_rate(), 200_000);
 }
 
-/// With more in flight than the path is known to hold, the delivery rate is the path's, whether the sender
-/// has paused or not.
+/// With more in flight than the bandwidth-delay product, the delivery rate is that of the path, even if the
+/// sender has paused.
 #[test]
 fn a_path_that_has_become_slow_is_measured_in_a_pause() {
     let ms = Duration::from_millis(1);
@@ -117,18 +121,18 @@ fn a_path_that_has_become_slow_is_measured_in_a_pause() {
     assert_eq!(sender.delivery_rate(), 400_000);
     let full = full + RTT;
     send(&mut sender, full, 60);
-    // There is room for a while, until another segment follows.
+    // The window has room for 50 ms before another segment follows.
     let one = full + RTT * 3;
     sender.on_ack(one, 61_001, &[], None, &[]);
     send(&mut sender, one + ms * 50, 1);
     sender.on_ack(one + RTT * 3, 121_001, &[], None, &[]);
-    // Sent within 350 ms.
+    // The 60,000 bytes were sent within 350 ms, which is longer than the 300 ms of their delivery.
     assert_eq!(sender.delivery_rate(), 60_000 * 1000 / 350);
 }
 
-/// The round trip is longer than before, but the application sends only a few packets at a time.
+/// The round trip is longer than before, but with only a few packets in flight the rate may be the application's.
 #[test]
-fn a_sender_that_is_given_little_is_not_measured_on_a_slow_path() {
+fn a_few_packets_do_not_measure_a_slow_path() {
     let ms = Duration::from_millis(1);
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
@@ -143,10 +147,11 @@ fn a_sender_that_is_given_little_is_not_measured_on_a_slow_path() {
 fn a_sender_that_fills_its_window_is_measured() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
-    // A timer comes late; the window is full once more.
+    // A timer expires 0.9 ms late, which is no pause; the window is full again.
     let now = START + RTT + Duration::from_micros(900);
     send(&mut sender, now, 41);
     sender.on_ack(now + RTT, 30_001, &[], None, &[]);
+    // 10,000 bytes in 100 ms.
     assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
 }
 
@@ -172,10 +177,10 @@ impl CongestionControl for Listener {
     fn set_mss(&mut self, _: u32) {}
 }
 
-/// However a loss is detected, the controller learns the flight that the lost data was sent in (BBR bounds
-/// the data in flight by it).
+/// However a loss is detected, the controller learns the number of bytes in flight when the lost data was sent.
+/// BBR bounds the data in flight by this number.
 #[test]
-fn every_loss_is_told_with_its_flight() {
+fn every_loss_is_reported_with_its_flight() {
     type Lose = fn(&mut Sender);
     let by_sack: Lose = |sender| {
         sender.on_ack(
@@ -211,14 +216,14 @@ fn every_loss_is_told_with_its_flight() {
         let [loss] = reports[..] else {
             panic!("{name}: {reports:?}");
         };
-        // Nineteen were sent before it.
+        // Nineteen segments were in flight before the lost one, the twentieth, was sent.
         let flight = (loss.tx.in_flight, loss.tx.lost);
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }
 
 /// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a
-/// quarter of the least round trip, up to a round trip; 16 recoveries without one reset it.
+/// quarter of the lowest round trip, up to a round trip; 16 recoveries without one reset the window.
 // Conforms: 8985-3.3.2-2, 8985-3.3.2-3
 #[test]
 fn needless_repetitions_widen_the_reordering_window() {
@@ -229,13 +234,14 @@ fn needless_repetitions_widen_the_reordering_window() {
     sender.on_duplicate(START, 0..1);
     assert_eq!(sender.reordering_window(), quarter * 2, "once in a round");
     let mut now = START;
-    let mut round = |sender: &mut Sender, late: bool| {
-        if !late {
+    let mut round = |sender: &mut Sender, is_needless: bool| {
+        // A round without a needless retransmission has a recovery.
+        if !is_needless {
             sender.declare_dead(now, None);
         }
         now += RTT;
         sender.on_ack(now, sender.nxt, &[], None, &[]);
-        if late {
+        if is_needless {
             sender.on_duplicate(now, 0..1);
         }
         send(sender, now, 4);
@@ -256,7 +262,8 @@ fn needless_repetitions_widen_the_reordering_window() {
     }
 }
 
-/// RFC 8985 section 6.2, step 1: a route that has become longer is believed after a while.
+/// RFC 8985 section 6.2, step 1: after 20 s the lowest round trip is that of the new route, 200 ms: two quarters
+/// of it are 100 ms.
 // Conforms: 8985-6.2-4
 #[test]
 fn the_reordering_window_follows_a_change_of_route() {
@@ -269,15 +276,15 @@ fn the_reordering_window_follows_a_change_of_route() {
     assert_eq!(sender.reordering_window(), RTT);
 }
 
-/// RFC 8985 section 6.2, step 2: an answer to a retransmission that is faster than the path belongs to the
+/// RFC 8985 section 6.2, step 2: an acknowledgement less than a round trip after a retransmission is for the
 /// original.
 // Conforms: 8985-6.2-2
 #[test]
 fn an_answer_that_is_too_fast_is_of_the_original() {
-    for (after, twice, newer) in [
+    for (after, is_duplicate_reported, is_newer) in [
         (RTT / 2, false, false),
         (RTT, false, true),
-        // The peer reports both copies.
+        // The peer reports a duplicate: both copies arrived.
         (RTT / 2, true, true),
     ] {
         let mut sender = flight();
@@ -285,27 +292,27 @@ fn an_answer_that_is_too_fast_is_of_the_original() {
         sender.on_ack(now, 1, Some(10_001..20_001).as_slice(), None, &[]);
         assert_eq!(sender.rack.sent_at, START);
         sender.retransmit(now, 1000).expect("lost");
-        if twice {
+        if is_duplicate_reported {
             sender.on_duplicate(now + after, 1..1001);
         }
         sender.on_ack(now + after, 1001, &[], None, &[]);
-        assert_eq!(sender.rack.sent_at > START, newer, "{after:?}");
+        assert_eq!(sender.rack.sent_at > START, is_newer, "{after:?}");
     }
 }
 
-/// Half of the flight arrived, half did not, and no acknowledgement came back for ten seconds. Then a
-/// retransmission gets through, and its answer echoes the timestamp of the data that arrived first, as
-/// Linux does. The rest is sent again at once if the answer reports the retransmission as a duplicate. In
-/// either case the outage is not taken for the round trip.
+/// In an outage of ten seconds half of the data in flight arrives, but no acknowledgement returns. Then a
+/// retransmission arrives, and its acknowledgement echoes the timestamp of the data that arrived first, as Linux
+/// does. If it also reports the retransmission as a duplicate, the rest is marked as lost. In either case the
+/// sample is capped at the timeout instead of including the outage.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_outage_is_not_the_round_trip() {
     let ms = Duration::from_millis(1);
-    for twice in [true, false] {
+    for is_duplicate_reported in [true, false] {
         let mut sender = flight();
         let mut now = START;
-        let over = START + Duration::from_secs(10);
-        while now < over {
+        let outage_end = START + Duration::from_secs(10);
+        while now < outage_end {
             now += ms * 10;
             match sender.on_timeout(now, Some(1100)) {
                 Some(Expired::Rto) => {
@@ -318,8 +325,8 @@ fn an_outage_is_not_the_round_trip() {
         }
         assert!(sender.traffic.rtos > 40);
         let timeout = sender.rtt.rto();
-        let now = over + RTT / 2;
-        if twice {
+        let now = outage_end + RTT / 2;
+        if is_duplicate_reported {
             sender.on_duplicate(now, 1..1001);
         }
         let echo = Echo {
@@ -328,14 +335,15 @@ fn an_outage_is_not_the_round_trip() {
         };
         sender.on_ack(now, 10_001, &[], Some(echo), &[]);
         assert_eq!(sender.traffic.spurious_rtos, 1);
-        assert!(sender.rtt.latest() <= timeout, "{twice}");
-        assert!(sender.rtt.srtt() < RTT * 2, "{twice}");
-        assert_eq!(sender.board.lost(), if twice { 10_000 } else { 0 });
+        assert!(sender.rtt.latest() <= timeout, "{is_duplicate_reported}");
+        assert!(sender.rtt.srtt() < RTT * 2, "{is_duplicate_reported}");
+        let lost = if is_duplicate_reported { 10_000 } else { 0 };
+        assert_eq!(sender.board.lost(), lost);
     }
 }
 
-/// The path has become slow, and the lost data is acknowledged with the timestamp of its retransmission:
-/// that is the round trip, even if longer than the timeout.
+/// The path has become slow, and the acknowledgement echoes the timestamp of the retransmission: the sample is the
+/// round trip, even if that is longer than the timeout.
 // Conforms: 7323-4.1-1
 #[test]
 fn a_round_trip_above_the_timeout() {
@@ -354,15 +362,16 @@ fn a_round_trip_above_the_timeout() {
     assert_eq!(sender.rtt.latest(), age);
 }
 
-/// A queue of six seconds drains, and the rest of the flight was dropped for lack of room in it: the probe
-/// does not wait for as long as the queue lasted. On a path that itself is long it waits.
+/// A queue of six seconds drains, and the last segments of the flight were dropped because the queue was full.
+/// The probe follows after a second of silence, although round trips through the queue were longer. On a path
+/// whose own round trip is 900 ms the probe waits for two round trips.
 // Conforms: 8985-7.2-1
 #[test]
 fn a_silence_behind_a_queue_is_probed_after_a_second() {
     let ms = Duration::from_millis(1);
-    for (path, after) in [(RTT, ms * 1000), (ms * 900, ms * 1800)] {
+    for (path_rtt, after) in [(RTT, ms * 1000), (ms * 900, ms * 1800)] {
         let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
-        sender.established(START, Some(path), 1 << 20, 0);
+        sender.established(START, Some(path_rtt), 1 << 20, 0);
         send(&mut sender, START, 10);
         let mut now = START;
         for n in 1..=8 {
@@ -375,8 +384,9 @@ fn a_silence_behind_a_queue_is_probed_after_a_second() {
     }
 }
 
-/// The queue is gone, so a probe is answered sooner than recent data, and the answer concerns only the
-/// probe. Data sent before it is lost whichever of its two copies arrived.
+/// The queue has drained, so the acknowledgement of a probe arrives in less than the former round trip, and
+/// acknowledges only the probe. The data sent before the original of the probe is lost, whether the original or
+/// the probe arrived.
 // Conforms: 8985-6.2-2
 #[test]
 fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
@@ -399,8 +409,8 @@ fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
     assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
 }
 
-/// The probe leaves while its original is in flight. A loss that both reveal stays a loss, though the peer
-/// then reports the probe as a duplicate.
+/// The probe is sent while its original is in flight. The loss of the segment before them is not undone when the
+/// peer reports the probe as a duplicate.
 // Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_undoes_no_loss() {
@@ -418,15 +428,15 @@ fn a_needless_probe_undoes_no_loss() {
         now = sender.next_timeout().expect("its loss is found");
         sender.on_timeout(now, None);
     }
-    let reduced = sender.cwnd();
+    let reduced_cwnd = sender.cwnd();
     sender.retransmit(now, 1_000).expect("lost");
     sender.on_duplicate(now + RTT, 1_001..2_001);
-    assert_eq!(sender.cwnd(), reduced);
+    assert_eq!(sender.cwnd(), reduced_cwnd);
     assert_ne!(sender.recovery, Recovery::Open);
     assert!(!sender.rack.reordering_seen);
 }
 
-/// RFC 6582 section 3.2, step 3: later partial acknowledgements leave the timer alone.
+/// RFC 6582 section 3.2, step 3: later partial acknowledgements do not restart the timer.
 // Conforms: 6582-3.2-3
 #[test]
 fn only_the_first_partial_acknowledgement_restarts_the_timer() {
@@ -447,7 +457,7 @@ fn only_the_first_partial_acknowledgement_restarts_the_timer() {
     assert_eq!(timers[1..], [timers[0]; 2]);
 }
 
-/// RFC 7323 section 4.1: an echo that acknowledges nothing in order may belong to any earlier segment.
+/// RFC 7323 section 4.1: an acknowledgement that does not advance may echo the timestamp of any earlier segment.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_echo_counts_where_something_new_is_acknowledged() {
@@ -467,8 +477,8 @@ fn an_echo_counts_where_something_new_is_acknowledged() {
     }
 }
 
-/// RFC 9293 section 3.8.6: data beyond a window that shrinks is retransmitted all the same, and nothing new
-/// is sent before there is room.
+/// RFC 9293 section 3.8.6: data beyond the end of a window that shrank is still retransmitted, and no new data
+/// is sent before the window has room.
 // Conforms: 9293-3.8.6-2
 #[test]
 fn a_window_that_shrinks_is_borne() {

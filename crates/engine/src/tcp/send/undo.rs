@@ -1,6 +1,6 @@
-//! Undoing of needless reactions: of loss marks and of window reductions. A timeout is shown to be spurious
-//! by echoed timestamps (Eifel, RFC 3522) or, without timestamps, by the data acknowledged first (F-RTO,
-//! RFC 5682); any recovery also by D-SACK (RFC 3708).
+//! Undoes loss marks and window reductions that turn out to be needless. Echoed timestamps show that a timeout was
+//! spurious (Eifel, RFC 3522); without timestamps, the data that is acknowledged first shows it (F-RTO, RFC 5682).
+//! For any recovery, D-SACK can show the same (RFC 3708).
 
 use core::ops::Range;
 
@@ -9,38 +9,39 @@ use braid_wire::{Instant, Seq32};
 use super::{Echo, Recovery, Sender};
 use crate::tcp::scoreboard::Delivered;
 
-/// The new segments sent to see which acknowledgements follow (RFC 5682 section 2.1, step 2).
+/// The number of new segments that F-RTO sends to see which acknowledgements follow (RFC 5682 section 2.1, step
+/// 2).
 const FRTO_NEW_SEGMENTS: u64 = 2;
 
 /// The kind of evidence that may show a timeout to be spurious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// An echo older than this timestamp, the one of the first retransmission, shows that the original
+    /// The timestamp of the first retransmission. An echoed timestamp that is older shows that the original
     /// arrived.
     Echo(u32),
-    /// Only the first segment is retransmitted, until new data is acknowledged in order.
+    /// F-RTO, step 1: only the first segment is retransmitted until new data is acknowledged in order.
     First,
-    /// The first segment was acknowledged, but not everything. New data is sent up to this offset, and
-    /// nothing is retransmitted: a peer that acknowledges more of the old data received it before the
-    /// timeout, or late.
+    /// F-RTO, step 2: the first segment was acknowledged, but not all old data. New data is sent up to this
+    /// offset, and no old data is retransmitted. So a peer that acknowledges more old data has received the
+    /// originals.
     New(u64),
-    /// Only D-SACK counts.
+    /// Only D-SACK can still show that the timeout was spurious.
     Late,
 }
 
 impl Proof {
-    /// Returns the evidence to wait for after a timeout; `ts` is the timestamp of segments sent now, if
-    /// any. `first` is set if no other recovery was under way.
+    /// Returns the evidence to wait for after a timeout; `ts` is the timestamp of segments sent now, if any.
+    /// `is_first_recovery` is set if no other recovery was under way: F-RTO applies only in that case.
     // Conforms: 5682-2.1-1
-    pub fn of_timeout(ts: Option<u32>, first: bool) -> Proof {
+    pub fn of_timeout(ts: Option<u32>, is_first_recovery: bool) -> Proof {
         match ts {
             Some(ts) => Proof::Echo(ts),
-            None if first => Proof::First,
+            None if is_first_recovery => Proof::First,
             None => Proof::Late,
         }
     }
 
-    /// Returns whether `echo` can only belong to a retransmission.
+    /// Returns whether the timestamp `echo` was sent with a retransmission, not with the original.
     pub fn is_of_retransmission(self, echo: Option<Echo>) -> bool {
         match (self, echo) {
             (Proof::Echo(ts), Some(echo)) => !Seq32(echo.value).before(Seq32(ts)),
@@ -50,10 +51,11 @@ impl Proof {
 }
 
 impl Sender {
-    /// Judges the timeout under recovery by an acknowledgement of `delivered`, in order if it `advanced`.
-    /// Returns whether the timeout was spurious.
+    /// Checks whether an acknowledgement of `delivered` shows that the present timeout was spurious, and undoes
+    /// the timeout in that case. `advanced` is set if the cumulative acknowledgement advanced. Returns whether
+    /// the timeout was spurious.
     // Conforms: 5682-2.1-2, 5682-2.1-3, 5682-3.1-1
-    pub(super) fn judge_timeout(
+    pub(super) fn check_spurious_timeout(
         &mut self,
         now: Instant,
         sacks: &[Range<u64>],
@@ -74,13 +76,14 @@ impl Sender {
                 return spurious;
             }
             Proof::First if !advanced => return false,
-            // Part of the retransmitted data is still unacknowledged.
+            // Part of the retransmitted segment is still unacknowledged, so F-RTO does not apply.
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
             Proof::First => Proof::New(self.nxt + FRTO_NEW_SEGMENTS * u64::from(self.mss)),
             Proof::New(_) => {
-                // SACK blocks behind the data sent before the timeout show a hole.
-                let beyond = sacks.iter().any(|block| block.end > end);
-                if delivered.rtt_from.is_some() && !beyond {
+                // SACK blocks for data sent after the timeout show that old data is missing.
+                let is_new_data_sacked = sacks.iter().any(|block| block.end > end);
+                // Only data that was never retransmitted gives a round trip: an original arrived.
+                if delivered.rtt_from.is_some() && !is_new_data_sacked {
                     self.undo(now);
                     return true;
                 }
@@ -92,7 +95,7 @@ impl Sender {
         false
     }
 
-    /// Returns whether retransmissions pause for now, so that acknowledgements show whether the timeout was
+    /// Returns whether F-RTO pauses retransmissions, so that acknowledgements show whether the timeout was
     /// spurious.
     pub(super) fn pauses_retransmissions(&self) -> bool {
         match self.recovery {
@@ -108,35 +111,37 @@ impl Sender {
         }
     }
 
-    /// Returns the bytes of new data that recovery permits: none while lost data waits.
+    /// Returns the number of bytes of new data that recovery permits: none while lost data waits to be
+    /// retransmitted.
     pub fn new_room(&self) -> u64 {
         match self.recovery {
             Recovery::Timeout {
-                proof: Proof::New(until),
+                proof: Proof::New(end),
                 ..
-            } => until.saturating_sub(self.nxt),
+            } => end.saturating_sub(self.nxt),
             _ if self.board.lost() > 0 => 0,
             _ => u64::MAX,
         }
     }
 
-    /// Resumes retransmissions if there was no new data to send, or no room for it. Returns whether this
-    /// was the case.
+    /// Resumes retransmissions if F-RTO waits for new data, but the caller had none or the peer's window no room
+    /// for it. Returns whether retransmissions resume.
     // Conforms: 5682-2.1-4
     pub fn resume_without_new_data(&mut self, now: Instant) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
             return false;
         };
-        let waits = matches!(proof, Proof::New(_)) && self.nxt == end;
-        let over = waits && self.pacer.blocked_until(now).is_none();
-        if over {
+        let waits_for_new_data = matches!(proof, Proof::New(_)) && self.nxt == end;
+        // Data that only the pacer holds back will still be sent.
+        let resumes = waits_for_new_data && self.pacer.blocked_until(now).is_none();
+        if resumes {
             self.stop_waiting_for_proof();
         }
-        over
+        resumes
     }
 
-    /// Handles an acknowledgement without news: data is missing behind the retransmission (RFC 5682 section
-    /// 2.1). With SACK it may also be a late acknowledgement.
+    /// Handles a duplicate acknowledgement, which shows that data after the retransmission is missing (RFC 5682
+    /// section 2.1). With SACK, in the first step, it may also be a late acknowledgement and does not count.
     pub(super) fn on_no_progress(&mut self) {
         let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
@@ -146,8 +151,7 @@ impl Sender {
         }
     }
 
-    /// Gives up on evidence from the first acknowledgements: lost data is retransmitted. An echoed
-    /// timestamp still counts.
+    /// Ends F-RTO: lost data is retransmitted. An echoed timestamp can still show that the timeout was spurious.
     pub(super) fn stop_waiting_for_proof(&mut self) {
         if let Recovery::Timeout { proof, .. } = &mut self.recovery
             && !matches!(proof, Proof::Echo(_))
@@ -156,14 +160,15 @@ impl Sender {
         }
     }
 
-    /// Handles a report that the peer got `range` twice (RFC 2883): the path reorders, unless that was the
-    /// tail loss probe and its original (RFC 8985 section 7.4.2). Once every retransmission of this
-    /// recovery proved needless, the reduction is undone (RFC 3708).
+    /// Handles a report that the peer received `range` twice (D-SACK, RFC 2883). The path reorders packets,
+    /// unless the range is a tail loss probe, whose original arrived too (RFC 8985 section 7.4.2). Once the peer
+    /// has reported all retransmissions of this recovery as duplicates, none was needed and the reduction is
+    /// undone (RFC 3708).
     // Conforms: 8985-7.4.2-2
     pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
         if self
             .rack
-            .probed
+            .probe
             .take_if(|probe| probe.end == range.end)
             .is_some()
         {
@@ -180,8 +185,8 @@ impl Sender {
         }
     }
 
-    /// Undoes the recovery under way, which no loss caused. An earlier reduction, for a mark or another
-    /// loss, stays.
+    /// Undoes the present recovery, because no data was lost. An earlier reduction, for a mark or another loss,
+    /// remains.
     fn undo(&mut self, now: Instant) {
         match self.recovery {
             Recovery::Open | Recovery::Marked { .. } => return,
@@ -198,7 +203,7 @@ impl Sender {
         }
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
-        // A reduction that the peer does not know of need not be reported any more.
+        // An undone reduction is not reported any more. If the last CWR was sent, it reported the one before too.
         self.reductions.before.cwr_pending &= self.reductions.last.cwr_pending;
         self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
