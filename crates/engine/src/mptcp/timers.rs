@@ -235,7 +235,7 @@ impl Transport {
             && established.all(|s| s.rcv.finished());
         self.live.left = left_by_peer.then(|| self.live.left.unwrap_or(now));
         let awaits_fin_ack = self.closing.is_out();
-        // A closed window counts too: a peer whose options are stripped can never open it by a DATA_ACK.
+        // A closed window counts too, because only a DATA_ACK can open it, and none may ever come.
         let awaits_window = self.mode.mptcp().is_some() && self.snd.is_window_closed();
         if self.snd.outstanding() == 0 && !awaits_fin_ack && !awaits_window {
             self.live.behind = None;
