@@ -58,7 +58,7 @@ impl FallbackNotice {
             mapping: Some(DssMapping {
                 dsn: carried(notice.first.add(data), notice.wide),
                 subflow_seq: sub.wrapping_sub(subflow.syn_data.sent) as u32,
-                // Length 0 marks the infinite mapping, whose checksum is 0 (section 3.3.1 and 3.7).
+                // Length 0 marks the infinite mapping, and its checksum is 0 (section 3.7).
                 len: 0,
                 checksum: notice.checksum.then_some(0),
             }),

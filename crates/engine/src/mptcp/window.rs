@@ -5,12 +5,12 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The window in bytes before the reader has read anything. A guess: a sender with an initial window of 14 kB
-/// needs five round trips to fill it.
+/// The window in bytes before the reader has read anything. A guess: a congestion window of 14 kB (RFC 6928)
+/// doubles five times before this window limits it, and the reader has read by then.
 const INITIAL_WINDOW: u64 = 512 << 10;
 /// The time over which reads are counted. It is longer than a usual round trip: if a segment is lost on one path,
 /// the window has to hold all that the other paths bring until a timeout has repaired the loss. The value is a
-/// guess, twice the minimum timeout and some.
+/// guess, more than twice the minimum timeout of 200 ms.
 const READ_PERIOD: Duration = Duration::from_millis(500);
 
 /// The size of the receive window: it doubles until it is twice the bytes read within [`READ_PERIOD`], and never
