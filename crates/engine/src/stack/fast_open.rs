@@ -16,8 +16,8 @@ use crate::{Config, ConnId};
 /// The period in which a cookie is made. A cookie is accepted in the same period and in the next one, so for 12
 /// to 24 hours. RFC 7413 section 4.1.2 asks servers to expire cookies; the value is a guess.
 const COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
-/// The length of a cookie in bytes; RFC 7413 section 4.1.1 allows 4 to 16. A SYN/ACK with timestamps and MP_CAPABLE
-/// has no room for more. An attacker needs 2^47 SYNs on average to guess a cookie.
+/// The length of a cookie in bytes; RFC 7413 section 4.1.1 allows 4 to 16. A SYN/ACK with timestamps and
+/// MP_CAPABLE has no room for more. An attacker needs 2^47 SYNs on average to guess a cookie.
 const COOKIE_LEN: usize = 6;
 /// The label that separates these hashes from others of the same secret.
 const COOKIE_LABEL: [u8; 8] = *b"fastopen";
