@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_counts_for_what_was_so_until_now() {
+    fn time_counts_for_the_state_before_the_note() {
         let mut busy = Busy::default();
         for (ms, delivering, waiting) in [
             (100, true, false),

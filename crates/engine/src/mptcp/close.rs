@@ -216,6 +216,7 @@ impl Transport {
         }
         let awaits_fin = reason == CloseReason::Finished
             && self.subflows.iter().any(|s| s.closing.is_fin_sent());
+        // Without subflows no segment of the peer can be answered any more.
         match (self.subflows.is_empty(), awaits_fin) {
             (true, _) => Some(at),
             (false, true) => Some(at + MAX_LINGER),

@@ -199,6 +199,7 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
+        // Our SYN announced a window already, which a new receiver would not know.
         let advertised_end = subflow.rcv.advertised_end;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.rcv.advertised_end = advertised_end;
@@ -262,6 +263,7 @@ impl Connection {
         self.transport.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
         if self.transport.mode.mptcp().is_some() {
+            // From now on `tries` counts third ACKs.
             self.transport.subflows[i].handshake.tries = 0;
             self.transport.subflows[i].note_third_ack(ctx.now, &ctx.shared.records);
         }

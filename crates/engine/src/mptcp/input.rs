@@ -27,9 +27,9 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// Handles a segment for subflow `id`. Returns whether the caller has to answer it by a RST: if a segment
-    /// acknowledges data never sent before the handshake is complete, it belongs to an earlier connection of
-    /// the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    /// Handles a segment for subflow `id`. Returns whether the caller has to answer it by a RST. That is so
+    /// during the handshake, if the segment acknowledges numbers that this side never sent: the segment then
+    /// belongs to an earlier connection of the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(

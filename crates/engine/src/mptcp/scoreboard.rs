@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_twice_is_not_single() {
+    fn a_range_sent_twice_is_not_single() {
         let mut board = board(&[(0..10, A), (10..20, A), (0..10, B)]);
         let mut third = Cursors::default();
         let copies = board.copies(&mut third, Slot(2));
@@ -461,7 +461,7 @@ mod tests {
 
     /// The failure of one subflow loses no data that another subflow carries or has delivered.
     #[test]
-    fn only_what_nobody_carries_is_lost() {
+    fn a_range_is_lost_if_no_subflow_carries_it() {
         let mut board = board(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
         board.on_arrived(0..5);
         board.on_failed(A.1);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_discarded_goes_out_again_anywhere() {
+    fn a_discarded_range_may_be_sent_again_on_any_subflow() {
         let mut board = board(&[(0..10, A), (10..20, A)]);
         let mut a = Cursors::default();
         board.on_arrived(0..20);

@@ -165,6 +165,7 @@ impl Stack {
             return Err(ApiError::Closing);
         }
         if self.table.len() >= self.shared.config.max_connections {
+            // The ended connection still takes its place for a moment, so the caller has to try again.
             self.reclaim(now, None);
             return Err(ApiError::LimitReached);
         }
@@ -871,7 +872,7 @@ mod tests {
     /// A connection that will write no more leaves the memory queue, so that it does not count as pressure
     /// on others.
     #[test]
-    fn who_writes_no_more_waits_for_no_memory() {
+    fn a_connection_that_writes_no_more_leaves_the_memory_queue() {
         let now = Instant::ZERO;
         let mut stack = stack(Config {
             memory: 8 * BLOCK_SIZE,
@@ -898,7 +899,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_that_no_longer_hold_do_not_pile_up() {
+    fn outdated_timers_do_not_accumulate() {
         let mut stack = stack(Config::default());
         let id = connect(&mut stack);
         while stack.poll_transmit(Instant::ZERO).is_some() {}

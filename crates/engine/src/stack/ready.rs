@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_more_urgent_moves_up_and_nothing_moves_down() {
+    fn a_connection_moves_up_if_it_becomes_more_urgent_and_never_down() {
         let mut ready = Ready::default();
         for slot in 0..3 {
             ready.push(conn(slot), Urgency::new(5));
