@@ -62,8 +62,8 @@ const MIN_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
 
 /// Returns the time at which to repeat a third ACK that was sent `tries` times. The peer answers a third ACK
 /// at once, without delaying its acknowledgement. So the first wait is only two round trips, as for a tail
-/// loss probe (RFC 8985 section 7.2). If the path has a record, the first wait is at least the RTO of that
-/// record without its bounds (RFC 6298 section 2.3), and in no case is it longer than the timeout. Later
+/// loss probe (RFC 8985 section 7.2). If `record` shows that round trips on the path vary widely, the first
+/// wait is `srtt + 4 * rttvar` of the record (RFC 6298 section 2.3), but never longer than the timeout. Later
 /// repeats follow the schedule of a SYN.
 fn third_ack_repeat_at(
     now: Instant,
@@ -237,6 +237,8 @@ impl Connection {
         }
     }
 
+    /// Handles the SYN/ACK of the subflow that opens the connection: decides between MPTCP and a fallback, and
+    /// reports the connection to the application.
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.paths
@@ -490,6 +492,7 @@ impl Transport {
         self.add_subflow(ctx, subflow);
     }
 
+    /// Handles the SYN/ACK of a join, whose HMAC is verified now or once the secret is known.
     // Conforms: 8684-3.2-7, 8684-3.2-10
     fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
         let subflow = &mut self.subflows[i];

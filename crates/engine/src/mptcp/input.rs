@@ -157,11 +157,12 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
-        // A peer that aborts sends its RST behind everything that it sent, although data before it may be
-        // missing here. MP_FASTCLOSE proves the sender by our key, so that number is accepted too.
-        let at_sent_end = fast_close && subflow.rcv.is_end(seq);
+        // The RST of a peer that aborts follows all data that the peer sent, of which some may be missing here.
+        // MP_FASTCLOSE has our key, which proves the sender. So besides the expected number, the end of the
+        // data received so far is accepted.
+        let at_received_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
-        if seq != subflow.rcv.nxt && !at_sent_end {
+        if seq != subflow.rcv.nxt && !at_received_end {
             if (subflow.rcv.nxt..subflow.rcv.advertised_end).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
@@ -225,6 +226,7 @@ impl Connection {
             // The clock counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
+        // Only payload waits in the queue of the peer, whose length the round trip of arrivals shows.
         if let Some(echo) = echo.filter(|_| !is_bare) {
             subflow.rcv.arriving.on_echo(ctx.now, echo);
         }
@@ -346,6 +348,8 @@ impl Connection {
         }
     }
 
+    /// Handles the MPTCP options of a segment on subflow `i`, or their absence; `len` bytes of payload start
+    /// at offset `seq`.
     // Conforms: 8684-3.1-16, 8684-3.3.8-2, 8684-3.5-1, 8684-3.5-3
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
@@ -415,6 +419,7 @@ impl Connection {
         }
     }
 
+    /// Handles the DATA_ACK of a DSS, and the window of its segment.
     // Conforms: 8684-3.3.2-7, 8684-3.3.5-1, 8684-3.3.5-2, 8684-4-1
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.transport.snd.una();
@@ -451,6 +456,7 @@ impl Connection {
         }
     }
 
+    /// Handles a mapping that is not infinite; `data_fin` is set if the stream ends with it.
     // Conforms: 8684-3.3.2-5, 8684-3.7-8
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.transport.rcv.buf.rcv_nxt();

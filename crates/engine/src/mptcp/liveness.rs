@@ -210,6 +210,7 @@ impl Transport {
         }
     }
 
+    /// Probes subflow `i` now, and counts the probe.
     fn probe_subflow(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         let keepalive = subflow.keepalive(self.live.last_payload);

@@ -86,6 +86,7 @@ impl Connection {
                 return data;
             }
         }
+        // After a timeout, F-RTO (RFC 5682) sends new data first. If there was none, it retransmits now.
         for i in owing.clone() {
             if self.transport.subflows[i]
                 .snd
@@ -157,6 +158,7 @@ impl Connection {
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
             subflow.note_third_ack(ctx.now, &ctx.shared.records);
+            // The third ACK of a join allows the peer to send on the subflow.
             if subflow.phase == Phase::JoinAcked {
                 self.transport.mode.note_join();
             }
@@ -173,6 +175,7 @@ impl Connection {
         Some(self.send_syn(ctx, i, phase))
     }
 
+    /// Sends a SYN, or a SYN/ACK if `phase` is [`Phase::SynReceived`].
     fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
         let subflow = &self.transport.subflows[i];
         let is_syn_ack = phase == Phase::SynReceived;
@@ -243,6 +246,7 @@ impl Transport {
         self.send_reset(ctx, i)
     }
 
+    /// Sends a RST, with the MPTCP option of its kind if MPTCP is in use.
     pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
@@ -281,6 +285,7 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
     }
 
+    /// Returns the next retransmission of lost data, if congestion window and pacer allow it.
     // Conforms: 8684-3.3.6-1
     fn poll_retransmit(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
@@ -333,12 +338,14 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
+    /// Notes that DATA_FIN is sent on subflow `i`, whose timeout determines the repeat.
     // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
         self.closing.on_sent(now, self.subflows[i].snd.rtt.rto());
         self.live.waiting_since.get_or_insert(now);
     }
 
+    /// Returns the FIN of subflow `i`, if it is due.
     fn poll_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if !subflow.closing.owes_fin() || !subflow.is_established() {
@@ -358,6 +365,8 @@ impl Transport {
         Some(self.send_fin(ctx, i, seq))
     }
 
+    /// Sends the FIN at offset `seq`. After a fallback it may be the first segment that the peer sees, so it
+    /// carries the fallback notice as well.
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
         let fallback_notice =
@@ -367,6 +376,7 @@ impl Transport {
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
 
+    /// Returns the acknowledgement of subflow `i`, if it is due.
     fn poll_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         if subflow.rcv.due != AckDue::Now || !subflow.is_established() {
@@ -375,6 +385,7 @@ impl Transport {
         self.send_ack(ctx, i)
     }
 
+    /// Sends an acknowledgement, with as many SACK blocks as the other options leave room for.
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
         options.mptcp.extend(self.fallback_notice.take_mp_fail());

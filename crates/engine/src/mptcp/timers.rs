@@ -218,6 +218,7 @@ impl Connection {
             }
             Some(Expired::Probe) => subflow.owed.probe = true,
             Some(Expired::Lost) => self.report_loss(i, lost_before),
+            // An early retransmission does not count as a timeout.
             Some(Expired::Early) | None => {}
         }
     }
