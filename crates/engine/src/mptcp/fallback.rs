@@ -76,9 +76,9 @@ impl Connection {
         let Some(mptcp) = self.transport.mode.mptcp() else {
             return;
         };
-        // Two signs of a fallback: data before any DSS, and an acknowledgement of our data at the subflow
-        // level while no data was ever acknowledged at the data level. If there was no data to acknowledge
-        // after the SYN, the second sign is any answer to a stall probe, which repeats the keys.
+        // There are two signs of a fallback. One is data before any DSS. The other is an acknowledgement of
+        // our data at the subflow level, if no data was ever acknowledged at the data level. If we have sent no
+        // data since the SYN, any answer to a stall probe is the second sign, because the probe has the keys.
         let has_plain_data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
         let acks_data = subflow.snd.una > 1 + subflow.syn_data.sent;
         let answers_probe =

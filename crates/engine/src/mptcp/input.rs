@@ -356,7 +356,7 @@ impl Connection {
             match option {
                 MptcpOption::Dss(dss) => {
                     let takes_numbers = len > 0 || tcp.flags.contains(Flags::FIN);
-                    // A mapping of length 0 with DATA_FIN would map a lone DATA_FIN, not the rest of the stream.
+                    // With DATA_FIN, a mapping of length 0 is no infinite mapping.
                     let is_infinite = |m: DssMapping| m.is_infinite() && !dss.data_fin;
                     self.on_dss(ctx, i, dss, tcp.window);
                     match dss.mapping {

@@ -79,6 +79,7 @@ impl Joins {
         }
     }
 
+    /// Returns the kept announcements, which can be verified now.
     pub fn take_held(&mut self) -> Vec<(SubflowId, AddAddr)> {
         core::mem::take(&mut self.held)
     }

@@ -58,6 +58,7 @@ impl SentRange {
         self.end - self.start
     }
 
+    /// Returns whether the range has to be sent again, because no subflow carries it any more.
     fn is_lost(&self) -> bool {
         !self.arrived && self.carried_by == 0
     }
@@ -314,6 +315,7 @@ impl Scoreboard {
         }
     }
 
+    /// Returns the cursor at the start of range `i`.
     fn cursor_at(&self, i: usize) -> Cursor {
         Cursor {
             offset: self.ranges[i].start,
@@ -382,6 +384,7 @@ impl Scoreboard {
         }
     }
 
+    /// Divides range `i` at offset `at`.
     fn split(&mut self, i: usize, at: u64) {
         let mut tail = self.ranges[i];
         tail.start = at;

@@ -102,6 +102,7 @@ impl Connection {
             let may_be_known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
             let is_used = subflows.any(|s| may_be_known(s) && s.path == id && s.ids.own == own_id);
+            // Id 0 is the initial address.
             let is_revocable = !is_listener || own_id != 0 || announced.is_some();
             let was_announced = is_listener && announced.is_some() && own_id != 0;
             if (is_used && is_revocable) || was_announced {

@@ -246,6 +246,7 @@ impl Subflow {
         self.refresh_mss();
     }
 
+    /// Tells the sender the segment size, and the size of segments that pass in any case.
     fn refresh_mss(&mut self) {
         self.snd.set_mss(self.size.mss());
         let fallback_size = self.size.mtu.smaller();
@@ -357,6 +358,8 @@ impl Subflow {
         self.ecn.sends_ect() && self.snd.owes_cwr()
     }
 
+    /// Returns the timestamps of a segment, if both sides agreed on them. The answer to an old segment echoes
+    /// that segment's timestamp, which TS.Recent does not have.
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),

@@ -37,8 +37,9 @@ const MAX_QUEUED_ANSWERS: usize = 1024;
 /// connection. Beyond the maximum cookies are accepted but not remembered: if they were refused, a flood would
 /// keep out everyone.
 const MAX_USED_COOKIES: usize = 1 << 16;
-/// The segment sizes that a cookie can encode; other sizes are rounded down. They are the default of IPv4 and of
-/// IPv6 (RFC 9293 section 3.7.1), a common size with tunnels, and that of Ethernet with IPv4.
+/// The segment sizes that a cookie can encode. Other sizes are rounded down, and those below 536 count as 536.
+/// The sizes are the default of IPv4 and of IPv6 (RFC 9293 section 3.7.1), a guess for links with tunnels, and
+/// that of Ethernet with IPv4.
 const ENCODED_MSS: [u16; 4] = [536, 1220, 1400, 1460];
 /// The code for a SYN without a window scale option. Shifts above 14 are not used (RFC 7323 section 2.3).
 const NO_WINDOW_SCALE: u8 = 15;
@@ -54,6 +55,7 @@ struct Offer {
 }
 
 impl Offer {
+    /// Returns the offer of a SYN, as far as a cookie can encode it.
     fn of(syn: &tcp::Repr, tuple: &FourTuple) -> Offer {
         // RFC 9293 section 3.7.1 sets the default of a SYN without the option.
         let mss = syn.options.mss.unwrap_or_else(|| announced_mss(0, tuple));
@@ -153,6 +155,7 @@ impl Cookies {
         Some((offer, cookie))
     }
 
+    /// Returns whether `cookie` is remembered to have opened a connection.
     fn is_used(&self, cookie: &Cookie) -> bool {
         self.used.iter().any(|used| used.contains(&cookie.key))
     }

@@ -18,6 +18,7 @@ pub(super) enum Listener {
 pub(super) struct Listeners(Vec<Listener>);
 
 impl Listeners {
+    /// Adds a listener, unless there is the same one already.
     pub fn add(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
         if self.0.contains(&listener) {
             return Err(ApiError::AddressInUse);

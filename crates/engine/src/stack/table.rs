@@ -139,6 +139,7 @@ impl Table {
             .filter(|_| generation == id.generation)
     }
 
+    /// Removes connection `id` from the table, and frees its slot.
     pub fn remove(&mut self, id: ConnId) -> Option<Box<Connection>> {
         // An outdated id must not remove the slot's current connection.
         self.get(id)?;
