@@ -205,6 +205,7 @@ impl Connection {
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
+            // As long as the peer may lack the keys, it refuses joins for that reason alone.
             match self
                 .transport
                 .mode
@@ -250,7 +251,7 @@ impl Connection {
                 Phase::SynSent if is_initial && up => {
                     self.transport.subflows[i].repeat_opening(ctx.now, offered)
                 }
-                // `leave_dark_openings` moves it, if another path is up.
+                // `leave_dark_openings` moves the opening, if another path is up.
                 Phase::SynSent if is_initial => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {

@@ -12,7 +12,7 @@ use crate::strategy::Writer;
 use crate::{Config, Urgency};
 
 /// The receive window in bytes that is offered first, and that a connection has at least, even if memory is
-/// short. About the maximum without window scaling, which SYNs cannot use yet.
+/// short. About the maximum that a SYN can announce, because windows of SYNs are not scaled.
 const MIN_WINDOW: usize = 64 << 10;
 /// The number of unsent bytes buffered beyond the congestion windows, so that the sender does not run dry before
 /// the application has written more. A guess: at 1 Gbit/s they last 2 ms.
@@ -35,9 +35,9 @@ pub(crate) struct SendSide {
     pub nxt: u64,
     /// The first offset past the peer's window.
     pub wnd_end: u64,
-    /// Set once each segment with the last byte carries DATA_FIN, copies on other subflows included. If one
-    /// segment had DATA_FIN and arrived after a copy without it, Linux would discard it together with its
-    /// DATA_FIN, and wait for a DATA_FIN for ever.
+    /// Set once each segment with the last byte carries DATA_FIN, copies on other subflows included. If only
+    /// one of these segments had DATA_FIN and arrived after another one, Linux would discard it together with
+    /// its DATA_FIN, and would wait for a DATA_FIN for ever.
     pub fin_rides: bool,
     /// The subflows that carry each range of unacknowledged data; empty in regular TCP.
     pub scoreboard: Scoreboard,

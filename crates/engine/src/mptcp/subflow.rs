@@ -359,7 +359,8 @@ impl Subflow {
     }
 
     /// Returns the timestamps of a segment, if both sides agreed on them. The answer to an old segment echoes
-    /// that segment's timestamp, which TS.Recent does not have.
+    /// the timestamp of that segment, not TS.Recent: after an outage the sender would otherwise take the outage
+    /// for the round trip.
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
