@@ -1,21 +1,21 @@
-//! The order of sending: streams of one connection, and the urgency of their bytes.
+//! The class of written bytes, which decides the order of sending: their stream, urgency and deadline.
 
 use braid_wire::Instant;
 
-/// The urgency of data, as the priority of an HTTP response (RFC 9218 section 4.1): 0 is the most urgent, 7
-/// the least, 3 the default.
+/// The urgency of data, with the levels of HTTP's `urgency` (RFC 9218 section 4.1): 0 is the most urgent, 7 the
+/// least urgent, and 3 the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Urgency(u8);
 
 impl Urgency {
-    /// The number of urgencies.
+    /// The number of levels.
     pub const COUNT: usize = 8;
-    /// The urgency that goes before all others.
+    /// The urgency of data that is sent before all other data.
     pub const MOST_URGENT: Urgency = Urgency(0);
-    /// The urgency that lets all others pass.
+    /// The urgency of data that is sent after all other data.
     pub const LEAST_URGENT: Urgency = Urgency(7);
 
-    /// Returns the urgency `level`; `None` above 7.
+    /// Returns the urgency of this level; `None` if the level is above 7.
     pub const fn new(level: u8) -> Option<Urgency> {
         match level {
             0..=7 => Some(Urgency(level)),
@@ -40,8 +40,9 @@ impl Default for Urgency {
     }
 }
 
-/// The stream and urgency of the bytes of one write. Streams belong to the application, which has to tell
-/// the reader what belongs to which. Data written without a class is of stream 0 and default urgency.
+/// The class of the bytes of one write. Only the sender knows streams: the application has to frame its data so
+/// that the reader can tell the streams apart. Data written without a class has stream 0 and the connection's
+/// urgency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Class {
     /// The stream. The bytes of one stream are sent in the order in which they were written, however their
@@ -49,8 +50,8 @@ pub struct Class {
     pub stream: u32,
     /// The urgency of the bytes.
     pub urgency: Urgency,
-    /// The time after which the bytes are of no use: a write of which nothing was sent by then is dropped
-    /// as a whole. The reader is not told.
+    /// The time after which the bytes are of no use. A write of which no byte was sent by then is dropped as a
+    /// whole, and the reader is not told.
     pub deadline: Option<Instant>,
 }
 

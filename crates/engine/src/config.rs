@@ -8,9 +8,9 @@ use crate::Urgency;
 use crate::cc::{Algorithm, LEDBAT};
 use crate::non_exhaustive::NonExhaustive;
 
-/// The settings of a stack; every bound of the engine is here.
+/// The settings of a stack, among them the bounds of its resources.
 ///
-/// Versions to come have more settings, so begin with the defaults:
+/// Later versions may have more settings, so start from the defaults:
 ///
 /// ```
 /// use braid_engine::Config;
@@ -24,17 +24,18 @@ use crate::non_exhaustive::NonExhaustive;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The largest IP packet handed to the driver, in bytes: up to 65,521 if the device segments (GSO),
-    /// otherwise the link MTU.
+    /// The size of the largest IP packet handed to the driver, in bytes: the link MTU, or up to 65,521 if the
+    /// device cuts super-segments (GSO).
     pub max_transmit: usize,
     /// Set if the device completes TCP checksums; otherwise the engine computes them.
     pub checksum_offload: bool,
-    /// The ports that subflows are opened from if the application names none; not empty.
+    /// The local ports of opened subflows, unless the application names one; not empty.
     pub ports: RangeInclusive<u16>,
-    /// The initial congestion window in segments, at least 1: 10 (RFC 6928), 3, or 2 (RFC 2581).
+    /// The initial congestion window in segments, at least 1. The default of 10 is that of RFC 6928; older
+    /// stacks, with which papers compare, used 2 (RFC 2581) or 3.
     pub initial_window: u32,
-    /// The most segments in flight on a subflow, whatever congestion control allows; `None` sets no bound.
-    /// At least 1.
+    /// The maximum congestion window in segments, at least 1, for comparisons with papers; `None` sets no
+    /// maximum.
     pub max_cwnd: Option<u32>,
     /// The delay of acknowledgements.
     pub delayed_ack: DelayedAck,
@@ -44,57 +45,64 @@ pub struct Config {
     pub congestion: Algorithm,
     /// The congestion control of connections that yield to all others ([`Urgency::LEAST_URGENT`]).
     pub background: Algorithm,
-    /// The most bytes that a connection buffers for sending, acknowledged ones excluded. It keeps up to as
-    /// many acknowledged bytes (at least 256 KiB) that a subflow may still have to retransmit.
+    /// The maximum number of unacknowledged or unsent bytes that a connection buffers. In addition it retains
+    /// up to the same number of acknowledged bytes (or 256 KiB, if that is more) that a subflow may still have
+    /// to retransmit.
     pub send_buffer: usize,
-    /// The most bytes that a connection buffers for the reader, which is the largest window announced. Less
-    /// than 64 KiB is possible too, and is then the window from the start.
+    /// The maximum number of bytes that a connection buffers for the reader, and so the largest window that it
+    /// announces. A value below 64 KiB is the window from the start, instead of 64 KiB.
     pub recv_buffer: usize,
-    /// The most bytes of payload that all connections together may hold. An eighth is reserved for data
-    /// received in order, and half is for shares of 128 KiB that every writer gets while there is any. Of
-    /// the free part of the rest, one connection gets at most an eighth. So a lone connection has buffers
-    /// of up to a 24th of the memory, and its limit shrinks as others come.
+    /// The maximum number of bytes of payload that all connections together hold. An eighth is reserved for
+    /// data received in order. Half of the memory is for shares of 128 KiB, which every writer gets as long as
+    /// there are any. Of the free part of the rest, one connection gets at most an eighth. So a lone
+    /// connection has buffers of up to a 24th of the memory, and less as others come.
     pub memory: usize,
-    /// Set to require DSS checksums on every connection: changes of the payload by a middlebox are noticed
-    /// (RFC 8684 section 3.3.1), at the cost of processor time. If the peer requires checksums they are
-    /// used anyway.
+    /// Set to require DSS checksums on every connection. With checksums the ends notice if a middlebox changes
+    /// the payload (RFC 8684 section 3.3.1), but need more processor time. Checksums are also used if the peer
+    /// requires them.
     pub checksum: bool,
-    /// The lower bound of the retransmission timeout (RFC 6298: 1 s, Linux: 200 ms).
+    /// The lower bound of the retransmission timeout (RFC 6298: 1 s, Linux and the default: 200 ms).
     pub min_rto: Duration,
-    /// The upper bound of the retransmission timeout.
+    /// The upper bound of the retransmission timeout. RFC 6298 section 2.5 asks for at least 60 s; the default
+    /// of 10 s is a guess, so that a connection goes on soon after an outage.
     pub max_rto: Duration,
-    /// The time for which a connection waits for its peer (the user timeout of RFC 5482): for a sign of
-    /// life, for the acknowledgement of sent data, or for a subflow. Then it is given up. The default
-    /// is about as long as Linux's `tcp_retries2`, so a connection survives the outages that regular TCP
-    /// would have survived (RFC 9293 section 3.8.3).
+    /// The time for which a connection waits for its peer before it ends (the user timeout of RFC 5482): for a
+    /// sign of life, for the acknowledgement of sent data, or for a subflow. The default is about the time
+    /// that Linux waits (`tcp_retries2`), so that a connection survives the outages that regular TCP would
+    /// survive (RFC 9293 section 3.8.3).
     // Conforms: 9293-3.8.3-1
     pub user_timeout: Duration,
-    /// The most time that a connection attempt may take.
+    /// The maximum duration of a connection attempt. The default is a guess.
     pub connect_timeout: Duration,
-    /// The most connections, closing ones included.
+    /// The maximum number of connections, closing ones included.
     pub max_connections: usize,
-    /// The most accepted connections whose handshake is not complete. Beyond that SYNs are answered without
-    /// keeping state, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a lost SYN/ACK is
-    /// then not repeated, and segment sizes are rounded down to one of four.
+    /// The maximum number of accepted connections whose handshake is not complete. Beyond it SYNs are answered
+    /// without keeping state, so that a flood of SYNs does not keep other peers out (RFC 4987 section 3.6).
+    /// The price is that a lost SYN/ACK is not repeated, and that segment sizes are rounded down to one of
+    /// four. The default is a guess.
     pub max_half_open: usize,
-    /// Enables TCP Fast Open (RFC 7413), both ways. As a client, the SYN carries the data written at
-    /// opening, once the server has granted a cookie. As a server, cookies are granted and such payload is
-    /// accepted before the handshake is complete. Off by default, since an application must tolerate
-    /// duplicated payload (section 6.1): a network may duplicate a SYN whose connection is over, and with
-    /// several paths a late answer makes the same payload follow a handshake on the next path. A SYN with
-    /// payload has no second SYN beside it, so a path that became dark costs a timeout.
+    /// Enables TCP Fast Open (RFC 7413) in both roles. A client sends the data written at opening in its SYN,
+    /// once the server has granted it a cookie. A server grants cookies, and accepts payload of SYNs before
+    /// the handshake is complete.
+    ///
+    /// It is off by default, because the application has to tolerate duplicated payload (section 6.1): a
+    /// network may duplicate a SYN whose connection is over, and if a SYN is not answered in time, the same
+    /// payload is sent again on the next path. A SYN with payload has no second SYN beside it, so if its path
+    /// has become dark, the opening takes a timeout longer.
     // Conforms: 7413-4.2-2
     pub fast_open: bool,
-    /// The most accepted connections that have payload of a SYN and whose handshake is not complete; they
-    /// count in `max_half_open` too. Beyond that handshakes are ordinary ones (RFC 7413 section 5.1).
+    /// The maximum number of accepted connections that have payload of a SYN and whose handshake is not
+    /// complete. They count in `max_half_open` too. Beyond the maximum, payload of SYNs is not accepted (RFC
+    /// 7413 section 5.1). The default is a guess.
     pub max_fast_open: usize,
-    /// Set to ask peers to open no further subflows to the address and port that they connected to, for
-    /// example behind a load balancer (C flag, RFC 8684 section 3.1); joins there are refused. Peers join
+    /// Set to ask peers not to open further subflows to the address and port to which they connected, for
+    /// example behind a load balancer (C flag, RFC 8684 section 3.1). Joins there are refused. Peers can join
     /// at the addresses announced by [`Stack::announce`](crate::Stack::announce).
     pub deny_join_initial: bool,
-    /// The most subflows of one connection.
+    /// The maximum number of subflows of one connection, at most 32. The default is a guess: four links with
+    /// two address families.
     pub max_subflows: usize,
-    /// The most paths to peers whose records outlive their connections.
+    /// The maximum number of records of paths to peers, which outlive the connections. The default is a guess.
     pub max_records: usize,
     #[doc(hidden)]
     pub _non_exhaustive: NonExhaustive,
@@ -123,6 +131,7 @@ impl Default for Config {
             ecn: Ecn::default(),
             congestion: Algorithm::default(),
             background: LEDBAT,
+            // A guess: at 1 Gbit/s 8 MiB last 67 ms, about a round trip across a continent.
             // Conforms: 8684-3.3.5-4
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
@@ -148,18 +157,21 @@ impl Default for Config {
 /// the end of a stream are always acknowledged at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedAck {
-    /// The longest delay of an acknowledgement. The peer is assumed to delay at most half as long again: a
-    /// longer delay makes the engine probe for a lone segment needlessly (RFC 8985 section 7.2).
+    /// The maximum delay of an acknowledgement. The engine assumes that its peer delays at most 1.5 times as
+    /// long. If the peer delays longer, the engine sends a needless tail loss probe after a lone segment (RFC
+    /// 8985 section 7.2).
     pub timeout: Duration,
-    /// The number of segments after which an acknowledgement is sent at once: 2, or 1 to acknowledge each.
+    /// The number of segments after which an acknowledgement is sent at once: 2 (RFC 9293), or 1 to acknowledge
+    /// each segment.
     pub every: u32,
-    /// The number of segments at the start that are acknowledged one by one, so that the peer's window
-    /// opens quickly.
+    /// The number of segments at the start that are acknowledged one by one, so that the peer's congestion
+    /// window grows quickly.
     pub quick: u32,
 }
 
 impl Default for DelayedAck {
     fn default() -> Self {
+        // As in Linux: 40 ms is its minimum delay, and its quick acknowledgements are 16.
         DelayedAck {
             timeout: Duration::from_millis(40),
             every: 2,
@@ -174,15 +186,16 @@ impl Default for DelayedAck {
 pub enum Ecn {
     /// ECN is never used.
     Off,
-    /// ECN is used if the peer asks for it. The default, as in Linux: a SYN that asks may meet a network
-    /// that drops it, which costs a second, and few bottlenecks mark.
+    /// ECN is used if the peer asks for it. This is the default, as in Linux: few bottlenecks mark packets, and
+    /// some networks drop a SYN that asks for ECN, which costs a second.
     #[default]
     Answer,
-    /// ECN is asked for, and used if the peer asks.
+    /// Opened subflows ask for ECN, and accepted ones use it if the peer asks for it.
     Ask,
 }
 
-/// A local endpoint: one access link of the box, or one listening address of the server.
+/// The settings of a path, which is a local endpoint: an access link of a box, or a listening address of a
+/// server.
 ///
 /// ```
 /// use braid_engine::PathConfig;
@@ -200,7 +213,8 @@ pub struct PathConfig {
     pub v4: Option<Ipv4Addr>,
     /// The local IPv6 address of subflows on this path.
     pub v6: Option<Ipv6Addr>,
-    /// The largest IP packet that the link carries, in bytes; less than 576 (IPv6: 1280) counts as that.
+    /// The size of the largest IP packet that the link carries, in bytes. A value below 576 counts as 576, and
+    /// for IPv6 a value below 1280 as 1280.
     pub mtu: u16,
     /// Set to open subflows with the backup bit (RFC 8684 section 3.2).
     pub backup: bool,
@@ -208,7 +222,7 @@ pub struct PathConfig {
     pub _non_exhaustive: NonExhaustive,
 }
 
-/// A path without addresses, with an MTU of 1500 bytes, and no backup.
+/// A path without addresses, with an MTU of 1500 bytes, which is not a backup.
 impl Default for PathConfig {
     fn default() -> Self {
         PathConfig {
@@ -222,7 +236,7 @@ impl Default for PathConfig {
 }
 
 impl PathConfig {
-    /// Creates a path with this address, an MTU of 1500 bytes, and no backup.
+    /// Returns the settings of a path with this address and an MTU of 1500 bytes, which is not a backup.
     pub fn v4(addr: Ipv4Addr) -> Self {
         PathConfig {
             v4: Some(addr),
@@ -230,8 +244,8 @@ impl PathConfig {
         }
     }
 
-    /// Returns the first of `remotes` whose family this path has, with the path's local address of that
-    /// family.
+    /// Returns the first of `remotes` to whose address family the path has a local address, together with that
+    /// local address.
     pub(crate) fn towards(
         &self,
         remotes: impl IntoIterator<Item = SocketAddr>,

@@ -24,23 +24,23 @@ use crate::{PathId, Protocol, Urgency};
 pub struct ConnectOptions {
     /// The server's address.
     pub remote: SocketAddr,
-    /// The server's address of the other family, for paths that have only that family.
+    /// The server's address of the other address family, for paths that have only that family.
     pub remote_alt: Option<SocketAddr>,
-    /// The path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another path if
-    /// a SYN is not answered; regular TCP stays on a path that is named here.
+    /// The path of the initial subflow; `None` leaves it to the strategy. If the SYN is not answered, MPTCP
+    /// tries another path, but regular TCP stays on the path named here.
     pub path: Option<PathId>,
-    /// Set to send the first SYN on `path` whatever the strategy decides, because other paths were tried in
-    /// vain.
+    /// Set to send the first SYN on `path`, whatever the strategy decides, because the application has tried
+    /// other paths in vain.
     pub pin_path: bool,
-    /// The source address of the initial subflow in place of the path's own, and its port if not 0. It need
-    /// not be an address of the path, but packets sent to it must arrive here (as with `IP_TRANSPARENT`).
+    /// The source address of the initial subflow, in place of the path's own address, and its port if not 0. It
+    /// need not be an address of the path, but packets sent to it have to reach this stack (as with
+    /// `IP_TRANSPARENT`).
     pub local: Option<SocketAddr>,
     /// The protocol to open with.
     pub protocol: Protocol,
-    /// The bytes that the flow is expected to have, counting both directions: a hint for the strategy of
-    /// this end.
+    /// The expected size of the flow in bytes, both directions together: a hint for the strategy of this end.
     pub flow_size: FlowSize,
-    /// The urgency of the connection among others, and of writes that name none.
+    /// The urgency of writes without a class, and so of the connection among others.
     pub urgency: Urgency,
     /// The strategy of the connection.
     pub strategy: Box<dyn Strategy>,
@@ -49,7 +49,7 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Opens MPTCP to `remote`, on whichever path comes first.
+    /// Returns the options of a connection to `remote` by MPTCP, on the path that the strategy chooses.
     pub fn new(remote: SocketAddr, strategy: Box<dyn Strategy>) -> Self {
         ConnectOptions {
             remote,

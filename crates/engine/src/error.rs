@@ -1,18 +1,18 @@
-//! Misuse of the interface. Actions of peers and the network are reported as [`crate::Event`]s.
+//! The errors of commands to a stack. Actions of peers and of the network are no errors but [`crate::Event`]s.
 
-/// A command that cannot be carried out.
+/// The reason for which a command cannot be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApiError {
-    /// There is no such connection (any more).
+    /// The connection does not exist, or no longer.
     UnknownConnection,
-    /// There is no such path, or no path that fits the remote address.
+    /// The path does not exist, or no path has an address of the remote address's family.
     NoUsablePath,
-    /// The address has a listener already.
+    /// The address already has a listener, or the addresses and ports already have a connection.
     AddressInUse,
-    /// The connection's sending side was closed before.
+    /// The connection's sending side is already closed.
     SendClosed,
-    /// A bound of [`crate::Config`] is reached.
+    /// A limit of [`crate::Config`] is reached.
     LimitReached,
     /// The stack was [closed](crate::Stack::close).
     Closing,

@@ -1,4 +1,4 @@
-//! The events that the engine reports to its user. They are the only source of logs, counters and oracles.
+//! The events that the engine reports to its application. Logs, counters and test oracles have no other source.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -9,15 +9,16 @@ use crate::{ConnId, ListenerId, PathId, SubflowId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A listener has a new connection; its handshake is complete.
+    /// A listener has a new connection. Its handshake is complete, unless its SYN carried payload
+    /// ([`Config::fast_open`](crate::Config::fast_open)).
     Accepted {
         /// The connection.
         conn: ConnId,
         /// The listener.
         listener: ListenerId,
-        /// The address that was connected to.
+        /// The address to which the peer connected.
         local: SocketAddr,
-        /// The peer's address as seen here.
+        /// The peer's address, as seen here.
         remote: SocketAddr,
     },
     /// A connection opened here is established.
@@ -25,29 +26,30 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// In-order data or the end of the peer's stream waits, and did not before the last read.
+    /// In-order data, or the end of the peer's stream, is there to be read. Reported once until the next read.
     Readable {
         /// The connection.
         conn: ConnId,
     },
-    /// There is room to write again after a write fell short.
+    /// There is room to write again after a write that found no room.
     Writable {
         /// The connection.
         conn: ConnId,
     },
-    /// All of a flow that [was ended](crate::Stack::end_flow) has arrived at the peer.
+    /// All data of a flow that [was ended](crate::Stack::end_flow) has arrived at the peer.
     FlowDelivered {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection is over and its id is invalid from here on.
+    /// The connection has ended. Its id is no longer valid, except for
+    /// [`conn_stats`](crate::Stack::conn_stats) until the next event is polled.
     Closed {
         /// The connection.
         conn: ConnId,
         /// The reason.
         reason: CloseReason,
     },
-    /// MPTCP is not in use on this connection (RFC 8684 section 3.7).
+    /// The connection has fallen back to regular TCP (RFC 8684 section 3.7).
     FellBack {
         /// The connection.
         conn: ConnId,
@@ -60,28 +62,29 @@ pub enum Event {
         conn: ConnId,
         /// The subflow.
         subflow: SubflowId,
-        /// Its local path.
+        /// The local path of the subflow.
         path: PathId,
-        /// The round-trip time of the handshake; zero if a repeated SYN left it unknown.
+        /// The round-trip time of the handshake; zero if it is unknown because the SYN was repeated.
         rtt: Duration,
     },
-    /// A subflow that had been established is gone.
+    /// A subflow that was established before has ended.
     SubflowClosed {
         /// The connection.
         conn: ConnId,
         /// The subflow.
         subflow: SubflowId,
-        /// Its local path.
+        /// The local path of the subflow.
         path: PathId,
         /// The reason.
         reason: SubflowCloseReason,
     },
-    /// A join was refused, because its remote end did not prove to be the peer (RFC 8684 section 3.2, and
-    /// [`JoinAuth`](crate::JoinAuth)): a mistake, or an attacker who wants a part of the data.
+    /// A join was refused, because its HMAC did not prove that the remote end is the peer (RFC 8684 section
+    /// 3.2, and [`JoinAuth`](crate::JoinAuth)). Either a middlebox changes options, or an attacker tries to get
+    /// a part of the data.
     JoinForged {
         /// The connection.
         conn: ConnId,
-        /// The remote end.
+        /// The address of the remote end.
         remote: SocketAddr,
     },
 }
@@ -108,19 +111,19 @@ impl Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Both directions were closed in order.
+    /// Both directions were closed, and all data was delivered.
     Finished,
-    /// The application aborted it here.
+    /// The application of this end aborted the connection.
     Aborted,
-    /// The peer reset it (RST with no other subflow, or MP_FASTCLOSE).
+    /// The peer reset the connection, by MP_FASTCLOSE or by a RST on a subflow that nothing could replace.
     Reset,
     /// The peer refused the connection attempt.
     Refused,
-    /// The network reported that the peer cannot be reached.
+    /// The network reported that the peer cannot be reached, or the only path was removed.
     Unreachable,
-    /// Nothing was heard for too long.
+    /// The peer was silent, or did not acknowledge data, for too long.
     TimedOut,
-    /// A bound of this stack was hit.
+    /// The connection was ended because others needed its place or memory.
     NoResources,
     /// The peer broke the protocol.
     PeerMisbehaved,
@@ -130,43 +133,45 @@ pub enum CloseReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubflowCloseReason {
-    /// FIN both ways, or the connection ended.
+    /// FINs were exchanged, or the connection ended.
     Finished,
     /// The peer sent a RST.
     Reset,
-    /// The handshake was not answered, or the subflow stayed silent.
+    /// The handshake was not answered, or the peer was silent on the subflow for too long.
     TimedOut,
-    /// Its path was taken away.
+    /// The path, or one of the subflow's addresses, is no longer in use.
     PathRemoved,
-    /// Authentication or protocol failure.
+    /// The peer failed to authenticate, or broke the protocol; or a middlebox changed the options.
     PeerMisbehaved,
-    /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
+    /// A DSS checksum was wrong, here or at the peer, so a middlebox on the path changes the payload.
     BadChecksum,
-    /// Memory for its data ran out here.
+    /// This end had no memory for the data of the subflow, or no place for the subflow.
     LackOfResources,
 }
 
-/// The cause for which MPTCP is not in use; there is a counter for each (RFC 8684 section 3.7).
+/// The cause for which MPTCP is not in use on a connection (RFC 8684 section 3.7). Each cause has a counter
+/// ([`StackStats::fallbacks`](crate::stats::StackStats::fallbacks)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallbackCause {
-    /// Opened as regular TCP by choice.
+    /// The connection was opened as regular TCP by choice.
     NotRequested,
-    /// No MP_CAPABLE, or an unusable one, in the SYN.
+    /// The peer's SYN had no MP_CAPABLE, or an unusable one.
     PeerSynPlain,
-    /// No MP_CAPABLE, or an unusable one, in the SYN/ACK.
+    /// The peer's SYN/ACK had no MP_CAPABLE, or an unusable one.
     PeerSynAckPlain,
-    /// Only a SYN without MP_CAPABLE was answered: the network drops SYNs with it, or did so lately.
+    /// Only a SYN without MP_CAPABLE was answered, so the network drops SYNs with MP_CAPABLE; or it did so
+    /// lately.
     SynsDropped,
-    /// No MP_CAPABLE in the third ACK or first data.
+    /// The opener's third ACK, or its first data, had no MP_CAPABLE with our key.
     ThirdAckPlain,
-    /// Data, or an acknowledgement of data, without DSS at the start of the connection.
+    /// The peer sent data, or acknowledged data, without DSS at the start of the connection.
     DataPlain,
-    /// The peer fell back, and sent the infinite mapping.
+    /// The peer fell back first, and sent the infinite mapping.
     PeerFellBack,
-    /// A DSS checksum was wrong on the only subflow: something on the path changes the payload.
+    /// A DSS checksum was wrong on the only subflow, so a middlebox on the path changes the payload.
     BadChecksum,
-    /// The peer found a wrong checksum (MP_FAIL).
+    /// The peer found a wrong DSS checksum on the only subflow (MP_FAIL).
     PeerBadChecksum,
 }
 

@@ -1,24 +1,26 @@
-//! The authentication of a connection's subflows.
+//! The authentication of the subflows that are added to a connection.
 
 use core::fmt;
 
 /// The authentication of a connection's joins, and of the addresses that its peer announces.
 ///
-/// The keys of MPTCP cross the first link in plaintext (RFC 8684 section 3.1), so anyone who saw the
-/// handshake can join, and acknowledge data in the peer's place. An application that has a protected
-/// channel to its peer gives both ends a secret of that channel in addition.
+/// The keys of MPTCP cross the first link in plaintext (RFC 8684 section 3.1). So anyone who saw the handshake
+/// can add a subflow, receive data there, and acknowledge it in the peer's place. An application with a
+/// protected channel to its peer can therefore give both ends a secret in addition.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum JoinAuth {
-    /// The keys of MPTCP alone (RFC 8684 section 3.2). The default.
+    /// The keys of MPTCP alone authenticate (RFC 8684 section 3.2). This is the default.
     #[default]
     Keys,
-    /// The application has not decided yet. Joins begin, but none is completed; announced addresses wait.
+    /// The application does not know yet whether there is a secret. Joins start but are not completed, and
+    /// announced addresses are not used.
     Pending,
-    /// The keys and this secret, which only the peer knows. An HMAC without the secret is rejected.
+    /// The keys together with this secret authenticate; nobody but the two ends knows the secret. An HMAC
+    /// without the secret is rejected.
     Secret([u8; 32]),
 }
 
-/// Prints no secret, because logs are read by people.
+/// Prints no secret, because many people can read logs.
 impl fmt::Debug for JoinAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

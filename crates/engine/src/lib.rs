@@ -4,12 +4,12 @@
 //! # Modules
 //!
 //! - `stack`: demultiplexing, listeners, timers, and the order in which connections send.
-//! - `mptcp`: the connection, its subflows, and what its peer is told.
-//! - `tcp`: one concern of a subflow in each file. Loss recovery decides what is lost.
-//! - [`cc`]: congestion control. A controller owns the window of its subflow.
-//! - `path`: the path manager of a connection, and what is remembered of paths beyond connections.
-//! - [`buffer`]: payload in blocks of one bounded pool.
-//! - [`strategy`]: the trait by which a strategy decides, and the plain data that it sees.
+//! - `mptcp`: connections, their subflows, and the signals to their peers.
+//! - `tcp`: the parts of a subflow's TCP, one in each file. Only loss recovery decides which data is lost.
+//! - [`cc`]: congestion control. Only the controller changes the congestion window of its subflow.
+//! - `path`: the path manager of a connection, and the records of paths that outlive connections.
+//! - [`buffer`]: buffers of payload, in blocks of one bounded pool.
+//! - [`strategy`]: the trait by which a strategy decides, and the plain data on which it decides.
 //!
 //! **Architecture Invariant:** the same calls with the same seed give the same packets. Nothing iterates over a
 //! hash table, and no strategy is known by name.
@@ -42,7 +42,8 @@ pub use non_exhaustive::NonExhaustive;
 pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 
-/// The id of a connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
+/// The id of a connection of a [`Stack`]. An id is not used again before 2^32 later connections had the same
+/// slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub(crate) slot: u32,
@@ -50,14 +51,15 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// Returns a number that no other connection of the stack has; it stays small while few slots were
+    /// Returns a number that no other connection of the stack has. It is small as long as the slots were seldom
     /// reused.
     pub fn as_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 }
 
-/// The id of a subflow of a connection, counted from 0 in order of creation; never reused within it.
+/// The id of a subflow of a connection: a number counted from 0 in order of creation, never used again within the
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubflowId(pub u32);
 

@@ -1,4 +1,4 @@
-//! Counters and snapshots.
+//! Statistics: counters since the start of a stack, and snapshots of connections, subflows and paths.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -12,74 +12,76 @@ use crate::{FallbackCause, PathId, SubflowId, Urgency};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StackStats {
-    /// Packets received, super-segments counted once.
+    /// The number of packets received; a super-segment counts once.
     pub packets_in: u64,
-    /// Packets sent, super-segments counted once.
+    /// The number of packets sent; a super-segment counts once.
     pub packets_out: u64,
-    /// Packets that are not well-formed IP or TCP, or of an unknown protocol.
+    /// The number of received packets that are not well-formed IP or TCP, or have an unknown protocol.
     pub malformed: u64,
-    /// Packets with a wrong checksum.
+    /// The number of received packets with a wrong checksum.
     pub bad_checksum: u64,
-    /// Segments for no connection here. Those for an address of ours are answered by RST, within a bound,
-    /// but not while third ACKs of stateless handshakes are expected.
+    /// The number of received segments that belong to no connection. Those to an address of this stack are
+    /// answered by RST, unless too many answers wait, or third ACKs of stateless handshakes are expected.
     pub out_of_the_blue: u64,
-    /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
+    /// The number of SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
-    /// SYNs answered without keeping state ([`crate::Config::max_half_open`]).
+    /// The number of SYNs answered without keeping state ([`crate::Config::max_half_open`]).
     pub syn_cookies: u64,
-    /// Connections opened whose SYN carried payload that the server accepted
+    /// The number of connections opened by a SYN whose payload the server accepted
     /// ([`crate::Config::fast_open`]).
     pub fast_opened: u64,
-    /// Connections accepted whose SYN carried payload that was accepted.
+    /// The number of connections accepted together with the payload of their SYN.
     pub fast_accepted: u64,
-    /// Connections ended because their peer was silent and others needed their resources.
+    /// The number of connections ended because their peer was silent and others needed their resources.
     pub reclaimed: u64,
-    /// MP_JOINs refused: unknown token, or the bound on subflows.
+    /// The number of received SYNs with MP_JOIN that were refused, for example because the token is unknown or
+    /// the connection has too many subflows.
     pub joins_refused: u64,
-    /// MP_JOINs, ours and peers', whose remote end did not prove by its HMAC to be the peer.
+    /// The number of joins, opened by this end or by a peer, whose remote end sent a wrong HMAC and so is not
+    /// the peer.
     pub joins_forged: u64,
-    /// SYNs with MP_JOIN sent, repeats included.
+    /// The number of SYNs with MP_JOIN sent, repeats included.
     pub join_syns: u64,
-    /// Connections that fell back, by cause in declaration order; the first,
+    /// The numbers of connections that fell back, by cause in the order of declaration. The first cause,
     /// [`FallbackCause::NotRequested`], is no fallback.
     pub fallbacks: [u64; FallbackCause::COUNT],
 }
 
-/// The data sent on a subflow, or on all subflows that a connection had on a path. A packet is a segment on
-/// the wire: a super-segment counts as the packets that the device cuts it into.
+/// The data sent on a subflow, or on several subflows together. A packet is a segment on the wire: a
+/// super-segment counts as the packets into which the device cuts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Payload bytes sent for the first time on the subflow, copies included and retransmissions excluded.
+    /// The payload bytes sent for the first time on the subflow, copies included and retransmissions excluded.
     pub bytes_sent: u64,
-    /// The part of `bytes_sent` that was copies of bytes sent before.
+    /// The part of `bytes_sent` that was sent before on another subflow.
     pub bytes_copied: u64,
-    /// Payload bytes sent again on the same subflow.
+    /// The payload bytes sent again on the same subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes deemed lost.
+    /// The payload bytes deemed lost.
     pub bytes_lost: u64,
-    /// Packets with payload, retransmissions excluded.
+    /// The number of packets with payload, retransmissions excluded.
     pub packets_sent: u64,
-    /// Packets with payload sent again on the same subflow.
+    /// The number of packets with payload sent again on the same subflow.
     pub packets_retransmitted: u64,
-    /// The part of `packets_sent` that left while the connection had data that was never sent.
+    /// The part of `packets_sent` that carried new data, or was sent while the connection had unsent data.
     pub packets_while_unsent: u64,
-    /// The part of `packets_while_unsent` that was copies.
+    /// The part of `packets_while_unsent` that carried copies. It tells how far copies delayed new data.
     pub copies_while_unsent: u64,
-    /// Retransmission timeouts.
+    /// The number of retransmission timeouts.
     pub rtos: u64,
-    /// The part of `rtos` that turned out spurious.
+    /// The part of `rtos` that turned out spurious: the data had arrived.
     pub spurious_rtos: u64,
-    /// Reductions of the window because of ECN marks (RFC 3168).
+    /// The number of reductions of the congestion window because of ECN marks (RFC 3168).
     pub mark_reductions: u64,
-    /// SYNs with MP_JOIN, repeats included.
+    /// The number of SYNs with MP_JOIN, repeats included.
     pub join_syns: u64,
 }
 
 impl Traffic {
-    /// Returns the share of the sent payload bytes that was deemed lost, `0.0..=1.0`.
+    /// Returns the share of the sent payload bytes that was deemed lost, from 0.0 to 1.0.
     pub fn loss(&self) -> f32 {
         let sent = (self.bytes_sent + self.bytes_retransmitted).max(1);
-        // Data wrongly deemed lost may be lost again, so the ratio could exceed 1.
+        // Bytes that were wrongly deemed lost may be counted twice, so the ratio could exceed 1.
         (self.bytes_lost as f32 / sent as f32).min(1.0)
     }
 
@@ -93,7 +95,7 @@ impl Traffic {
         self.zip(before, |own, before| own - before)
     }
 
-    /// Returns counters in which each is `f` of the one here and the one in `other`.
+    /// Applies `f` to each pair of counters of `self` and `other`.
     fn zip(&self, other: &Traffic, f: impl Fn(u64, u64) -> u64) -> Traffic {
         Traffic {
             bytes_sent: f(self.bytes_sent, other.bytes_sent),
@@ -116,9 +118,9 @@ impl Traffic {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Moved {
-    /// Payload bytes received in order on the subflows.
+    /// The payload bytes received in order on the subflows.
     pub bytes_received: u64,
-    /// Bytes of the stream that arrived on them although they were here already.
+    /// The bytes of the stream that arrived on the subflows after they had arrived before.
     pub duplicate: u64,
     /// The data sent.
     pub traffic: Traffic,
@@ -147,31 +149,31 @@ impl Moved {
 pub enum LossRecovery {
     /// Nothing is being recovered.
     Open,
-    /// Fast recovery (RFC 6675). The window shown is the one in force, which proportional rate reduction
-    /// leads to the reduced one.
+    /// The subflow is in fast recovery (RFC 6675). Meanwhile `cwnd` is the window in force, which proportional
+    /// rate reduction (RFC 9937) leads step by step to the reduced window.
     Fast,
-    /// After a retransmission timeout.
+    /// The subflow recovers from a retransmission timeout.
     Timeout,
 }
 
 /// A snapshot of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubflowStats {
-    /// Its id.
+    /// The id of the subflow.
     pub id: SubflowId,
-    /// Its local path.
+    /// The local path of the subflow.
     pub path: PathId,
-    /// Local address and port.
+    /// The local address and port.
     pub local: SocketAddr,
-    /// Remote address and port as seen here.
+    /// The remote address and port, as seen here.
     pub remote: SocketAddr,
-    /// Set if its handshake is complete.
+    /// Set if the handshake is complete.
     pub established: bool,
-    /// Set if it is used only when no other subflow works.
+    /// Set if either end wants the subflow to be a backup, used only when no other subflow works.
     pub backup: bool,
-    /// Set if it has potentially failed.
+    /// Set if the subflow has potentially failed.
     pub stale: bool,
-    /// The newest round-trip time measured; zero before the first.
+    /// The newest sample of the round-trip time; zero before the first sample.
     pub latest_rtt: Duration,
     /// The smoothed round-trip time.
     pub srtt: Duration,
@@ -181,13 +183,13 @@ pub struct SubflowStats {
     pub min_rtt: Duration,
     /// The retransmission timeout, backoff included.
     pub rto: Duration,
-    /// The timeouts in a row without an acknowledgement of new data; each doubles the timeout.
+    /// The number of timeouts in a row without an acknowledgement of new data; each doubles the timeout.
     pub backoff: u32,
     /// The pacing rate in bytes/s; 0 if packets are not paced yet.
     pub pacing_rate: u64,
-    /// The bytes that leave at once nevertheless: the rest of an initial window.
+    /// The number of bytes that may still be sent without pacing: the rest of an initial window.
     pub unpaced: u64,
-    /// The delivery rate in bytes/s, by the latest sample that reflects the path; 0 before the first.
+    /// The delivery rate in bytes/s, by the latest sample that reflects the path; 0 before the first sample.
     pub delivery_rate: u64,
     /// The congestion window in bytes.
     pub cwnd: u64,
@@ -195,17 +197,17 @@ pub struct SubflowStats {
     pub ssthresh: u64,
     /// The bytes in flight.
     pub in_flight: u64,
-    /// The subflow offset, counted from the SYN, that is to be acknowledged next.
+    /// The first subflow offset that is not acknowledged; the SYN has offset 0.
     pub snd_una: u64,
     /// The payload bytes of one packet with the options of a data segment.
     pub mss: u32,
     /// The largest IP packet that the path is believed to carry, in bytes.
     pub path_mtu: u32,
-    /// The bytes that the peer's window of the subflow still allows beyond the sent data.
+    /// The number of bytes that the peer's window on this subflow still allows beyond the sent data.
     pub peer_window: u64,
-    /// The bytes that arrived behind a hole, as reported by the peer's SACK blocks.
+    /// The number of bytes that arrived behind a hole, as reported by the peer's SACK blocks.
     pub sacked: u64,
-    /// The bytes deemed lost and not sent again since.
+    /// The number of bytes deemed lost and not sent again since.
     pub lost: u64,
     /// The state of loss recovery.
     pub recovery: LossRecovery,
@@ -213,12 +215,12 @@ pub struct SubflowStats {
     pub sack: bool,
     /// Set if both sides agreed on timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Set if sent packets may be marked: both sides agreed on ECN (RFC 3168), and the congestion control
+    /// Set if sent packets are ECN-capable: both sides agreed on ECN (RFC 3168), and the congestion control
     /// responds to marks.
     pub ecn: bool,
     /// The payload bytes received in order on this subflow.
     pub bytes_received: u64,
-    /// The bytes of the stream that arrived on it although they were here already.
+    /// The bytes of the stream that arrived on this subflow after they had arrived before.
     pub duplicate: u64,
     /// The payload bytes received behind a hole in the subflow's own sequence.
     pub out_of_order: u64,
@@ -226,59 +228,61 @@ pub struct SubflowStats {
     pub traffic: Traffic,
 }
 
-/// The payload that a connection moved between two addresses, over all subflows it has or had there.
+/// The payload that a connection moved over all subflows, past ones included, between a local path and a remote
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStats {
     /// The local path.
     pub path: PathId,
-    /// The remote address as seen here: it distinguishes links that the peer reaches at one local address.
+    /// The remote address, as seen here. It distinguishes the links by which a peer reaches the same local
+    /// address.
     pub remote: IpAddr,
-    /// The subflows opened there, including those never answered.
+    /// The number of subflows opened there, including those never answered.
     pub subflows: u32,
-    /// The payload moved on them.
+    /// The payload moved on these subflows.
     pub moved: Moved,
 }
 
-/// A snapshot of a path: the payload that all connections moved there since the start of the stack, and the
-/// state of the subflows that are established there now.
+/// A snapshot of a path: the payload that all connections moved there since the stack or the path started, and
+/// the state of the subflows that are established there now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathTotals {
     /// The payload moved since the start.
     pub moved: Moved,
-    /// The number of established subflows.
+    /// The number of established subflows. The fields below refer to these subflows.
     pub subflows: u32,
-    /// The data sent on these.
+    /// The data sent on the established subflows.
     pub traffic_now: Traffic,
-    /// The lowest of their smoothed round-trip times; zero if there is none.
+    /// The lowest of their smoothed round-trip times; zero if none is known.
     pub srtt: Duration,
-    /// The highest of their delivery rates in bytes/s; 0 if there is none.
+    /// The highest of their delivery rates in bytes/s; 0 if none is known.
     pub delivery_rate: u64,
-    /// The payload bytes received on these, in order or not.
+    /// The payload bytes received on them, in order or not.
     pub received_now: u64,
     /// The part of `received_now` that arrived after later bytes: these bytes were lost and sent again, or
-    /// overtaken.
+    /// were overtaken.
     pub late_now: u64,
-    /// The lowest recent round trip measured by their received payload, including the peer's queue; zero if
-    /// there is none.
+    /// The lowest recent round-trip time measured by their received payload, which includes the time in the
+    /// peer's queue; zero if none is known.
     pub arrival_rtt: Duration,
-    /// The recent rate of received payload on all of them, in bytes/s.
+    /// The sum of their recent rates of received payload, in bytes/s.
     pub arrival_rate: u64,
 }
 
-/// The counts of options by which the ends of a connection informed each other of addresses (RFC 8684
-/// section 3.4), repeats included.
+/// The numbers of address options that a connection exchanged with its peer (RFC 8684 section 3.4), repeats
+/// included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddressSignals {
-    /// ADD_ADDRs sent, echoes of the peer's excluded.
+    /// The number of ADD_ADDRs sent, without the echoes of the peer's ADD_ADDRs.
     pub add_addr_sent: u32,
-    /// ADD_ADDRs received that prove the peer's origin, echoes of ours excluded.
+    /// The number of ADD_ADDRs received with a right HMAC, without the peer's echoes.
     pub add_addr_received: u32,
-    /// REMOVE_ADDRs sent; each names one address or several.
+    /// The number of REMOVE_ADDRs sent; each names one address or several.
     pub remove_addr_sent: u32,
-    /// REMOVE_ADDRs received.
+    /// The number of REMOVE_ADDRs received.
     pub remove_addr_received: u32,
 }
 
@@ -288,57 +292,58 @@ pub struct AddressSignals {
 pub struct ConnStats {
     /// The tokens (RFC 8684 section 3.1), ours and the peer's; `None` if MPTCP is not in use.
     pub tokens: Option<(u32, u32)>,
-    /// The initial data sequence numbers, ours and the peer's (the DSN of the first byte that no SYN
-    /// carried is one more); `None` if MPTCP is not in use.
+    /// The initial data sequence numbers, ours and the peer's; `None` if MPTCP is not in use. The first byte
+    /// that was not payload of a SYN has the next number.
     pub idsn: Option<(Dsn64, Dsn64)>,
     /// The first offset not acknowledged at the data level.
     pub snd_una: u64,
     /// The first offset never sent.
     pub snd_nxt: u64,
-    /// The end of the data written and not dropped.
+    /// The end of the written data, dropped bytes not counted.
     pub snd_end: u64,
-    /// The bytes never sent, by urgency.
+    /// The number of bytes never sent, by urgency.
     pub unsent: [u64; Urgency::COUNT],
-    /// The bytes dropped because their deadline passed before they were sent.
+    /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
-    /// The bytes of the peer's window not used yet.
+    /// The number of bytes that the peer's window still allows beyond the sent data.
     pub peer_window: u64,
     /// The first offset not received in order.
     pub rcv_nxt: u64,
     /// The first offset not read.
     pub rcv_read: u64,
-    /// The bytes from `rcv_nxt` to the right edge of the announced window.
+    /// The number of bytes from `rcv_nxt` to the right edge of the announced window.
     pub recv_window: u64,
-    /// The bytes received behind a hole in the stream, including those behind a hole of their subflow.
+    /// The number of bytes received behind a hole in the stream.
     pub out_of_order: u64,
-    /// The bytes of the stream that arrived although they were here already: copies, and data sent again on
-    /// another subflow.
+    /// The number of bytes of the stream that arrived after they had arrived before: copies, and data sent
+    /// again on another subflow.
     pub duplicate: u64,
-    /// The time at which anything was last received.
+    /// The time at which a segment was last received.
     pub last_received: Instant,
-    /// The time at which payload last moved, either way.
+    /// The time at which payload was last sent, received or acknowledged.
     pub last_payload: Instant,
-    /// The memory held in bytes, in whole blocks: data not acknowledged or not read yet.
+    /// The memory held for data that is not acknowledged or not read yet, in bytes; always whole blocks.
     pub memory: u64,
     /// Set if mappings carry checksums (RFC 8684 section 3.3.1).
     pub checksum: bool,
-    /// The known size of the flow.
+    /// The size of the flow as far as it is known.
     pub flow_size: FlowSize,
-    /// The bytes of the flow that were acknowledged, and that arrived in order.
+    /// The number of bytes of the flow that the peer acknowledged, and the number received in order.
     pub flow_moved: (u64, u64),
     /// The urgency of writes without a class.
     pub urgency: Urgency,
     /// The name of the strategy.
     pub strategy: &'static str,
-    /// The name of the congestion control, which all its subflows run.
+    /// The name of the congestion control, which all subflows of the connection run.
     pub congestion: &'static str,
     /// The time with bytes written and not acknowledged at the data level, up to the last packet or call.
     pub busy: Duration,
-    /// The part of `busy` with new bytes that waited for the peer's window.
+    /// The part of `busy` in which new bytes waited for the peer's window.
     pub window_limited: Duration,
-    /// The counts of address signals.
+    /// The numbers of address options exchanged.
     pub addresses: AddressSignals,
-    /// The payload by path and remote address, in that order; only where a subflow was opened.
+    /// The payload by path and remote address, sorted by them. There is an entry only if a subflow was opened
+    /// there.
     pub paths: Vec<PathStats>,
 }
 

@@ -1,5 +1,5 @@
-//! The interface to strategies: one trait, and the read-only views that it decides on. No named strategy is
-//! in this crate.
+//! The interface to strategies: one trait, and the read-only views on which a strategy decides. The strategies
+//! themselves are in other crates.
 
 use core::fmt;
 use core::time::Duration;
@@ -9,42 +9,44 @@ use braid_wire::{Instant, Rng};
 use crate::non_exhaustive::NonExhaustive;
 use crate::{PathId, PathRecord, Protocol, SubflowId, Urgency};
 
-/// The segment size assumed before the peer has announced its own: Ethernet's 1500 bytes less IP and TCP
-/// headers and options.
+/// The payload bytes of a segment assumed before the peer has announced its segment size: Ethernet's 1500 bytes
+/// less 40 of IPv4 and TCP headers, 12 of timestamps, and 20 of DSS with a 4-byte DATA_ACK and DSN.
 pub(crate) const USUAL_MSS: u32 = 1428;
 
-/// The transmission strategy of one connection: the path on which it opens, the paths on which it joins,
-/// and the data that goes out next on which subflow.
+/// The transmission strategy of one connection. It decides on which path the connection opens, on which paths it
+/// adds subflows and when, and which data is sent next on which subflow.
 ///
-/// Only [`next`](Self::next) is required; the defaults do what stock MPTCP does.
+/// A strategy has to have a name and to implement [`next`](Self::next); the default methods do what MPTCP stacks
+/// usually do.
 pub trait Strategy: fmt::Debug + Send {
-    /// Returns the name by which a user chooses the strategy.
+    /// Returns the name by which users choose the strategy.
     fn name(&self) -> &'static str;
 
-    /// Returns the path and protocol of the first SYN; `None` if no path will do. Called again each time
+    /// Returns the path and protocol of the first SYN; `None` if no path is suitable. Called again each time
     /// that a SYN is not answered.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         first_in_order(view)
     }
 
-    /// Returns the time to wait for the answer to the first SYN, which leaves on `path`, before
-    /// [`open`](Self::open) is asked for a path of a second SYN beside it; the first SYN answered opens the
-    /// connection. With `None` the first SYN's timer runs out, and the next SYN replaces the first.
+    /// Returns the time to wait for an answer to the first SYN, which is sent on `path`, before a second SYN is
+    /// sent on the path that [`open`](Self::open) then returns. Whichever SYN is answered first opens the
+    /// connection. With `None` there is no second SYN until the timer of the first one expires, and then it
+    /// replaces the first.
     fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let _ = (view, path);
         None
     }
 
-    /// Returns the time at which to open a further subflow on `path`, which has none; `None` if it is not
-    /// wanted. Called after every change, so a delay must count from a fixed time, not from now; never
-    /// called before the peer's key is known.
+    /// Returns the time at which to open a further subflow on `path`, which has none; `None` if no subflow is
+    /// wanted there. The method is called after every change, so a delay has to be counted from a fixed time,
+    /// not from now. It is not called before the peer's key is known, since no subflow can be opened then.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)
     }
 
-    /// Decides on the next transmission. Called again and again, until it waits, whenever a subflow is
-    /// ready and data is unsent or outstanding.
+    /// Decides on the next transmission. Called whenever a subflow is ready and data is unsent or outstanding,
+    /// and repeated until the decision is to wait.
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision;
 
     /// Notes an event that a strategy may learn from.
@@ -53,14 +55,15 @@ pub trait Strategy: fmt::Debug + Send {
     }
 }
 
-/// Opens on the path that was asked for or, after that one did not answer, on the next in order.
+/// Opens on the path that the application requested, or else on the first path. After a SYN that was not
+/// answered, opens on the next path in the order of ids; after the last path comes the first again.
 pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
-    let after = view
+    let next = view
         .unanswered
         .map_or(0, |tried| view.paths.partition_point(|p| p.id <= tried));
-    let (before, behind) = view.paths.split_at(after);
-    let requested = |p: &&PathView| view.unanswered.is_none() && view.requested == Some(p.id);
-    let path = view.paths.iter().find(requested);
+    let (before, behind) = view.paths.split_at(next);
+    let is_requested = |p: &&PathView| view.unanswered.is_none() && view.requested == Some(p.id);
+    let path = view.paths.iter().find(is_requested);
     let path = path.or_else(|| behind.iter().chain(before).next())?;
     Some(Opening {
         path: path.id,
@@ -68,24 +71,25 @@ pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
     })
 }
 
-/// A strategy's view of a connection that opens or may join.
+/// A strategy's view of a connection that opens or may add subflows.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenView<'a> {
     /// The current time.
     pub now: Instant,
-    /// The paths that are up and lead to the peer, by id.
+    /// The paths that are up and lead to the peer, in the order of their ids.
     pub paths: &'a [PathView],
-    /// The path that the application named for the first subflow, if it did and the path is one of `paths`.
+    /// The path that the application named for the first subflow; `None` if it named none, or if the path is
+    /// not one of `paths`.
     pub requested: Option<PathId>,
-    /// The path of the last SYN that was not answered.
+    /// The path of the last SYN, if it was not answered; `None` for the first SYN.
     pub unanswered: Option<PathId>,
     /// The size of the flow.
     pub flow_size: FlowSize,
-    /// The bytes of the flow so far: written here or received in order, whichever is more.
+    /// The number of bytes of the flow so far: written here or received in order, whichever is more.
     pub seen: u64,
-    /// The bytes written and never sent.
+    /// The number of bytes written and never sent.
     pub unsent: u64,
-    /// The bytes that a subflow sends before anything is acknowledged.
+    /// The number of bytes that a new subflow can send before the first acknowledgement.
     pub initial_window: u64,
     /// The first subflow, once it is established.
     pub first: Option<FirstSubflow>,
@@ -95,7 +99,7 @@ pub struct OpenView<'a> {
 
 impl<'a> OpenView<'a> {
     /// Makes the view of a connection that has written and received nothing yet, with an initial window of ten
-    /// segments: a beginning for tests.
+    /// segments (RFC 6928). Tests of strategies change fields of it.
     pub fn new(now: Instant, paths: &'a [PathView]) -> Self {
         OpenView {
             now,
@@ -112,12 +116,12 @@ impl<'a> OpenView<'a> {
     }
 }
 
-/// A strategy's view of the subflow beside which others may open.
+/// A strategy's view of a connection's first established subflow, to which others may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstSubflow {
-    /// The time at which it was established.
+    /// The time at which the subflow was established.
     pub since: Instant,
-    /// Its smoothed round-trip time.
+    /// The smoothed round-trip time of the subflow.
     pub rtt: Duration,
 }
 
@@ -126,18 +130,18 @@ pub struct FirstSubflow {
 pub struct PathView {
     /// The path.
     pub id: PathId,
-    /// Set if subflows there are opened as backup.
+    /// Set if subflows on the path are opened as backups.
     pub backup: bool,
-    /// Set if the connection has a subflow there, or is opening one.
+    /// Set if the connection has a subflow on the path, or is opening one.
     pub in_use: bool,
-    /// The record that earlier subflows to this peer left there.
+    /// The record of earlier subflows to this peer on the path.
     pub record: Option<PathRecord>,
     #[doc(hidden)]
     pub _non_exhaustive: NonExhaustive,
 }
 
 impl PathView {
-    /// Makes the view of an unused path without a record: a beginning for tests.
+    /// Makes the view of an unused path without a record. Tests of strategies change fields of it.
     pub fn new(id: PathId) -> Self {
         PathView {
             id,
@@ -152,9 +156,9 @@ impl PathView {
 /// The path and protocol with which a connection opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
-    /// The path of the first subflow; one of those shown.
+    /// The path of the SYN; one of the paths of the view.
     pub path: PathId,
-    /// The protocol that the SYN asks for. If the application asked for regular TCP, that is used in any
+    /// The protocol that the SYN asks for. If the application asked for regular TCP, regular TCP is used in any
     /// case.
     pub protocol: Protocol,
 }
@@ -164,7 +168,7 @@ pub struct Opening {
 pub struct SubflowView {
     /// The subflow.
     pub id: SubflowId,
-    /// Its local path.
+    /// The local path of the subflow.
     pub path: PathId,
     /// The smoothed round-trip time; zero before the first sample.
     pub srtt: Duration,
@@ -172,11 +176,12 @@ pub struct SubflowView {
     pub rttvar: Duration,
     /// The newest sample of the round-trip time.
     pub latest_rtt: Duration,
-    /// The lowest sample of the last 10 to 20 s with samples: the round trip without queues.
+    /// The lowest round-trip sample of the last 10 to 20 s in which there were samples: an estimate of the
+    /// round trip without queues.
     pub base_rtt: Duration,
     /// The retransmission timeout, backoff included.
     pub rto: Duration,
-    /// The retransmission timeouts in a row.
+    /// The number of retransmission timeouts in a row.
     pub timeouts: u32,
     /// The congestion window in bytes.
     pub cwnd: u64,
@@ -184,46 +189,48 @@ pub struct SubflowView {
     pub ssthresh: u64,
     /// The bytes in flight.
     pub in_flight: u64,
-    /// The bytes that the subflow still has to keep: in flight, lost, or acknowledged out of order.
+    /// The bytes sent and not acknowledged in order: in flight, lost, or acknowledged selectively.
     pub queued: u64,
-    /// The bytes ever sent on it, copies included, retransmissions excluded.
+    /// The payload bytes sent on the subflow so far, copies included, retransmissions excluded.
     pub sent: u64,
-    /// The send time of the oldest unacknowledged bytes.
+    /// The time at which the oldest unacknowledged bytes were sent.
     pub oldest_sent: Option<Instant>,
     /// The payload bytes of one packet with the options of a data segment.
     pub mss: u32,
     /// The pacing rate in bytes/s.
     pub pacing_rate: u64,
-    /// The delivery rate in bytes/s, newest sample; 0 before the first.
+    /// The newest sample of the delivery rate in bytes/s; 0 before the first sample.
     pub delivery_rate: u64,
-    /// The peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips with enough of them:
-    /// the rate of the path's bottleneck. Before that, the rate that earlier subflows there found, or 0.
+    /// The peak of the rate of acknowledgements in bytes/s over the last 10 to 20 round trips with enough
+    /// acknowledgements: an estimate of the bottleneck's rate. Before there is one, the rate in the record of
+    /// the path, or 0.
     pub peak_rate: u64,
-    /// The time at which everything sent will have passed the bottleneck at this rate, or has.
+    /// The estimated time at which the last sent byte passes the bottleneck at `peak_rate`; it may be past.
     pub drained_at: Instant,
-    /// The share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
+    /// The share of the sent bytes that were deemed lost over the subflow's life, from 0.0 to 1.0.
     pub loss: f32,
-    /// The bytes of non-congestive loss over the subflow's life: lost though the path's queue was short.
+    /// The bytes of non-congestive loss over the subflow's life: lost although the path's queue was short.
     pub non_congestive_loss: u64,
     /// Set if either end wants the subflow to be a backup.
     pub backup: bool,
-    /// Set if the subflow has potentially failed: it recovers from a retransmission timeout, or was silent
-    /// for longer than its timeout. Also set if the connection was idle for so long that a NAT may have
-    /// forgotten this subflow, and the peer was not heard there since.
+    /// Set if the subflow has potentially failed: it timed out and no data was acknowledged since, its probes
+    /// were not answered, or its link is down. Also set if the connection was idle for so long that a NAT may
+    /// have forgotten this subflow, and no segment was received on it since.
     pub stale: bool,
-    /// Set if window, pacer and peer leave room for at least one segment now.
+    /// Set if congestion window, pacer and the peer's window allow sending now.
     pub ready: bool,
-    /// The most urgent data that this host currently sends to the same address over the same path, on any
-    /// connection; `None` if there is none, or all data is equally urgent.
+    /// The urgency of the most urgent data that this host currently sends to the same address over the same
+    /// path, on any connection; `None` if there is no such data, or all data is equally urgent.
     pub most_urgent: Option<Urgency>,
-    /// The bytes in flight that may be sent here too.
+    /// The sent data that may be sent on this subflow as well.
     pub copies: Copies,
     #[doc(hidden)]
     pub _non_exhaustive: NonExhaustive,
 }
 
-/// Bytes in flight that a subflow may carry as well: not known to have arrived, and never sent on it. Each
-/// field has the oldest of its kind, which may be the same; `None` if the subflow is not ready.
+/// Data that a subflow may carry as a copy: it was sent on other subflows but never on this one, and is not known
+/// to have arrived. Each field has the oldest range of its kind, so several fields may have the same range.
+/// `None` if there is no such range, or the subflow is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copies {
     /// Bytes that have to be sent again, since every subflow that carried them timed out or is gone.
@@ -249,7 +256,7 @@ pub struct InFlight {
 
 impl SubflowView {
     /// Makes the view of a subflow that has just opened with this round-trip time, and has room for ten
-    /// segments: a beginning for tests.
+    /// segments (RFC 6928). Tests of strategies change fields of it.
     pub fn new(id: SubflowId, rtt: Duration) -> Self {
         let cwnd = 10 * u64::from(USUAL_MSS);
         SubflowView {
@@ -283,8 +290,8 @@ impl SubflowView {
         }
     }
 
-    /// Returns the congestion window not in flight, in bytes: at least a segment, or none while anything is
-    /// in flight.
+    /// Returns the number of bytes by which the congestion window exceeds the bytes in flight; 0 if less than
+    /// a segment fits while data is in flight, because acknowledgements will make room for a full segment.
     pub fn window_room(&self) -> u64 {
         let room = self.cwnd.saturating_sub(self.in_flight);
         match room < u64::from(self.mss) && self.in_flight > 0 {
@@ -299,13 +306,13 @@ impl SubflowView {
     }
 }
 
-/// The size of a flow in bytes, and its source: later variants are trusted more.
+/// The size of a flow in bytes, and its source. Later variants are trusted more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlowSize {
     /// The size is not known.
     #[default]
     Unknown,
-    /// The size is an estimate of the application, or from past flows.
+    /// The size is an estimate, by the application or from past flows.
     Predicted(u64),
     /// The size was read from the protocol, such as HTTP's `Content-Length`.
     Read(u64),
@@ -324,8 +331,8 @@ impl FlowSize {
         }
     }
 
-    /// Returns the size to believe in view of `other`: the one that is trusted more, and the later of two
-    /// that are trusted alike.
+    /// Returns the size that is trusted more, `self` or `other`; if both are trusted alike, `other`, because it
+    /// is newer.
     #[must_use]
     pub fn or_better(self, other: FlowSize) -> FlowSize {
         match other.trust() >= self.trust() {
@@ -351,26 +358,27 @@ pub struct SendView<'a> {
     pub now: Instant,
     /// The established subflows in order of creation.
     pub subflows: &'a [SubflowView],
-    /// The bytes of the flow ever sent, each counted once.
+    /// The number of bytes of the flow that were sent; copies and retransmissions do not count.
     pub sent: u64,
-    /// The bytes ever sent as copies since the flow began.
+    /// The number of bytes sent as copies since the flow began.
     pub copied: u64,
-    /// The bytes written and never sent.
+    /// The number of bytes written and never sent.
     pub unsent: u64,
-    /// The bytes of `unsent`, by urgency from 0 on.
+    /// The bytes of `unsent` by urgency; index 0 is the most urgent.
     pub unsent_by_urgency: [u64; Urgency::COUNT],
-    /// The bytes of the peer's window not used yet.
+    /// The number of bytes that the peer's window still allows beyond the sent data.
     pub peer_window: u64,
-    /// The bytes sent and not acknowledged at the data level.
+    /// The number of bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
-    /// Set if new data may be sent now: there is some, and the peer's window has room for it, of a segment
-    /// if anything is outstanding.
+    /// Set if new data may be sent now: there is unsent data, and the peer's window has room for it. While
+    /// data is outstanding, that is room for a segment (RFC 9293 section 3.8.6.2.1).
     pub may_send_new: bool,
     /// The state of the writer, which tells whether more data will follow.
     pub writer: Writer,
     /// The size of the flow.
     pub flow_size: FlowSize,
-    /// The oldest bytes in flight; `None` if there is nothing to copy, or nowhere to copy it.
+    /// The oldest bytes that are not known to have arrived; `None` if there are none, or if no subflow could
+    /// copy them.
     pub oldest: Option<InFlight>,
     #[doc(hidden)]
     pub _non_exhaustive: NonExhaustive,
@@ -378,7 +386,7 @@ pub struct SendView<'a> {
 
 impl<'a> SendView<'a> {
     /// Makes the view of a connection whose application has written `unsent` bytes and may write more, and
-    /// that has sent nothing yet: a beginning for tests.
+    /// that has sent nothing yet. Tests of strategies change fields of it.
     pub fn new(now: Instant, subflows: &'a [SubflowView], unsent: u64) -> Self {
         let mut unsent_by_urgency = [0; Urgency::COUNT];
         unsent_by_urgency[Urgency::default().index()] = unsent;
@@ -407,7 +415,7 @@ pub enum Writer {
     Done,
     /// The application may write more.
     Open,
-    /// The application has more data, for which there was no room yet.
+    /// The application has more data to write, for which there was no room.
     Waiting,
 }
 
@@ -427,8 +435,8 @@ pub enum Payload {
     Copy {
         /// The bytes.
         data: InFlight,
-        /// Set to halve the window of the last sender, which kept others waiting; at most once a round
-        /// trip.
+        /// Set to halve the congestion window of the last sender, because it delays the whole connection. The
+        /// engine halves a window at most once a round trip.
         penalise: bool,
     },
 }
@@ -442,22 +450,22 @@ pub enum Decision {
         subflow: SubflowId,
         /// The data to send.
         data: Payload,
-        /// The most bytes to send (the engine also bounds bursts). Less than a segment of new data waits
-        /// until nothing is outstanding (RFC 9293 section 3.8.6.2.1).
+        /// The maximum number of bytes to send; the engine bounds bursts in addition. If it is less than a
+        /// segment, new data waits until no data is outstanding (RFC 9293 section 3.8.6.2.1).
         max_bytes: u32,
     },
-    /// Send nothing until something changes, or until the time given.
+    /// Send nothing until the view changes, or until the given time.
     Wait {
-        /// The time at which to ask again.
+        /// The time at which the strategy wants to be asked again at the latest.
         until: Option<Instant>,
     },
 }
 
 impl Decision {
-    /// Waits until something changes.
+    /// Waits until the view changes.
     pub const WAIT: Decision = Decision::Wait { until: None };
 
-    /// Sends as much new data on `subflow` as it takes.
+    /// Sends as much new data on `subflow` as it has room for.
     pub const fn new_on(subflow: SubflowId) -> Decision {
         Decision::Send {
             subflow,
@@ -487,7 +495,7 @@ pub enum StrategyEvent {
     SubflowUp {
         /// The subflow.
         subflow: SubflowId,
-        /// The record that other subflows to this address of the peer left on its path.
+        /// The record of other subflows between the same path and the same address of the peer.
         record: Option<PathRecord>,
     },
     /// A subflow is gone.
@@ -502,18 +510,18 @@ pub enum StrategyEvent {
         /// The number of bytes.
         bytes: u64,
     },
-    /// A subflow lost data, and retransmits it.
+    /// A subflow deems data lost, and retransmits it.
     Lost {
         /// The subflow.
         subflow: SubflowId,
         /// The number of bytes.
         bytes: u64,
     },
-    /// A subflow timed out or its link went down: data that only it carried is lost.
+    /// A subflow timed out, or its link went down. Data that only this subflow carried counts as lost.
     TimedOut {
         /// The subflow.
         subflow: SubflowId,
     },
-    /// New data waits for the peer's window.
+    /// The peer's window began to hold new data back.
     WindowBlocked,
 }

@@ -1,34 +1,39 @@
-//! Two durations of a connection: with data to deliver, and blocked by the peer's window.
+//! Two durations of a connection: the time with data to deliver, and the part of it in which the peer's window
+//! held data back.
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Time by what a connection was doing, counted up to the last packet or call.
+/// The two durations of a connection, counted up to the last call of [`note`](Self::note).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Busy {
-    since: Instant,
-    delivering: bool,
-    waiting: bool,
-    /// Time with bytes written and not acknowledged at the data level.
+    /// The time of the last call of [`note`](Self::note).
+    noted_at: Instant,
+    /// Set if there has been data to deliver since `noted_at`.
+    is_delivering: bool,
+    /// Set if new bytes have waited for the peer's window since `noted_at`.
+    is_waiting: bool,
+    /// The time with bytes written and not acknowledged at the data level.
     pub total: Duration,
-    /// Part of `total` during which new bytes waited for the peer's window.
+    /// The part of `total` during which new bytes waited for the peer's window.
     pub for_window: Duration,
 }
 
 impl Busy {
-    /// Books the time since the last call under the old state, and sets the state that holds from `now` on.
-    pub fn note(&mut self, now: Instant, delivering: bool, waiting: bool) {
-        let time = now.saturating_since(self.since);
-        self.since = now;
-        if self.delivering {
-            self.total += time;
+    /// Adds the time since the last call to the durations by the state noted then, and notes the state from
+    /// `now` on.
+    pub fn note(&mut self, now: Instant, is_delivering: bool, is_waiting: bool) {
+        let elapsed = now.saturating_since(self.noted_at);
+        self.noted_at = now;
+        if self.is_delivering {
+            self.total += elapsed;
         }
-        if self.waiting {
-            self.for_window += time;
+        if self.is_waiting {
+            self.for_window += elapsed;
         }
-        self.delivering = delivering;
-        self.waiting = waiting;
+        self.is_delivering = is_delivering;
+        self.is_waiting = is_waiting;
     }
 }
 
@@ -37,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_counts_for_what_was_so_until_now() {
+    fn time_counts_for_the_state_before_the_note() {
         let mut busy = Busy::default();
         for (ms, delivering, waiting) in [
             (100, true, false),
@@ -49,6 +54,7 @@ mod tests {
         ] {
             busy.note(Instant::from_millis(ms), delivering, waiting);
         }
+        // Delivering from 100 to 250 ms, waiting from 110 to 170 ms.
         assert_eq!(busy.total, Duration::from_millis(150));
         assert_eq!(busy.for_window, Duration::from_millis(60));
     }

@@ -1,5 +1,5 @@
-//! DSS checksums (RFC 8684 section 3.3.1): computes those of outgoing mappings, and holds incoming payload
-//! back until its mapping is complete and the checksum is right.
+//! DSS checksums (RFC 8684 section 3.3.1): computes the checksums of outgoing mappings, and holds received
+//! payload back until its mapping is complete and the checksum is verified.
 
 use braid_wire::checksum::{Sum, sum_at};
 use braid_wire::mptcp::{ResetReason, dss_checksum};
@@ -14,20 +14,21 @@ use crate::buffer::{InsertError, RecvBuffer, SendBuffer};
 use crate::event::SubflowCloseReason;
 use crate::tcp::scoreboard::Mapping;
 
-/// The most payload, in bytes, of a mapping sent with a checksum. The receiver holds a mapping back until
-/// its last byte is here and discards all of it for one wrong byte, so large mappings add delay and loss.
+/// The maximum number of payload bytes of a mapping sent with a checksum. The receiver holds a mapping back
+/// until its last byte has arrived, and discards all of it for one wrong byte, so large mappings add delay and
+/// loss. The value is a guess: about six segments.
 pub(super) const MAX_CHECKED_MAPPING_LEN: u64 = 8 << 10;
 
-/// The next bytes of a subflow whose checksum is right.
+/// The next bytes of a subflow that are verified: their checksum is right, or they need none.
 struct VerifiedBytes {
-    /// The offset of these bytes in the stream.
+    /// The offset of the first byte in the stream.
     data: u64,
     len: usize,
     /// Set if DATA_FIN follows these bytes.
     fin: bool,
 }
 
-/// Returns the checksum state over the first `len` bytes of `parts`.
+/// Returns the sum over the first `len` bytes of `parts`, from which a checksum is made.
 fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
     let mut at = 0;
     parts.into_iter().fold(Sum::default(), |sum, part| {
@@ -47,13 +48,14 @@ impl Connection {
         }
     }
 
-    /// Hands on the complete and verified payload that subflow `i` holds. Payload behind a hole of the
-    /// stream that finds no place, for lack of memory or because of too many gaps, is dropped, since the
-    /// payload that fills the hole may wait behind it in this subflow. The peer retransmits what no
-    /// DATA_ACK covers, but not soon: Braid's engine only once it has nothing else in flight.
+    /// Moves the complete and verified payload that subflow `i` holds to the stream. There may be no place for
+    /// payload behind a hole of the stream, because memory is short or the stream has too many gaps. Such
+    /// payload is dropped, because the payload that fills the hole may follow it in this subflow. The peer
+    /// retransmits data that no DATA_ACK covers, but not soon: Braid's engine does so only once it has nothing
+    /// else in flight.
     // Conforms: 8684-3.7-8
     pub(super) fn deliver_verified_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let before = self.transport.rcv.buf.rcv_nxt();
+        let rcv_nxt_before = self.transport.rcv.buf.rcv_nxt();
         while let Some(VerifiedBytes { data, len, fin }) = self.next_verified(ctx, i) {
             if !self.check_stream_end(ctx, i, data + len as u64, fin) {
                 return;
@@ -65,6 +67,7 @@ impl Connection {
             {
                 continue;
             }
+            // The next bytes of the stream are never dropped: they wait until there is memory.
             if data <= self.transport.rcv.buf.rcv_nxt() {
                 self.transport.reset_if_memory_stuck(i);
                 break;
@@ -72,17 +75,17 @@ impl Connection {
             let rcv = &mut self.transport.subflows[i].rcv;
             rcv.advance_held(len, &mut ctx.shared.pool);
         }
-        if self.transport.rcv.buf.rcv_nxt() > before {
+        if self.transport.rcv.buf.rcv_nxt() > rcv_nxt_before {
             self.transport.signal_readable(ctx);
         }
     }
 
-    /// Returns the next bytes that subflow `i` may hand on, if they are complete and verified.
+    /// Returns the next bytes that subflow `i` holds, if they are complete and verified.
     // Conforms: 8684-3.7-8
     fn next_verified(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<VerifiedBytes> {
         let rcv = &self.transport.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
-        let all = || held.slices().iter().map(|part| part.len()).sum();
+        let contiguous_len = || held.slices().iter().map(|part| part.len()).sum();
         if matches!(self.transport.mode, Mode::Mptcp(_)) {
             let map = rcv.whole_mapping()?;
             let len = map.len as usize;
@@ -99,17 +102,19 @@ impl Connection {
                 });
             }
             self.on_bad_checksum(ctx, i, map.data);
+            // After a fallback to regular TCP no checksum is needed any more.
             return match self.transport.mode {
                 Mode::Tcp => self.next_verified(ctx, i),
                 _ => None,
             };
         }
-        // After a fallback, subflow sequence numbers minus one are stream offsets.
+        // In regular TCP, stream offsets are subflow offsets minus one, for the SYN.
         let next = VerifiedBytes {
             data: held.next() - 1,
-            len: all(),
+            len: contiguous_len(),
             fin: false,
         };
+        // Once nothing is held any more, payload goes to the stream directly.
         if next.len == 0 && held.out_of_order_bytes() == 0 {
             let rcv = &mut self.transport.subflows[i].rcv;
             rcv.drop_held(&mut ctx.shared.pool);
@@ -117,10 +122,11 @@ impl Connection {
         (next.len > 0).then_some(next)
     }
 
-    /// Handles a wrong checksum of the mapping of stream byte `data` on subflow `i` (RFC 8684 section 3.7).
-    /// A connection that only ever had this subflow, with the stream in order on it, falls back to regular
-    /// TCP, which would not have noticed the change. Otherwise the subflow is reset and others carry its
-    /// data: a peer that had several subflows may already have sent data out of order.
+    /// Handles a wrong checksum of the mapping that starts at byte `data` of the stream, on subflow `i` (RFC
+    /// 8684 section 3.7). If the connection never had another subflow, and this one carries the stream in
+    /// order, the connection falls back to regular TCP, which accepts payload that a middlebox changed. A
+    /// peer that had several subflows may already have sent data out of order. So otherwise the subflow is
+    /// reset, and other subflows carry its data.
     // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
         let Some(mptcp) = self.transport.mode.mptcp() else {
@@ -143,6 +149,8 @@ impl Transport {
     /// Makes subflow `i` hold payload back until it is verified, if the connection uses checksums.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
         if self.mode.uses_checksums() {
+            // The peer respects the window of the connection, so this bound only guards memory. The factor of 2
+            // and the minimum of 1 MiB are guesses.
             let window = ctx.shared.config.recv_buffer.max(1 << 20) as u64;
             self.subflows[i].rcv.check_mappings(2 * window);
         }
@@ -170,9 +178,10 @@ impl Transport {
         Ok(())
     }
 
-    /// Handles memory exhaustion, the reserve included, while subflow `i` holds the next bytes of the
-    /// stream. If there is something to read, reading will free memory. If not, nothing else may: the
-    /// subflow is reset, its memory is freed, and the peer retransmits what it held (RFC 8684 section 3.6).
+    /// Handles the exhaustion of all memory, the reserve included, while subflow `i` holds the next bytes of
+    /// the stream. If there is data to read, the reader will free memory. Otherwise this connection may never
+    /// get any memory, so the subflow is reset. That frees the bytes that it holds, and the peer sends them
+    /// again (RFC 8684 section 3.6).
     pub(super) fn reset_if_memory_stuck(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
@@ -190,23 +199,24 @@ impl Mode {
         self.mptcp().is_some_and(|m| m.checksum)
     }
 
-    /// Returns whether a mapping of the peer has a checksum exactly when checksums are in use. The checksum
-    /// of a lone DATA_FIN, which has no payload to wait for, is verified here as well.
+    /// Returns whether a mapping of the peer has a checksum if checksums are in use, and none otherwise. The
+    /// checksum of a DATA_FIN without payload is also verified here, because there is no payload to wait for.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        let sound = || map.len > 0 || self.verifies_checksum(map, map.wire_seq(0), Sum::default());
+        let is_sound =
+            || map.len > 0 || self.verifies_checksum(map, map.wire_seq(0), Sum::default());
         match self.uses_checksums() {
-            true => map.checksum.is_some() && sound(),
+            true => map.checksum.is_some() && is_sound(),
             false => map.checksum.is_none(),
         }
     }
 
-    /// Returns whether the checksum of a mapping with subflow sequence number `seq` matches `sum`, its
-    /// payload's.
+    /// Returns whether the checksum of a mapping is right; `seq` is its subflow sequence number, and `sum` the
+    /// sum over its payload.
     pub(super) fn verifies_checksum(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
         let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
-        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
-        right.is_some() && right == map.checksum
+        let expected = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
+        expected.is_some() && expected == map.checksum
     }
 }
 
@@ -228,7 +238,7 @@ impl Mptcp {
 mod tests {
     use super::*;
 
-    /// The sum is over 16-bit words of the mapping, wherever the blocks of a buffer cut them.
+    /// The checksum sums 16-bit words of the mapping, also where the blocks of a buffer cut a word in two.
     #[test]
     fn the_sum_is_the_same_however_payload_is_cut() {
         let payload: Vec<u8> = (1..=9).collect();

@@ -12,13 +12,16 @@ use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::closing::FinState;
 
-/// The least time for which a finished connection still answers its peer's retransmissions.
+/// The minimum time for which a finished connection still answers its peer's retransmissions: a guess, about
+/// the initial retransmission timeout (RFC 6298 section 2.1).
 const MIN_LINGER: Duration = Duration::from_secs(1);
-/// The most time for which a finished connection waits for the peer's last FIN before it is forgotten.
+/// The maximum time for which a finished connection waits for the peer's last FIN before it is forgotten. A
+/// guess, far below the TIME-WAIT of RFC 9293 (four minutes), because the stream is complete and every connection
+/// takes a place. A late FIN is then answered by RST.
 const MAX_LINGER: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// Closes the sending direction for the user.
+    /// Closes the sending direction, because the application writes no more.
     pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
         if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed);
@@ -29,43 +32,44 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles the FIN of subflow `i` once everything before it is here. With regular TCP the end of the
-    /// subflow is the end of the stream.
+    /// Handles the FIN of subflow `i`, if the FIN and everything before it are here. With regular TCP the end
+    /// of the subflow is also the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
         if subflow.rcv.take_fin() {
             subflow.closing.on_peer_fin();
         }
-        let over = subflow.rcv.finished()
+        let ends_stream = subflow.rcv.finished()
             && matches!(self.transport.mode, Mode::Tcp)
             && !self.transport.is_ended();
-        if over && self.transport.rcv.fin.is_none() {
-            // Count received bytes, not those handed on: payload from before a fallback may still wait for
-            // memory.
+        if ends_stream && self.transport.rcv.fin.is_none() {
+            // The end is counted in bytes received on the subflow, not in bytes of the stream: payload
+            // received before a fallback may still wait for memory.
             let end = self.transport.subflows[i].rcv.bytes_received();
             self.check_stream_end(ctx, i, end, true);
         }
     }
 
-    /// Notes that the peer's stream reaches byte `end`, as learned on subflow `i`, and ends there if
-    /// `last`. Returns whether this agrees with the known end and with the received data. If not, the
-    /// stream could never be complete, and the connection is aborted.
+    /// Notes that data of the peer's stream extends up to offset `end`, as received on subflow `i`, and that
+    /// the stream ends there if `is_last` is set. Returns whether this agrees with the known end and with the
+    /// received data. If it does not, the connection is aborted, because the stream could never be complete.
     pub(super) fn check_stream_end(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,
         end: u64,
-        last: bool,
+        is_last: bool,
     ) -> bool {
-        let fin = self.transport.rcv.fin.or(last.then_some(end));
-        let moved =
-            |fin| end > fin || (last && (end < fin || self.transport.rcv.highest_received() > fin));
-        if fin.is_some_and(moved) {
+        let fin = self.transport.rcv.fin.or(is_last.then_some(end));
+        let contradicts = |fin| {
+            end > fin || (is_last && (end < fin || self.transport.rcv.highest_received() > fin))
+        };
+        if fin.is_some_and(contradicts) {
             self.fail(ctx, CloseReason::PeerMisbehaved);
             return false;
         }
-        if last {
+        if is_last {
             self.transport.rcv.fin = fin;
             self.transport.subflows[i].rcv.ack_now();
             if self.transport.rcv.complete() {
@@ -76,8 +80,8 @@ impl Connection {
         true
     }
 
-    /// Brings the connection up to date after a change: closing, dead subflows, further subflows. Returns
-    /// whether there may be something to send now.
+    /// Draws the consequences of a change: ends the connection or subflows that are done, removes closed
+    /// subflows, and opens further ones. Returns whether there may be something to send now.
     pub fn reconcile(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();
@@ -88,8 +92,8 @@ impl Connection {
         changed
     }
 
-    /// Ends the connection for its user once both directions are closed and acknowledged and everything is
-    /// read. Returns whether it ended now.
+    /// Ends the connection for the application, if both directions are closed and acknowledged and all data
+    /// is read. Returns whether the connection ended now.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let done = self.transport.closing.is_over()
             && !self.transport.is_ended()
@@ -100,8 +104,8 @@ impl Connection {
         done
     }
 
-    /// Removes closed subflows and queues the data that they carried for others. Returns whether there were
-    /// any.
+    /// Removes closed subflows, and marks the data that only they carried as lost, so that others take it.
+    /// Returns whether a subflow was removed.
     fn remove_closed_subflows(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let before = self.transport.subflows.len();
         let mut i = 0;
@@ -119,10 +123,11 @@ impl Connection {
                 continue;
             }
             if self.transport.subflows.is_empty() && !self.transport.closing.is_over() {
+                // A listener cannot open a subflow, so it depends on the peer to come back.
                 self.transport.live.waiting_since.get_or_insert(ctx.now);
                 let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
-                let abandoned = by_peer && self.transport.listener.is_some();
-                self.transport.live.abandoned_at = abandoned.then_some(ctx.now);
+                let is_abandoned = by_peer && self.transport.listener.is_some();
+                self.transport.live.abandoned_at = is_abandoned.then_some(ctx.now);
             }
         }
         self.transport.subflows.len() < before
@@ -130,21 +135,21 @@ impl Connection {
 }
 
 impl Transport {
-    /// Closes our direction of subflows on which the peer sent FIN while the connection goes on elsewhere.
-    /// Once the peer has closed the stream, or if this is the last working subflow, the subflows stay open
-    /// in our direction: unsent data, DATA_FIN and data that the peer dropped at the data level still go
-    /// out there (RFC 8684 section 3.3.3). Returns whether any were closed.
+    /// Closes our direction of the subflows on which the peer sent FIN, if the connection goes on by another
+    /// working subflow. Otherwise these subflows stay open in our direction, and so they do once the peer has
+    /// closed the stream: unsent data, DATA_FIN and data that the peer dropped at the data level are still
+    /// sent there (RFC 8684 section 3.3.3). Returns whether a subflow was closed.
     fn answer_fins(&mut self) -> bool {
         let carries_on = |s: &Subflow| s.can_carry() && !s.signs.stale && !s.rcv.finished();
-        let unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
+        let is_unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
         if matches!(self.mode, Mode::Tcp)
             || self.rcv.fin.is_some()
-            || !self.subflows.iter().any(unanswered)
+            || !self.subflows.iter().any(is_unanswered)
             || !self.subflows.iter().any(carries_on)
         {
             return false;
         }
-        for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
+        for subflow in self.subflows.iter_mut().filter(|s| is_unanswered(s)) {
             subflow.closing.close();
             self.snd.scoreboard.on_failed(subflow.place.slot);
         }
@@ -154,34 +159,35 @@ impl Transport {
     /// Ends subflows that have nothing left to do. Returns whether anything changed.
     // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.10.7.4-5
     fn close_subflows(&mut self) -> bool {
-        // While the connection opens, another subflow may replace the first, and data that a SYN carried
-        // may have to be sent again.
+        // With regular TCP, the FIN of the subflow closes the stream. It waits for the handshake, because
+        // until then another subflow may replace this one, and payload of the SYN may have to be sent again.
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && !matches!(self.life, Life::Opening { .. })
             && self.closing.is_due()
             && self.snd.unsent() == 0;
-        let over = matches!(self.life, Life::Ended { .. });
-        let tcp = matches!(self.mode, Mode::Tcp);
-        let fin = plain_fin || (!tcp && self.closing.is_over());
+        let has_ended = matches!(self.life, Life::Ended { .. });
+        let is_tcp = matches!(self.mode, Mode::Tcp);
+        let closes_all = plain_fin || (!is_tcp && self.closing.is_over());
         let mut changed = plain_fin;
         for subflow in self.subflows.iter_mut() {
-            changed |= fin && !subflow.closing.is_closed_here();
-            if fin {
+            changed |= closes_all && !subflow.closing.is_closed_here();
+            if closes_all {
                 subflow.closing.close();
             }
             if subflow.phase == Phase::Established
                 && subflow.closing.is_over()
-                // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the end was
-                // agreed on at the data level, and a RST does no harm.
-                && (!tcp || (over && subflow.closing == FinState::Closed))
+                // With regular TCP, a subflow in TIME-WAIT stays, because a peer that missed our last ACK
+                // repeats its FIN. With MPTCP both ends agreed on the end at the data level, so a RST in answer
+                // to a repeated FIN does no harm.
+                && (!is_tcp || (has_ended && subflow.closing == FinState::Closed))
             {
-                // The last ACK must leave first where it is due.
+                // If the last ACK is due, it is sent before the subflow closes.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
                     subflow.close(SubflowCloseReason::Finished);
                     changed = true;
                 }
             }
-            if over && matches!(subflow.phase, Phase::SynSent | Phase::JoinAcked) {
+            if has_ended && matches!(subflow.phase, Phase::SynSent | Phase::JoinAcked) {
                 subflow.close(SubflowCloseReason::Finished);
                 changed = true;
             }
@@ -192,14 +198,15 @@ impl Transport {
         changed
     }
 
-    /// Returns the time at which a finished connection may be forgotten.
+    /// Returns the time at which an ended connection can be forgotten; `None` if it has not ended.
     pub fn forget_at(&self) -> Option<braid_wire::Instant> {
         let Life::Ended { at, reason } = self.life else {
             return None;
         };
-        let over = |s: &Subflow| s.closing.is_over();
-        if !self.subflows.is_empty() && self.subflows.iter().all(over) {
-            // Four timeouts leave room for the peer to repeat its FIN twice after lost ACKs.
+        let is_closed = |s: &Subflow| s.closing.is_over();
+        if !self.subflows.is_empty() && self.subflows.iter().all(is_closed) {
+            // Four timeouts: a peer whose FIN is not acknowledged repeats it after one timeout, and after two
+            // more.
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(MIN_LINGER) * 4).clamp(MIN_LINGER, MAX_LINGER));
         }
@@ -207,9 +214,10 @@ impl Transport {
             // The repeats of MP_FASTCLOSE end by themselves before this time.
             return Some(at + FAST_CLOSE_REPEAT_TIME + MIN_LINGER);
         }
-        let active_close = reason == CloseReason::Finished
+        let awaits_fin = reason == CloseReason::Finished
             && self.subflows.iter().any(|s| s.closing.is_fin_sent());
-        match (self.subflows.is_empty(), active_close) {
+        // Without subflows no segment of the peer can be answered any more.
+        match (self.subflows.is_empty(), awaits_fin) {
             (true, _) => Some(at),
             (false, true) => Some(at + MAX_LINGER),
             (false, false) => Some(at + MIN_LINGER),

@@ -20,11 +20,12 @@ use crate::path::PathManager;
 use crate::strategy::{Strategy, StrategyEvent};
 use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
-/// Bytes that may always be kept for subflows to retransmit: a single segment takes a block or two.
+/// The number of acknowledged bytes that a connection may keep for retransmissions, however small its send
+/// buffer is. Memory is kept in whole blocks, of which even one segment may take two. Eight blocks are a guess.
 const MIN_RETAINED_BYTES: usize = 8 * crate::buffer::BLOCK_SIZE;
 
-/// A connection as its user sees it: the protocol machine, the strategy that schedules its data, the path
-/// manager, and the current flow.
+/// A connection: the protocol machine, the strategy that schedules its data, the path manager, and the current
+/// flow.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub transport: Transport,
@@ -32,7 +33,7 @@ pub(crate) struct Connection {
     pub flow: Flow,
     pub profile: TransmissionProfile,
     pub paths: PathManager,
-    /// The earliest entry of this connection in the stack's timer heap.
+    /// The time of this connection's valid entry in the stack's timer heap.
     pub scheduled: Option<Instant>,
 }
 
@@ -83,7 +84,7 @@ impl Connection {
         self.signal_delivered(ctx);
     }
 
-    /// Reports, once, that an ended flow has been delivered.
+    /// Reports that the ended flow has been delivered, if that is so and was not reported before.
     pub fn signal_delivered(&mut self, ctx: &mut Ctx<'_>) {
         if self
             .flow
@@ -112,6 +113,8 @@ impl Connection {
         }
     }
 
+    /// Lets `fill` write up to `max` bytes of `class` into the send buffer
+    /// ([`Stack::write_with`](crate::Stack::write_with)).
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -130,6 +133,7 @@ impl Connection {
         let buf = &mut self.transport.snd.buf;
         let mut slices = buf.write_slices(&mut ctx.shared.pool, class, max);
         if slices.is_empty() {
+            // The most urgent blocked write decides when there is room again, as it finds room first.
             let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST_URGENT);
             self.transport.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
@@ -141,6 +145,7 @@ impl Connection {
         filled
     }
 
+    /// Lets `drain` read in-order data ([`Stack::read_with`](crate::Stack::read_with)).
     pub fn read_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -170,7 +175,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// Ends the connection for its user, and resets the subflows that the peer may still know.
+    /// Ends the connection at once for the application, and resets the subflows that the peer may know.
     // Conforms: 8684-3.5-4
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if self.transport.is_ended() {
@@ -181,8 +186,8 @@ impl Connection {
             match subflow.phase {
                 Phase::SynSent | Phase::Closed => subflow.close(SubflowCloseReason::Finished),
                 _ => {
-                    // After a peer's own abort there is no need to insist, and a peer that does not know
-                    // the subflow yet could not match MP_FASTCLOSE to the connection.
+                    // MP_FASTCLOSE is not repeated if the peer itself reset the connection, or if the peer may
+                    // not know the subflow yet and could not match the option to a connection.
                     subflow.ending.repeats_abort =
                         subflow.is_established() && reason != CloseReason::Reset;
                     subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
@@ -191,11 +196,12 @@ impl Connection {
         }
     }
 
-    /// Reports the end and frees everything that only the user needed.
+    /// Reports the end to the application, and frees all that only the application needed.
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
-        let unknown = matches!(self.transport.life, Life::Opening { .. })
+        // An accepted connection is reported to the application only after its handshake.
+        let was_never_reported = matches!(self.transport.life, Life::Opening { .. })
             && self.transport.listener.is_some();
-        if !unknown {
+        if !was_never_reported {
             self.transport.watch_busy(ctx.now);
             ctx.shared.reports.push_back(self.stats(&ctx.shared.config));
             ctx.shared.events.push_back(Event::Closed {
@@ -203,7 +209,8 @@ impl Connection {
                 reason,
             });
         }
-        // The subflows may linger, but the next connection may come at once and needs the records now.
+        // The subflows record their measurements at their end, which may come later. The next connection may
+        // open at once, so they are recorded now.
         self.transport.subflows.remember(ctx);
         self.transport.life = Life::Ended {
             at: ctx.now,
@@ -214,7 +221,7 @@ impl Connection {
         self.transport.snd.nxt = self.transport.snd.buf.end();
         self.transport.snd.scoreboard.clear();
         if self.transport.rcv.buf.readable() > 0 {
-            // A stream cut off before its end was read must not look finished.
+            // A stream that ends before all of it was read must not look finished.
             self.transport.rcv.fin = None;
             self.transport.closing.on_cut_off();
         }
@@ -240,12 +247,12 @@ impl Transport {
         self.snd.space(config, cwnd, urgency)
     }
 
-    /// Reports room for writing after a blocked write, once a quarter of the usual headroom is free, so
-    /// that the application is not woken for a few bytes.
+    /// Reports room for writing after a blocked write, once at least a quarter of the headroom is free, so
+    /// that the application is not woken for a few bytes. The quarter is a guess.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
-        let fair = (SEND_HEADROOM as usize).min(ctx.shared.config.send_buffer) / 4;
+        let min_space = (SEND_HEADROOM as usize).min(ctx.shared.config.send_buffer) / 4;
         if let Some(urgency) = self.snd.blocked
-            && self.send_space(&ctx.shared.config, urgency) >= fair
+            && self.send_space(&ctx.shared.config, urgency) >= min_space
         {
             let blocks = self.snd.buf.blocks();
             if self.share.lacks_memory(&ctx.shared.pool, blocks) {
@@ -257,11 +264,13 @@ impl Transport {
         }
     }
 
-    /// Frees the data that was kept for subflow retransmissions and is not needed any more. A peer must not
-    /// pin memory: past a bound, the subflow that needs the most is reset, and opened again as after any
-    /// failure (RFC 8684 section 3.6). When the pool is exhausted and other connections wait for memory, a
-    /// subflow that timed out is reset at once; a connection that exhausts only its own share takes nothing
-    /// from others.
+    /// Frees the acknowledged data that was retained for subflow retransmissions and is not needed any more.
+    ///
+    /// A peer must not pin memory by acknowledging data on one subflow only. So in two cases a subflow is
+    /// reset, and opened again as after any failure (RFC 8684 section 3.6): if more than a send buffer is
+    /// retained, the subflow that retains the most; if the pool is exhausted and other connections wait for
+    /// memory, the stale subflow that retains the most. A connection that is short of memory because of its
+    /// own group's quota does not count, since it takes nothing from others.
     ///
     /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2
@@ -271,22 +280,26 @@ impl Transport {
         }
         let others_wait =
             ctx.shared.waiting_for_pool.len() > usize::from(self.share.waiting_for_pool);
-        let pressed = others_wait && ctx.shared.pool.unreserved() == 0;
-        let most = ctx.shared.config.send_buffer.max(MIN_RETAINED_BYTES);
-        let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed && self.snd.buf.retained() < most && self.subflows.iter().any(waits) {
+        let is_memory_short = others_wait && ctx.shared.pool.unreserved() == 0;
+        let max_retained = ctx.shared.config.send_buffer.max(MIN_RETAINED_BYTES);
+        let has_in_flight = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
+        // The search for data that is not needed any more is costly, so it waits until it matters.
+        if !is_memory_short
+            && self.snd.buf.retained() < max_retained
+            && self.subflows.iter().any(has_in_flight)
+        {
             return false;
         }
         let una = self.snd.una();
         let needed = retransmittable(&self.subflows, una);
         self.snd.buf.forget(&needed, &mut ctx.shared.pool);
         self.signal_writable(ctx);
-        let too_much = self.snd.buf.retained() >= most;
+        let is_too_much = self.snd.buf.retained() >= max_retained;
         let needs = |s: &Subflow| retransmittable(core::slice::from_ref(s), una).bytes();
         let worst = self
             .subflows
             .iter_mut()
-            .filter(|s| (too_much || (pressed && s.signs.stale)) && needs(s) > 0)
+            .filter(|s| (is_too_much || (is_memory_short && s.signs.stale)) && needs(s) > 0)
             .max_by_key(|s| needs(s));
         let Some(subflow) = worst else {
             return false;
@@ -300,13 +313,14 @@ impl Transport {
 }
 
 impl Shared {
-    /// Lets `conn`, which waited for memory, write again, or queues it again if memory is still short.
+    /// Tells the application that `conn`, which waited for memory, can write again, or queues `conn` again if
+    /// memory is still short.
     pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
         conn.signal_writable(&mut self.ctx(now));
         self.queue_if_memory_lacks(conn);
     }
 
-    /// Queues `conn` for memory if a write found none and there is still none.
+    /// Queues `conn` for memory, if a write was blocked and there is still no memory for it.
     pub fn queue_if_memory_lacks(&mut self, conn: &mut Transport) {
         let Transport { id, snd, share, .. } = conn;
         if snd.blocked.is_some() && share.lacks_memory(&self.pool, snd.buf.blocks()) {

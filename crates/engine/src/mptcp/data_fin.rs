@@ -1,5 +1,5 @@
 //! The exchange of DATA_FINs: the states of an MPTCP connection that closes (RFC 8684 section 3.3.3 and the
-//! figure of appendix D). After a fallback to regular TCP the FINs of the subflow take their place.
+//! figure of appendix D). With regular TCP the FINs of the subflow take the place of the DATA_FINs.
 
 use core::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) enum DataState {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DataClosing {
     state: DataState,
-    /// Set while our DATA_FIN is to be sent behind the data, for the first time or again.
+    /// Set while our DATA_FIN is to be sent, for the first time or again, once all data is sent.
     due: bool,
     /// The time at which DATA_FIN is repeated; `tries` counts how often it was sent.
     pub at: Option<Instant>,
@@ -50,7 +50,8 @@ impl DataClosing {
         };
     }
 
-    /// Notes that DATA_FIN leaves. It is repeated after `rto`, doubled with each try up to 32 times.
+    /// Notes that DATA_FIN is sent. It is repeated after `rto`, which doubles with each try up to a factor of
+    /// 32.
     pub fn on_sent(&mut self, now: Instant, rto: Duration) {
         self.due = false;
         let rto = rto * (1 << self.tries.min(5));
@@ -58,13 +59,13 @@ impl DataClosing {
         self.at = Some(now + rto);
     }
 
-    /// Notes that the subflow's FIN takes the place of DATA_FIN, as regular TCP has it.
+    /// Notes that the subflow's FIN is sent in place of DATA_FIN, because the connection is regular TCP.
     pub fn on_sent_plainly(&mut self) {
         self.due = false;
     }
 
-    /// Makes DATA_FIN (or FIN, after a fallback) due again, because the last one may be lost or may have
-    /// lost its meaning in the fallback.
+    /// Makes DATA_FIN due again if it is not acknowledged, because the last one may be lost. After a fallback
+    /// this makes the subflow's FIN due, because a DATA_FIN has no meaning in regular TCP.
     pub fn repeat(&mut self) {
         self.at = None;
         self.due |= !self.is_open() && !self.is_acked();
@@ -91,8 +92,8 @@ impl DataClosing {
         };
     }
 
-    /// Notes that the connection ends before everything was read, so that the stream does not look
-    /// finished.
+    /// Takes the peer's DATA_FIN back, because the connection ends before all data was read, so that the
+    /// stream does not look finished.
     pub fn on_cut_off(&mut self) {
         self.state = match self.state {
             DataState::CloseWait => DataState::Estab,
@@ -117,7 +118,7 @@ impl DataClosing {
         self.tries
     }
 
-    /// Returns whether our DATA_FIN was sent and is not acknowledged, even while it waits to be repeated.
+    /// Returns whether our DATA_FIN was sent at least once and is not acknowledged.
     pub fn is_out(&self) -> bool {
         self.tries > 0 && !self.is_acked()
     }
@@ -134,7 +135,7 @@ impl DataClosing {
         )
     }
 
-    /// Returns whether both directions are closed and acknowledged; at most reading remains.
+    /// Returns whether both directions are closed and acknowledged; data may remain to be read.
     pub fn is_over(&self) -> bool {
         matches!(self.state, DataState::TimeWait | DataState::Closed)
     }
@@ -144,7 +145,8 @@ impl DataClosing {
 mod tests {
     use super::{DataClosing, DataState};
 
-    /// The figure of RFC 8684 appendix D. It has no column for a cut-off, which ends by an abort.
+    /// The expected transitions are those of the figure of RFC 8684 appendix D, except for the last column,
+    /// the cut-off, which the figure does not have.
     #[test]
     fn the_table_of_transitions_is_that_of_the_rfc() {
         let events: [fn(&mut DataClosing); 4] = [

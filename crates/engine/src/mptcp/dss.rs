@@ -1,4 +1,5 @@
-//! The size of data sequence numbers, and the segment size beside the options (RFC 8684 section 3.3).
+//! The size of data sequence numbers (4 or 8 bytes), and the segment size that the options leave for payload (RFC
+//! 8684 section 3.3).
 
 use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
@@ -7,8 +8,8 @@ use braid_wire::tcp::Options;
 use super::transport::Transport;
 use crate::tcp::scoreboard::Mapping;
 
-/// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
-/// with a margin of two (RFC 8684 section 3.3.1).
+/// The rate in bytes/s from which 8-byte DSNs are used. 4-byte DSNs must not wrap within a segment's lifetime of
+/// two minutes (RFC 8684 section 3.3.1, RFC 9293 section 3.4.1), here with a safety factor of two.
 const WIDE_DSN_RATE: u64 = (1 << 32) / 240;
 
 impl Transport {
@@ -36,7 +37,8 @@ impl Transport {
             fin: false,
             checksum: self.mode.mptcp().filter(|m| m.checksum).map(|_| 0),
         };
-        // The first mapping carries the keys (RFC 8684 section 3.1).
+        // Until the connection is fully established, MP_CAPABLE with the keys takes the place of DSS (RFC 8684
+        // section 3.1). Only the lengths of the options matter here.
         let option = self.mode.mptcp().map(|m| match m.fully_established {
             true => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &map, 0)),
             false => m.capable_data(&map),

@@ -6,14 +6,14 @@ use braid_wire::tcp;
 
 use crate::event::SubflowCloseReason;
 
-/// The cause of a RST, which decides its MPTCP option.
+/// The kind of a RST, which decides its MPTCP option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResetKind {
     /// The whole connection is aborted (MP_FASTCLOSE).
     FastClose,
-    /// This subflow alone ends (MP_TCPRST).
+    /// Only this subflow ends, for this reason (MP_TCPRST).
     Subflow(ResetReason),
-    /// This subflow alone ends because the mapping that starts here has a wrong checksum (MP_FAIL).
+    /// Only this subflow ends, because the mapping that starts at this number has a wrong checksum (MP_FAIL).
     Fail(braid_wire::Dsn64),
 }
 
@@ -28,14 +28,15 @@ pub(crate) struct Repeats {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {
     pub reason: SubflowCloseReason,
-    /// The MPTCP reason that the RST carries; `None` if no RST is sent.
+    /// The kind of RST to send; `None` if no RST is sent.
     pub reset: Option<ResetKind>,
-    /// Set if the received RST carried MP_TCPRST.
+    /// Set if a RST with MP_TCPRST was received, which only a peer that runs MPTCP sends.
     pub by_mptcp: bool,
     /// The offset at which the peer expects the RST; `None` until the peer has shown it.
     pub reset_at: Option<u64>,
-    /// Set while MP_FASTCLOSE is repeated until the peer answers.
+    /// Set as long as MP_FASTCLOSE is to be repeated.
     pub repeats_abort: bool,
+    /// The repeats of MP_FASTCLOSE.
     pub repeats: Repeats,
 }
 

@@ -1,4 +1,4 @@
-//! Fallback to regular TCP, and the signs that make it necessary (RFC 8684 section 3.7).
+//! Fallback to regular TCP, and the detection of its causes (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{DssMapping, ResetReason};
@@ -21,8 +21,9 @@ impl Connection {
     }
 
     /// Handles MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. If subflow
-    /// `i` holds the whole stream in order, the answer is MP_FAIL and the infinite mapping; otherwise the
-    /// subflow is reset (section 3.7). If we already fell back, MP_FAIL shows that the peer knows.
+    /// `i` carries the whole stream in order, the connection falls back, and the answer is MP_FAIL and the
+    /// infinite mapping; otherwise the subflow is reset (section 3.7). After a fallback of this side, MP_FAIL
+    /// shows that the peer knows of it.
     // Conforms: 8684-3.7-10, 8684-3.7-11
     pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
         let received = self.transport.rcv.buf.rcv_nxt();
@@ -30,6 +31,7 @@ impl Connection {
             self.transport.fallback_notice.on_peer_knows();
             return;
         };
+        // Without checksums no peer can have found a wrong one.
         if !mptcp.checksum {
             return;
         }
@@ -45,8 +47,8 @@ impl Connection {
         }
     }
 
-    /// Handles the infinite mapping: the peer fell back, and its subflow sequence numbers from byte `sub`
-    /// of subflow `i` on map to its stream from byte `data` on.
+    /// Handles the infinite mapping `map` on subflow `i`: the peer fell back, and the rest of its stream
+    /// follows in order on this subflow.
     // Conforms: 8684-3.7-14
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
         let received = self.transport.rcv.buf.rcv_nxt();
@@ -58,6 +60,7 @@ impl Connection {
         let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
             return;
         };
+        // Regular TCP needs stream offsets that are subflow offsets minus one, for the SYN.
         if sub == data + 1 && self.transport.is_contiguous(i) {
             self.fall_back_on(ctx, i, FallbackCause::PeerFellBack);
         } else {
@@ -73,33 +76,34 @@ impl Connection {
         let Some(mptcp) = self.transport.mode.mptcp() else {
             return;
         };
-        // Signs of a fallback: data before any mapping, or a subflow-level acknowledgement while nothing
-        // was ever acknowledged at the data level. Once DSS has worked, neither is a sign any more. If all
-        // data went with the SYN, or there is only DATA_FIN, the sign is the answer to a probe that repeats
-        // the keys.
-        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
-        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
-        let probed =
+        // There are two signs of a fallback. One is data before any DSS. The other is an acknowledgement of
+        // our data at the subflow level, if no data was ever acknowledged at the data level. If we have sent no
+        // data since the SYN, any answer to a stall probe is the second sign, because the probe has the keys.
+        let has_plain_data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
+        let acks_data = subflow.snd.una > 1 + subflow.syn_data.sent;
+        let answers_probe =
             subflow.active && !mptcp.fully_established && self.transport.live.stall_tries > 0;
-        let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
-        let joined = subflow.opens != Opens::Connection;
-        if (data || ack) && self.transport.is_contiguous(i) {
+        let has_plain_ack =
+            (acks_data || answers_probe) && self.transport.snd.una() == subflow.syn_data.sent;
+        let is_join = subflow.opens != Opens::Connection;
+        if (has_plain_data || has_plain_ack) && self.transport.is_contiguous(i) {
             self.fall_back_on(ctx, i, FallbackCause::DataPlain);
-        } else if (acked && joined && !subflow.dss_seen)
+        } else if (acks_data && is_join && !subflow.dss_seen)
             || self.transport.subflows[i].lacks_mapping(seq, len)
         {
-            // Bytes without a mapping can never be accepted, however often they come (section 3.3.1).
+            // Bytes without a mapping can never be accepted, even if they are repeated (section 3.3.1).
             self.transport.subflows[i].reset_for_interference();
         }
     }
 }
 
 impl Transport {
-    /// Reports that MPTCP is not in use, and goes on with regular TCP.
+    /// Goes on with regular TCP, and reports the fallback to the application.
     // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
             ctx.shared.demux.tokens.remove(&m.local.token);
+            // A peer that fell back first already knows.
             let needs_notice = cause != FallbackCause::PeerFellBack;
             if let Some(subflow) = self.subflows.first().filter(|_| needs_notice) {
                 self.fallback_notice.begin(m, subflow);
@@ -108,8 +112,8 @@ impl Transport {
             // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
-                // The peer's FIN replaces its DATA_FIN as well: a middlebox that rewrites payload may have
-                // changed the length of the stream.
+                // From now on the peer's FIN marks the end of its stream, and a DATA_FIN seen before does not
+                // count: a middlebox that rewrites payload may have changed the length of the stream.
                 self.rcv.fin = None;
             }
         }
@@ -125,8 +129,8 @@ impl Transport {
         }
     }
 
-    /// Returns whether, as far as this side knows, subflow `i` carries both streams byte by byte, so that
-    /// regular TCP can take over: it carried all data, in order, and does not end before the stream.
+    /// Returns whether regular TCP can take over on subflow `i`, as far as this side knows: the subflow carried
+    /// all data of both streams in order, and is not closed before the end of our stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
@@ -140,8 +144,8 @@ impl Transport {
             && subflow.rcv.is_aligned()
     }
 
-    /// Marks the data that subflow `i` carried from `failed` on as useless to the peer, so that it is sent
-    /// again.
+    /// Marks the data that subflow `i` carried from data sequence number `failed` on as corrupted, so that
+    /// another subflow sends it again.
     // Conforms: 8684-3.7-16
     pub(super) fn on_corrupted(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
@@ -156,18 +160,21 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Resets the subflow with MP_FAIL (section 3.7): a middlebox on its path changes payload.
+    /// Resets the subflow with MP_FAIL (section 3.7), because a middlebox on its path changes payload. `dsn` is
+    /// the data sequence number of the first byte that is not intact.
     pub(super) fn fail(&mut self, dsn: Dsn64) {
         self.begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
     }
 
-    /// Returns whether `len` bytes from `seq` on are the next of this subflow and have no mapping.
+    /// Returns whether the `len` bytes at `seq` are the next bytes expected on this subflow, and have no
+    /// mapping. The mapping of later bytes may still arrive.
     pub(super) fn lacks_mapping(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
-        let next = len > 0 && seq == rcv.nxt && !rcv.finished();
-        next && rcv.mapping_at(seq).is_none()
+        let is_next = len > 0 && seq == rcv.nxt && !rcv.finished();
+        is_next && rcv.mapping_at(seq).is_none()
     }
 
+    /// Resets the subflow, because a middlebox on its path drops or changes options.
     // Conforms: 8684-3.7-4, 8684-3.7-6
     pub(super) fn reset_for_interference(&mut self) {
         self.begin_reset(

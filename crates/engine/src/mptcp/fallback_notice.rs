@@ -1,5 +1,5 @@
-//! The fallback notice: tells the peer, by the infinite mapping and MP_FAIL, that the rest of the stream
-//! follows in order as regular TCP (RFC 8684 section 3.7).
+//! The fallback notice: tells the peer, by the infinite mapping and MP_FAIL, that this side has fallen back and
+//! that the rest of its stream follows in order as regular TCP (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
@@ -7,26 +7,29 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
 use super::mode::{Mptcp, carried};
 use super::subflow::Subflow;
 
-/// The most acknowledgements that carry MP_FAIL while the peer does not answer.
+/// The maximum number of acknowledgements with MP_FAIL, if the peer does not answer. A guess: some may be lost,
+/// and a peer whose options are stripped never answers.
 const MAX_MP_FAILS: u32 = 8;
 
-/// The content of a fallback notice. A notice is also needed where the peer may know, as a path may drop
-/// options in one direction only.
+/// The content of a fallback notice. This side sends it even if it fell back because the peer's options were
+/// missing: a path may drop options in one direction only, so the peer may still run MPTCP.
 #[derive(Debug, Clone, Copy)]
 struct Notice {
     /// The data sequence number of the stream's first byte.
     first: Dsn64,
+    /// Set if data sequence numbers are sent with 8 bytes.
     wide: bool,
+    /// Set if mappings carry checksums.
     checksum: bool,
-    /// The subflow offset past which an acknowledgement shows that the peer received a segment with the
-    /// notice.
-    until: u64,
-    /// The data sequence number in MP_FAIL, and the number of times that it is still sent unless answered
-    /// (section 3.7).
+    /// The offset of the subflow from which all segments carry the notice. An acknowledgement above it shows
+    /// that the peer has received such a segment.
+    from: u64,
+    /// The data sequence number in MP_FAIL, and the number of acknowledgements that are still to carry it
+    /// unless the peer answers (section 3.7).
     fail: Option<(Dsn64, u32)>,
 }
 
-/// The fallback notice, present once the connection has fallen back.
+/// The fallback notice; `None` as long as the connection has not fallen back from MPTCP.
 #[derive(Debug, Default)]
 pub(crate) struct FallbackNotice(Option<Notice>);
 
@@ -37,17 +40,17 @@ impl FallbackNotice {
             first: mptcp.dsn(0),
             wide: mptcp.wide_dsn,
             checksum: mptcp.checksum,
-            until: subflow.snd.nxt,
+            from: subflow.snd.nxt,
             fail: None,
         });
     }
 
-    /// Returns the infinite mapping for a segment of `subflow` whose byte `sub` is byte `data` of the
-    /// stream, until the peer has acknowledged a segment with it.
+    /// Returns the infinite mapping for a segment of `subflow` that starts at subflow offset `sub` with byte
+    /// `data` of the stream; `None` once the peer has acknowledged a segment with it.
     // Conforms: 8684-3.7-5
     pub fn infinite_mapping(&self, subflow: &Subflow, sub: u64, data: u64) -> Option<MptcpOption> {
         let notice = self.0?;
-        if subflow.snd.una > notice.until {
+        if subflow.snd.una > notice.from {
             return None;
         }
         Some(MptcpOption::Dss(Dss {
@@ -55,6 +58,7 @@ impl FallbackNotice {
             mapping: Some(DssMapping {
                 dsn: carried(notice.first.add(data), notice.wide),
                 subflow_seq: sub.wrapping_sub(subflow.syn_data.sent) as u32,
+                // Length 0 marks the infinite mapping, and its checksum is 0 (section 3.7).
                 len: 0,
                 checksum: notice.checksum.then_some(0),
             }),
@@ -77,7 +81,7 @@ impl FallbackNotice {
         }
     }
 
-    /// Returns MP_FAIL for an acknowledgement that leaves now, and counts it.
+    /// Returns MP_FAIL for an acknowledgement that is sent now, and counts it; `None` if none is to be sent.
     pub fn take_mp_fail(&mut self) -> Option<MptcpOption> {
         let notice = self.0.as_mut()?;
         let (dsn, left) = notice.fail?;

@@ -1,10 +1,10 @@
 //! The abort of a connection, repeated until the peer learns of it (RFC 8684 section 3.5).
 //!
-//! The first MP_FASTCLOSE goes out on a RST on every subflow and ends the peer's side at once. A RST is
-//! never answered, so its loss would go unnoticed, and a peer that only receives would wait for its
-//! keepalive. Therefore MP_FASTCLOSE is repeated on ACKs, which a peer answers by RST in any case: because
-//! of the option if it still has the connection, and otherwise because it knows no matching connection (RFC
-//! 9293 section 3.10.7.1).
+//! First, a RST with MP_FASTCLOSE is sent on every subflow. If it arrives, the peer's side ends at once. But a
+//! RST is never answered, so its loss would go unnoticed, and a peer that only receives would not notice the end
+//! before its next keepalive. Therefore MP_FASTCLOSE is repeated on ACKs, which the peer answers by RST in any
+//! case: because of the option if it still has the connection, and otherwise because the ACK belongs to no
+//! connection (RFC 9293 section 3.10.7.1).
 
 use core::time::Duration;
 
@@ -19,12 +19,13 @@ use super::transport::{Life, Transport};
 use crate::event::SubflowCloseReason;
 
 /// The time for which MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves
-/// the limit to implementations. With the least timeout of 200 ms there are nine: a peer with a hole may
-/// first have to show where it expects the segment, and up to 30 % of packets may be lost.
+/// the limit to implementations. With the minimum timeout of 200 ms there are nine repeats within 2 s. So many
+/// are needed because a peer that misses data may first have to show which sequence number it expects, and
+/// because up to 30 % of packets may be lost.
 pub(super) const FAST_CLOSE_REPEAT_TIME: Duration = Duration::from_secs(2);
 
 impl Subflow {
-    /// Plans the first repeat one retransmission timeout after the RST.
+    /// Plans the first repeat for one retransmission timeout after the RST, if the abort is to be repeated.
     pub(super) fn arm_fast_close(&mut self, now: Instant) {
         if self.ending.repeats_abort && self.ending.repeats.at.is_none() {
             self.ending.repeats.at = Some(now + self.snd.rtt.rto());
@@ -33,8 +34,8 @@ impl Subflow {
 }
 
 impl Transport {
-    /// Repeats MP_FASTCLOSE while the peer has not answered. After [`FAST_CLOSE_REPEAT_TIME`] a last RST clears
-    /// the state of middleboxes, and the subflow is closed.
+    /// Repeats MP_FASTCLOSE, if a repeat is due. After [`FAST_CLOSE_REPEAT_TIME`] a last RST is sent, which
+    /// clears the state of middleboxes, and the subflow is closed.
     // Conforms: 8684-3.5-5, 8684-3.5-6, 8684-3.5-7
     pub(super) fn poll_fast_close(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let Life::Ended { at, .. } = self.life else {
@@ -44,6 +45,7 @@ impl Transport {
         let receiver_key = self.mode.mptcp()?.remote.key;
         let subflow = &mut self.subflows[i];
         subflow.ending.repeats.at.take_if(|at| *at <= ctx.now)?;
+        // Nothing would arrive over a link that is down, and the connection is not kept for its return.
         if ctx.shared.is_down(subflow.path) {
             subflow.close(SubflowCloseReason::Finished);
             return None;
@@ -61,9 +63,9 @@ impl Transport {
             ..Options::default()
         };
         options.mptcp.push(MptcpOption::FastClose { receiver_key });
-        // A peer that accepts MP_FASTCLOSE only at the expected sequence number (RFC 5961) may or may not
-        // have a hole behind the last byte that it acknowledged, so the repeats alternate between both
-        // offsets.
+        // A peer may accept MP_FASTCLOSE only at the sequence number that it expects (RFC 5961). That is the
+        // last one acknowledged if it misses the data behind it, and otherwise the next one to be sent. So the
+        // repeats alternate between these two, until the peer shows which one it expects (`reset_at`).
         let expected = match subflow.ending.repeats.times % 2 {
             1 => subflow.snd.una,
             _ => subflow.snd.nxt,
@@ -72,14 +74,14 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
-    /// Handles a segment of an aborted subflow. RST or SYN shows that the peer no longer has the subflow.
-    /// Any other segment shows that it did not accept the RST: another RST goes where the peer expects it
-    /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
+    /// Handles a segment on an aborted subflow. A RST or SYN shows that the peer no longer has the subflow.
+    /// Any other segment shows that the peer did not accept our RST, and is answered by another RST with the
+    /// sequence number that the peer expects (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
     pub(super) fn on_aborted(&mut self, i: usize, tcp: &tcp::Repr) {
         if self.mode.is_fast_close(tcp) {
             // The peer aborted the whole connection too, so no subflow needs further repeats.
-            let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
-            for subflow in self.subflows.iter_mut().filter(aborted) {
+            let is_aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
+            for subflow in self.subflows.iter_mut().filter(is_aborted) {
                 subflow.ending.stop_repeats();
                 subflow.close(SubflowCloseReason::Finished);
             }

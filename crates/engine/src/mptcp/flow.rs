@@ -1,4 +1,5 @@
-//! Flows that follow each other over one connection, if its application marks them.
+//! Flows: the parts of a connection's streams that a strategy sees as one transfer, if the application marks
+//! them.
 
 use super::sides::{RecvSide, SendSide};
 use crate::strategy::FlowSize;
@@ -25,11 +26,12 @@ pub(crate) struct FlowStart {
 /// The end of a flow in the sent stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum End {
+    /// The application has not marked the end.
     #[default]
     Open,
-    /// The end is at this offset, and the application waits for its delivery.
+    /// The flow ends at this offset, and its delivery was not reported yet.
     At(u64),
-    /// The delivery was reported.
+    /// The flow has ended, and its delivery was reported.
     Reported,
 }
 
@@ -52,38 +54,41 @@ impl Flow {
         self.end != End::Open
     }
 
-    /// Returns, once, whether the ended flow was delivered: everything below `acked` was acknowledged.
-    /// `written` is the end of the written stream.
+    /// Returns whether the ended flow has been delivered, and takes the delivery for reported. `acked` is the
+    /// offset below which all bytes are acknowledged, and `written` the end of the written stream.
     pub fn take_delivered(&mut self, acked: u64, written: u64) -> bool {
-        // Data dropped for its deadline never enters the stream, so the stream may end before the marked
-        // end.
-        let arrived = matches!(self.end, End::At(end) if acked >= end.min(written));
-        if arrived {
+        // Data whose deadline passes before it is sent is dropped, so the stream may become shorter than the
+        // marked end.
+        let is_delivered = matches!(self.end, End::At(end) if acked >= end.min(written));
+        if is_delivered {
             self.end = End::Reported;
         }
-        arrived
+        is_delivered
     }
 
-    /// Returns the number of the flow's bytes below `offset` of the sent stream.
+    /// Returns the number of the flow's bytes below `offset` of the sent stream. `offset` may lie before the
+    /// flow, whose start is the end of the data written before.
     pub fn sent(&self, offset: u64) -> u64 {
         offset.saturating_sub(self.begin.sent)
     }
 
-    /// Returns the number of the flow's bytes known here, in the direction that has more.
+    /// Returns the number of the flow's bytes written here or received in order, whichever is more.
     pub fn seen(&self, snd: &SendSide, rcv: &RecvSide) -> u64 {
         let written = self.sent(snd.buf.end());
         written.max(self.received(rcv.buf.rcv_nxt()))
     }
 
-    /// Returns the number of the flow's bytes that were acknowledged, and that arrived in order.
+    /// Returns the number of the flow's bytes that the peer acknowledged, and the number of those received in
+    /// order.
     pub fn moved(&self, snd: &SendSide, rcv: &RecvSide) -> (u64, u64) {
         let received = self.received(rcv.buf.rcv_nxt());
         (self.sent(snd.una()), received)
     }
 
-    /// Returns the number of copied bytes since the flow began, if `ever` bytes were copied in all.
-    pub fn copied(&self, ever: u64) -> u64 {
-        ever - self.begin.copied
+    /// Returns the number of bytes copied since the flow began; `total` is the number since the connection
+    /// began.
+    pub fn copied(&self, total: u64) -> u64 {
+        total - self.begin.copied
     }
 
     /// Returns the number of the flow's bytes below `offset` of the received stream.

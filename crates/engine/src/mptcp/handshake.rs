@@ -26,12 +26,12 @@ use crate::tcp::receive::Receiver;
 use crate::tcp::rtt::RttEstimator;
 use crate::{ApiError, Config, Event, FallbackCause, JoinAuth, PathId, SubflowId};
 
-/// The longest delay before a handshake segment is repeated: less than the 60 s of RFC 6298 section 2.5, so
-/// that an opening goes on soon after an outage.
+/// The maximum delay before a handshake segment is repeated. RFC 6298 section 2.5 asks for a maximum of at
+/// least 60 s; 8 s is a guess, so that an opening goes on soon after an outage.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
-/// Returns our MP_CAPABLE flags: HMAC-SHA256, checksums if required, and whether the peer may join at the
-/// address that it connected to.
+/// Returns our MP_CAPABLE flags: HMAC-SHA256, `checksum` if checksums are required, and the C flag if the
+/// peer must not join at the address that it connected to.
 // Conforms: 8684-3.1-4, 8684-3.1-7
 pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     CapableFlags {
@@ -41,43 +41,48 @@ pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     }
 }
 
-/// Returns the shift with which `recv_buffer` can be announced in 16 bits (RFC 7323 section 2.3).
+/// Returns the smallest shift with which a window of `recv_buffer` fits in 16 bits. RFC 7323 section 2.3
+/// allows at most 14.
 pub(crate) fn window_shift(config: &Config) -> u8 {
     (0..14)
         .find(|shift| config.recv_buffer >> shift <= usize::from(u16::MAX))
         .unwrap_or(14)
 }
 
-/// Returns the time at which the handshake segment sent for the `tries`-th time is repeated; `rto` is the
-/// subflow's timeout, 1 s before a round trip was measured (RFC 6298 section 2.1).
+/// Returns the time at which to repeat a handshake segment that was sent `tries` times. `rto` is the
+/// subflow's timeout: 1 s as long as no round trip was measured (RFC 6298 section 2.1). It doubles with each
+/// try up to [`MAX_SYN_RTO`]; the bound of the exponent only prevents an overflow.
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
 
-/// The time that even a near peer may take to answer a third ACK, because its machine is busy.
+/// The minimum time to wait for the answer to a third ACK: a peer on the same network may be slow because its
+/// machine is busy. The value is a guess.
 const MIN_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
 
-/// Returns the time at which the third ACK sent for the `tries`-th time is repeated. Only the peer's answer
-/// acknowledges it, and that is not delayed. So the first loss shows after two round trips, as with a tail
-/// loss (RFC 8985 section 7.2), or, on a `known` path, after its usual longest round trip, but never later
-/// than the timeout. Later repeats follow the schedule of a SYN.
-fn third_ack_again_at(
+/// Returns the time at which to repeat a third ACK that was sent `tries` times. The peer answers a third ACK
+/// at once, without delaying its acknowledgement. So the first wait is only two round trips, as for a tail
+/// loss probe (RFC 8985 section 7.2). If `record` shows that round trips on the path vary widely, the first
+/// wait is `srtt + 4 * rttvar` of the record (RFC 6298 section 2.3), but never longer than the timeout. Later
+/// repeats follow the schedule of a SYN.
+fn third_ack_repeat_at(
     now: Instant,
     tries: u32,
     rtt: &RttEstimator,
-    known: Option<PathRecord>,
+    record: Option<PathRecord>,
 ) -> Instant {
-    let usual = known.map_or(Duration::ZERO, |path| path.srtt + path.rttvar * 4);
+    let recorded_max = record.map_or(Duration::ZERO, |path| path.srtt + path.rttvar * 4);
     match tries {
         ..=1 if !rtt.srtt().is_zero() => {
-            let wait = (rtt.srtt() * 2).max(usual).max(MIN_THIRD_ACK_WAIT);
+            let wait = (rtt.srtt() * 2).max(recorded_max).max(MIN_THIRD_ACK_WAIT);
             now + wait.min(rtt.rto())
         }
         _ => repeat_at(now, tries.saturating_sub(1), rtt.rto()),
     }
 }
 
-/// Returns whether a peer's MP_CAPABLE on SYN or SYN/ACK makes MPTCP possible.
+/// Returns whether MPTCP is possible with a peer whose SYN or SYN/ACK has an MP_CAPABLE of this version and
+/// with these flags.
 // Conforms: 8684-3.1-1, 8684-3.1-5, 8684-3.1-8
 pub(crate) fn usable(version: u8, flags: CapableFlags) -> bool {
     version == VERSION && flags.hmac_sha256 && !flags.extensibility
@@ -91,10 +96,11 @@ pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
     })
 }
 
-/// Returns whether a segment has `len` bytes of payload with a DSS option that has neither mapping nor
-/// keys. Linux 6.18 begins its stream so if the payload of its SYN was not taken (TCP Fast Open); the keys
-/// follow behind that payload, which then has no place in the data sequence. As with a first packet without
-/// MPTCP options, the connection falls back (RFC 8684 section 3.7).
+/// Returns whether a segment with `len` bytes of payload has a DSS option without a mapping, and no
+/// MP_CAPABLE. Linux 6.18 starts its stream with such a segment if the server did not accept the payload of
+/// its SYN (TCP Fast Open): it repeats that payload without a mapping, and the keys come only with the data
+/// behind it. The payload then has no data sequence numbers, so the connection falls back, as after a first
+/// packet without MPTCP options (RFC 8684 section 3.7).
 pub(crate) fn is_plain_data(tcp: &tcp::Repr, len: usize) -> bool {
     let unmapped = tcp.options.dss().is_some_and(|dss| dss.mapping.is_none());
     len > 0 && unmapped && capable(tcp).is_none()
@@ -122,13 +128,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Opens a further subflow.
+    /// Opens a further subflow by MP_JOIN.
     pub fn open_join(&mut self, ctx: &mut Ctx<'_>, target: Target) -> Result<(), ApiError> {
         let (path, remote) = target;
         let config = ctx.shared.path(path).map(|path| &path.config);
-        let own = config.and_then(|config| config.towards([remote]));
-        let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
-        let tuple = ctx.shared.free_tuple(SocketAddr::new(own, 0), remote)?;
+        let local = config.and_then(|config| config.towards([remote]));
+        let (local, _) = local.ok_or(ApiError::NoUsablePath)?;
+        let tuple = ctx.shared.free_tuple(SocketAddr::new(local, 0), remote)?;
         let keys = self
             .transport
             .mode
@@ -164,7 +170,7 @@ impl Connection {
         let mut subflow = Subflow::new(id, path, tuple, mtu, numbers, &shared.config);
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
-        // MP_CAPABLE has no backup bit, so MP_PRIO has to follow.
+        // MP_CAPABLE has no backup bit, so MP_PRIO tells the peer once the subflow is established.
         subflow.priority.unannounced = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
@@ -193,6 +199,7 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
+        // Our SYN announced a window already, which a new receiver would not know.
         let advertised_end = subflow.rcv.advertised_end;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.rcv.advertised_end = advertised_end;
@@ -221,14 +228,17 @@ impl Connection {
         subflow.close(SubflowCloseReason::Reset);
         let others = self.transport.subflows.iter().any(|s| s.is_alive());
         match self.transport.subflows[i].opens {
+            // Another SYN, on another path, may still be answered.
             Opens::Connection if others => {}
             Opens::Connection => self.fail(ctx, CloseReason::Refused),
-            // A middlebox on this path may have refused the join. If every path is refused, the path
-            // manager ends the connection, because the peer does not know the token.
+            // A middlebox on this path may have refused the join. If joins are refused on every path, the
+            // peer does not know the token, and the path manager ends the connection.
             Opens::Join { .. } => {}
         }
     }
 
+    /// Handles the SYN/ACK of the subflow that opens the connection: decides between MPTCP and a fallback, and
+    /// reports the connection to the application.
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.paths
@@ -255,6 +265,7 @@ impl Connection {
         self.transport.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
         if self.transport.mode.mptcp().is_some() {
+            // From now on `tries` counts third ACKs.
             self.transport.subflows[i].handshake.tries = 0;
             self.transport.subflows[i].note_third_ack(ctx.now, &ctx.shared.records);
         }
@@ -267,8 +278,9 @@ impl Connection {
         });
     }
 
-    /// Handles a SYN/ACK without MP_CAPABLE. If the SYN had none either, because SYNs with MP_CAPABLE were
-    /// not answered on this path, the network is taken to drop them (RFC 8684 section 3.7).
+    /// Handles a SYN/ACK without a usable MP_CAPABLE. The SYN itself may have omitted MP_CAPABLE because
+    /// earlier SYNs with it were not answered. Then the network on this path is assumed to drop SYNs with
+    /// MP_CAPABLE (RFC 8684 section 3.7).
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.transport.subflows[i];
@@ -285,12 +297,13 @@ impl Connection {
         self.transport.fall_back(ctx, FallbackCause::SynsDropped);
     }
 
-    /// Switches to MPTCP now that both keys are known, and registers the token: joins are accepted from
-    /// here on.
+    /// Switches to MPTCP, because both keys are known now, and registers the token, so that the peer can
+    /// join from now on.
     fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mut mptcp: Mptcp, deny_join: bool) {
+        // The SYN of only one subflow can have carried payload.
         let mut in_syn = self.transport.subflows.iter().map(|s| s.syn_data);
         mptcp.syn_data = in_syn
-            .find(|e| *e != SynData::default())
+            .find(|syn_data| *syn_data != SynData::default())
             .unwrap_or_default();
         ctx.shared
             .demux
@@ -302,8 +315,8 @@ impl Connection {
         self.transport.mode = Mode::Mptcp(mptcp);
     }
 
-    /// Takes a segment with `len` bytes of payload for a subflow whose SYN/ACK was sent. Returns whether it
-    /// completed the handshake and is to be processed further.
+    /// Handles a segment with `len` bytes of payload on a subflow that waits for its third ACK. Returns
+    /// whether the segment completed the handshake and has to be processed further.
     // Conforms: 8684-3.2-11
     pub(super) fn on_third_ack(
         &mut self,
@@ -316,10 +329,11 @@ impl Connection {
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
-                // A join that has not proved its origin must not end the connection.
-                let opens = subflow.opens == Opens::Connection;
-                let by_keys = self.transport.joins.auth == JoinAuth::Keys;
-                if opens || by_keys && self.transport.mode.is_fast_close(tcp) {
+                // A join must not end the connection before its sender has proved to be the peer. If the
+                // keys are the only proof, MP_FASTCLOSE has it, since it carries our key.
+                let is_initial = subflow.opens == Opens::Connection;
+                let keys_suffice = self.transport.joins.auth == JoinAuth::Keys;
+                if is_initial || keys_suffice && self.transport.mode.is_fast_close(tcp) {
                     self.fail(ctx, CloseReason::Reset);
                 }
             }
@@ -327,19 +341,21 @@ impl Connection {
         }
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
+                // The peer repeats its SYN, so our SYN/ACK was lost: repeat it now.
                 subflow.handshake.at = Some(ctx.now);
                 subflow.ecn.on_syn_again(tcp.flags);
             }
             return false;
         }
-        if !tcp.flags.contains(Flags::ACK) || !valid_third_ack(subflow, tcp) {
+        if !tcp.flags.contains(Flags::ACK) || !is_third_ack(subflow, tcp) {
             return false;
         }
         let done = match subflow.opens {
             Opens::Connection => {
-                // A segment that overtook another is not the start of the stream.
-                let first = tcp.seq == subflow.rcv.expected();
-                self.confirm_capable(ctx, tcp, first && is_plain_data(tcp, len))
+                // Only the segment at the expected sequence number shows how the stream starts; a later one
+                // may have overtaken it.
+                let is_in_order = tcp.seq == subflow.rcv.expected();
+                self.confirm_capable(ctx, tcp, is_in_order && is_plain_data(tcp, len))
             }
             Opens::Join {
                 local_nonce,
@@ -355,8 +371,8 @@ impl Connection {
         let mut rtt = subflow.handshake_rtt(ctx.now, tcp);
         let record = subflow.record(&ctx.shared.records);
         if let (Opens::Join { .. }, Some(record)) = (subflow.opens, record) {
-            // The joiner may have delayed its ACK until the first DATA_ACK, which must not count as round
-            // trip.
+            // The joiner may hold its third ACK back until it has its first DATA_ACK. That wait is no part of
+            // the round trip. A sample above twice the recorded one is taken to include such a wait.
             rtt = rtt.map(|rtt| match rtt > record.srtt * 2 {
                 true => record.srtt,
                 false => rtt,
@@ -365,8 +381,8 @@ impl Connection {
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         subflow.snd.established(ctx.now, rtt, window, 0);
         if !matches!(self.transport.mode, Mode::Tcp) {
-            // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK, so neither may be
-            // delayed.
+            // This acknowledgement must not be delayed: Linux joins only after its first DATA_ACK, and a
+            // joiner may send data only after the fourth ACK.
             subflow.rcv.ack_now();
         }
         self.establish(ctx, i);
@@ -380,11 +396,10 @@ impl Connection {
         true
     }
 
-    /// Confirms the connection if the opener echoes our key; otherwise the connection falls back. `plain`
-    /// is set if the stream begins with [plain data](is_plain_data). Returns whether the handshake is
-    /// complete.
+    /// Confirms MPTCP if the opener echoes our key; otherwise the connection falls back. `is_plain` is set
+    /// if the stream begins with [plain data](is_plain_data). Returns whether the handshake is complete.
     // Conforms: 8684-3.1-3, 8684-3.1-14, 8684-3.1-17
-    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, plain: bool) -> bool {
+    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, is_plain: bool) -> bool {
         let Mode::Accepting { local, checksum } = self.transport.mode else {
             return true;
         };
@@ -410,8 +425,9 @@ impl Connection {
                 self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 true
             }
-            // A later segment overtook the one with the keys, which will come again.
-            None if !tcp.options.mptcp.is_empty() && !plain => false,
+            // The segment with the keys is missing: this later segment overtook it, or it was lost and the
+            // peer will repeat it.
+            None if !tcp.options.mptcp.is_empty() && !is_plain => false,
             _ => {
                 self.transport.fall_back(ctx, FallbackCause::ThirdAckPlain);
                 true
@@ -427,6 +443,7 @@ impl Connection {
             .mptcp()
             .is_some_and(|m| m.fully_established);
         let subflow = &mut self.transport.subflows[i];
+        // The path was taken out of use during the handshake, which had to be completed first.
         if fully_established && mem::take(&mut subflow.handshake.left) {
             subflow.closing.close();
         }
@@ -465,7 +482,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// Takes `subflow` in as the listener's side of a new subflow; `tcp` is the SYN.
+    /// Adds `subflow`, which the peer opened by the SYN `tcp`.
     pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
         subflow.active = false;
         subflow.phase = Phase::SynReceived;
@@ -475,6 +492,7 @@ impl Transport {
         self.add_subflow(ctx, subflow);
     }
 
+    /// Handles the SYN/ACK of a join, whose HMAC is verified now or once the secret is known.
     // Conforms: 8684-3.2-7, 8684-3.2-10
     fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
         let subflow = &mut self.subflows[i];
@@ -489,7 +507,7 @@ impl Transport {
             nonce,
         }) = join(tcp)
         else {
-            // A middlebox stripped the option.
+            // The SYN/ACK has no MP_JOIN: a middlebox stripped the option.
             subflow.begin_reset(
                 ResetKind::Subflow(ResetReason::MptcpSpecific),
                 SubflowCloseReason::PeerMisbehaved,
@@ -508,7 +526,8 @@ impl Transport {
         self.check_syn_ack(ctx, i);
     }
 
-    /// Notes that the peer has our third ACK, and that its options pass.
+    /// Notes that the peer has received our third ACK with its options, so that the connection is fully
+    /// established (RFC 8684 section 3.1).
     pub(super) fn set_fully_established(&mut self, now: Instant) {
         let mptcp = self.mode.mptcp_mut();
         if mptcp.is_none_or(|m| mem::replace(&mut m.fully_established, true)) {
@@ -519,12 +538,15 @@ impl Transport {
             if mem::take(&mut subflow.handshake.left) {
                 subflow.closing.close();
             }
+            // The third ACKs of joins waited for this (see `check_syn_ack`).
             if subflow.phase == Phase::JoinAcked && subflow.handshake.unverified_hmac.is_none() {
                 subflow.handshake.at = Some(now);
             }
         }
     }
 
+    /// Completes the join on subflow `i` if the HMAC of the third ACK is right, and resets the subflow if it
+    /// is wrong. Returns whether the join is complete.
     // Conforms: 8684-3.2-8, 8684-3.2-9, 8684-3.2-10
     fn confirm_join(
         &mut self,
@@ -550,7 +572,7 @@ impl Transport {
                 self.mode.note_join();
                 true
             }
-            // This segment overtook the third ACK, which will come again.
+            // This segment overtook the third ACK, or the third ACK was lost and the peer will repeat it.
             None if !tcp.options.mptcp.is_empty() => false,
             _ => {
                 self.refuse_join(ctx, i);
@@ -599,18 +621,20 @@ impl Mode {
 }
 
 impl Subflow {
-    /// Plans the next repeat of the third ACK, which leaves now or with the next segment.
+    /// Counts a third ACK, which leaves now or with the next segment, and plans its repeat.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
         self.handshake.tries += 1;
-        let known = self.record(records).filter(|path| path.bytes_sent > 0);
-        let at = third_ack_again_at(now, self.handshake.tries, &self.snd.rtt, known);
+        // A record without payload has only the round trips of handshakes, which say little of the longest.
+        let record = self.record(records).filter(|path| path.bytes_sent > 0);
+        let at = third_ack_repeat_at(now, self.handshake.tries, &self.snd.rtt, record);
         self.handshake.at = Some(at);
     }
 }
 
-/// Returns whether a segment acknowledges our SYN/ACK and lies within 1 MiB of the end of the peer's SYN,
-/// since it may have overtaken others.
-fn valid_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
+/// Returns whether a segment acknowledges our SYN/ACK, and starts at most 1 MiB behind the peer's SYN. It need
+/// not follow the SYN directly, because it may have overtaken other segments; 1 MiB is a guess, far more than
+/// an initial window.
+fn is_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
     let ahead = tcp.seq.diff(subflow.rcv.expected());
     tcp.ack == subflow.snd.iss.add(1) && (0..1 << 20).contains(&ahead)
 }

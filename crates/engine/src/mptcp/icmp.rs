@@ -9,7 +9,8 @@ use super::subflow::{Opens, Phase};
 use crate::SubflowId;
 use crate::event::{CloseReason, SubflowCloseReason};
 
-/// The number of SYNs after which a report of unreachability stops the search for another path.
+/// The number of SYNs from which a report of unreachability no longer moves the opening to another path. A guess:
+/// an unreachable server must not be tried over all paths in turn for ever.
 const MAX_UNREACHABLE_SYNS: u32 = 4;
 
 impl Connection {
@@ -19,12 +20,12 @@ impl Connection {
             return;
         };
         let snd = &self.transport.subflows[i].snd;
-        // Only a report on a segment in flight is believed (RFC 5927 section 4.1): an off-path attacker
-        // would have to guess the sequence number.
-        let genuine = seq
+        // Only a report on a segment in flight is believed (RFC 5927 section 4.1), because an off-path
+        // attacker would have to guess its sequence number.
+        let is_in_flight = seq
             .offset_near(snd.iss, snd.una)
             .is_some_and(|at| (snd.una..snd.nxt.max(snd.una + 1)).contains(&at));
-        if !genuine {
+        if !is_in_flight {
             return;
         }
         match kind {
@@ -35,11 +36,14 @@ impl Connection {
                 self.on_syn_unreachable(ctx, i);
             }
             Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
+            // Routes may loop for a while, so retransmissions decide.
             Kind::TimeExceeded => {}
         }
         self.reconcile(ctx);
     }
 
+    /// Handles a report that the destination of the SYN on subflow `i` is unreachable: moves the opening to
+    /// another path, or ends the connection if no SYN is under way any more.
     fn on_syn_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
         if subflow.opens != Opens::Connection {
@@ -49,18 +53,19 @@ impl Connection {
         if subflow.handshake.tries < MAX_UNREACHABLE_SYNS {
             self.try_next_path(ctx, i);
         }
-        let waiting = self
+        let has_other_syn = self
             .transport
             .subflows
             .iter()
             .any(|s| s.id != self.transport.subflows[i].id && s.is_alive());
-        if !waiting {
+        if !has_other_syn {
             self.fail(ctx, CloseReason::Unreachable);
         }
     }
 
-    /// Treats a soft error on an established subflow as its failure if others work, so that its data moves
-    /// there at once.
+    /// Treats a report of unreachability on an established subflow as its failure if other subflows work, so
+    /// that its data moves there at once. Without others the report is ignored, because it is a soft error
+    /// (RFC 9293 section 3.9.2.2).
     // Conforms: 9293-3.9.2.2-1
     fn on_path_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let others = self

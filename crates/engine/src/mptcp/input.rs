@@ -1,4 +1,4 @@
-//! Processing of segments of established subflows.
+//! Processing of the segments that arrive on the subflows of a connection.
 
 use core::iter;
 use core::ops::Range;
@@ -27,9 +27,9 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// Handles a segment for subflow `id`. Returns whether it has to be answered by a RST of its own:
-    /// before the handshake is complete, an ACK of something never sent comes from a connection that this
-    /// side has forgotten (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    /// Handles a segment for subflow `id`. Returns whether the caller has to answer it by a RST. That is so
+    /// during the handshake, if the segment acknowledges numbers that this side never sent: the segment then
+    /// belongs to an earlier connection of the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(
@@ -44,13 +44,13 @@ impl Connection {
             return false;
         };
         let subflow = &self.transport.subflows[i];
-        let opening = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
-        if opening && tcp.flags.contains(Flags::ACK) && !subflow.has_offered(tcp.ack) {
+        let in_handshake = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
+        if in_handshake && tcp.flags.contains(Flags::ACK) && !subflow.has_offered(tcp.ack) {
             if !tcp.flags.contains(Flags::RST) {
                 return true;
             }
-            // In SYN-SENT only an answer to this SYN may refuse it; in SYN-RECEIVED a RST is checked by its
-            // sequence number.
+            // In SYN-SENT a RST counts only if it acknowledges our SYN. In SYN-RECEIVED its sequence number is
+            // checked later, so its acknowledgement number does not matter.
             if subflow.phase == Phase::SynSent {
                 return false;
             }
@@ -93,18 +93,19 @@ impl Connection {
             return;
         }
         if subflow.handshake.unverified_hmac.is_some() {
-            // Data on a join whose SYN/ACK is not verified may not come from the peer.
+            // As long as the SYN/ACK of a join is not verified, its sender may be an attacker.
             return;
         }
-        // Not the advertised edge: the window is shared, and other subflows may have used up what this one
-        // was told.
-        let far = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
+        // The window advertised on this subflow is no bound: all subflows share the window, and the peer may
+        // have moved its edge on another one. The receive buffer enforces the real limit. This check only
+        // discards numbers that no peer in step can use; 1 MiB as its minimum is a guess.
+        let max_seq = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
-        if tcp.flags.contains(Flags::SYN) || seq > far || subflow.is_old(&tcp.options) {
+        if tcp.flags.contains(Flags::SYN) || seq > max_seq || subflow.is_old(&tcp.options) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
-                // The SYN/ACK came again, so our third ACK was lost.
+                // The peer repeats its SYN/ACK, so our third ACK was lost: repeat it now.
                 subflow.handshake.at = Some(ctx.now);
             }
             return;
@@ -119,6 +120,8 @@ impl Connection {
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
+        // RFC 7323 section 4.3: a segment behind a hole must not update TS.Recent, so that the peer's
+        // round-trip sample includes the time until the hole was filled.
         if let Some(ts) = tcp.options.timestamps
             && seq <= subflow.rcv.ack_sent
         {
@@ -131,7 +134,7 @@ impl Connection {
         }
         match self.transport.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
-            // The peer has our third ACK.
+            // The peer has our third ACK, which need not be repeated any more.
             _ => self.transport.subflows[i].handshake.at = None,
         }
         if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
@@ -149,14 +152,17 @@ impl Connection {
         self.on_subflow_fin(ctx, i);
     }
 
-    /// Handles a RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
+    /// Handles a RST (RFC 5961 section 3), which may carry MP_FASTCLOSE, MP_FAIL or MP_TCPRST.
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
-        let at_end = fast_close && subflow.rcv.is_end(seq);
+        // The RST of a peer that aborts follows all data that the peer sent, of which some may be missing here.
+        // MP_FASTCLOSE has our key, which proves the sender. So besides the expected number, the end of the
+        // data received so far is accepted.
+        let at_received_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
-        if seq != subflow.rcv.nxt && !at_end {
+        if seq != subflow.rcv.nxt && !at_received_end {
             if (subflow.rcv.nxt..subflow.rcv.advertised_end).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
@@ -169,22 +175,22 @@ impl Connection {
         }
         subflow.ending.note_reset(tcp);
         let mut options = tcp.options.mptcp.iter();
-        let failed = options.find_map(|option| match option {
+        let corrupted_from = options.find_map(|option| match option {
             MptcpOption::Fail { dsn } => Some(*dsn),
             _ => None,
         });
-        if let Some(dsn) = failed {
+        if let Some(dsn) = corrupted_from {
             self.transport.on_corrupted(i, dsn);
         }
-        self.transport.subflows[i].close(match failed {
+        self.transport.subflows[i].close(match corrupted_from {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
-        // Before the connection is fully established the peer may not know the connection, so no join can replace
-        // this subflow.
-        let opens = self.transport.subflows[i].opens == Opens::Connection;
-        let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
-        if last
+        // Before the connection is fully established, the peer may have no state of it, so no join can
+        // replace the initial subflow.
+        let is_initial = self.transport.subflows[i].opens == Opens::Connection;
+        let is_irreplaceable = is_initial || !self.transport.subflows.iter().any(Subflow::is_alive);
+        if is_irreplaceable
             && self
                 .transport
                 .mode
@@ -194,31 +200,34 @@ impl Connection {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
-            // With the peer's FIN here and nothing but our own FIN outstanding, the peer has forgotten a
-            // connection that is fully closed (RFC 9293 section 3.10.7.4, LAST-ACK).
+            // If the peer's FIN is here and only our own FIN is outstanding, the RST means that the peer has
+            // already forgotten the closed connection. So it acknowledges our FIN (RFC 9293 section
+            // 3.10.7.4, LAST-ACK).
             let subflow = &self.transport.subflows[i];
             let fully_closed =
                 subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
             match fully_closed && self.transport.rcv.complete() {
-                // Unread data stays: `reconcile` ends the connection after it is read.
+                // Received data can still be read: `reconcile` ends the connection after the last read.
                 true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
     }
 
-    /// Handles acknowledgement and window at the subflow level; `bare` is set for a segment without
-    /// payload. Returns whether the segment is acceptable.
-    fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, bare: bool) -> bool {
+    /// Handles acknowledgement number and window at the subflow level; `is_bare` is set for a segment
+    /// without payload. Returns whether the segment is acceptable.
+    fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, is_bare: bool) -> bool {
         let siblings = self.transport.subflows.siblings(i);
         let subflow = &mut self.transport.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
         let echo = timestamps.map(|ts| Echo {
             value: ts.echo,
+            // The clock counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
-        if let Some(echo) = echo.filter(|_| !bare) {
+        // Only payload waits in the queue of the peer, whose length the round trip of arrivals shows.
+        if let Some(echo) = echo.filter(|_| !is_bare) {
             subflow.rcv.arriving.on_echo(ctx.now, echo);
         }
         let snd = &mut subflow.snd;
@@ -230,12 +239,12 @@ impl Connection {
         let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
         // DATA_FIN takes one data sequence number.
-        let una = self.transport.snd.una() + u64::from(self.transport.closing.is_acked());
+        let data_una = self.transport.snd.una() + u64::from(self.transport.closing.is_acked());
         let mptcp = self.transport.mode.mptcp();
-        let news = mptcp.is_some_and(|m| m.moves_data_ack(tcp, una));
+        let moves_data_ack = mptcp.is_some_and(|m| m.moves_data_ack(tcp, data_una));
         let subflow = &mut self.transport.subflows[i];
         let snd = &mut subflow.snd;
-        let lost = snd.traffic.bytes_lost;
+        let lost_before = snd.traffic.bytes_lost;
         if subflow.ecn.sends_ect() && tcp.flags.contains(Flags::ECE) {
             snd.on_mark(ack);
         }
@@ -245,7 +254,7 @@ impl Connection {
         }
         let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
-        if bare && !advanced && !news && snd.is_duplicate(ack, window) {
+        if is_bare && !advanced && !moves_data_ack && snd.is_duplicate(ack, window) {
             if is_pure_ack(tcp) {
                 snd.on_dup_ack(ctx.now);
             } else if may_lack_sack(tcp) {
@@ -255,17 +264,18 @@ impl Connection {
         }
         let snd = &mut subflow.snd;
         if ack >= snd.una {
-            // At the data level only the right edge counts, and it never moves back (RFC 8684
-            // section 3.3.1); an acknowledgement that was overtaken must not close the window.
-            let shared = matches!(self.transport.mode, Mode::Mptcp(_));
-            let floor = if shared { snd.wnd_end } else { 0 };
-            snd.offer(floor.max(ack + window), window);
+            // With MPTCP only the right edge of the window counts, and it never moves back (RFC 8684 section
+            // 3.3.1): an acknowledgement that later ones overtook must not close the window. Regular TCP has
+            // no such rule, so there the peer may shrink its window.
+            let is_mptcp = matches!(self.transport.mode, Mode::Mptcp(_));
+            let min_edge = if is_mptcp { snd.wnd_end } else { 0 };
+            snd.offer(min_edge.max(ack + window), window);
         }
         if advanced && subflow.closing.is_fin_sent() && snd.board.is_empty() {
             subflow.closing.on_fin_acked();
         }
         self.note_arrivals(i);
-        self.report_loss(i, lost);
+        self.report_loss(i, lost_before);
         let subflow = &mut self.transport.subflows[i];
         if advanced && subflow.is_record_due(ctx.now) {
             subflow.remember(ctx.now, &mut ctx.shared.records);
@@ -276,7 +286,8 @@ impl Connection {
         true
     }
 
-    /// Marks the data that subflow `i` newly acknowledged as arrived, so that it is not copied any more.
+    /// Marks the data that the peer newly acknowledged on subflow `i` as arrived, so that no other subflow
+    /// copies it any more.
     fn note_arrivals(&mut self, i: usize) {
         let multipath = matches!(self.transport.mode, Mode::Mptcp(_));
         let subflow = &mut self.transport.subflows[i];
@@ -294,11 +305,11 @@ impl Connection {
         }
     }
 
-    /// Tells the strategy how many bytes subflow `i` lost beyond the `before` bytes that it had lost
-    /// already.
-    pub(super) fn report_loss(&mut self, i: usize, before: u64) {
+    /// Tells the strategy how many bytes subflow `i` has lost since its count of lost bytes was
+    /// `lost_before`.
+    pub(super) fn report_loss(&mut self, i: usize, lost_before: u64) {
         let subflow = &self.transport.subflows[i];
-        let bytes = subflow.snd.traffic.bytes_lost - before;
+        let bytes = subflow.snd.traffic.bytes_lost - lost_before;
         if bytes > 0 {
             self.strategy.on_event(&StrategyEvent::Lost {
                 subflow: subflow.id,
@@ -307,8 +318,8 @@ impl Connection {
         }
     }
 
-    /// Maps acknowledgement and window of the only subflow to the connection: in regular TCP both have the
-    /// same numbers.
+    /// Applies acknowledgement and window of the only subflow to the connection: in regular TCP the subflow's
+    /// offsets are those of the stream plus one, for the SYN.
     // Conforms: 8684-3.7-13
     pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let snd = &self.transport.subflows[i].snd;
@@ -321,13 +332,13 @@ impl Connection {
         }
     }
 
-    /// Handles the acknowledgement of everything below `una` at the data level.
+    /// Handles the acknowledgement of all bytes below `una` at the data level.
     pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.transport.snd.una() {
             let subflows = &self.transport.subflows;
-            let needed = || retransmittable(subflows, una);
+            let retained = || retransmittable(subflows, una);
             let buf = &mut self.transport.snd.buf;
-            buf.release_to(una, needed, &mut ctx.shared.pool);
+            buf.release_to(una, retained, &mut ctx.shared.pool);
             self.transport.snd.scoreboard.release_to(una);
             self.transport.live.stall_at = None;
             self.transport.live.stall_tries = 0;
@@ -337,25 +348,32 @@ impl Connection {
         }
     }
 
+    /// Handles the MPTCP options of a segment on subflow `i`, or their absence; `len` bytes of payload start
+    /// at offset `seq`.
     // Conforms: 8684-3.1-16, 8684-3.3.8-2, 8684-3.5-1, 8684-3.5-3
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
             match option {
                 MptcpOption::Dss(dss) => {
-                    let carries = len > 0 || tcp.flags.contains(Flags::FIN);
-                    let infinite = |m: DssMapping| m.is_infinite() && !dss.data_fin;
+                    let takes_numbers = len > 0 || tcp.flags.contains(Flags::FIN);
+                    // With DATA_FIN, a mapping of length 0 is no infinite mapping.
+                    let is_infinite = |m: DssMapping| m.is_infinite() && !dss.data_fin;
                     self.on_dss(ctx, i, dss, tcp.window);
                     match dss.mapping {
-                        Some(map) if !infinite(map) => self.on_mapping(ctx, i, &map, dss.data_fin),
-                        // An infinite mapping applies to the data that it comes with; an acknowledgement
-                        // has none.
-                        Some(map) if carries => self.on_infinite_mapping(ctx, i, &map),
+                        Some(map) if !is_infinite(map) => {
+                            self.on_mapping(ctx, i, &map, dss.data_fin)
+                        }
+                        // An infinite mapping applies from the payload or FIN of its segment on, so on a bare
+                        // acknowledgement it has no meaning.
+                        Some(map) if takes_numbers => self.on_infinite_mapping(ctx, i, &map),
                         _ => {}
                     }
                 }
                 &MptcpOption::Capable(Capable::Data {
                     data_len, checksum, ..
                 }) if !self.transport.subflows[i].active => {
+                    // This option maps the first payload behind the handshake, and any payload of the SYN lies
+                    // before it. Subflow offset 0 is the SYN.
                     let in_syn = self.transport.subflows[i].syn_data.received;
                     let map = Mapping {
                         data: in_syn,
@@ -370,23 +388,23 @@ impl Connection {
                     }
                 }
                 &MptcpOption::Fail { dsn } => self.on_mp_fail(ctx, i, dsn),
-                // The peer repeats its third ACK: our first DATA_ACK was lost.
+                // The peer repeats its third ACK, so our first DATA_ACK was lost: send another one.
                 MptcpOption::Capable(Capable::Ack { .. }) => {
                     self.transport.subflows[i].rcv.ack_now();
-                    // Linux retransmits the payload of its SYN this way, without a mapping.
+                    // Linux retransmits the payload of its SYN in a third ACK, which has no mapping.
                     if len > 0 {
                         self.on_bare_segment(ctx, i, seq, len);
                     }
                 }
-                // The peer repeats its third ACK of a join: our fourth ACK was lost.
+                // The peer repeats its third ACK of a join, so our fourth ACK was lost: send another one.
                 MptcpOption::Join(_) => self.transport.subflows[i].rcv.ack_now(),
                 &MptcpOption::Prio { backup } => self.transport.subflows[i].priority.peer = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 MptcpOption::FastClose { .. } if self.transport.mode.is_fast_close(tcp) => {
-                    // An attacker who saw the keys still has to hit the sequence number, as with a RST (RFC
-                    // 5961 section 3). A genuine peer hits one of the two offsets that it tries, or learns
-                    // the right one from the ACK, within its few repeats.
+                    // With a secret, the keys alone do not prove the peer, so the sequence number has to be
+                    // exact, as for a RST (RFC 5961 section 3). A genuine peer tries two numbers in turn (see
+                    // `poll_fast_close`), or learns the right one from our ACK.
                     let rcv = &mut self.transport.subflows[i].rcv;
                     match rcv.is_end(seq) || self.transport.joins.auth == JoinAuth::Keys {
                         true => self.fail(ctx, CloseReason::Reset),
@@ -401,10 +419,11 @@ impl Connection {
         }
     }
 
+    /// Handles the DATA_ACK of a DSS, and the window of its segment.
     // Conforms: 8684-3.3.2-7, 8684-3.3.5-1, 8684-3.3.5-2, 8684-4-1
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.transport.snd.una();
-        // A DATA_FIN that waits to be repeated was sent all the same.
+        // The peer may also acknowledge a DATA_FIN whose repeat is due but has not left yet.
         let fin_sent = self.transport.closing.is_out();
         let sent_end = self.transport.snd.nxt + u64::from(self.transport.closing.tries() > 0);
         let fin_end = self.transport.snd.buf.end() + 1;
@@ -413,9 +432,11 @@ impl Connection {
         };
         self.transport.subflows[i].dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
+        // A DATA_ACK of data never sent is bogus and is ignored, with the window beside it.
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
             if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
-                // Only window is owed, and the peer is alive and withholds it on purpose.
+                // The peer has acknowledged everything and is alive. It owes nothing but window, which it may
+                // withhold for as long as its reader pauses.
                 self.transport.live.behind = None;
             }
             let shift = self.transport.subflows[i].agreed.peer_shift;
@@ -435,6 +456,7 @@ impl Connection {
         }
     }
 
+    /// Handles a mapping that is not infinite; `data_fin` is set if the stream ends with it.
     // Conforms: 8684-3.3.2-5, 8684-3.7-8
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.transport.rcv.buf.rcv_nxt();
@@ -447,6 +469,7 @@ impl Connection {
             return;
         };
         if widened {
+            // An 8-byte DATA_ACK leaves less room for payload.
             self.transport.size_segments();
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
@@ -464,10 +487,10 @@ impl Connection {
             self.transport.subflows[i].break_off();
             return;
         }
-        // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a checksum
-        // it counts only once the checksum is verified.
-        let unchecked = len > 0 && map.checksum.is_some();
-        if !unchecked && !self.check_stream_end(ctx, i, end, data_fin) {
+        // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3). If the mapping has payload and a
+        // checksum, DATA_FIN counts only once `deliver_verified_on` has verified the checksum.
+        let awaits_checksum = len > 0 && map.checksum.is_some();
+        if !awaits_checksum && !self.check_stream_end(ctx, i, end, data_fin) {
             return;
         }
         match len {
@@ -477,8 +500,8 @@ impl Connection {
         }
     }
 
-    /// Stores payload that has a mapping. Payload that cannot be stored is not acknowledged at the subflow
-    /// level either, and so is retransmitted.
+    /// Stores payload that has a mapping. Payload that cannot be stored is not even acknowledged at the
+    /// subflow level, so the peer retransmits it.
     fn on_payload(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -500,18 +523,19 @@ impl Connection {
             return;
         }
         self.transport.rcv.size_window(ctx.shared);
-        // Beyond its quota a group may not hold out-of-order data.
-        let behind = range.start > self.transport.subflows[i].rcv.nxt;
+        // A group over its quota may not hold more out-of-order data. Data in order is taken, because the
+        // reader can free it at once.
+        let is_out_of_order = range.start > self.transport.subflows[i].rcv.nxt;
         if self
             .transport
             .share
             .is_used_up(&ctx.shared.pool, self.transport.rcv.buf.readable())
-            || behind && ctx.shared.pool.is_over_quota(self.transport.share.group)
+            || is_out_of_order && ctx.shared.pool.is_over_quota(self.transport.share.group)
         {
             self.transport.subflows[i].rcv.ack_now();
             return;
         }
-        let before = self.transport.rcv.buf.rcv_nxt();
+        let rcv_nxt_before = self.transport.rcv.buf.rcv_nxt();
         let stored = self.store(ctx, i, range.clone(), payload);
         let rcv = &mut self.transport.subflows[i].rcv;
         if stored.end > stored.start {
@@ -524,16 +548,17 @@ impl Connection {
         } else {
             rcv.ack_now();
         }
-        if self.transport.rcv.buf.rcv_nxt() > before {
+        if self.transport.rcv.buf.rcv_nxt() > rcv_nxt_before {
             self.transport.signal_readable(ctx);
-            // The data level moved because a gap of another subflow was filled: acknowledge now.
-            if self.transport.rcv.complete() && rcv_due(&self.transport.subflows[i].rcv.due) {
+            // The peer's stream is complete, so no further data would bring the acknowledgement forward.
+            if self.transport.rcv.complete() && is_not_due(&self.transport.subflows[i].rcv.due) {
                 self.transport.subflows[i].rcv.ack_now();
             }
         }
     }
 
-    /// Places the mapped prefix of `payload` in the receive buffer and returns its range.
+    /// Places the mapped prefix of `payload` in the receive buffer, and returns the range of subflow offsets
+    /// that was placed.
     // Conforms: 8684-3.3.1-10, 8684-3.3.1-15, 8684-3.3.4-2
     fn store(
         &mut self,
@@ -548,6 +573,7 @@ impl Connection {
         let mut at = start;
         while at < range.end {
             let (data, len) = match &self.transport.mode {
+                // Subflow offset 0 is the SYN, so stream offsets are one less.
                 Mode::Tcp => (at - 1, range.end - at),
                 _ => match self.transport.subflows[i].rcv.mapping_at(at) {
                     Some(map) => (
@@ -558,15 +584,17 @@ impl Connection {
                 },
             };
             if self.transport.is_ended() {
-                // Nobody reads any more: acknowledge and discard until the peer knows of the end.
+                // The application reads no more. Acknowledge and discard the data, so that the peer does not
+                // retransmit it until it learns of the end.
                 at += len;
                 continue;
             }
-            let unchecked = self.transport.subflows[i].rcv.checks();
-            if !unchecked && !self.check_stream_end(ctx, i, data + len, false) {
+            // Payload under a checksum is checked once the checksum is verified.
+            let awaits_checksum = self.transport.subflows[i].rcv.checks();
+            if !awaits_checksum && !self.check_stream_end(ctx, i, data + len, false) {
                 break;
             }
-            // A slice of a single block, as the buffer takes one block at a time.
+            // The slice ends with its block, because the buffer takes one block at a time.
             let slice = payload.slice((at - range.start) as usize, len as usize);
             let len = slice.len() as u64;
             let subflow = &mut self.transport.subflows[i];
@@ -609,26 +637,28 @@ impl Connection {
 }
 
 impl Transport {
-    /// Notes a sign of life on subflow `i`; the next one is awaited only if something is in flight.
+    /// Notes a sign of life on subflow `i`. The wait for the next one begins now if data is in flight or not
+    /// acknowledged at the data level; otherwise the peer owes no answer.
     // Conforms: 9293-3.8.6.1-4
     pub(super) fn on_sign_of_life(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
+        // With data in flight only an acknowledgement of that data shows that the subflow works both ways.
         if subflow.snd.board.is_empty() {
             subflow.signs.stale = false;
         }
         let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
-        let owed = in_flight || self.snd.outstanding() > 0;
-        self.live.waiting_since = owed.then_some(ctx.now);
+        let awaits_answer = in_flight || self.snd.outstanding() > 0;
+        self.live.waiting_since = awaits_answer.then_some(ctx.now);
         self.signal_writable(ctx);
     }
 }
 
 impl Transport {
-    /// Answers a segment that lies below the acknowledged sequence number without looking at its content
-    /// (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost acknowledgement, or
-    /// a forgery. A segment that was overtaken but is not acknowledged yet still counts. Returns whether
-    /// the segment was old.
+    /// Answers a segment that lies entirely below the acknowledged sequence number, and ignores its content
+    /// (RFC 9293 section 3.10.7.4): it is a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or a forgery. Returns whether the segment was old in this sense. A segment that
+    /// arrives late but above the last acknowledgement sent is not old.
     // Conforms: 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
         let subflow = &mut self.subflows[i];
@@ -639,7 +669,7 @@ impl Transport {
         let snd = &subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
-            // The peer's keepalive is as good as an answer to ours.
+            // The peer's keepalive shows that it is alive, just as an answer to ours would.
             self.note_received(ctx.now, i);
         }
         self.subflows.wake(ctx.now, i);
@@ -655,8 +685,8 @@ impl Transport {
         true
     }
 
-    /// Adds the mapping of payload on subflow `i`. A mapping that contradicts an earlier one, or lacks its
-    /// checksum, ends the subflow.
+    /// Adds a mapping of payload on subflow `i`. The subflow is reset if the mapping contradicts an earlier
+    /// one, or has no checksum although the connection uses checksums.
     fn take_mapping(&mut self, i: usize, map: Mapping) {
         if !self.mode.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
             self.subflows[i].break_off();
@@ -665,6 +695,7 @@ impl Transport {
 }
 
 impl Subflow {
+    /// Resets the subflow because the peer broke the protocol of MPTCP on it.
     // Conforms: 8684-3.3-4
     pub(super) fn break_off(&mut self) {
         self.begin_reset(
@@ -685,8 +716,8 @@ impl Mode {
 }
 
 impl Subflows {
-    /// Returns the subflows as coupled congestion control of subflow `i` sees them; empty if it is not
-    /// coupled.
+    /// Returns subflow `i`, first, and the other established subflows as coupled congestion control sees
+    /// them; empty if the congestion control of subflow `i` is not coupled.
     pub(super) fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
         let own = &self[i].snd;
         if !own.cc.is_coupled() {
@@ -699,8 +730,8 @@ impl Subflows {
     }
 }
 
-/// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment that
-/// carries MPTCP signals must not be taken for a sign of congestion (RFC 8684 section 3).
+/// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment with
+/// MPTCP signals must not count as a duplicate acknowledgement, a sign of congestion (RFC 8684 section 3).
 // Conforms: 8684-3-1
 fn is_pure_ack(tcp: &tcp::Repr) -> bool {
     let signals =
@@ -710,7 +741,8 @@ fn is_pure_ack(tcp: &tcp::Repr) -> bool {
         && !tcp.options.mptcp.iter().any(signals)
 }
 
-/// Returns the SACK blocks above `ack`; blocks below report duplicates (D-SACK).
+/// Returns the SACK blocks above `ack`. Blocks below `ack` report duplicates (D-SACK), of which `snd` is
+/// told. A segment has room for at most four blocks (RFC 2018 section 3).
 fn take_blocks(
     now: Instant,
     snd: &mut Sender,
@@ -735,8 +767,9 @@ fn take_blocks(
     sacks
 }
 
-/// Returns whether a lone DATA_FIN, which Linux puts on every acknowledgement until it is answered, leaves
-/// no room for a SACK block: two bytes of kind and length, eight of edges.
+/// Returns whether an acknowledgement may lack SACK blocks only because a lone DATA_FIN takes their room;
+/// Linux puts DATA_FIN on every acknowledgement until it is acknowledged. A SACK option with one block takes
+/// 10 bytes: two of kind and length, and eight of edges.
 fn may_lack_sack(tcp: &tcp::Repr) -> bool {
     let data_fin = |option: &MptcpOption| {
         matches!(option, MptcpOption::Dss(dss)
@@ -748,6 +781,7 @@ fn may_lack_sack(tcp: &tcp::Repr) -> bool {
         && tcp.options.mptcp.iter().all(data_fin)
 }
 
-fn rcv_due(due: &AckDue) -> bool {
+/// Returns whether no acknowledgement is due at once.
+fn is_not_due(due: &AckDue) -> bool {
     *due != AckDue::Now
 }

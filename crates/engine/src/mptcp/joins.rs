@@ -1,9 +1,17 @@
 //! The state of joins that are authenticated by a secret of the application.
 //!
 //! The secret is part of the key of every HMAC (`keys`). In addition, the nonce of a SYN proves that its
-//! sender has the secret: a listener has few places for subflows, and otherwise anyone who knows the token
-//! could occupy all of them by SYNs alone. A nonce consists of 8 bits of the number of the join and 24 bits
-//! of an HMAC of the whole number. Each number counts once, so a SYN observed on a link cannot be replayed.
+//! sender has the secret. A listener has few places for subflows of a connection, and without this proof
+//! anyone who knows the token could occupy all of them by SYNs alone.
+//!
+//! Each end numbers its joins from 0. The nonce of a join consists of the 8 low bits of its number, and the
+//! first 24 bits of an HMAC of the full number. The receiver accepts each number once, so an observed SYN
+//! cannot be replayed.
+//!
+//! RFC 8684 section 3.2 wants a random nonce, so that no observed third ACK can be replayed. This nonce serves
+//! that purpose: the number never repeats within a connection, and only the holders of the secret can predict
+//! the HMAC. 24 bits are enough although one guess in 2^24 succeeds: a guess wins a half-open subflow only,
+//! because data needs the third ACK, whose HMAC has 160 bits.
 
 use braid_wire::Rng;
 use braid_wire::mptcp::AddAddr;
@@ -11,10 +19,12 @@ use braid_wire::mptcp::AddAddr;
 use super::keys::join_number_hmac;
 use crate::{JoinAuth, SubflowId};
 
-/// The most announcements that wait until the application provides the secret; the peer repeats the rest.
+/// The maximum number of announcements kept until the application provides the secret. Further ones are
+/// dropped, and come again, because a peer repeats ADD_ADDR until it is echoed. The value is a guess: the
+/// default maximum of subflows, since no more addresses could be used at once.
 const MAX_HELD_ADD_ADDRS: usize = 8;
-/// The number of recent join numbers that are still accepted, as SYNs on different links overtake each
-/// other.
+/// The number of join numbers below the next one that are still accepted, because SYNs on different links
+/// overtake each other. [`SeenNumbers`] keeps one bit of a word for each.
 const JOIN_NUMBER_WINDOW: u64 = u64::BITS as u64;
 
 /// The state of the joins of one connection, in both directions.
@@ -23,6 +33,7 @@ pub(crate) struct Joins {
     pub auth: JoinAuth,
     /// The number of our next join.
     next: u64,
+    /// The numbers of the peer's joins.
     seen: SeenNumbers,
     /// ADD_ADDRs of the peer that cannot be verified yet, with the subflows that brought them.
     held: Vec<(SubflowId, AddAddr)>,
@@ -50,7 +61,7 @@ impl Joins {
         nonce(keys, secret, number)
     }
 
-    /// Returns whether the peer's nonce `received` proves the secret and was not seen before; `keys` are
+    /// Returns whether the peer's nonce `received` proves the secret and was not accepted before; `keys` are
     /// the peer's and ours.
     pub fn take_nonce(&mut self, keys: (u64, u64), received: u32) -> bool {
         let JoinAuth::Secret(secret) = &self.auth else {
@@ -60,7 +71,7 @@ impl Joins {
         nonce(keys, secret, number) == received && self.seen.note(number)
     }
 
-    /// Keeps an announcement that cannot be verified yet.
+    /// Keeps an announcement until it can be verified.
     pub fn hold(&mut self, subflow: SubflowId, add: AddAddr) {
         let held = (subflow, add);
         if self.held.len() < MAX_HELD_ADD_ADDRS && !self.held.contains(&held) {
@@ -68,46 +79,51 @@ impl Joins {
         }
     }
 
+    /// Returns the kept announcements, which can be verified now.
     pub fn take_held(&mut self) -> Vec<(SubflowId, AddAddr)> {
         core::mem::take(&mut self.held)
     }
 }
 
+/// Returns the nonce of the join `number`; `keys` are those of its sender and its receiver.
 fn nonce(keys: (u64, u64), secret: &[u8; 32], number: u64) -> u32 {
     let [a, b, c, ..] = join_number_hmac(keys, secret, number);
     u32::from_be_bytes([number as u8, a, b, c])
 }
 
-/// The numbers that were seen: a sliding window (RFC 4303 section 3.4.3).
+/// The accepted numbers: a sliding window, as against replay in IPsec (RFC 4303 section 3.4.3).
 #[derive(Debug, Default)]
 struct SeenNumbers {
-    /// One more than the highest.
+    /// One more than the highest accepted number.
     next: u64,
-    /// Bit n is set where `next - 1 - n` was seen.
-    before: u64,
+    /// Bit n is set if the number `next - 1 - n` was accepted.
+    accepted: u64,
 }
 
 impl SeenNumbers {
-    /// Returns the only acceptable number with these low 8 bits.
+    /// Returns the only number with these low 8 bits that may be accepted. A nonce has no more bits of its
+    /// number, so 256 consecutive numbers can be told apart: the last [`JOIN_NUMBER_WINDOW`] (64), in case
+    /// SYNs were overtaken, and the next 192, in case SYNs were lost.
     fn number(&self, low: u8) -> u64 {
         let first = self.next.saturating_sub(JOIN_NUMBER_WINDOW);
         first + u64::from(low.wrapping_sub(first as u8))
     }
 
-    /// Notes a number returned by [`number`](Self::number). Returns whether it is seen for the first time.
+    /// Accepts a number that [`number`](Self::number) returned. Returns whether it was not accepted before.
     fn note(&mut self, number: u64) -> bool {
         if number >= self.next {
-            let by = number - self.next + 1;
-            let moved = u32::try_from(by).ok();
-            let moved = moved.and_then(|by| self.before.checked_shl(by));
-            self.before = moved.unwrap_or(0) | 1;
+            let advance = number - self.next + 1;
+            let shifted = u32::try_from(advance).ok();
+            // A shift by 64 or more leaves no earlier number in the window.
+            let shifted = shifted.and_then(|advance| self.accepted.checked_shl(advance));
+            self.accepted = shifted.unwrap_or(0) | 1;
             self.next = number + 1;
             return true;
         }
         let bit = 1 << (self.next - 1 - number);
-        let fresh = self.before & bit == 0;
-        self.before |= bit;
-        fresh
+        let is_new = self.accepted & bit == 0;
+        self.accepted |= bit;
+        is_new
     }
 }
 
@@ -146,8 +162,9 @@ mod tests {
         let overtaken: Vec<u32> = all[..64].iter().rev().copied().collect();
         assert!(overtaken.iter().all(|n| theirs.take_nonce(KEYS, *n)));
         assert!(!overtaken.iter().any(|n| theirs.take_nonce(KEYS, *n)));
-        // As many nonces as may be lost in a row.
+        // Number 63 was accepted, so numbers up to 63 + 192 are acceptable: 191 in a row may be lost.
         assert!(theirs.take_nonce(KEYS, all[63 + 192]));
+        // Of the last 64 numbers, the highest is accepted and the lowest is 63 below it.
         assert!(!theirs.take_nonce(KEYS, all[63 + 192 - 64]), "too old");
         assert!(theirs.take_nonce(KEYS, all[63 + 192 - 63]));
     }

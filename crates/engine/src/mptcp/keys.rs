@@ -1,4 +1,4 @@
-//! Keys, tokens and authentication (RFC 8684 sections 3.1, 3.2).
+//! Keys, and the tokens and HMACs derived from them (RFC 8684 sections 3.1, 3.2 and 3.4.1).
 
 use core::net::IpAddr;
 
@@ -44,10 +44,11 @@ impl Keys {
     }
 }
 
-/// Returns HMAC-SHA256 keyed with both keys, the sender's first, followed by the application's secret if
-/// there is one.
+/// Returns the start of an HMAC-SHA256. Its key consists of both keys, the sender's first, and of the
+/// application's secret, if there is one.
 fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> {
-    // HMAC pads a key shorter than its block of 64 bytes with zeros.
+    // A key shorter than the 64 bytes of a block is padded with zeros (RFC 2104), so the key without a secret
+    // is that of RFC 8684.
     let mut key = [0; 64];
     key[..8].copy_from_slice(&sender.to_be_bytes());
     key[8..16].copy_from_slice(&receiver.to_be_bytes());
@@ -57,7 +58,8 @@ fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> 
     Hmac::<Sha256>::new(&key.into())
 }
 
-/// Returns the HMAC of MP_JOIN, whose message is both nonces, the sender's first.
+/// Returns the HMAC of MP_JOIN. `sender` and `receiver` are the key and the nonce of each end. The message
+/// consists of both nonces, the sender's first.
 // Conforms: 8684-3.2-15
 pub(crate) fn join_hmac(
     sender: (u64, u32),
@@ -70,8 +72,8 @@ pub(crate) fn join_hmac(
     mac.finalize().into_bytes().into()
 }
 
-/// Returns the HMAC of ADD_ADDR, truncated to its rightmost 64 bits. The message is id, address and port,
-/// with port 0 if the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
+/// Returns the rightmost 64 bits of the HMAC of ADD_ADDR. The message consists of id, address and port; the
+/// port is 0 if the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
 // Conforms: 8684-3.4.1-7
 pub(crate) fn announcement_hmac(keys: (u64, u64), secret: Option<&[u8; 32]>, add: &AddAddr) -> u64 {
     let mut mac = keyed(keys.0, keys.1, secret);
@@ -87,8 +89,9 @@ pub(crate) fn announcement_hmac(keys: (u64, u64), secret: Option<&[u8; 32]>, add
     u64::from_be_bytes(tail)
 }
 
-/// Returns the HMAC of the number of a join, from which its nonce is made. Its message is 16 bytes long,
-/// unlike any other message under these keys.
+/// Returns the HMAC of the number of a join, from which the nonce of its SYN is made. The message is 16 bytes
+/// long. All other messages under these keys have another length: 8 bytes for MP_JOIN, 7 or 19 for ADD_ADDR. So
+/// no HMAC seen on the wire for one purpose serves another.
 pub(crate) fn join_number_hmac(keys: (u64, u64), secret: &[u8; 32], number: u64) -> [u8; 32] {
     let mut mac = keyed(keys.0, keys.1, Some(secret));
     mac.update(b"join SYN");
@@ -96,14 +99,14 @@ pub(crate) fn join_number_hmac(keys: (u64, u64), secret: &[u8; 32], number: u64)
     mac.finalize().into_bytes().into()
 }
 
-/// Returns the leftmost 64 bits, as a SYN/ACK carries them.
+/// Returns the leftmost 64 bits of an HMAC, which the SYN/ACK of a join carries (RFC 8684 section 3.2).
 pub(crate) fn hmac64(hmac: &[u8; 32]) -> u64 {
     let mut head = [0; 8];
     head.copy_from_slice(&hmac[..8]);
     u64::from_be_bytes(head)
 }
 
-/// Returns the leftmost 160 bits, as the third ACK carries them.
+/// Returns the leftmost 160 bits of an HMAC, which the third ACK of a join carries (RFC 8684 section 3.2).
 pub(crate) fn hmac160(hmac: &[u8; 32]) -> [u8; 20] {
     let mut head = [0; 20];
     head.copy_from_slice(&hmac[..20]);

@@ -1,5 +1,5 @@
-//! Keepalive: the times at which a subflow is probed for a sign of life (RFC 9293 section 3.8.4), and the
-//! consequences of silence.
+//! Keepalive (RFC 9293 section 3.8.4): the times at which silent subflows are probed for a sign of life, and the
+//! consequences if the peer stays silent.
 
 use core::time::Duration;
 
@@ -15,41 +15,44 @@ use super::transport::{Liveness, Transport};
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
-/// The silence after which a subflow is probed once while its connection moves data, and a last time after
-/// that. An end that only receives has no other way to learn that a link is dark, or that a NAT has
-/// forgotten the subflow.
+/// The silence after which each subflow is probed while the connection moves data, and once more after the data
+/// has stopped. An end that only receives has no other way to learn that a link is dark, or that a NAT has
+/// forgotten the subflow. The value is a guess.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// The silence after which a subflow of an idle connection is probed by the end that opened it. NATs that
 /// forget an idle TCP connection after 60 s are common; the remaining 8 s leave time for a second probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
-/// The silence after which the other subflows of an idle connection rest: nothing is sent over them until
-/// the peer was heard there again, since a NAT may have forgotten them. One probed subflow keeps a
-/// connection alive; probing each would cost battery and volume on every link.
+/// The silence after which the other subflows of an idle connection rest: nothing is sent over them until the
+/// peer was heard there again, because a NAT that forgets after 60 s may soon have forgotten them. One probed
+/// subflow keeps a connection alive; probing each would cost battery and volume on every link.
 const MIN_SILENCE_TO_REST: Duration = Duration::from_secs(50);
-/// The range by which [`KEEPALIVE_IDLE`] differs between subflows, so that thousands of connections that
-/// fell silent together do not probe together from then on.
+/// The maximum time by which a subflow is probed earlier than [`KEEPALIVE_IDLE`]. The time differs between
+/// subflows, so that thousands of connections that fell silent together are not all probed together.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
-/// The same silence at the end that accepted the subflow. The opener probes first, since NATs stand on its
-/// side; if it does not, it is gone.
+/// The silence after which a subflow of an idle connection is probed by the end that accepted it. Usually the
+/// opener probes first, because NATs stand on its side. If it did not within twice its own time, it is probably
+/// gone.
 const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
-/// The multiple of time at which subflows of idle connections are probed, thousands of connections at once:
-/// a wake-up for each would cost several times what the probes do.
+/// The times of probes on idle connections are rounded up to multiples of this step, so that one wake-up of the
+/// process serves many connections: a wake-up for each of 5,000 cost ten times as much as their probes.
 const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
-/// The time from an unanswered probe to the next one. It doubles each time.
+/// The time from an unanswered probe to the next one. It starts here and doubles each time, up to
+/// [`MAX_KEEPALIVE_REPEAT`]. Both are guesses; the first fits into the 8 s that [`KEEPALIVE_IDLE`] leaves.
 const MIN_KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
 
-/// The number of timeouts and unanswered probes in a row after which a subflow counts as unresponsive. At a round
-/// trip of 50 ms that takes two seconds, and two lost packets in a row do not suffice.
+/// The number of timeouts and unanswered probes in a row after which a subflow counts as unresponsive. With a
+/// round trip of 50 ms that takes two seconds. Two lost packets in a row must not suffice.
 const MIN_UNANSWERED_TO_REPLACE: u32 = 3;
 
-/// The interval between probes of idle connections when a path is revalidated; none is probed later than
-/// [`MAX_REVALIDATION_DELAY`]. Thousands of probes at a time would fill the queue of a slow link.
+/// The interval between the probes of different idle connections when a path is revalidated. Thousands of probes
+/// at once would fill the queue of a slow link. At one probe a millisecond they take about 0.5 Mbit/s, a guess.
 const REVALIDATION_SPACING: Duration = Duration::from_millis(1);
+/// The maximum delay of such a probe: a guess, so that no user waits longer for a stalled connection.
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
-    /// Returns whether the subflow has potentially failed, or a NAT may have forgotten it.
+    /// Returns whether the subflow has potentially failed, or rests because a NAT may have forgotten it.
     pub(super) fn is_stale(&self) -> bool {
         self.signs.stale || self.signs.resting
     }
@@ -64,12 +67,12 @@ impl Subflow {
         self.priority.own || self.priority.peer
     }
 
-    /// Returns path and remote address, which a replacement for this subflow has in common with it.
+    /// Returns path and remote address. A subflow that replaces this one has the same.
     fn target(&self) -> Target {
         (self.path, self.tuple.remote)
     }
 
-    /// Returns the silence after which the subflow is probed, on a connection that last moved payload at
+    /// Returns the silence after which the subflow is probed; the connection last moved payload at
     /// `last_payload`.
     fn keepalive(&self, last_payload: Instant) -> Duration {
         if self.signs.received_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
@@ -78,12 +81,13 @@ impl Subflow {
         if !self.active {
             return KEEPALIVE_ACCEPTED;
         }
-        // The initial sequence number is as good as random, and stays the same.
+        // The initial sequence number serves as a random number that stays the same for this subflow.
         KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
     }
 
     /// Returns the next due action and its time; `is_kept_alive_elsewhere` is set if another subflow keeps the
-    /// idle connection alive. Data in flight needs no probe: its retransmissions do the same.
+    /// idle connection alive. A subflow with data in flight needs no probe, because its retransmissions serve
+    /// as probes.
     fn next_probe(
         &self,
         last_payload: Instant,
@@ -105,6 +109,7 @@ impl Subflow {
         let at = match self.signs.probes {
             0 => due,
             probes => {
+                // The bound of the exponent only prevents an overflow.
                 let pause = MIN_KEEPALIVE_REPEAT * (1 << (probes - 1).min(5));
                 due.max(self.signs.probed_at + pause.min(MAX_KEEPALIVE_REPEAT))
             }
@@ -123,39 +128,42 @@ enum Action {
 }
 
 impl Liveness {
-    /// Returns the time from the last payload to the last sign of life.
-    fn quiet(&self) -> Duration {
+    /// Returns the time from the last payload to the last sign of life. It tells whether the connection was
+    /// idle when the peer was last heard, and does not grow during an outage.
+    fn idle_before_silence(&self) -> Duration {
         self.last_received.saturating_since(self.last_payload)
     }
 
-    /// Returns the only subflow that is probed while the connection is idle, as long as it answers: the
-    /// subflow, not a backup if possible, on which the peer was heard last, so that both ends choose the
-    /// same. `None` while the connection moves data: then each subflow is probed.
+    /// Returns the only subflow that is probed while the connection is idle: the one on which the peer was
+    /// heard last, so that both ends choose the same; backups come last. A subflow that left two probes
+    /// unanswered is not chosen. Returns `None` while the connection moves data, because then each subflow
+    /// is probed.
     fn keepalive_subflow(&self, subflows: &Subflows) -> Option<usize> {
-        if self.quiet() < KEEPALIVE_BUSY {
+        if self.idle_before_silence() < KEEPALIVE_BUSY {
             return None;
         }
         let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.probes < 2;
         let subflows = subflows.iter().enumerate();
-        let fit = subflows.filter(|(_, s)| answers(s));
-        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.received_at))
+        let answering = subflows.filter(|(_, s)| answers(s));
+        answering
+            .max_by_key(|(_, s)| (!s.is_backup(), s.signs.received_at))
             .map(|(i, _)| i)
     }
 
-    /// Returns the time at which a connection probes a path that is revalidated: now if it was in use when
-    /// it was last heard, or is `in_use` because it has data to deliver, and otherwise later, spread by the
-    /// connection's `slot`.
-    fn revalidates_at(&self, now: Instant, slot: u32, in_use: bool) -> Instant {
-        match in_use || self.quiet() < KEEPALIVE_BUSY {
+    /// Returns the time at which a connection probes a path that is revalidated. A connection that has data to
+    /// deliver (`has_data`), or moved data shortly before the peer was last heard, probes now. Idle
+    /// connections probe later, spread by their `slot`.
+    fn revalidates_at(&self, now: Instant, slot: u32, has_data: bool) -> Instant {
+        match has_data || self.idle_before_silence() < KEEPALIVE_BUSY {
             true => now,
-            // Slots are small numbers, each used by one connection, so they space the probes evenly.
+            // Slots are small consecutive numbers, one for each connection, so the probes are evenly spaced.
             false => now + (REVALIDATION_SPACING * slot).min(MAX_REVALIDATION_DELAY),
         }
     }
 }
 
 impl Transport {
-    /// Returns the time at which a subflow is to be probed or to rest.
+    /// Returns the time of the next probe, or of the next rest, on any subflow.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         if !self.expects_peer() {
             return None;
@@ -166,27 +174,28 @@ impl Transport {
         due.map(|(at, _)| at).min()
     }
 
-    /// Returns the next due action on subflow `i` and its time; only `keepalive_subflow` is probed if there is
-    /// one.
+    /// Returns the next due action on subflow `i` and its time. If there is a `keepalive_subflow`, no other
+    /// subflow is probed.
     fn next_probe(&self, i: usize, keepalive_subflow: Option<usize>) -> Option<(Instant, Action)> {
         let is_kept_alive_elsewhere =
             keepalive_subflow.is_some_and(|keepalive_subflow| keepalive_subflow != i);
         self.subflows[i].next_probe(self.live.last_payload, is_kept_alive_elsewhere)
     }
 
-    /// Returns whether the peer still takes part in the connection. A peer that does not has forgotten the
-    /// connection and would answer a probe by RST, while there may be data left to read.
+    /// Returns whether the peer still takes part in the connection. After both directions are closed, the peer
+    /// may have forgotten the connection. It would answer a probe by RST, which would end the connection here
+    /// although there may be data left to read.
     fn expects_peer(&self) -> bool {
         self.is_open() && !self.closing.is_over()
     }
 
     /// Returns the time since which the peer has been silent although it owes an answer or a subflow.
     pub fn silent_since(&self) -> Option<Instant> {
-        let owes = self.live.waiting_since.filter(|_| self.is_open());
-        owes.map(|since| since.max(self.live.last_received))
+        let waiting_since = self.live.waiting_since.filter(|_| self.is_open());
+        waiting_since.map(|since| since.max(self.live.last_received))
     }
 
-    /// Probes subflows that were silent for long, or puts them to rest.
+    /// Probes the subflows whose probe is due, and puts those to rest whose rest is due.
     pub(super) fn probe_silent(&mut self, ctx: &Ctx<'_>) {
         if !self.expects_peer() {
             return;
@@ -201,20 +210,22 @@ impl Transport {
         }
     }
 
+    /// Probes subflow `i` now, and counts the probe.
     fn probe_subflow(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         let keepalive = subflow.keepalive(self.live.last_payload);
         subflow.signs.probes = subflow.signs.probes.saturating_add(1);
         subflow.signs.probed_at = now;
         if now.saturating_since(self.live.last_received) >= keepalive {
-            // No other subflow was heard either: the peer itself may be gone.
+            // The peer was silent on all subflows, so it may be gone: the user timeout starts.
             self.live.waiting_since.get_or_insert(now);
         }
         self.queue_probe(now, i);
     }
 
-    /// Probes subflow `i` from `due` on: repeatedly if the connection is fully established, otherwise by one
-    /// keepalive.
+    /// Queues a probe of subflow `i` for `due`. If the connection is fully established, the probe is repeated
+    /// and its failure ends the subflow. Otherwise it is a single keepalive, sent at once, because no other
+    /// subflow could replace this one.
     fn queue_probe(&mut self, due: Instant, i: usize) {
         let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
         let subflow = &mut self.subflows[i];
@@ -237,11 +248,11 @@ impl Transport {
         self.signals.on_received(subflow.id);
     }
 
-    /// Probes established subflow `i`, whose path may have changed. Data in flight is retransmitted at once
-    /// instead, whatever the timer says.
+    /// Probes established subflow `i`, whose path may have changed. If the subflow has data in flight, it
+    /// retransmits that data early instead, without waiting for its timer.
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
-        let in_use = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
-        let due = self.live.revalidates_at(ctx.now, self.id.slot, in_use);
+        let has_data = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
+        let due = self.live.revalidates_at(ctx.now, self.id.slot, has_data);
         let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let subflow = &mut self.subflows[i];
         if !subflow.snd.board.is_empty() {
@@ -251,9 +262,10 @@ impl Transport {
             return;
         }
         if not_established && subflow.active {
-            // The third ACK may not have arrived, without which the peer does not understand a probe.
+            // The peer may lack the third ACK, and would not understand a probe without it.
             (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
+        // A later probe must not replace the one that is pending.
         let pending = Signal::Validate(subflow.id);
         if due > ctx.now && self.signals.has(&pending) {
             return;
@@ -263,21 +275,24 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Notes that a probe was not answered in time. After two, the strategy avoids the subflow.
+    /// Notes that a probe was not answered in time. After two such probes the subflow is stale, so strategies
+    /// avoid it; a single probe may have been lost.
     pub(super) fn on_unanswered(&mut self) {
         self.signs.silent = self.signs.silent.saturating_add(1);
         self.signs.stale |= self.signs.silent >= 2;
     }
 
-    /// Repeats the SYN or third ACK of a join that was sent more than once in vain.
+    /// Repeats the SYN or third ACK of a join now, if it was sent at least twice without an answer: only then
+    /// its timer is backed off.
     pub(super) fn repeat_join(&mut self, now: Instant) {
-        let again = match self.phase {
+        let is_backed_off = match self.phase {
             Phase::SynSent => self.handshake.unanswered >= 2,
             _ => self.handshake.tries >= 2,
         };
-        if again && self.handshake.at.is_some() {
+        if is_backed_off && self.handshake.at.is_some() {
             self.handshake.at = Some(now);
-            // Count it as sent once or twice: it is a repeat, and more repeats may follow.
+            // The backoff starts again. `tries` stays above 1, because only a timestamp can give the round
+            // trip of a repeated segment.
             self.handshake.unanswered = self.handshake.unanswered.min(1);
             self.handshake.tries = 2;
         }
@@ -285,15 +300,16 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Notes a sign of life on subflow `i`, and closes joins that were to replace it while it was unresponsive.
+    /// Notes a sign of life on subflow `i`. If the subflow was unresponsive until now, the unanswered joins
+    /// that were to replace it are closed.
     pub(super) fn wake(&mut self, now: Instant, i: usize) {
         let was_unresponsive = self[i].is_unresponsive();
         self[i].wake(now);
         if was_unresponsive {
             let target = self[i].target();
-            let waits =
+            let is_unanswered_join =
                 |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
-            for join in self.iter_mut().filter(waits) {
+            for join in self.iter_mut().filter(is_unanswered_join) {
                 if join.target() == target {
                     join.close(SubflowCloseReason::Finished);
                 }
@@ -301,18 +317,19 @@ impl Subflows {
         }
     }
 
-    /// Returns whether the peer answers on no subflow, so that a NAT may have forgotten each of them.
+    /// Returns whether there are established subflows and the peer answers on none of them. A NAT may then
+    /// have forgotten all of them.
     pub(super) fn is_unresponsive(&self) -> bool {
-        let mut there = self.iter().filter(|s| s.can_carry()).peekable();
-        there.peek().is_some() && there.all(Subflow::is_unresponsive)
+        let mut usable = self.iter().filter(|s| s.can_carry()).peekable();
+        usable.peek().is_some() && usable.all(Subflow::is_unresponsive)
     }
 
     /// Resets the unresponsive subflows that the new subflow `i` replaces.
     pub(super) fn replace_unresponsive(&mut self, i: usize) {
         let (id, target) = (self[i].id, self[i].target());
-        let replaced =
+        let is_replaceable =
             |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_unresponsive();
-        for subflow in self.iter_mut().filter(replaced) {
+        for subflow in self.iter_mut().filter(is_replaceable) {
             if subflow.target() == target {
                 subflow.begin_reset(
                     ResetKind::Subflow(ResetReason::UnacceptablePerformance),

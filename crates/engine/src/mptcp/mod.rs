@@ -1,13 +1,14 @@
 //! Multipath TCP v1 (RFC 8684): connections made of subflows.
 //!
-//! A connection has two halves. `transport` talks to the peer: the protocol in use, both directions of the stream,
+//! A connection has two halves. `transport` runs the protocol with the peer: both directions of the stream, and
 //! the subflows. `connection` has the policy: the strategy, the path manager, and the current flow. All
 //! connections of a stack share one state (`shared`), which each call into a connection borrows (`ctx`).
 //!
 //! Bytes that the peer has acknowledged at the data level leave the send buffer, except those that a subflow may
-//! still have to repeat: its sequence numbers cannot be skipped, and the old mapping names those bytes. So a dead
-//! path keeps what it has in flight and stops no other path. If that is more than a send buffer, or if memory is
-//! used up while other connections wait, the subflow is reset and opened again.
+//! still have to retransmit: a subflow cannot skip sequence numbers, and its mapping binds them to the original
+//! bytes. So the send buffer retains the bytes in flight on a dead path, and all other paths go on. If more than
+//! a send buffer is retained, or if memory is used up while other connections wait, the subflow is reset and
+//! opened again.
 
 mod busy;
 mod checksum;

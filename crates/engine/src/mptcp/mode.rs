@@ -1,6 +1,8 @@
-//! The protocol of a connection and its data sequence numbers (RFC 8684 section 3.3): the stream's first
-//! byte is IDSN + 1 on the wire and offset 0 here. Payload of a SYN has no data sequence number: the first
-//! byte behind it is IDSN + 1 (appendix B.2).
+//! The protocol of a connection (MPTCP or regular TCP), and its data sequence numbers (RFC 8684 section 3.3).
+//!
+//! The engine counts the bytes of a stream from offset 0. The first byte has the data sequence number IDSN + 1,
+//! unless the SYN carried payload: that payload has no data sequence numbers, and the first byte behind it has
+//! the number IDSN + 1 (appendix B.2).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
@@ -14,13 +16,13 @@ use crate::tcp::scoreboard::Mapping;
 /// The protocol of a connection, with the state that each phase needs.
 #[derive(Debug)]
 pub(crate) enum Mode {
-    /// SYN with MP_CAPABLE sent; `checksum` is set if it requires checksums.
+    /// A SYN with MP_CAPABLE was sent; `checksum` is set if it requires checksums.
     Opening { local: Keys, checksum: bool },
-    /// SYN/ACK with MP_CAPABLE sent; `checksum` is set if either SYN requires checksums.
+    /// A SYN/ACK with MP_CAPABLE was sent; `checksum` is set if either end requires checksums.
     Accepting { local: Keys, checksum: bool },
-    /// MPTCP.
+    /// MPTCP is in use.
     Mptcp(Mptcp),
-    /// Regular TCP: by choice, or fallen back.
+    /// Regular TCP is in use, by choice or after a fallback.
     Tcp,
 }
 
@@ -31,19 +33,19 @@ pub(crate) struct Mptcp {
     pub remote: Keys,
     /// Our MP_CAPABLE flags.
     pub flags: CapableFlags,
-    /// Set once the connection is fully established: the opener has seen a DATA_ACK, or the listener the
-    /// third ACK.
+    /// Set once the connection is fully established: the opener has received a DATA_ACK, or the listener the
+    /// third ACK (RFC 8684 section 3.1).
     pub fully_established: bool,
-    /// Set if mappings carry checksums both ways (RFC 8684 section 3.3.1).
+    /// Set if the mappings of both directions carry checksums (RFC 8684 section 3.3.1).
     pub checksum: bool,
     /// Set once the peer sends 8-byte DSNs, which are answered by 8-byte DATA_ACKs (RFC 8684 section
     /// 3.3.1).
     pub wide_ack: bool,
-    /// Set once this side is fast enough to need 8-byte DSNs.
+    /// Set once this side has sent fast enough to need 8-byte DSNs.
     pub wide_dsn: bool,
-    /// Set once the peer may have sent on a further subflow.
+    /// Set once the peer may have sent on a further subflow, after which a fallback is no longer safe.
     pub joined: bool,
-    /// The bytes before the numbered part of either stream.
+    /// The payload of SYNs in each stream, which has no data sequence numbers.
     pub syn_data: SynData,
 }
 
@@ -59,23 +61,25 @@ impl Mptcp {
         numbered(self.remote.idsn, self.syn_data.received, offset)
     }
 
-    /// Returns the offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
+    /// Returns the offset in our stream that a DATA_ACK near `una` names; `None` if it lies before the stream.
     pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
         offset_of(self.dsn(una), ack, una)
     }
 
-    /// Returns the offset in the peer's stream of a DSN near `rcv_nxt`.
+    /// Returns the offset in the peer's stream of a DSN near `rcv_nxt`; `None` if it lies before the stream.
     pub fn data_offset(&self, dsn: WireDsn, rcv_nxt: u64) -> Option<u64> {
         offset_of(self.remote_dsn(rcv_nxt), dsn, rcv_nxt)
     }
 }
 
-/// Returns the number of the byte at `offset` of a stream whose first `in_syn` bytes have none.
+/// Returns the data sequence number of the byte at `offset` of a stream whose first `in_syn` bytes, the payload
+/// of the SYN, have no numbers.
 fn numbered(idsn: Dsn64, in_syn: u64, offset: u64) -> Dsn64 {
     idsn.add(1).add(offset.wrapping_sub(in_syn))
 }
 
-/// Returns the offset of `dsn`, if `expected` is the number of offset `near`.
+/// Returns the stream offset of `dsn`, given that offset `near` has the number `expected`. A 4-byte number is
+/// taken for the nearest one with these low bytes.
 // Conforms: 8684-3.3.1-4, 8684-3.3.2-6
 fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let dsn = match dsn {
@@ -86,7 +90,7 @@ fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 }
 
 impl Mptcp {
-    /// Creates the state of a connection whose keys are known and that is not fully established yet.
+    /// Creates the state of a connection that has both keys but is not fully established yet.
     pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
         Mptcp {
             local,
@@ -112,7 +116,7 @@ impl Mptcp {
         })
     }
 
-    /// Returns the DSS of an outgoing segment without data; `ack` is the DATA_ACK as an offset.
+    /// Returns the DSS of a segment without data; `ack` is the DATA_ACK as an offset of the peer's stream.
     pub fn dss(&self, ack: u64) -> Dss {
         let ack = self.remote_dsn(ack);
         Dss {
@@ -122,7 +126,8 @@ impl Mptcp {
         }
     }
 
-    /// Returns the DSS of a segment that carries `map`, on a subflow whose SYN carried `in_syn` bytes.
+    /// Returns the DSS of a segment with the mapping `map`, on a subflow whose SYN carried `in_syn` bytes of
+    /// payload.
     pub fn mapped_dss(&self, ack: u64, map: &Mapping, in_syn: u64) -> Dss {
         Dss {
             mapping: Some(DssMapping {
@@ -136,8 +141,8 @@ impl Mptcp {
         }
     }
 
-    /// Returns whether a segment acknowledges more than `una` at the data level. Such a segment may have
-    /// been sent for that alone, so it is no duplicate acknowledgement.
+    /// Returns whether a segment acknowledges data beyond `una` at the data level. The peer may have sent the
+    /// segment for its DATA_ACK alone, so it is no duplicate acknowledgement of the subflow.
     pub fn moves_data_ack(&self, tcp: &tcp::Repr, una: u64) -> bool {
         let newer = |option: &MptcpOption| match option {
             MptcpOption::Dss(dss) => {
@@ -177,8 +182,9 @@ impl Mptcp {
     }
 }
 
-pub(super) fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
-    if wide {
+/// Returns the form of a data sequence number on the wire: 8 bytes if `is_wide` is set, otherwise the low 4.
+pub(super) fn carried(dsn: Dsn64, is_wide: bool) -> WireDsn {
+    if is_wide {
         WireDsn::Eight(dsn.0)
     } else {
         WireDsn::Four(dsn.low())
@@ -215,8 +221,9 @@ mod tests {
     #[test]
     fn four_bytes_expand_near_what_is_expected() {
         let m = mptcp();
-        let far = 5u64 << 32;
-        let wire = WireDsn::Four(m.remote.idsn.add(1).add(far + 1000).low());
-        assert_eq!(m.data_offset(wire, far), Some(far + 1000));
+        // 4-byte numbers repeat every 2^32 bytes.
+        let expected = 5u64 << 32;
+        let wire = WireDsn::Four(m.remote.idsn.add(1).add(expected + 1000).low());
+        assert_eq!(m.data_offset(wire, expected), Some(expected + 1000));
     }
 }

@@ -1,37 +1,39 @@
-//! The handshake of a subflow: the segments sent, and the time of their repeats.
+//! The state of a subflow's handshake: the segments sent, the time of their repeats, and the payload and proof
+//! that they carry.
 
 use braid_wire::Instant;
 use braid_wire::tcp::FastOpenCookie;
 
 use crate::Urgency;
 
-/// Bytes that SYNs carried, on a subflow or for a connection. Only a connection's first subflow has any.
+/// The numbers of payload bytes that SYNs carried (TCP Fast Open), for a subflow or its connection. Only the
+/// initial subflow's SYN can carry payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SynData {
-    /// Bytes of our stream that the peer took.
+    /// The bytes of our stream that the peer accepted.
     pub sent: u64,
-    /// Bytes of the peer's stream that we took.
+    /// The bytes of the peer's stream that this side accepted.
     pub received: u64,
 }
 
-/// The payload that our SYN offered.
+/// The payload of our SYN, which the peer may accept or not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     /// The number of bytes.
     pub len: u64,
-    /// The urgency of the bytes, in case they have to be sent again.
+    /// The urgency of the bytes, with which they are queued again if the peer does not accept them.
     pub urgency: Urgency,
 }
 
-/// The role of the application's secret in the SYN of a join.
+/// The proof of origin by a secret of the application in the SYN of a join.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum JoinProof {
-    /// The keys of MPTCP alone authenticate the join.
+    /// The SYN proves no secret.
     #[default]
     Keys,
-    /// A join opened here, whose SYN may leave before the secret is known.
+    /// This side opened the join before it knew the secret.
     OpenedEarly,
-    /// A join of the peer whose nonce proves the secret.
+    /// The peer opened the join, and its nonce proves the secret.
     Secret,
 }
 
@@ -41,23 +43,24 @@ pub(crate) struct Handshake {
     pub opened_at: Instant,
     /// The time at which data could first flow.
     pub established_at: Instant,
-    /// The time at which the handshake segment is repeated; `tries` counts how often it was sent.
+    /// The time at which the handshake segment is sent or repeated; `tries` counts how often it was sent.
     pub at: Option<Instant>,
     pub tries: u32,
-    /// The number of SYNs among them that left over a link that has not been down since.
+    /// The number of SYNs that were not answered since the link was last down. Only these show that the
+    /// network may drop SYNs with MP_CAPABLE.
     pub unanswered: u32,
-    /// The time at which a second SYN is to leave on another path, beside this one.
+    /// The time at which a second SYN is to be sent on another path unless this subflow's SYN was answered.
     pub second_syn_at: Option<Instant>,
     /// Set if the SYN goes without MP_CAPABLE, because the network seems to drop SYNs that have it (RFC
     /// 8684 section 3.7).
     pub omits_capable: bool,
-    /// Set if the path was left while the connection depended on this subflow.
+    /// Set if the path was taken out of use while the connection still needed this subflow.
     pub left: bool,
-    /// The payload that our SYN offered, until it is answered.
+    /// The payload of our SYN, until the SYN is answered.
     pub offer: Option<Offer>,
     /// The cookie to grant on the SYN/ACK.
     pub cookie: Option<FastOpenCookie>,
-    /// The HMAC of a join's SYN/ACK, as long as it cannot be verified.
+    /// The HMAC of a join's SYN/ACK, until it is verified: that may have to wait for the secret.
     pub unverified_hmac: Option<u64>,
     pub proof: JoinProof,
 }

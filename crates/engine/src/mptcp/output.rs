@@ -24,13 +24,16 @@ use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
 
-/// The most payload of one mapping: its length field has 16 bits and counts DATA_FIN as well.
+/// The maximum number of payload bytes of one mapping: the length field has 16 bits, and a DATA_FIN counts as
+/// one byte in it.
 const MAX_MAPPING_LEN: u64 = u16::MAX as u64 - 1;
-/// The number of unanswered SYNs with MP_CAPABLE after which it is left out (RFC 8684 section 3.7).
+/// The number of unanswered SYNs with MP_CAPABLE after which further SYNs omit it (RFC 8684 section 3.7). Two
+/// is a guess: the loss of a single packet must not cost MPTCP, and each further SYN costs seconds.
 const MAX_CAPABLE_SYNS: u32 = 2;
-/// The hop limit of everything sent (the recommended default of IANA's IP parameters).
+/// The hop limit of all packets (the default that IANA's IP parameters recommend).
 const HOP_LIMIT: u8 = 64;
-/// The most subflows shown to a strategy at once.
+/// The maximum number of subflows shown to a strategy at once; it bounds the views, which live on the stack.
+/// Twice the default of `Config::max_subflows`, so it matters only with other settings.
 pub(super) const MAX_VIEWS: usize = 16;
 
 /// The payload of an outgoing packet.
@@ -50,16 +53,21 @@ pub(crate) struct Outgoing {
     pub tuple: FourTuple,
     /// The offset in the subflow's sequence.
     pub seq: u64,
+    /// The length of the IP header in bytes.
     pub ip_len: usize,
+    /// The length of the TCP header with its options, in bytes.
     pub header_len: usize,
     pub body: Body,
+    /// The payload bytes per segment if the device has to cut the packet; otherwise 0.
     pub gso_size: u16,
 }
 
 impl Connection {
-    /// Returns the next packet, if any.
+    /// Returns the next packet, if any. Handshakes and retransmissions go first, because other segments wait
+    /// for them. FINs and acknowledgements go last, because a data segment may carry the acknowledgement.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let has_due_segment = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
+        // Most calls find no subflow with a due segment, so all passes start at the first such subflow.
         let first = self.transport.subflows.iter().position(has_due_segment);
         let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
@@ -78,6 +86,7 @@ impl Connection {
                 return data;
             }
         }
+        // After a timeout, F-RTO (RFC 5682) sends new data first. If there was none, it retransmits now.
         for i in owing.clone() {
             if self.transport.subflows[i]
                 .snd
@@ -93,7 +102,8 @@ impl Connection {
         })
     }
 
-    /// Returns the next handshake segment, reset, retransmission or probe of one subflow.
+    /// Returns the next segment of one subflow that goes out before new data: a handshake segment, a reset,
+    /// an acknowledgement of a gap, a retransmission or a probe.
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.transport.subflows[i];
         match subflow.phase {
@@ -105,6 +115,8 @@ impl Connection {
                 if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
+                // The peer's loss recovery waits for the SACK blocks, which only a segment without data has
+                // room for.
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.transport.send_ack(ctx, i);
                 }
@@ -146,11 +158,14 @@ impl Connection {
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
             subflow.note_third_ack(ctx.now, &ctx.shared.records);
+            // The third ACK of a join allows the peer to send on the subflow.
             if subflow.phase == Phase::JoinAcked {
                 self.transport.mode.note_join();
             }
             return self.transport.send_ack(ctx, i);
         }
+        // `tries` counts every segment; `unanswered` only those over a link that has stayed up, since a link
+        // that is down says nothing of MP_CAPABLE.
         subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
         subflow.handshake.unanswered += 1;
@@ -160,25 +175,27 @@ impl Connection {
         Some(self.send_syn(ctx, i, phase))
     }
 
+    /// Sends a SYN, or a SYN/ACK if `phase` is [`Phase::SynReceived`].
     fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
         let subflow = &self.transport.subflows[i];
-        let answer = phase == Phase::SynReceived;
+        let is_syn_ack = phase == Phase::SynReceived;
         let mut options = Options {
             mss: Some(subflow.size.announced_mss()),
             ..Options::default()
         };
-        // A SYN/ACK may carry only options that the SYN had.
-        options.sack_permitted = !answer || subflow.agreed.sack;
-        if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
+        // A SYN/ACK may carry only options that the SYN had (RFC 2018, RFC 7323). If both shifts are 0, the
+        // option would change nothing.
+        options.sack_permitted = !is_syn_ack || subflow.agreed.sack;
+        if !is_syn_ack || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
             options.window_scale = Some(window_shift(&ctx.shared.config));
         }
-        if !answer || subflow.agreed.timestamps {
+        if !is_syn_ack || subflow.agreed.timestamps {
             options.timestamps = Some(tcp::Timestamps {
                 value: subflow.ts_now(ctx.now),
-                echo: if answer { subflow.rcv.ts_recent } else { 0 },
+                echo: if is_syn_ack { subflow.rcv.ts_recent } else { 0 },
             });
         }
-        let mptcp = match (subflow.opens, answer) {
+        let mptcp = match (subflow.opens, is_syn_ack) {
             (Opens::Connection, _) => {
                 let mode = &self.transport.mode;
                 mode.capable_option(&ctx.shared.config, subflow)
@@ -189,23 +206,24 @@ impl Connection {
                 mptcp.and_then(|m| m.join_syn_ack(subflow, self.transport.joins.secret()))
             }
         };
-        if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
+        if !is_syn_ack && matches!(mptcp, Some(MptcpOption::Capable(_))) {
             self.paths.on_offer(subflow.path);
         }
         options.mptcp.extend(mptcp);
         let joins = subflow.opens != Opens::Connection;
-        let body = match (joins, answer) {
+        // Only a SYN that opens a connection may carry payload (see `syn_data`).
+        let body = match (joins, is_syn_ack) {
             (true, _) => Body::None,
             (false, true) => self.transport.subflows[i].grant_cookie(&mut options),
             (false, false) => self.transport.open_fast(ctx, i, &mut options),
         };
         let subflow = &self.transport.subflows[i];
-        let flags = match answer {
+        let flags = match is_syn_ack {
             true => Flags::SYN | Flags::ACK | subflow.ecn.of_syn_ack(),
             false => Flags::SYN | EcnState::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
         };
         let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
-        if joins && !answer {
+        if joins && !is_syn_ack {
             out.kind = SegmentKind::JoinSyn;
             self.transport.subflows[i].snd.traffic.join_syns += 1;
         }
@@ -214,9 +232,9 @@ impl Connection {
 }
 
 impl Transport {
-    /// Ends a subflow that would retransmit data after the end of the connection: the peer has the data by
-    /// another subflow. The subflow is reset once the peer has closed it too; until then the peer may need
-    /// its answers.
+    /// Resets a subflow that would have to retransmit data after the end of the connection; the peer has
+    /// received that data on another subflow. The reset waits until the peer has closed the subflow too,
+    /// because until then the peer may need acknowledgements from it.
     // Conforms: 8684-3.3.3-7
     fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
@@ -228,6 +246,7 @@ impl Transport {
         self.send_reset(ctx, i)
     }
 
+    /// Sends a RST, with the MPTCP option of its kind if MPTCP is in use.
     pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
@@ -243,6 +262,7 @@ impl Transport {
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
                 ResetKind::FastClose => {
+                    // A RST is never acknowledged, so this one may have to be repeated.
                     subflow.phase = Phase::Aborted;
                     subflow.arm_fast_close(ctx.now);
                     MptcpOption::FastClose {
@@ -250,6 +270,7 @@ impl Transport {
                     }
                 }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
+                    // These causes may pass, so the peer may open the subflow again (RFC 8684 section 3.6).
                     transient: matches!(
                         reason,
                         ResetReason::UnacceptablePerformance
@@ -264,6 +285,7 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
     }
 
+    /// Returns the next retransmission of lost data, if congestion window and pacer allow it.
     // Conforms: 8684-3.3.6-1
     fn poll_retransmit(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
@@ -280,7 +302,9 @@ impl Transport {
         Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission))
     }
 
-    /// Sends DATA_FIN by itself, if no data segment could carry it (RFC 8684 section 3.3.3).
+    /// Sends DATA_FIN without payload if all data was sent before the stream was closed (RFC 8684 section
+    /// 3.3.3). The first segments carry MP_CAPABLE in place of DSS, so DATA_FIN waits until the connection
+    /// is fully established.
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.closing.is_due() && self.snd.unsent() == 0;
@@ -290,6 +314,7 @@ impl Transport {
         }
         let i = self.subflows.subflow_for_signal(self.closing.tries())?;
         self.note_data_fin(ctx.now, i);
+        // A DATA_FIN without payload has subflow sequence number 0 (RFC 8684 section 3.3.3).
         let mut map = Mapping {
             data: self.snd.buf.end(),
             sub: 0,
@@ -313,19 +338,22 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
+    /// Notes that DATA_FIN is sent on subflow `i`, whose timeout determines the repeat.
     // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
         self.closing.on_sent(now, self.subflows[i].snd.rtt.rto());
         self.live.waiting_since.get_or_insert(now);
     }
 
+    /// Returns the FIN of subflow `i`, if it is due.
     fn poll_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if !subflow.closing.owes_fin() || !subflow.is_established() {
             return None;
         }
         subflow.closing.on_fin_sent();
-        let none = Mapping {
+        // The FIN of a subflow is no part of the stream, so its mapping is empty.
+        let empty = Mapping {
             data: 0,
             sub: 0,
             len: 0,
@@ -333,10 +361,12 @@ impl Transport {
             checksum: None,
         };
         let seq = subflow.snd.nxt;
-        subflow.snd.on_new(ctx.now, none, true);
+        subflow.snd.on_new(ctx.now, empty, true);
         Some(self.send_fin(ctx, i, seq))
     }
 
+    /// Sends the FIN at offset `seq`. After a fallback it may be the first segment that the peer sees, so it
+    /// carries the fallback notice as well.
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
         let fallback_notice =
@@ -346,6 +376,7 @@ impl Transport {
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
 
+    /// Returns the acknowledgement of subflow `i`, if it is due.
     fn poll_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         if subflow.rcv.due != AckDue::Now || !subflow.is_established() {
@@ -354,13 +385,15 @@ impl Transport {
         self.send_ack(ctx, i)
     }
 
+    /// Sends an acknowledgement, with as many SACK blocks as the other options leave room for.
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
         options.mptcp.extend(self.fallback_notice.take_mp_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
-            let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
-            options.sack = subflow.rcv.sack_blocks(room);
+            // A SACK option has 2 bytes of kind and length, padded to 4, and 8 bytes for each block.
+            let max_blocks = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
+            options.sack = subflow.rcv.sack_blocks(max_blocks);
             subflow.rcv.on_sack_sent();
         }
         let seq = subflow.snd.nxt;
@@ -381,7 +414,7 @@ impl Transport {
                 let nonces = subflow.nonces();
                 nonces.map(|nonces| m.join_ack(nonces, secret))
             }
-            // The keys go out until the third ACK is known to have arrived.
+            // Every acknowledgement carries the keys until the peer is known to have received them.
             Mode::Mptcp(m) if !m.fully_established && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
                     flags: m.flags,
@@ -396,16 +429,16 @@ impl Transport {
         options
     }
 
-    /// Sends a segment from below the window, which the peer must acknowledge (RFC 9293 section 3.8.4). It
-    /// carries no byte: a receiver that acknowledged our last mapping but dropped its data could place that
-    /// byte by the mapping.
+    /// Sends a segment with a sequence number below the window, which the peer must acknowledge (RFC 9293
+    /// section 3.8.4). The segment has no payload: a garbage byte might be covered by our last mapping, and a
+    /// peer that acknowledged but dropped the mapped data would take the byte for a part of the stream.
     pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
         self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
     }
 
-    /// Maps `range` to subflow `i`'s next bytes and sends it.
+    /// Sends the bytes `range` of the stream as the next bytes of subflow `i`, under a mapping of their own.
     pub(super) fn send_data(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -414,11 +447,13 @@ impl Transport {
         kind: SegmentKind,
     ) -> Outgoing {
         let with_keys = self.mode.keys_may_lack();
-        let last = range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
-        let queued = self.closing.is_due();
-        self.snd.fin_rides |= last && queued && kind == SegmentKind::New;
-        let fin = last && self.snd.fin_rides;
-        if fin && queued {
+        // MP_CAPABLE with data has no DATA_FIN bit.
+        let may_carry_fin =
+            range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
+        let is_fin_due = self.closing.is_due();
+        self.snd.fin_rides |= may_carry_fin && is_fin_due && kind == SegmentKind::New;
+        let fin = may_carry_fin && self.snd.fin_rides;
+        if fin && is_fin_due {
             self.note_data_fin(ctx.now, i);
         }
         self.widen_dsn();
@@ -447,7 +482,8 @@ impl Transport {
         }
     }
 
-    /// Sends as much of a new record as the device takes at once; [`Self::poll_rest`] sends the rest.
+    /// Sends as much of a new record of the scoreboard as the device takes at once; [`Self::poll_rest`]
+    /// sends the rest.
     fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
         let subflow = &mut self.subflows[i];
         let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
@@ -459,12 +495,12 @@ impl Transport {
     fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let start = self.subflows[i].owed.rest.take()?;
         let board = &self.subflows[i].snd.board;
-        let whole = board.iter().find(|sent| start < sent.end).copied();
-        let rest = whole.filter(|sent| sent.start <= start)?;
+        let record = board.iter().find(|sent| start < sent.end).copied();
+        let rest = record.filter(|sent| sent.start <= start)?;
         Some(self.send_in_parts(ctx, i, Sent { start, ..rest }))
     }
 
-    /// Sends a record of the scoreboard, new or again, under its original mapping.
+    /// Sends a record of the scoreboard, for the first time or again, always under its original mapping.
     // Conforms: 8684-3.1-15, 8684-3.3.1-1, 8684-3.3.1-13, 8684-3.7-1
     fn send_record(
         &mut self,
@@ -482,9 +518,11 @@ impl Transport {
         };
         if let Mode::Mptcp(m) = &self.mode {
             let in_syn = self.subflows[i].syn_data.sent;
+            // The first mapping starts behind the payload of the SYN in both streams. It carries the keys
+            // until the peer is known to have them (RFC 8684 section 3.1).
             let start = (m.syn_data.sent, 1 + in_syn);
-            let first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
-            options.mptcp.push(match first {
+            let is_first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
+            options.mptcp.push(match is_first {
                 true => m.capable_data(&sent.map),
                 false => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &sent.map, in_syn)),
             });
@@ -502,12 +540,12 @@ impl Transport {
         };
         let mut out = self.emit(ctx, i, sent.start, flags, options, Body::Data(data));
         out.kind = kind;
-        let waits = self.snd.unsent() > 0;
-        self.subflows[i].count(&out, sent.len(), waits);
+        let has_unsent = self.snd.unsent() > 0;
+        self.subflows[i].count(&out, sent.len(), has_unsent);
         out
     }
 
-    /// Writes the header of a segment into the scratch buffer.
+    /// Writes the headers of a segment into the scratch buffer, and returns the description of the packet.
     pub(super) fn emit(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -522,7 +560,7 @@ impl Transport {
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
         let mss = subflow.size.max_payload(options_len);
-        let (further, traffic_class) = subflow.ecn_bits(seq, flags, body != Body::None);
+        let (ecn_flags, traffic_class) = subflow.ecn_bits(seq, flags, body != Body::None);
         let repr = tcp::Repr {
             src_port: subflow.tuple.local.port(),
             dst_port: subflow.tuple.remote.port(),
@@ -533,7 +571,7 @@ impl Transport {
             } else {
                 Seq32(0)
             },
-            flags: flags | further,
+            flags: flags | ecn_flags,
             window,
             options,
         };
@@ -541,8 +579,9 @@ impl Transport {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
+        // A probe of the path MTU is larger than a segment and must not be cut.
         let is_size_probe = subflow.snd.is_size_probe(seq, payload_len as u64);
-        let whole = payload_len <= mss as usize || is_size_probe;
+        let is_single = payload_len <= mss as usize || is_size_probe;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
@@ -567,7 +606,7 @@ impl Transport {
             ip_len,
             header_len,
             body,
-            gso_size: if whole { 0 } else { mss as u16 },
+            gso_size: if is_single { 0 } else { mss as u16 },
         }
     }
 
@@ -582,7 +621,8 @@ impl Transport {
         let field = (window >> shift).min(u64::from(u16::MAX));
         let edge = self.rcv.buf.rcv_nxt() + (field << shift);
         self.rcv.edge = self.rcv.edge.max(edge);
-        // All subflows share one window; others may use up what this one was told.
+        // All subflows share one window, so this edge is only the largest offset that the peer may use here.
+        // Data on other subflows may use up the room before the peer gets there.
         let rcv = &mut self.subflows[i].rcv;
         rcv.advertised_end = rcv.advertised_end.max(rcv.nxt + (field << shift));
         field as u16
@@ -590,9 +630,10 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Returns whether the next retransmission is of data, not of FIN.
+    /// Returns whether the next retransmission repeats data, not a FIN.
     pub(super) fn repeats_data(&self) -> bool {
         let mut sent = self.snd.board.iter();
+        // A tail loss probe repeats the last record, a retransmission the first lost one.
         let next = match self.owed.probe {
             true => sent.rfind(|sent| !sent.sacked),
             false => sent.find(|sent| sent.lost),
@@ -602,8 +643,9 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Returns the subflow for a signal that the peer did not answer `tries` times: the fastest one first,
-    /// and every two tries the next, because a path may carry segments but not their options.
+    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries
+    /// go to the fastest subflow and each further two to the next, because a path may carry segments but
+    /// drop their options.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
         let stale = |i: &usize| self[*i].is_stale();
         let usable = (0..self.len()).filter(|i| self[*i].can_carry());
@@ -617,14 +659,16 @@ impl Subflows {
 }
 
 impl Subflow {
-    /// Counts a packet with `len` bytes of payload; `waits` is set if new bytes wait to be sent.
-    fn count(&mut self, out: &Outgoing, len: u64, waits: bool) {
+    /// Counts a packet with `len` bytes of payload; `has_unsent` is set if the connection has data that was
+    /// never sent.
+    fn count(&mut self, out: &Outgoing, len: u64, has_unsent: bool) {
         let packets = match out.gso_size {
             0 => 1,
             size => len.div_ceil(u64::from(size)),
         };
-        let copy = out.kind == SegmentKind::Copy;
-        let unsent = !copy || waits;
+        let is_copy = out.kind == SegmentKind::Copy;
+        // A packet of new data was itself unsent until now.
+        let while_unsent = !is_copy || has_unsent;
         let traffic = &mut self.snd.traffic;
         if out.kind == SegmentKind::Retransmission {
             traffic.bytes_retransmitted += len;
@@ -633,22 +677,23 @@ impl Subflow {
         }
         traffic.bytes_sent += len;
         traffic.packets_sent += packets;
-        traffic.packets_while_unsent += if unsent { packets } else { 0 };
-        if copy {
+        traffic.packets_while_unsent += if while_unsent { packets } else { 0 };
+        if is_copy {
             traffic.bytes_copied += len;
-            traffic.copies_while_unsent += if unsent { packets } else { 0 };
+            traffic.copies_while_unsent += if while_unsent { packets } else { 0 };
         }
     }
 }
 
-/// Returns the most payload bytes of one packet handed to the device: whole segments, and a single segment
-/// if the device does not segment.
+/// Returns the maximum number of payload bytes of one packet handed to the device: a multiple of the segment
+/// size, or a single segment if the device cannot cut larger packets.
 pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
     let mtu = usize::from(ctx.shared.paths[usize::from(subflow.path.0)].config.mtu);
     if ctx.shared.config.max_transmit <= mtu {
         return mss;
     }
+    // The fixed headers of IPv6 and TCP; IPv4's is shorter.
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
     let room = (ctx.shared.config.max_transmit as u64)
         .saturating_sub(headers)
@@ -656,7 +701,7 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     (room - room % mss).max(mss)
 }
 
-/// Returns the most payload bytes of one mapping.
+/// Returns the maximum number of payload bytes of one mapping.
 pub(super) fn max_mapping_len(subflow: &Subflow) -> u64 {
     match subflow.rcv.checks() {
         true => MAX_CHECKED_MAPPING_LEN,

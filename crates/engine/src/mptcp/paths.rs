@@ -1,4 +1,5 @@
-//! The subflows of a connection as its path manager and its strategy open and close them.
+//! The opening, moving and closing of a connection's subflows, as its path manager and its strategy decide and
+//! as paths come and go.
 
 use core::net::IpAddr;
 
@@ -36,7 +37,8 @@ impl Connection {
     }
 
     /// Sends a second SYN on another path, because the SYN on subflow `i` is not answered yet. Neither SYN
-    /// carries a key (RFC 8684 section 3.1), so the first one answered opens the connection.
+    /// carries a key (RFC 8684 section 3.1), so the peer cannot relate them, and whichever is answered first
+    /// opens the connection.
     pub(super) fn open_second(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
@@ -53,13 +55,13 @@ impl Connection {
                     .all(|s| s.path != opening.path)
             });
         if let Some(opening) = opening {
-            // If this fails, the first SYN is still under way.
+            // A failure is no error of the connection, because the first SYN is still under way.
             let _ = self.open_initial(ctx, opening.path);
         }
     }
 
-    /// Moves the opening from subflow `i`, whose SYN was not answered and whose path may be dark, to
-    /// another path. The new SYN has keys of its own, because the first SYN may have arrived after all.
+    /// Moves the opening from subflow `i`, whose SYN was not answered, to another path. The new SYN belongs to
+    /// keys of its own, because the peer may have accepted the first SYN.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Subflow {
             path, handshake, ..
@@ -72,6 +74,7 @@ impl Connection {
             // A late answer to the first SYN finds no subflow and is reset.
             self.transport.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.transport.subflows.last_mut() {
+                // The backoff goes on, except that silence of a link that is down says nothing of MP_CAPABLE.
                 new.handshake.tries = tries;
                 new.handshake.unanswered = match ctx.shared.is_down(path) {
                     true => 0,
@@ -86,9 +89,10 @@ impl Connection {
         let situation = self.situation(ctx);
         let strategy = &mut *self.strategy;
         let opening = self.paths.open(strategy, unanswered, &situation)?;
-        let plain = unanswered.is_some() && matches!(self.transport.mode, Mode::Tcp);
+        // A connection that began as regular TCP stays so on its next path.
+        let began_as_tcp = unanswered.is_some() && matches!(self.transport.mode, Mode::Tcp);
         self.transport.mode = match opening.protocol {
-            Protocol::Mptcp if !plain => Mode::Opening {
+            Protocol::Mptcp if !began_as_tcp => Mode::Opening {
                 checksum: ctx.shared.config.checksum,
                 local: ctx.shared.fresh_keys(),
             },
@@ -97,6 +101,7 @@ impl Connection {
         Some(opening.path)
     }
 
+    /// Returns the state on which path manager and strategy decide.
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.transport.subflows.iter().find(|s| s.is_established());
         let not_established = self
@@ -130,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// Opens the subflows that are due, and plans the following ones. Returns whether any was opened.
+    /// Opens the subflows that are due, and plans the following ones. Returns whether a subflow was opened.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
@@ -144,8 +149,8 @@ impl Connection {
                 return opened;
             }
             let situation = self.situation(ctx);
-            let cut_off = !self.transport.subflows.iter().any(Subflow::is_established);
-            if cut_off && self.paths.is_refused(&situation) {
+            let has_no_subflow = !self.transport.subflows.iter().any(Subflow::is_established);
+            if has_no_subflow && self.paths.is_refused(&situation) {
                 self.fail(ctx, CloseReason::Reset);
                 return opened;
             }
@@ -165,16 +170,17 @@ impl Connection {
     /// Handles the removal of `subflow`.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.transport.snd.scoreboard.on_gone(subflow.place.slot);
-        // The SYN may not have been answered, so its payload has to be sent again.
+        // If the SYN was not answered, its payload has to be sent again.
         if let Some(offer) = subflow.handshake.offer.take() {
             self.transport.snd.take_back(0, offer);
         }
-        let answered = subflow.snd.una > 0;
-        if answered && !subflow.signs.stale {
+        // The round trips of a stale subflow reflect an outage.
+        let was_answered = subflow.snd.una > 0;
+        if was_answered && !subflow.signs.stale {
             subflow.remember(ctx.now, &mut ctx.shared.records);
         }
-        let worked = subflow.handshake.established_at > subflow.handshake.opened_at;
-        if worked {
+        let was_established = subflow.handshake.established_at > subflow.handshake.opened_at;
+        if was_established {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
                 subflow: subflow.id,
             });
@@ -182,22 +188,24 @@ impl Connection {
         if self.transport.is_ended() {
             return;
         }
-        // A subflow that another SYN outran, or that ended with its path, says nothing about the path.
-        let unneeded = match subflow.ending.reason {
+        // Two ends say nothing of the path: another SYN was answered first, or the link went down.
+        let says_nothing = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => ctx.shared.is_down(subflow.path),
             _ => false,
         };
-        if subflow.active && (worked || !unneeded) {
+        if subflow.active && (was_established || !says_nothing) {
             let failure = match subflow.ending.reason {
-                _ if worked => {
+                _ if was_established => {
                     Failure::Broke(ctx.now.saturating_since(subflow.handshake.opened_at))
                 }
+                // A RST without MP_TCPRST may come from a middlebox.
                 SubflowCloseReason::Reset if !subflow.ending.by_mptcp => Failure::Reset,
                 SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
+            // As long as the peer may lack the keys, it refuses joins for that reason alone.
             match self
                 .transport
                 .mode
@@ -208,7 +216,7 @@ impl Connection {
                 false => self.paths.on_failure(ctx.now, target, failure),
             }
         }
-        if worked {
+        if was_established {
             ctx.shared.events.push_back(Event::SubflowClosed {
                 conn: self.transport.id,
                 subflow: subflow.id,
@@ -238,12 +246,13 @@ impl Connection {
             if subflow.path != path {
                 continue;
             }
-            let opens = subflow.opens == Opens::Connection;
+            let is_initial = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && up => {
+                Phase::SynSent if is_initial && up => {
                     self.transport.subflows[i].repeat_opening(ctx.now, offered)
                 }
-                Phase::SynSent if opens => {}
+                // `leave_dark_openings` moves the opening, if another path is up.
+                Phase::SynSent if is_initial => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {
                     self.transport
@@ -251,7 +260,8 @@ impl Connection {
                         .cancel(|s| *s == Signal::Validate(subflow.id));
                     self.declare_dead(ctx, i);
                 }
-                // With its timer alone it would delay the next join when the link is back.
+                // As long as an unanswered join waits for its backed-off timer, no other join is tried on its
+                // path. So it is given up, and a new one starts when the link is back.
                 Phase::SynSent | Phase::JoinAcked if !up => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
@@ -268,22 +278,23 @@ impl Connection {
 
     /// Sends a SYN over another link if all links over which the connection is being opened are down.
     fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
-        let dark = self
+        let all_down = self
             .transport
             .subflows
             .opening()
             .all(|s| ctx.shared.is_down(s.path));
         let first = self.transport.subflows.opening().next().map(|s| s.id);
         if let Some(i) = first
-            .filter(|_| dark)
+            .filter(|_| all_down)
             .and_then(|id| self.transport.subflows.index_of(id))
         {
             self.try_next_path(ctx, i);
         }
     }
 
-    /// Probes the subflows of a path for a sign of life: repeatedly, or by an early retransmission if data
-    /// is in flight. Handshake segments on the path are repeated too.
+    /// Probes the established subflows of a path for a sign of life. A subflow with data in flight
+    /// retransmits it early instead. Handshake segments on the path are repeated if at least two were not
+    /// answered: the timer of a single one is not backed off yet.
     pub fn revalidate_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let offered = self.paths.was_offered(path);
         for i in 0..self.transport.subflows.len() {
@@ -291,12 +302,12 @@ impl Connection {
             if subflow.path != path {
                 continue;
             }
-            let opens = subflow.opens == Opens::Connection;
+            let is_initial = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && subflow.handshake.unanswered >= 2 => {
+                Phase::SynSent if is_initial && subflow.handshake.unanswered >= 2 => {
                     self.transport.subflows[i].repeat_opening(ctx.now, offered)
                 }
-                Phase::SynSent if opens => {}
+                Phase::SynSent if is_initial => {}
                 Phase::SynSent | Phase::JoinAcked => {
                     self.transport.subflows[i].repeat_join(ctx.now)
                 }
@@ -307,14 +318,14 @@ impl Connection {
         self.paths.retry_now(path);
     }
 
-    /// Handles a change of the path's addresses: `gone` matches the lost ones, `here` the present ones.
-    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends on
-    /// waits for its address to come back.
+    /// Handles a change of the path's addresses: `is_gone` matches the lost addresses, `is_present` those that
+    /// the path has now. Subflows from lost addresses end, and others replace them. A subflow without which
+    /// the connection cannot go on stays, and waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,
         path: PathId,
-        (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
+        (is_gone, is_present): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
     ) {
         let fully_established = self
             .transport
@@ -328,16 +339,16 @@ impl Connection {
             if subflow.path != path {
                 continue;
             }
-            if here(local) && subflow.signs.stale && subflow.is_established() {
+            if is_present(local) && subflow.signs.stale && subflow.is_established() {
                 subflow.snd.revive(ctx.now);
                 is_back = true;
             }
-            if !gone(local) {
+            if !is_gone(local) {
                 continue;
             }
-            let opens = subflow.opens == Opens::Connection;
+            let is_initial = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens => self.open_elsewhere(ctx, i),
+                Phase::SynSent if is_initial => self.open_elsewhere(ctx, i),
                 Phase::SynSent | Phase::JoinAcked => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
@@ -345,6 +356,7 @@ impl Connection {
                     ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                     SubflowCloseReason::PathRemoved,
                 ),
+                // Without full establishment, or with regular TCP, no other subflow can replace this one.
                 Phase::Established => self.declare_dead(ctx, i),
                 _ => {}
             }
@@ -356,7 +368,7 @@ impl Connection {
         self.announce_return(ctx, path);
     }
 
-    /// Opens the connection from another address than subflow `i`'s, which is gone.
+    /// Opens the connection from another address, because the address of subflow `i` is gone.
     fn open_elsewhere(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let next = self.choose_opening(ctx, None);
         if next.is_some_and(|next| self.open_initial(ctx, next).is_ok()) {
@@ -373,7 +385,7 @@ impl Connection {
         self.on_subflow_failed(i);
     }
 
-    /// Stops using the path, though it works.
+    /// Stops using the path, because the user took it out of use.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let fully_established = self
@@ -392,7 +404,7 @@ impl Connection {
             } else if fully_established {
                 subflow.closing.close();
             } else {
-                // Before it is fully established, the connection depends on this subflow.
+                // The connection needs this subflow until it is fully established, which then closes it.
                 subflow.handshake.left = true;
             }
         }
@@ -403,12 +415,13 @@ impl Connection {
 impl Transport {
     /// Returns whether further subflows can be opened at all.
     pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        // The third ACK goes first, as it carries the keys.
-        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
+        // The third ACK of the initial subflow leaves first: the peer accepts no join before it has the keys.
+        let owes_ack = |s: &Subflow| s.rcv.due == AckDue::Now;
         let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
-        if !fully_established && self.subflows.iter().any(owed) {
+        if !fully_established && self.subflows.iter().any(owes_ack) {
             return false;
         }
+        // Only the opener joins: NATs stand on its side, so a listener could seldom reach it.
         self.listener.is_none()
             && self.subflows.has_room_for_a_subflow(ctx)
             && self.is_open()
@@ -418,27 +431,29 @@ impl Transport {
 }
 
 impl Transport {
-    /// Returns the targets that need no further subflow. A subflow that the peer left in the middle of its
-    /// stream is replaced while it is still of use; if the peer answers on none, all are replaced.
+    /// Returns the targets that need no further subflow. Two kinds of subflows do not count, so that others
+    /// replace them while they still exist: those that the peer closed before the end of its stream, and, if
+    /// the peer answers on no subflow, all established ones.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
-        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        let left_by_peer = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
         let unresponsive = self.subflows.is_unresponsive();
         let lasting = self.subflows.iter();
-        let lasting = lasting
-            .filter(move |s| s.is_alive() && !left(s) && !(unresponsive && s.is_established()));
+        let lasting = lasting.filter(move |s| {
+            s.is_alive() && !left_by_peer(s) && !(unresponsive && s.is_established())
+        });
         lasting.map(|s| (s.path, s.tuple.remote))
     }
 
-    /// Closes the subflows of a path whose link is gone for good. Returns whether the connection cannot
-    /// open any other.
+    /// Closes the subflows of a path whose link is gone for good. Returns whether this leaves the connection
+    /// without a subflow and unable to open another one.
     pub fn forget_path(&mut self, path: PathId) -> bool {
-        let before = self.subflows.iter().filter(|s| s.path == path).count();
+        let closed = self.subflows.iter().filter(|s| s.path == path).count();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             subflow.close(SubflowCloseReason::PathRemoved);
         }
         let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
-        let left = self.subflows.iter().any(Subflow::is_alive);
-        before > 0 && !left && !fully_established
+        let has_others = self.subflows.iter().any(Subflow::is_alive);
+        closed > 0 && !has_others && !fully_established
     }
 }
 
@@ -447,7 +462,7 @@ impl Subflows {
         self.len() < ctx.shared.config.max_subflows.min(MAX_SUBFLOWS)
     }
 
-    /// Returns the subflows whose SYN may open the connection.
+    /// Returns the subflows whose SYN is under way to open the connection.
     pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
         let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
         self.iter().filter(opening)
@@ -455,24 +470,24 @@ impl Subflows {
 }
 
 impl Subflow {
-    /// Repeats the SYN now that the link of this opening subflow is back; `offered` is set if MP_CAPABLE
-    /// passed there before. Silence while the link was down does not show that the network drops
-    /// MP_CAPABLE.
-    fn repeat_opening(&mut self, now: Instant, offered: bool) {
-        self.handshake.omits_capable &= !offered;
+    /// Repeats the SYN of an opening subflow now, because its link is back. `was_offered` is set if a SYN with
+    /// MP_CAPABLE left on the path before; then MP_CAPABLE is offered again, because silence while the link
+    /// was down does not show that the network drops it.
+    fn repeat_opening(&mut self, now: Instant, was_offered: bool) {
+        self.handshake.omits_capable &= !was_offered;
         self.handshake.unanswered = 0;
         self.handshake.at = Some(now);
     }
 }
 
 impl Subflows {
-    /// Closes the other opening subflows once the SYN on subflow `i` was answered: they would open
-    /// connections of their own. An answer to them finds no subflow and is reset.
+    /// Closes the other opening subflows once the SYN on subflow `i` was answered, because they would open
+    /// connections of their own. A later answer to one of them finds no subflow and is reset.
     pub(super) fn close_other_openings(&mut self, i: usize) {
-        let chosen = self[i].id;
+        let answered = self[i].id;
         for subflow in self.iter_mut() {
-            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
-            if beside && subflow.id != chosen {
+            let is_opening = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
+            if is_opening && subflow.id != answered {
                 subflow.close(SubflowCloseReason::Finished);
             }
         }

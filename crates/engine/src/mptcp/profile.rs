@@ -1,4 +1,4 @@
-//! The standing of a connection among others: its urgency, and the congestion control derived from it.
+//! The properties that decide how a connection competes with others: its urgency and its congestion control.
 
 use crate::cc::Algorithm;
 use crate::{Class, Config, Urgency};
@@ -23,11 +23,12 @@ impl TransmissionProfile {
 
     /// Returns the congestion control of the subflows.
     pub fn algorithm(&self, config: &Config) -> Algorithm {
-        let usual = config.congestion_of(self.urgency);
-        self.congestion.unwrap_or(usual)
+        let by_urgency = config.congestion_of(self.urgency);
+        self.congestion.unwrap_or(by_urgency)
     }
 
-    /// Sets the urgency. Returns the congestion control that it asks for, if that changed.
+    /// Sets the urgency. Returns the congestion control to run from now on, if it differs from the one before:
+    /// an unchanged one must keep its state.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) -> Option<Algorithm> {
         let before = self.algorithm(config).name();
         self.urgency = urgency;

@@ -1,4 +1,4 @@
-//! Joins that have to prove their origin by a secret of the application.
+//! The verification of joins, which may have to prove their origin by a secret of the application.
 
 use core::mem;
 
@@ -15,13 +15,18 @@ use crate::event::SubflowCloseReason;
 use crate::{Event, JoinAuth};
 
 impl Connection {
-    /// Authenticates joins and announcements by `auth` from now on, including those that wait for it.
-    /// Subflows that the keys alone let in are reset if that is not enough any more.
+    /// Authenticates joins and announcements by `auth` from now on, including those that waited for the
+    /// secret. If the keys alone no longer suffice, subflows that joined by the keys alone are reset.
     pub fn set_join_auth(&mut self, ctx: &mut Ctx<'_>, auth: JoinAuth) {
         let before = mem::replace(&mut self.transport.joins.auth, auth);
         if before == JoinAuth::Keys && auth != JoinAuth::Keys {
-            let joined = |s: &Subflow| s.opens != Opens::Connection && s.is_established();
-            for subflow in self.transport.subflows.iter_mut().filter(|s| joined(s)) {
+            let joined_by_keys = |s: &Subflow| s.opens != Opens::Connection && s.is_established();
+            for subflow in self
+                .transport
+                .subflows
+                .iter_mut()
+                .filter(|s| joined_by_keys(s))
+            {
                 subflow.begin_reset(
                     ResetKind::Subflow(ResetReason::MptcpSpecific),
                     SubflowCloseReason::PeerMisbehaved,
@@ -41,23 +46,24 @@ impl Connection {
         }
     }
 
-    /// Returns whether the nonce of the peer's join proves the secret, or `None` if the join is refused; a
-    /// connection has at most `max` subflows. A join that proves the secret replaces a half-open one that
-    /// does not. An opener whose peer has a secret accepts no joins without proof, since its peer does not
-    /// join.
+    /// Returns whether the nonce of the peer's join proves the secret, or `None` if the join is refused. A
+    /// connection has at most `max` subflows; if all places are taken, a join that proves the secret replaces
+    /// a half-open join that does not. A listener also admits joins without proof, because the SYN may have
+    /// left before the opener knew the secret; the third ACK needs the secret in any case. An opener with a
+    /// secret admits no join without proof, because listeners do not join.
     pub fn admit_join(&mut self, ctx: &mut Ctx<'_>, nonce: u32, max: usize) -> Option<bool> {
         let keys = self
             .transport
             .mode
             .mptcp()
             .map(|m| (m.remote.key, m.local.key))?;
-        let shows_secret = self.transport.joins.take_nonce(keys, nonce);
-        let may_be_early =
+        let proves_secret = self.transport.joins.take_nonce(keys, nonce);
+        let may_lack_proof =
             self.transport.joins.auth == JoinAuth::Keys || self.transport.listener.is_some();
-        if !shows_secret && !may_be_early {
+        if !proves_secret && !may_lack_proof {
             return None;
         }
-        if shows_secret && self.transport.subflows.len() >= max {
+        if proves_secret && self.transport.subflows.len() >= max {
             let half_open =
                 |s: &Subflow| s.opens != Opens::Connection && s.phase == Phase::SynReceived;
             let mut subflows = self.transport.subflows.iter_mut();
@@ -68,15 +74,16 @@ impl Connection {
                 self.reconcile(ctx);
             }
         }
-        (self.transport.subflows.len() < max).then_some(shows_secret)
+        (self.transport.subflows.len() < max).then_some(proves_secret)
     }
 }
 
 impl Transport {
-    /// Verifies the SYN/ACK of the join on subflow `i` once the secret is known or known not to exist. If
-    /// the SYN left before the secret was known here, the peer may not have known it either. An HMAC
-    /// without the secret is then accepted too: it comes from the address that the SYN went to, which is
-    /// the peer's, as announced addresses are authenticated. Our third ACK uses the secret in any case.
+    /// Verifies the SYN/ACK of the join on subflow `i`, unless the application has not decided yet whether
+    /// there is a secret. If our SYN left before the secret was known here, the peer may not have known the
+    /// secret either, so an HMAC without the secret is accepted as well. That is safe enough: the SYN/ACK
+    /// comes from the address of our SYN, which is the peer's, as announced addresses are authenticated, and
+    /// our third ACK uses the secret in any case.
     // Conforms: 8684-3.2-6
     pub(super) fn check_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Some(mptcp) = self.mode.mptcp() else {
@@ -107,12 +114,13 @@ impl Transport {
         if !genuine {
             return self.refuse_join(ctx, i);
         }
-        // The peer must not use the subflow as long as the connection may have to fall back: bytes sent
-        // here would then be missing in the stream.
+        // Until the connection is fully established it may still fall back to regular TCP on the initial
+        // subflow. Bytes sent on this subflow would then be missing in the stream, so the third ACK, after
+        // which the peer may send here, waits.
         self.subflows[i].handshake.at = fully_established.then_some(ctx.now);
     }
 
-    /// Resets subflow `i`, whose remote end has not proved to be the peer.
+    /// Resets the join on subflow `i`, because its HMAC does not prove that the remote end is the peer.
     // Conforms: 8684-3.2-10
     pub(super) fn refuse_join(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];

@@ -8,7 +8,8 @@ use super::subflows::Subflows;
 use crate::Config;
 use crate::stats::{ConnStats, Moved, PathStats, PathTotals, SubflowStats};
 
-/// The most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
+/// The maximum number of entries of [`ConnStats::paths`], since a peer might join from ever new addresses. The
+/// value is a guess: eight times the default maximum of subflows.
 const MAX_PATHS: usize = 64;
 
 impl Subflow {
@@ -119,16 +120,16 @@ impl Subflows {
 
     /// Adds the payload moved on each path to `totals`, which has an entry for every path.
     pub fn add_moved(&self, totals: &mut [Moved]) {
-        let gone = self.gone.iter().map(|p| (p.path, p.moved));
-        let there = self.iter().map(|s| (s.path, s.moved()));
-        for (path, moved) in gone.chain(there) {
+        let closed = self.gone.iter().map(|p| (p.path, p.moved));
+        let current = self.iter().map(|s| (s.path, s.moved()));
+        for (path, moved) in closed.chain(current) {
             if let Some(total) = totals.get_mut(usize::from(path.0)) {
                 total.add(&moved);
             }
         }
     }
 
-    /// Adds the current state of the established subflows.
+    /// Adds the current state of the established subflows to `totals`, which has an entry for every path.
     pub fn add_subflows(&self, totals: &mut [PathTotals]) {
         for subflow in self.iter().filter(|s| s.is_established()) {
             let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
@@ -148,20 +149,21 @@ impl Subflows {
         }
     }
 
-    /// Adds the payload of a closed subflow to the totals.
+    /// Adds the payload of a subflow that is removed now to the totals of closed subflows.
     pub fn count_gone(&mut self, subflow: &Subflow) {
         add_subflow(&mut self.gone, subflow);
     }
 }
 
-/// Lowers `lowest` to `time`, if both are known (not zero).
+/// Lowers `lowest` to `time`. A zero means that the time is not known.
 fn lower(lowest: &mut Duration, time: Duration) {
     if lowest.is_zero() || !time.is_zero() && time < *lowest {
         *lowest = time;
     }
 }
 
-/// Adds the payload of `subflow` to the record of its path, or of a neighbour once there are [`MAX_PATHS`].
+/// Adds the payload of `subflow` to the entry of its path and remote address. Once there are [`MAX_PATHS`]
+/// entries, the payload of a further address is added to an adjacent entry, so that the sums stay right.
 fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
     let (path, remote) = (subflow.path, subflow.tuple.remote.ip());
     let at = totals.partition_point(|t| (t.path, t.remote) < (path, remote));

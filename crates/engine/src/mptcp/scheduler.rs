@@ -1,4 +1,4 @@
-//! The choice of the next data to send and of its subflow: asks the strategy and carries its decision out.
+//! The choice of the next data to send and of its subflow: asks the strategy, and carries out its decision.
 
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
@@ -64,7 +64,7 @@ impl Connection {
                 max_bytes,
             } => {
                 let i = self.transport.subflows.chosen(ctx, subflow)?;
-                let most = match self.transport.mode.keys_may_lack() {
+                let max_len = match self.transport.mode.keys_may_lack() {
                     true => self.transport.subflows.first_flight(ctx, i),
                     false => self
                         .transport
@@ -73,13 +73,13 @@ impl Connection {
                         .min(u64::from(max_bytes.max(1))),
                 };
                 match data {
-                    Payload::New if may_send_new => self.transport.send_new(ctx, i, most),
+                    Payload::New if may_send_new => self.transport.send_new(ctx, i, max_len),
                     Payload::New => {
                         debug_assert!(false, "a strategy sent new data where there may be none");
                         None
                     }
                     Payload::Copy { data, penalise } => {
-                        self.transport.send_copy(ctx, i, most, (data, penalise))
+                        self.transport.send_copy(ctx, i, max_len, (data, penalise))
                     }
                 }
             }
@@ -97,9 +97,10 @@ impl Connection {
         }
     }
 
-    /// Returns whether new data may go out at all. The packets of the opener's first mapping repeat the
-    /// keys, and no other mapping may follow until a DATA_ACK shows that the peer has them: a plain DSS
-    /// that overtakes the keys would make a Linux listener fall back (RFC 8684 section 3.1).
+    /// Returns whether new data may be sent, and tells the strategy once if the peer's window forbids it. The
+    /// packets of the opener's first mapping carry the keys (RFC 8684 section 3.1). No other mapping may
+    /// follow before a DATA_ACK shows that the peer has the keys, because a Linux listener falls back if a
+    /// segment with a plain DSS overtakes them.
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
         if self.transport.snd.unsent() == 0 {
@@ -111,27 +112,36 @@ impl Connection {
         }
         self.transport.live.blocked_reported = blocked;
         let in_syn = self.transport.mode.mptcp().map_or(0, |m| m.syn_data.sent);
-        let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
-        !blocked && !held
+        // The first mapping starts behind the payload of the SYN.
+        let awaits_first_ack =
+            self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
+        !blocked && !awaits_first_ack
     }
 }
 
 impl Transport {
-    /// Sends up to `most` bytes that were never sent before.
+    /// Sends up to `max_len` bytes that were never sent before.
     // Conforms: 9293-3.8.6.2.1-1
-    pub(super) fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
+    pub(super) fn send_new(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        max_len: u64,
+    ) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
-        let larger = subflow.mtu_probe_payload(ctx.now);
+        let probe_len = subflow.mtu_probe_payload(ctx.now);
+        // Bytes of different urgency do not share a mapping, so a run ends where the urgency changes.
         let run = self.snd.buf.next_run();
-        let mut len = run.min(self.snd.peer_window()).min(most);
-        // Whole segments only: a short segment in mid-stream would cost a packet for little payload.
-        if len < run && len > mss && larger != Some(len) {
+        let mut len = run.min(self.snd.peer_window()).min(max_len);
+        // Unless the data ends here, only full segments are sent: a short one would cost a packet for little
+        // payload. A probe of the path MTU keeps its length.
+        if len < run && len > mss && probe_len != Some(len) {
             len -= len % mss;
         }
-        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        let sliver = len < mss && len < run && self.snd.outstanding() > 0;
-        if sliver {
+        // The sender avoids the silly window syndrome (RFC 9293 section 3.8.6.2.1).
+        let is_silly = len < mss && len < run && self.snd.outstanding() > 0;
+        if is_silly {
             return None;
         }
         if let Some(urgency) = self.snd.buf.most_urgent() {
@@ -139,26 +149,26 @@ impl Transport {
             ctx.shared.claims.note(ctx.now, link, urgency);
         }
         let range = self.snd.map_next(len);
-        // Unsent data has a bound of its own, so sending may free room even while the windows have room
-        // left.
+        // The amount of unsent data is bounded, so each send makes room for a waiting writer.
         self.signal_writable(ctx);
         Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 }
 
 impl Transport {
-    /// Returns whether the peer's window holds new data back. Room for less than a segment is left unused
-    /// while acknowledgements are outstanding (RFC 9293 section 3.8.6.2.1).
+    /// Returns whether the peer's window holds new data back. A window with room for less than a segment is
+    /// not used while data is outstanding (RFC 9293 section 3.8.6.2.1).
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
         let usable = self.subflows.iter().filter(|s| s.can_carry());
         let segment = usable.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
-        let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
-        window == 0 || sliver
+        let is_silly = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
+        window == 0 || is_silly
     }
 
-    /// Returns whether there may be data to copy. A lone subflow can only repeat lost data.
+    /// Returns whether there may be data to copy. A lone subflow has sent all data itself, so it has only data
+    /// to copy that a closed subflow lost.
     pub(super) fn may_copy(&self) -> bool {
         let scoreboard = &self.snd.scoreboard;
         (self.subflows.len() > 1 || scoreboard.lost() > 0)
@@ -166,7 +176,8 @@ impl Transport {
             && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
-    /// Fills `views` in place, because views are too large to return by value.
+    /// Fills `views` with the views of the usable subflows for the strategy. It writes them in place, because
+    /// views are large to return by value.
     fn show_subflows(
         &mut self,
         ctx: &Ctx<'_>,
@@ -188,19 +199,20 @@ impl Transport {
         }
     }
 
-    /// Sends up to `most` bytes of data that another subflow carries.
+    /// Sends up to `max_len` bytes of data that was sent on another subflow. `penalise` is set if the
+    /// strategy wants that subflow's window reduced.
     fn send_copy(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,
-        most: u64,
+        max_len: u64,
         (data, penalise): (InFlight, bool),
     ) -> Option<Outgoing> {
         let start = data.start.max(self.snd.una());
-        let end = data.end.min(self.snd.nxt).min(start + most);
-        let shown = start < end && self.may_copy();
-        debug_assert!(shown, "a strategy copied what was not shown");
-        if !shown {
+        let end = data.end.min(self.snd.nxt).min(start + max_len);
+        let was_shown = start < end && self.may_copy();
+        debug_assert!(was_shown, "a strategy copied data that was not shown to it");
+        if !was_shown {
             return None;
         }
         if penalise {
@@ -212,21 +224,21 @@ impl Transport {
 }
 
 impl Mode {
-    /// Returns whether the peer may still lack our key: true for an opener that has seen no DATA_ACK.
+    /// Returns whether the peer may still lack our key: true for an opener until its first DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
         self.mptcp().is_some_and(|m| !m.fully_established)
     }
 }
 
 impl Subflows {
-    /// Returns whether any view would show its subflow as ready, without the cost of making the views.
+    /// Returns whether any view would show its subflow as ready. Views are costly, so this is checked first.
     pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
         let usable = self.iter().filter(|s| s.can_carry());
         usable.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
     }
 
-    /// Returns the index of the subflow that a strategy chose, or `None` if it is not ready. Sending there
-    /// would emit empty packets without end.
+    /// Returns the index of the subflow that a strategy chose, or `None` if the subflow is not ready. A send
+    /// on a subflow without room would emit empty packets for ever.
     pub(super) fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
         let ready = |i: &usize| {
             let subflow = &self[*i];
@@ -237,6 +249,7 @@ impl Subflows {
         i
     }
 
+    /// Reduces the window of the subflow that sent copied data last, at most once a round trip.
     pub(super) fn penalise(&mut self, now: Instant, last_sender: SubflowId) {
         if let Some(i) = self.index_of(last_sender) {
             let subflow = &mut self[i];
@@ -247,23 +260,25 @@ impl Subflows {
         }
     }
 
-    /// Returns the most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so
-    /// it takes the whole initial window at once; no other subflow exists yet that could share it.
+    /// Returns the maximum number of bytes of the opener's first mapping. No data can follow it before its
+    /// DATA_ACK, so it takes the whole initial window, whatever the strategy's limit. No other subflow exists
+    /// yet that could take a part.
     pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = max_mapping_len(subflow).min(subflow.snd.initial_flight());
-        subflow.room(ctx.now).min(most)
+        let max_len = max_mapping_len(subflow).min(subflow.snd.initial_flight());
+        subflow.room(ctx.now).min(max_len)
     }
 
-    /// Returns the most bytes of one send on subflow `i` now, bounded by window, pacing burst and device.
+    /// Returns the maximum number of bytes of one send on subflow `i` now: windows, pacing burst and device
+    /// bound it.
     pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = match subflow.mtu_probe_payload(ctx.now) {
-            Some(larger) => larger,
-            // A device that segments a super-segment may repeat CWR in every segment.
+        let max_len = match subflow.mtu_probe_payload(ctx.now) {
+            Some(probe_len) => probe_len,
+            // CWR must be on one segment only, but a device may copy it to every segment of a super-segment.
             None if subflow.owes_cwr() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };
-        subflow.room(ctx.now).min(subflow.snd.burst()).min(most)
+        subflow.room(ctx.now).min(subflow.snd.burst()).min(max_len)
     }
 }

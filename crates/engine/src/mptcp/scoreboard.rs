@@ -1,5 +1,5 @@
-//! The scoreboard of the data level: the subflows that carry each range in flight, and the ranges known to
-//! have arrived before DATA_ACK, which reports no gaps, covers them.
+//! The scoreboard of the data level. It has, for each range that no DATA_ACK covers yet, the subflows that
+//! carry it, and whether the acknowledgement of a subflow shows its arrival: DATA_ACK reports no gaps.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -9,20 +9,22 @@ use braid_wire::Instant;
 use crate::SubflowId;
 use crate::strategy::{Copies, InFlight};
 
-/// The number of ranges from which on acknowledgements do not divide any more, so that the peer cannot grow
-/// the list without bound: a partial arrival then goes unnoticed, at the cost of a needless copy. Sends
-/// still divide ranges, or the same part would be copied for ever.
+/// The number of ranges from which acknowledgements no longer divide ranges, so that the peer cannot grow the
+/// list without bound. If only a part of a range has arrived, that then goes unnoticed and costs a needless
+/// copy. Sends still divide ranges: otherwise a range of which only a part was copied would look uncopied,
+/// and the same part would be copied for ever. The value is a guess: a window of 8 MiB has 6,000 segments.
 const MAX_RANGES: usize = 32_768;
 
-/// The most subflows that a connection can tell apart: one bit of a `u32` each.
+/// The maximum number of subflows of a connection: a set of subflows is a `u32` with one bit for each.
 pub(crate) const MAX_SUBFLOWS: usize = 32;
 
-/// A subflow in a set of subflows: a number below 32 that no other living subflow of the connection has.
+/// The bit of a subflow in a set of subflows: a number below 32 that no other current subflow of the
+/// connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Slot(u8);
 
 impl Slot {
-    /// Returns the lowest slot that is not among `taken`, which has fewer than [`MAX_SUBFLOWS`] slots.
+    /// Returns the lowest slot that is not in `taken`, which has fewer than [`MAX_SUBFLOWS`] slots.
     pub fn free(taken: impl Iterator<Item = Slot>) -> Slot {
         let taken = taken.fold(0, |set, slot| set | slot.bit());
         debug_assert!(taken != u32::MAX, "more subflows than slots");
@@ -34,7 +36,7 @@ impl Slot {
     }
 }
 
-/// A range of bytes with the same history.
+/// A range of consecutive bytes that were sent on the same subflows at the same times.
 #[derive(Debug, Clone, Copy)]
 struct SentRange {
     start: u64,
@@ -42,10 +44,12 @@ struct SentRange {
     sent_at: Instant,
     /// The subflow that the range was last sent on.
     last_sender: SubflowId,
-    /// The set of subflows that the range was ever sent on; these retransmit it by themselves.
+    /// The set of subflows that the range was ever sent on. They retransmit it by themselves, so it is never
+    /// copied to one of them.
     sent_on: u32,
-    /// The subset of `sent_on` that has not timed out since.
+    /// The subset of `sent_on` that has not timed out or failed since.
     carried_by: u32,
+    /// Set once a subflow's acknowledgement shows that the peer has the range.
     arrived: bool,
 }
 
@@ -54,6 +58,7 @@ impl SentRange {
         self.end - self.start
     }
 
+    /// Returns whether the range has to be sent again, because no subflow carries it any more.
     fn is_lost(&self) -> bool {
         !self.arrived && self.carried_by == 0
     }
@@ -68,14 +73,15 @@ impl SentRange {
     }
 }
 
-/// An offset in the stream, and the number of the range that held it at the last look.
+/// An offset in the stream. `range_number` is a hint: the number of the range that held the offset when the
+/// cursor was set.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     offset: u64,
     range_number: u64,
 }
 
-/// The progress of a subflow's search for data to copy: nothing below a cursor is of use to the subflow.
+/// The progress of a subflow's search for data to copy: nothing below a cursor can be copied to the subflow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursors {
     lost: Cursor,
@@ -97,18 +103,18 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     ranges: VecDeque<SentRange>,
-    /// Bytes that no subflow carries any more.
+    /// The number of bytes that have not arrived and that no subflow carries any more.
     lost: u64,
-    /// Bytes that are known to have arrived.
+    /// The number of bytes in `ranges` that are known to have arrived.
     arrived: u64,
-    /// Bytes ever sent as copies.
+    /// The number of bytes ever sent as copies.
     copied: u64,
     /// The cursor below which everything has arrived.
     first_outstanding: Cursor,
-    /// The number of the first range. Numbers increase by one; a division makes them inexact, which costs a
-    /// search only.
+    /// The number of the first range; the following ranges have the following numbers. The division of a
+    /// range shifts the numbers of later ones, so a cursor's hint may be wrong, which only costs a search.
     first: u64,
-    /// A count of the events that make old ranges worth looking at again.
+    /// The count of events after which ranges below the cursors may qualify again.
     epoch: u32,
 }
 
@@ -124,7 +130,7 @@ impl Scoreboard {
         self.copied
     }
 
-    /// Returns whether any bytes are not known to have arrived.
+    /// Returns whether there are sent bytes that are not known to have arrived.
     pub fn has_outstanding(&self) -> bool {
         match (self.ranges.front(), self.ranges.back()) {
             (Some(first), Some(last)) => last.end - first.start > self.arrived,
@@ -132,11 +138,11 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that `range` leaves on subflow `id` at `slot`. It begins at or below the end of the data sent
-    /// before.
+    /// Notes that `range` is sent on subflow `id` at `slot`. The part below the end of the data sent before
+    /// is a copy, the rest is new; there is no gap between them.
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
-        let known = self.ranges.back().map_or(range.start, |last| last.end);
-        let copied = range.start..range.end.min(known);
+        let sent_end = self.ranges.back().map_or(range.start, |last| last.end);
+        let copied = range.start..range.end.min(sent_end);
         self.copied += copied.end.saturating_sub(copied.start);
         self.change(copied, true, |p| {
             p.last_sender = id;
@@ -144,7 +150,7 @@ impl Scoreboard {
             p.sent_on |= slot.bit();
             p.carried_by |= slot.bit();
         });
-        let start = range.start.max(known);
+        let start = range.start.max(sent_end);
         if start < range.end {
             self.ranges.push_back(SentRange {
                 start,
@@ -158,13 +164,13 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that a subflow acknowledged `range`.
+    /// Notes that the peer acknowledged `range` on a subflow.
     pub fn on_arrived(&mut self, range: Range<u64>) {
         let divide = self.ranges.len() < MAX_RANGES;
         self.change(range, divide, |p| p.arrived = true);
     }
 
-    /// Notes that the subflow at `slot` timed out, lost its path, or was closed.
+    /// Notes that the subflow at `slot` timed out, lost its path, or was closed: it carries nothing any more.
     pub fn on_failed(&mut self, slot: Slot) {
         for sent in &mut self.ranges {
             let was_lost = sent.is_lost();
@@ -176,7 +182,7 @@ impl Scoreboard {
         self.epoch += 1;
     }
 
-    /// Notes that the subflow at `slot` is gone; another subflow may get the slot.
+    /// Notes that the subflow at `slot` is gone, and frees the slot for another subflow.
     pub fn on_gone(&mut self, slot: Slot) {
         self.on_failed(slot);
         for sent in &mut self.ranges {
@@ -184,8 +190,8 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that `range` was dropped by the peer above its subflows, acknowledged or not: all of it has to
-    /// be sent again.
+    /// Notes that the peer dropped `range` at the data level. All of it has to be sent again, also the parts
+    /// that were acknowledged on a subflow.
     pub fn on_discarded(&mut self, range: Range<u64>) {
         self.first_outstanding = Cursor::default();
         self.change(range, true, |p| {
@@ -196,8 +202,8 @@ impl Scoreboard {
         self.epoch += 1;
     }
 
-    /// Notes that data from byte `from` on did not arrive intact on the subflow at `slot`, acknowledged or
-    /// not: it has to be sent again.
+    /// Notes that the data from byte `from` on that was sent on the subflow at `slot` arrived corrupted. It
+    /// has to be sent again, even if it was acknowledged there.
     pub fn on_corrupted(&mut self, from: u64, slot: Slot) {
         self.first_outstanding = Cursor::default();
         let corrupted = |p: &&mut SentRange| p.end > from && p.sent_on & slot.bit() != 0;
@@ -232,7 +238,8 @@ impl Scoreboard {
         }
     }
 
-    /// Asserts the invariants: the ranges are contiguous within `outstanding`, and the counts match them.
+    /// Asserts the invariants: the ranges are contiguous and lie within `outstanding`, and the counts of
+    /// bytes match the ranges.
     pub fn invariants(&self, outstanding: Range<u64>) {
         let mut at = self.ranges.front().map_or(outstanding.end, |p| p.start);
         debug_assert!(at >= outstanding.start, "{at} of {outstanding:?}");
@@ -248,7 +255,8 @@ impl Scoreboard {
         debug_assert_eq!((arrived, lost), (self.arrived, self.lost));
     }
 
-    /// Clears the scoreboard; the counters go on, so that old cursors are recognised as stale.
+    /// Clears the scoreboard. The numbers of ranges and epochs continue, so that old cursors are recognised
+    /// as stale.
     pub fn clear(&mut self) {
         *self = Scoreboard {
             first: self.first + self.ranges.len() as u64,
@@ -258,7 +266,8 @@ impl Scoreboard {
         };
     }
 
-    /// Returns the data that a ready subflow may carry beside others; `cursors` are the subflow's own.
+    /// Returns the data that the ready subflow at `slot` may carry as well; `cursors` are those of the
+    /// subflow.
     pub fn copies(&self, cursors: &mut Cursors, slot: Slot) -> Copies {
         if !self.has_outstanding() {
             return Copies::default();
@@ -269,12 +278,13 @@ impl Scoreboard {
                 ..Cursors::default()
             };
         }
-        let once = |p: &SentRange| p.sent_on.is_power_of_two();
+        // A set with one element is a power of two.
+        let is_sent_once = |p: &SentRange| p.sent_on.is_power_of_two();
         let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, SentRange::is_lost));
         let any = self.find(&mut cursors.any, slot, |_| true);
-        // Most often the first range was sent on one subflow only, so one search answers both questions.
+        // Usually the first range found was sent on one subflow only, which saves a second search.
         let single = match any {
-            Some(sent) if !once(sent) => self.find(&mut cursors.single, slot, once),
+            Some(sent) if !is_sent_once(sent) => self.find(&mut cursors.single, slot, is_sent_once),
             _ => {
                 cursors.single = cursors.any;
                 any
@@ -295,7 +305,8 @@ impl Scoreboard {
         Some(self.ranges[i].to_in_flight())
     }
 
-    /// Returns the index of the range that holds the cursor, or of the first range behind it.
+    /// Returns the index of the range that contains the cursor's offset, or else of the first range behind
+    /// that offset.
     fn index_of(&self, cursor: Cursor) -> usize {
         let hint = cursor.range_number.saturating_sub(self.first) as usize;
         match self.ranges.get(hint) {
@@ -304,6 +315,7 @@ impl Scoreboard {
         }
     }
 
+    /// Returns the cursor at the start of range `i`.
     fn cursor_at(&self, i: usize) -> Cursor {
         Cursor {
             offset: self.ranges[i].start,
@@ -312,7 +324,8 @@ impl Scoreboard {
     }
 
     /// Returns the first range from `cursor` on that has not arrived, was never sent on `slot` and is
-    /// `wanted`, and moves the cursor there. Ranges passed over never qualify again in this epoch.
+    /// `wanted`, and moves the cursor there. The ranges below the cursor cannot qualify before the next
+    /// epoch, so no range is looked at twice.
     fn find(
         &self,
         cursor: &mut Cursor,
@@ -321,8 +334,8 @@ impl Scoreboard {
     ) -> Option<&SentRange> {
         let last = self.ranges.back().filter(|last| last.end > cursor.offset)?;
         let from = self.index_of(*cursor);
-        let mut open = self.ranges.range(from..);
-        let found = open.position(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
+        let mut rest = self.ranges.range(from..);
+        let found = rest.position(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
         *cursor = match found {
             Some(n) => self.cursor_at(from + n),
             None => Cursor {
@@ -333,13 +346,13 @@ impl Scoreboard {
         found.map(|n| &self.ranges[from + n])
     }
 
-    /// Applies `f` to every range within `range` and keeps the counts right. Ranges across its ends are
-    /// divided, or left out if not `divide`.
+    /// Applies `f` to every range within `range`, and updates the counts of bytes. Ranges across the ends of
+    /// `range` are divided if `divide` is set, and otherwise skipped.
     fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut SentRange)) {
         if range.start >= range.end {
             return;
         }
-        // Most changes are to the oldest range.
+        // Most changes are to the oldest range, so no search is needed for it.
         let mut i = match self.ranges.front() {
             Some(first) if range.start < first.end => 0,
             _ => self.ranges.partition_point(|p| p.end <= range.start),
@@ -371,6 +384,7 @@ impl Scoreboard {
         }
     }
 
+    /// Divides range `i` at offset `at`.
     fn split(&mut self, i: usize, at: u64) {
         let mut tail = self.ranges[i];
         tail.start = at;
@@ -379,6 +393,7 @@ impl Scoreboard {
     }
 }
 
+/// Updates `total` by `bytes` whose membership changed from `before` to `after`.
 fn count(total: &mut u64, bytes: u64, before: bool, after: bool) {
     match (before, after) {
         (false, true) => *total += bytes,
@@ -412,7 +427,7 @@ mod tests {
         assert_eq!(Slot::free([Slot(0), Slot(2)].into_iter()), Slot(1));
     }
 
-    /// Two subflows walk the queue side by side, and skip what has arrived.
+    /// Two subflows search the same data, each with its own cursor, and skip data that has arrived.
     #[test]
     fn each_subflow_has_a_cursor_of_its_own() {
         let mut board = board(&[(0..10, A), (10..20, B), (20..30, A)]);
@@ -428,13 +443,13 @@ mod tests {
         assert_eq!(span(board.copies(&mut b, B.1).any), Some((20, 30)));
         board.on_sent(Instant::ZERO, 20..30, B.0, B.1);
         assert_eq!(board.copies(&mut b, B.1), Copies::default());
-        // Data sent later is found from where the cursor stands.
+        // Data sent later is found from the cursor on.
         board.on_sent(Instant::ZERO, 30..40, A.0, A.1);
         assert_eq!(span(board.copies(&mut b, B.1).single), Some((30, 40)));
     }
 
     #[test]
-    fn what_was_sent_twice_is_not_single() {
+    fn a_range_sent_twice_is_not_single() {
         let mut board = board(&[(0..10, A), (10..20, A), (0..10, B)]);
         let mut third = Cursors::default();
         let copies = board.copies(&mut third, Slot(2));
@@ -447,23 +462,24 @@ mod tests {
         assert!(!board.has_outstanding());
     }
 
-    /// Losing one subflow loses no data that another subflow carries or has delivered.
+    /// The failure of one subflow loses no data that another subflow carries or has delivered.
     #[test]
-    fn only_what_nobody_carries_is_lost() {
+    fn a_range_is_lost_if_no_subflow_carries_it() {
         let mut board = board(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
         board.on_arrived(0..5);
         board.on_failed(A.1);
+        // 5..10 and 20..30: B carries 10..20, and 0..5 has arrived.
         assert_eq!(board.lost(), 15);
         let mut b = Cursors::default();
         assert_eq!(span(board.copies(&mut b, B.1).lost), Some((5, 10)));
         board.on_sent(Instant::ZERO, 5..10, B.0, B.1);
         assert_eq!(span(board.copies(&mut b, B.1).lost), Some((20, 30)));
-        // Another timeout of the same subflow makes nothing lost that a second subflow carries.
+        // Another timeout of A does not affect 5..20, which B carries; 20..30 is still lost.
         board.on_failed(A.1);
         assert_eq!(board.lost(), 10);
         board.on_arrived(20..30);
         assert_eq!(board.lost(), 0);
-        // With both gone the rest is.
+        // Once B is gone too, 5..20 is lost, of which 5..12 is then acknowledged.
         board.on_gone(B.1);
         assert_eq!(board.lost(), 15);
         board.release_to(12);
@@ -472,7 +488,7 @@ mod tests {
         assert_eq!(span(board.copies(&mut next, B.1).lost), Some((12, 20)));
     }
 
-    /// Past the bound on ranges, data that was copied is still not copied again.
+    /// Beyond the maximum number of ranges, sends still divide ranges, so copied data is not copied again.
     #[test]
     fn a_copy_is_noticed_past_the_bound() {
         let sent: Vec<_> = (0..MAX_RANGES as u64)
@@ -482,7 +498,7 @@ mod tests {
         let mut b = Cursors::default();
         board.on_sent(Instant::ZERO, 0..4, B.0, B.1);
         assert_eq!(span(board.copies(&mut b, B.1).any), Some((4, 10)));
-        // An acknowledgement cannot divide the range further.
+        // An acknowledgement no longer divides the range, so only an acknowledgement of all of it counts.
         board.on_arrived(4..6);
         assert_eq!(span(board.copies(&mut b, B.1).any), Some((4, 10)));
         board.on_arrived(4..10);
@@ -491,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_discarded_goes_out_again_anywhere() {
+    fn a_discarded_range_may_be_sent_again_on_any_subflow() {
         let mut board = board(&[(0..10, A), (10..20, A)]);
         let mut a = Cursors::default();
         board.on_arrived(0..20);

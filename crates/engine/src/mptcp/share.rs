@@ -1,4 +1,4 @@
-//! The share of a connection in the memory of all.
+//! The share of a connection in the memory that all connections share.
 
 use crate::buffer::Pool;
 
@@ -16,7 +16,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Charges the `held` blocks that the connection has now to its group.
+    /// Charges the connection's group for the `held` blocks that the connection has now.
     pub fn charge(&mut self, pool: &mut Pool, held: usize) {
         if let Some(group) = self.group {
             pool.charge(group, self.charged, held);
@@ -38,15 +38,16 @@ impl Share {
         pool.is_over_quota(self.group)
     }
 
-    /// Returns whether pool memory down to the reserve, or the group's quota, is used up while this
-    /// connection already holds its share of `readable` bytes: the rest is left to readers that keep up.
+    /// Returns whether the connection may not store received data. If the pool is used up down to its reserve,
+    /// or the group's quota is, a connection with `readable` bytes of at least a block stores no more, so that
+    /// the rest is left to connections whose reader keeps up. Data behind a hole does not count as readable,
+    /// because the reserve exists to fill holes.
     pub fn is_used_up(&self, pool: &Pool, readable: usize) -> bool {
-        // Out-of-order data does not count: the reserve exists to fill the hole.
-        let scarce = pool.unreserved() == 0 || self.is_over_quota(pool);
-        scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_exhausted(self.group)
+        let is_scarce = pool.unreserved() == 0 || self.is_over_quota(pool);
+        is_scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_exhausted(self.group)
     }
 
-    /// Returns whether a write finds no memory, if earlier writes hold `blocks`.
+    /// Returns whether there is no memory for a write of the connection, whose earlier writes hold `blocks`.
     pub fn lacks_memory(&self, pool: &Pool, blocks: usize) -> bool {
         pool.allowance(blocks) == 0 || self.is_over_quota(pool)
     }

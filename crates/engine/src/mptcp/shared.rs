@@ -26,7 +26,7 @@ pub(crate) struct Demux {
 }
 
 impl Demux {
-    /// Creates the tables with random seeds, so that nobody outside can choose 4-tuples that collide.
+    /// Creates the tables with a random seed, so that no peer can choose 4-tuples or tokens that collide.
     fn new(rng: &mut Rng) -> Self {
         let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
         Demux {
@@ -42,9 +42,9 @@ pub(crate) struct Shared {
     pub paths: Vec<Path>,
     pub records: Records,
     pub claims: Claims,
-    /// Paths on which only SYNs without MP_CAPABLE are answered.
+    /// The paths on which only SYNs without MP_CAPABLE are answered.
     pub blackholes: Blackholes,
-    /// Paths on which SYN/ACKs come without MP_CAPABLE.
+    /// The paths on which SYN/ACKs have no MP_CAPABLE.
     pub stripped: Blackholes,
     pub fast_opens: FastOpens,
     pub pool: Pool,
@@ -55,12 +55,14 @@ pub(crate) struct Shared {
     pub reports: VecDeque<ConnStats>,
     pub stats: StackStats,
     pub demux: Demux,
-    /// The connections whose writes found the pool exhausted, in order.
+    /// The connections whose writes found the pool exhausted, first come first served.
     pub waiting_for_pool: VecDeque<ConnId>,
-    /// The connections that found the quota of their group exhausted, by group and in order.
+    /// The connections whose writes found the quota of their group exhausted. The key is the group and the
+    /// place in its queue; lower places are served first.
     pub waiting_for_quota: BTreeMap<(u32, u64), ConnId>,
+    /// The place of the next connection in `waiting_for_quota`, for all groups.
     next_quota_place: u64,
-    /// The header of the packet that is being sent.
+    /// The headers of the packet that is being sent: at most 40 bytes of IPv6 and 60 of TCP.
     pub scratch: [u8; 128],
 }
 
@@ -123,7 +125,8 @@ impl Shared {
         }
         let (first, last) = (*self.config.ports.start(), *self.config.ports.end());
         let count = u64::from(last.saturating_sub(first)) + 1;
-        // With a random choice among many ports, 64 tries fail only if nearly all are taken.
+        // The random choice makes ports hard to guess (RFC 6056). 64 tries are a guess: even with nine of ten
+        // ports taken, all of them fail only once in a thousand.
         (0..64)
             .map(|_| FourTuple {
                 local: SocketAddr::new(local.ip(), first + self.rng.below(count) as u16),
@@ -133,8 +136,8 @@ impl Shared {
             .ok_or(ApiError::LimitReached)
     }
 
-    /// Queues connection `id` for memory unless it is queued already: for its group's quota if that is used
-    /// up, otherwise for the pool.
+    /// Queues connection `id` for memory, unless it is queued already. It waits for the quota of its group if
+    /// the group is over its quota, and otherwise for the pool.
     pub fn wait_for_memory(&mut self, id: ConnId, share: &mut Share) {
         if share.waiting_for_pool || share.waiting_for_quota.is_some() {
             return;

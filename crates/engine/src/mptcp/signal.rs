@@ -1,5 +1,5 @@
-//! The signals to a peer beside the data, and their times. TCP acknowledges none of them, so each is
-//! repeated.
+//! The signals to a peer that travel as options of acknowledgements, and the times at which they are sent. TCP
+//! does not acknowledge an acknowledgement, so signals are repeated.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -11,20 +11,23 @@ use braid_wire::mptcp::{AddAddr, RemoveAddr};
 use crate::SubflowId;
 use crate::stats::AddressSignals;
 
-/// The most signals pending at once; further ones are dropped.
+/// The maximum number of pending signals; further ones are dropped. The peer's ADD_ADDRs cause echoes, so the
+/// list needs a bound. The value is a guess: a few signals for each of the 8 subflows of a connection.
 const MAX_SIGNALS: usize = 32;
-/// The most acknowledgements in a row that carry nothing but an option (RFC 8684 section 3).
+/// The maximum number of acknowledgements in a row that are sent only for their option: a middlebox may take
+/// more duplicate acknowledgements for a sign of congestion (RFC 8684 section 3).
 const MAX_BARE_ACKS_IN_A_ROW: u8 = 2;
-/// The multiple of time at which probes are repeated, so that idle connections probed together are probed
-/// again in one go.
+/// The times of repeated probes are rounded up to multiples of this step. So idle connections that were probed
+/// together are probed again together, by one wake-up of the process. The value is a guess: a small part of the
+/// minimum pause between probes of 200 ms.
 const PROBE_TIME_STEP: Duration = Duration::from_millis(50);
-/// The longest pause between repeats.
+/// The maximum pause between repeats of a signal: a guess, as for handshake segments.
 pub(super) const MAX_SIGNAL_PAUSE: Duration = Duration::from_secs(8);
 
 /// A signal to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// ADD_ADDR, until it is echoed.
+    /// ADD_ADDR, repeated until it is echoed.
     Announce { id: u8, addr: SocketAddr },
     /// The echo of the peer's ADD_ADDR.
     Echo(AddAddr),
@@ -32,25 +35,28 @@ pub(crate) enum Signal {
     Withdraw(u8),
     /// MP_PRIO, with the priority in force when it leaves.
     Priority(SubflowId),
-    /// A probe for a sign of life: the peer withdrew the address, was silent for long, or our own address
-    /// may have changed.
+    /// A probe for a sign of life on a subflow, because the peer withdrew the address or was silent for long,
+    /// or because our own address may have changed.
     Validate(SubflowId),
 }
 
 impl Signal {
-    /// Returns the most times that the signal is sent.
+    /// Returns the maximum number of times that the signal is sent. The numbers are guesses: the first pause
+    /// is a timeout of 200 ms or more, and doubles each time.
     pub fn tries(&self) -> u8 {
         match self {
+            // The echo ends the repeats, so they cost little.
             Signal::Announce { .. } => 5,
+            // The subflow is reset after the last try, so a few lost probes must not suffice.
             Signal::Validate(_) => 4,
-            // The peer does not confirm these.
+            // The peer confirms neither of these, so every repeat is sent. One repeat outlives a single loss.
             Signal::Withdraw(_) | Signal::Priority(_) => 2,
-            // A repeated request is echoed again, so one echo each is enough.
+            // If an echo is lost, the peer repeats its ADD_ADDR, which is then echoed again.
             Signal::Echo(_) => 1,
         }
     }
 
-    /// Returns the only subflow on which the signal can be sent; `None` if any will do.
+    /// Returns the subflow on which the signal has to be sent; `None` if it can be sent on any subflow.
     pub fn subflow(&self) -> Option<SubflowId> {
         match self {
             Signal::Priority(id) | Signal::Validate(id) => Some(*id),
@@ -71,16 +77,17 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pending: Vec<Pending>,
-    /// The number of signals sent since the peer was heard or a pause was made.
+    /// The number of acknowledgements sent only for an option, since the peer was last heard or `pause_ends`
+    /// last passed.
     in_a_row: u8,
-    /// The time at which that pause is over.
-    rested: Instant,
+    /// The time from which signals may be sent again after [`MAX_BARE_ACKS_IN_A_ROW`].
+    pause_ends: Instant,
     /// The counts of address signals sent and received.
     pub counts: AddressSignals,
 }
 
 impl Signals {
-    /// Schedules a signal from `due` on, and restarts it if it is pending already.
+    /// Schedules a signal for `due`. A signal that is pending already starts anew.
     pub fn add(&mut self, due: Instant, signal: Signal) {
         self.cancel(|s| *s == signal);
         if self.pending.len() < MAX_SIGNALS {
@@ -97,24 +104,26 @@ impl Signals {
         self.pending.iter().any(|pending| pending.signal == *signal)
     }
 
-    pub fn cancel(&mut self, which: impl Fn(&Signal) -> bool) {
-        self.pending.retain(|pending| !which(&pending.signal));
+    /// Cancels the pending signals that `matches`.
+    pub fn cancel(&mut self, matches: impl Fn(&Signal) -> bool) {
+        self.pending.retain(|pending| !matches(&pending.signal));
     }
 
-    /// Returns the time at which a signal may be sent. A probe carries no option, so it is not held back.
+    /// Returns the time at which a signal may be sent. A probe carries no option, so the bound on
+    /// acknowledgements in a row does not hold it back.
     // Conforms: 8684-3-2
     fn at(&self, pending: &Pending) -> Instant {
-        let free =
+        let is_unbound =
             self.in_a_row < MAX_BARE_ACKS_IN_A_ROW || matches!(pending.signal, Signal::Validate(_));
-        match free {
+        match is_unbound {
             true => pending.due,
-            false => pending.due.max(self.rested),
+            false => pending.due.max(self.pause_ends),
         }
     }
 
-    /// Returns the time of the next signal among those that `can_be` sent.
-    pub fn next_at(&self, can_be: impl Fn(&Signal) -> bool) -> Option<Instant> {
-        let pending = self.pending.iter().filter(|p| can_be(&p.signal));
+    /// Returns the time of the next signal among those that `is_sendable`.
+    pub fn next_at(&self, is_sendable: impl Fn(&Signal) -> bool) -> Option<Instant> {
+        let pending = self.pending.iter().filter(|p| is_sendable(&p.signal));
         pending.map(|pending| self.at(pending)).min()
     }
 
@@ -127,15 +136,15 @@ impl Signals {
         }
     }
 
-    /// Returns a due signal among those that `can_be` sent, and the number of times that it was sent.
-    pub fn due(&self, now: Instant, can_be: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
-        let mut pending = self.pending.iter().filter(|p| can_be(&p.signal));
+    /// Returns a due signal among those that `is_sendable`, and the number of times that it was sent.
+    pub fn due(&self, now: Instant, is_sendable: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
+        let mut pending = self.pending.iter().filter(|p| is_sendable(&p.signal));
         let due = pending.find(|pending| self.at(pending) <= now);
         due.map(|pending| (pending.signal, pending.sent))
     }
 
-    /// Notes that a signal leaves. The first repeat waits for `pause`, and other signals go first
-    /// meanwhile.
+    /// Notes that a signal is sent. Its first repeat is due after `pause`, which doubles with each repeat.
+    /// The signal moves behind the other pending signals.
     // Conforms: 8684-3.4.1-4
     pub fn on_signal_sent(&mut self, now: Instant, signal: Signal, pause: Duration) {
         let Some(at) = self.pending.iter().position(|p| p.signal == signal) else {
@@ -148,16 +157,17 @@ impl Signals {
         }
         pending.sent += 1;
         self.pending.push(pending);
-        if now >= self.rested {
+        if now >= self.pause_ends {
             self.in_a_row = 0;
         }
         if !matches!(signal, Signal::Validate(_)) {
             self.in_a_row += 1;
-            self.rested = now + pause;
+            self.pause_ends = now + pause;
         }
     }
 
-    /// Returns all address ids to be withdrawn now beside `first`, and counts them as sent.
+    /// Returns a REMOVE_ADDR of the address id `first` and all other ids whose withdrawal is due, and counts
+    /// those as sent. The caller counts `first`.
     pub fn take_withdrawn(
         &mut self,
         now: Instant,

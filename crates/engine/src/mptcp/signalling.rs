@@ -1,5 +1,5 @@
-//! The exchange of addresses that come and go (RFC 8684 section 3.4) and of priorities of subflows (section
-//! 3.3.8) with the peer.
+//! The signals exchanged with the peer: addresses that come and go (RFC 8684 section 3.4), and the priorities
+//! of subflows (section 3.3.8).
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -26,11 +26,12 @@ use crate::tcp::receive::AckDue;
 struct OwnAddress {
     addr: IpAddr,
     id: u8,
-    /// The address at which peers reach it, if it is to be announced.
+    /// The address at which peers reach `addr`, which may differ behind a NAT; `None` if `addr` is not to be
+    /// announced.
     announced: Option<SocketAddr>,
 }
 
-/// Returns a path's own addresses.
+/// Returns the local addresses of a path: at most one of each family.
 // Conforms: 8684-3.4.1-12
 fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAddress, 2> {
     let own = [
@@ -74,38 +75,46 @@ impl Connection {
         }
     }
 
-    /// Withdraws the addresses of a path that match `gone`: those that were announced, and those of
-    /// subflows that do not end by themselves (RFC 8684 section 3.4.2). For a peer that is to join us, only
-    /// an announcement can revoke the withdrawal of the initial address, so that address is withdrawn only
-    /// if it is announced as well.
+    /// Withdraws the addresses of a path that match `is_gone`, if they were announced or if a subflow uses
+    /// them (RFC 8684 section 3.4.2). A listener withdraws the initial address (id 0) only if it also
+    /// announces that address: nothing but an announcement makes the peer join there again.
     // Conforms: 8684-3.4.2-9
-    pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
+    pub fn withdraw_addresses(
+        &mut self,
+        ctx: &Ctx<'_>,
+        id: PathId,
+        is_gone: impl Fn(IpAddr) -> bool,
+    ) {
         let path = ctx.shared.path(id);
         let Some(path) = path.filter(|_| self.transport.may_signal()) else {
             return;
         };
-        let announces = self.transport.listener.is_some();
+        let is_listener = self.transport.listener.is_some();
         for address in own_addresses(&self.paths, id, path) {
-            if !gone(address.addr) {
+            if !is_gone(address.addr) {
                 continue;
             }
-            let (own, addr) = (address.id, address.announced);
+            let (own_id, announced) = (address.id, address.announced);
             self.transport
                 .signals
-                .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
-            // Our third ACK may have joined the subflow without an answer so far.
-            let known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
+                .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own_id));
+            // The peer may have accepted a join whose third ACK left, even if no answer has arrived.
+            let may_be_known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
-            let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
-            let recalled = !announces || own != 0 || addr.is_some();
-            if (used && recalled) || (announces && addr.is_some() && own != 0) {
-                self.transport.signals.add(ctx.now, Signal::Withdraw(own));
+            let is_used = subflows.any(|s| may_be_known(s) && s.path == id && s.ids.own == own_id);
+            // Id 0 is the initial address.
+            let is_revocable = !is_listener || own_id != 0 || announced.is_some();
+            let was_announced = is_listener && announced.is_some() && own_id != 0;
+            if (is_used && is_revocable) || was_announced {
+                self.transport
+                    .signals
+                    .add(ctx.now, Signal::Withdraw(own_id));
             }
         }
     }
 
-    /// Handles ADD_ADDR, or the echo of ours. An ADD_ADDR whose HMAC does not prove the peer's origin is
-    /// ignored (RFC 8684 section 3.4.1).
+    /// Handles the peer's ADD_ADDR, or the peer's echo of our ADD_ADDR, which has no HMAC. An ADD_ADDR whose
+    /// HMAC is wrong does not come from the peer and is ignored (RFC 8684 section 3.4.1).
     // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
     pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
         let Some(mptcp) = self.transport.mode.mptcp() else {
@@ -132,12 +141,12 @@ impl Connection {
             return;
         }
         self.transport.signals.counts.add_addr_received += 1;
-        // The peer needs our key for the HMAC, which it got by the third ACK.
+        // The HMAC depends on our key, so the peer has received our third ACK.
         self.transport.set_fully_established(ctx.now);
         let port = add
             .port
             .unwrap_or(self.transport.subflows[i].tuple.remote.port());
-        // Linux writes an IPv4-mapped endpoint as IPv6.
+        // Linux announces an IPv4 address of an IPv6 socket as an IPv4-mapped IPv6 address.
         let addr = SocketAddr::new(add.addr.to_canonical(), port);
         self.paths.on_announced(ctx.now, add.address_id, addr);
         self.transport
@@ -145,8 +154,9 @@ impl Connection {
             .add(ctx.now, Signal::Echo(add.echo()));
     }
 
-    /// Handles REMOVE_ADDR. Its sender may not be the peer, so data moves off the subflow at once if there
-    /// is another, but the subflow ends only if the peer does not answer on it (RFC 8684 section 3.4.2).
+    /// Handles REMOVE_ADDR. The option has no HMAC, so it may be forged. A subflow to a withdrawn address
+    /// therefore ends only if the peer does not answer a probe on it (RFC 8684 section 3.4.2), but its data
+    /// moves to another subflow at once, if there is one.
     // Conforms: 8684-3.4.2-1
     pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
         if self.transport.mode.mptcp().is_none() {
@@ -155,21 +165,23 @@ impl Connection {
         self.transport.signals.counts.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
-            let opens = |s: &&mut Subflow| match s.phase {
+            // A join has carried nothing yet, so it is given up at once. Before the SYN/ACK the peer's id of
+            // its address is not known.
+            let is_join_there = |s: &&mut Subflow| match s.phase {
                 Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
                 Phase::JoinAcked => addr.is_some() && s.ids.peer == *id,
                 _ => false,
             };
-            for subflow in self.transport.subflows.iter_mut().filter(opens) {
+            for subflow in self.transport.subflows.iter_mut().filter(is_join_there) {
                 subflow.close(SubflowCloseReason::PathRemoved);
             }
         }
-        let gone = |s: &Subflow| remove.ids().contains(&s.ids.peer);
+        let is_withdrawn = |s: &Subflow| remove.ids().contains(&s.ids.peer);
         let mut others = self.transport.subflows.iter();
-        let others = others.any(|s| s.can_carry() && !s.signs.stale && !gone(s));
+        let others = others.any(|s| s.can_carry() && !s.signs.stale && !is_withdrawn(s));
         for i in 0..self.transport.subflows.len() {
             let subflow = &self.transport.subflows[i];
-            if !subflow.can_carry() || !gone(subflow) {
+            if !subflow.can_carry() || !is_withdrawn(subflow) {
                 continue;
             }
             self.transport
@@ -183,10 +195,10 @@ impl Connection {
 }
 
 impl Transport {
-    /// Announces an address, if this is the side that accepts joins.
+    /// Announces an address, if this side accepts joins: only a listener does.
     pub(super) fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
-        let wanted = self.listener.is_some() && self.may_signal();
-        if let Some(addr) = addr.filter(|_| wanted) {
+        let may_announce = self.listener.is_some() && self.may_signal();
+        if let Some(addr) = addr.filter(|_| may_announce) {
             self.signals.add(ctx.now, Signal::Announce { id, addr });
         }
     }
@@ -204,15 +216,15 @@ impl Transport {
         next.filter(|_| self.may_signal())
     }
 
-    /// Returns whether a working subflow can carry the signal. Without one it stays pending until a subflow
-    /// recovers; no timer runs for that, since a recovery is an event of its own.
+    /// Returns whether a working subflow can carry the signal. Without a working subflow the signal stays
+    /// pending. No timer is needed then, because the recovery of a subflow is an event that polls again.
     fn can_be_sent(&self, signal: &Signal) -> bool {
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
             Signal::Validate(_) => true,
-            // Without the secret its HMAC cannot be computed.
+            // The HMAC of ADD_ADDR needs the secret.
             Signal::Announce { .. } if self.joins.is_pending() => false,
-            // If the subflow is gone, the signal is taken up only to be cancelled.
+            // A signal of a subflow that is gone counts as sendable, so that `poll_signal` cancels it.
             Signal::Priority(id) => {
                 let subflow = self.subflows.iter().find(|s| s.id == *id);
                 subflow.is_none_or(|s| !s.can_carry() || works(s))
@@ -256,11 +268,12 @@ impl Transport {
             }
             let Some(i) = i.filter(|_| sent < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
-                let alone = |i: &usize| {
+                // The last working subflow is kept: it may still recover, and nothing else is left.
+                let is_last = |i: &usize| {
                     let mut others = self.subflows.iter().enumerate();
                     !others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
                 };
-                match i.filter(|i| validates && !alone(i)) {
+                match i.filter(|i| validates && !is_last(i)) {
                     Some(i) => return self.reset_unvalidated(ctx, i),
                     None => continue,
                 }
@@ -274,7 +287,7 @@ impl Transport {
         None
     }
 
-    /// Returns the option that carries the signal on subflow `i`; a probe needs none.
+    /// Returns the option that carries the signal on subflow `i`; `None` for a probe, which needs no option.
     fn signal_option(
         &mut self,
         ctx: &Ctx<'_>,
@@ -285,12 +298,12 @@ impl Transport {
         Some(match signal {
             Signal::Announce { id, addr } => {
                 let mptcp = self.mode.mptcp()?;
-                // Without a port the option means the port of the subflow that carries it.
-                let usual = self.subflows[i].tuple.local.port();
+                // An option without a port means the port of the subflow that carries it.
+                let implied = self.subflows[i].tuple.local.port();
                 let mut add = AddAddr {
                     address_id: id,
                     addr: addr.ip(),
-                    port: Some(addr.port()).filter(|port| *port != usual),
+                    port: Some(addr.port()).filter(|port| *port != implied),
                     hmac: None,
                 };
                 let keys = (mptcp.local.key, mptcp.remote.key);
@@ -311,7 +324,7 @@ impl Transport {
         })
     }
 
-    /// Ends subflow `i`, on which the peer does not answer and whose address may be gone.
+    /// Resets subflow `i`, on which the peer did not answer a probe: its remote address may be gone.
     // Conforms: 8684-3.4.2-5
     fn reset_unvalidated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
@@ -336,13 +349,14 @@ impl Transport {
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
         if options.len() > MAX_OPTIONS_LEN {
-            // ADD_ADDR of IPv6 with a port fills the options alone.
+            // ADD_ADDR with an IPv6 address and a port takes 30 of the 40 bytes, timestamps take 12.
             options.timestamps = None;
         }
         let seq = subflow.snd.nxt;
-        let owed = subflow.rcv.due != AckDue::Never && dss.is_none();
+        // `emit` takes the due acknowledgement for sent, but without DSS the peer still lacks the DATA_ACK.
+        let owes_data_ack = subflow.rcv.due != AckDue::Never && dss.is_none();
         let out = self.emit(ctx, i, seq, Flags::ACK, options, Body::None);
-        if owed {
+        if owes_data_ack {
             self.subflows[i].rcv.ack_now();
         }
         out

@@ -1,4 +1,5 @@
-//! A TCP connection as part of an MPTCP connection (RFC 8684 section 1.3), or by itself as regular TCP.
+//! A subflow: a TCP connection that is a part of an MPTCP connection (RFC 8684 section 1.3), or the only one
+//! of a connection that runs as regular TCP.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -22,18 +23,23 @@ use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
-/// The least silence after which a subflow is given up as stuck.
+/// The time without an acknowledgement of data after which a subflow beside others is given up. A guess: other
+/// subflows carry the data meanwhile, so the subflow may outlive an outage of seconds.
 const MIN_STUCK_TIME: Duration = Duration::from_secs(20);
-/// The most time that a lone subflow may go without an acknowledgement of data.
+/// The time without an acknowledgement of data after which even a lone subflow is given up. RFC 9293 section
+/// 3.8.3 asks for at least 100 s (R2).
 const MAX_STUCK_TIME: Duration = Duration::from_secs(100);
-/// The share of sent bytes whose loss makes a path lossy, and the bytes needed to judge.
+/// The share of lost bytes from which a path counts as lossy. A guess: congestion rarely loses as much, while
+/// radio links of 30 % loss are among the tests.
 const HEAVY_LOSS_SHARE: f32 = 0.15;
+/// The number of sent bytes from which the share of lost bytes counts: about 14 segments, a guess.
 const MIN_LOSS_SAMPLE_BYTES: u64 = 20_000;
 
-/// The interval at which a subflow's measurements are recorded, besides at its start and end.
+/// The interval at which a subflow's measurements are recorded, besides at its start and end. It bounds the age
+/// of the record that a new connection starts with.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The phase of a subflow's handshake and life. Nonces live only as long as they are needed.
+/// The phase of a subflow's handshake and life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// SYN sent.
@@ -46,20 +52,20 @@ pub(crate) enum Phase {
     Established,
     /// A RST is to be sent.
     Resetting,
-    /// RST with MP_FASTCLOSE was sent. It may be lost, and a peer with a hole before it does not accept it.
-    /// So MP_FASTCLOSE is repeated for a while, and any segment is answered by another RST until the
-    /// connection is forgotten.
+    /// RST with MP_FASTCLOSE was sent. The RST may be lost, and a peer that misses data before it does not
+    /// accept it. So MP_FASTCLOSE is repeated for a while, and any segment is answered by another RST until
+    /// the connection is forgotten.
     Aborted,
     /// Nothing is left to do.
     Closed,
 }
 
-/// The object that a handshake opens.
+/// The purpose of a subflow's handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opens {
-    /// The connection (or regular TCP).
+    /// The handshake opens the connection, by MP_CAPABLE or as regular TCP.
     Connection,
-    /// A further subflow.
+    /// The handshake adds a subflow to the connection, by MP_JOIN.
     Join { local_nonce: u32, remote_nonce: u32 },
 }
 
@@ -82,22 +88,23 @@ struct RecordedCounts {
     next: Instant,
 }
 
-/// The priority of a subflow: a backup or none (RFC 8684 section 3.3.8).
+/// The priority of a subflow: backup or regular (RFC 8684 section 3.3.8).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Priority {
-    /// Set if this side wants a backup.
+    /// Set if this side wants the subflow to be a backup.
     pub own: bool,
-    /// Set if the peer may have been told another priority: it changed during the handshake, or the subflow
+    /// Set if the peer may not know the value of `own`: it changed during the handshake, or the subflow
     /// opened the connection, and MP_CAPABLE has no backup bit.
     pub unannounced: bool,
-    /// Set if the peer wants a backup.
+    /// Set if the peer wants the subflow to be a backup.
     pub peer: bool,
 }
 
-/// Segments to be sent that wait for no data.
+/// Segments that are to be sent now, apart from new data and acknowledgements.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Owed {
-    /// The offset up to which the last record has left, if the device takes no more at once.
+    /// The offset up to which the last record of the scoreboard was sent, if the device could not take all
+    /// of it at once.
     pub rest: Option<u64>,
     /// Set if a tail loss probe is to be sent.
     pub probe: bool,
@@ -119,15 +126,15 @@ pub(crate) struct Subflow {
     pub tuple: FourTuple,
     pub phase: Phase,
     pub opens: Opens,
-    /// Set if the subflow was opened from here.
+    /// Set if this side opened the subflow.
     pub active: bool,
     pub handshake: Handshake,
-    /// The payload of its SYNs.
+    /// The payload of the subflow's SYNs.
     pub syn_data: SynData,
     pub ids: AddressIds,
     pub snd: Sender,
     pub rcv: Receiver,
-    /// The number of stream bytes that arrived here although they were known already.
+    /// The number of stream bytes that arrived on this subflow although the connection had them already.
     pub duplicate: u64,
     pub agreed: Negotiated,
     pub ecn: EcnState,
@@ -141,11 +148,12 @@ pub(crate) struct Subflow {
     pub ending: Ending,
     /// The subflow's place in the connection's scoreboard, and its progress in the search for copies.
     pub place: Place,
-    /// The end of the last penalty (at most one a round trip).
+    /// The time before which a strategy's penalty has no effect: one round trip from the last penalty on.
     pub penalised_until: Instant,
     /// The measurements recorded last, and the time of the next record.
     recorded: RecordedCounts,
-    /// The offset of our timestamps from the millisecond clock.
+    /// The offset of our timestamps from the millisecond clock, so that they reveal neither the time nor
+    /// other connections (RFC 7323 section 5.4).
     ts_base: u32,
     pub size: SegmentSize,
 }
@@ -153,17 +161,18 @@ pub(crate) struct Subflow {
 /// Signs of life of the peer on a subflow, and the probes for them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SignsOfLife {
-    /// Set if the subflow has potentially failed: it timed out, or its link is down.
+    /// Set if the subflow has potentially failed: it timed out, its probes were not answered, or its link is
+    /// down.
     pub stale: bool,
-    /// The time at which anything last came in.
+    /// The time at which a segment was last received.
     pub received_at: Instant,
     /// The time of the last probe; `probes` counts the probes since the last sign of life.
     pub probed_at: Instant,
     pub probes: u32,
-    /// The number of timeouts and unanswered probes since anything came in.
+    /// The number of timeouts and unanswered probes since a segment was last received.
     pub silent: u32,
-    /// Set if another subflow keeps this idle connection alive, and this one was silent for so long that a
-    /// NAT may have forgotten it.
+    /// Set if another subflow keeps this idle connection alive, and this subflow was silent for so long that
+    /// a NAT may have forgotten it.
     pub resting: bool,
 }
 
@@ -213,6 +222,7 @@ impl Subflow {
         self.agreed = Negotiated {
             // RFC 7323 section 2.3: a shift above 14 counts as 14.
             peer_shift: options.window_scale.unwrap_or(0).min(14),
+            // Windows are scaled only if both SYNs have the option (RFC 7323 section 2.2).
             local_shift: if options.window_scale.is_some() {
                 local_shift
             } else {
@@ -236,16 +246,17 @@ impl Subflow {
         self.refresh_mss();
     }
 
+    /// Tells the sender the segment size, and the size of segments that pass in any case.
     fn refresh_mss(&mut self) {
         self.snd.set_mss(self.size.mss());
-        let small = self.size.mtu.smaller();
-        let small = small.map(|size| self.size.data_of(size));
-        // If the peer accepts no larger segments anyway, none counts as large.
+        let fallback_size = self.size.mtu.smaller();
+        let small = fallback_size.map(|size| self.size.data_of(size));
+        // If no segment is larger than the fallback size, losses cannot depend on the size.
         self.snd
             .set_small(small.filter(|small| *small < u64::from(self.snd.mss())));
     }
 
-    /// Handles a report of the network that packets over `mtu` bytes do not pass (RFC 1191, RFC 8201).
+    /// Handles an ICMP report that packets larger than `mtu` bytes do not pass (RFC 1191, RFC 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
         match self.size.mtu.on_report(now, mtu) {
             Report::Smaller => {
@@ -258,19 +269,21 @@ impl Subflow {
         self.judge_sizes(now);
     }
 
-    /// Draws conclusions about the path MTU from arrivals and losses by size (RFC 8899).
+    /// Updates the path MTU by the fate of its last probe, and lowers it if only large segments are lost
+    /// (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
-        let verdict = self.snd.take_size_probe_result();
-        if let Some(arrived) = verdict {
+        let probe_result = self.snd.take_size_probe_result();
+        if let Some(arrived) = probe_result {
             self.size.mtu.on_result(now, arrived);
         }
-        let vanish = self.snd.sees_black_hole() && self.size.mtu.on_black_hole(now);
-        if verdict.is_some() || vanish {
+        let was_lowered = self.snd.sees_black_hole() && self.size.mtu.on_black_hole(now);
+        if probe_result.is_some() || was_lowered {
             self.refresh_mss();
         }
     }
 
-    /// Returns the payload of a packet that is to probe now for a larger path MTU.
+    /// Returns the number of payload bytes of a packet that is to probe for a larger path MTU now; `None` if
+    /// no probe is due or the congestion window has no room for it.
     pub fn mtu_probe_payload(&self, now: Instant) -> Option<u64> {
         let size = self
             .size
@@ -281,13 +294,13 @@ impl Subflow {
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
-    /// Makes the next `len` bytes of payload a probe of the path MTU, if they are enough to tell and not
-    /// too many.
+    /// Makes the next `len` bytes of payload a probe of the path MTU, if one is due and they are more than a
+    /// segment but no more than the probe may have.
     pub fn begin_mtu_probe(&mut self, now: Instant, len: u64) {
-        let tells = u64::from(self.snd.mss()) < len;
+        let exceeds_mss = u64::from(self.snd.mss()) < len;
         if self
             .mtu_probe_payload(now)
-            .is_some_and(|most| tells && len <= most)
+            .is_some_and(|max| exceeds_mss && len <= max)
         {
             let packet = self.size.packet_of(len);
             self.size.mtu.on_probe_sent(packet);
@@ -301,37 +314,42 @@ impl Subflow {
             .wrapping_add((now.as_nanos() / 1_000_000) as u32)
     }
 
-    /// Returns the round-trip time of the handshake that `answer` ends. If a SYN was repeated, only a
-    /// timestamp tells which one was answered (RFC 7323 section 4).
+    /// Returns the round-trip time of the handshake that `answer` completes. If our SYN or SYN/ACK was
+    /// repeated, only a timestamp tells which copy was answered (RFC 7323 section 4); without timestamps the
+    /// result is `None`.
     pub fn handshake_rtt(&self, now: Instant, answer: &tcp::Repr) -> Option<Duration> {
-        let most = now.saturating_since(self.handshake.opened_at);
+        let since_opened = now.saturating_since(self.handshake.opened_at);
         if self.handshake.tries == 1 {
-            return Some(most);
+            return Some(since_opened);
         }
         let echo = answer.options.timestamps?.echo;
         let age = Duration::from_millis(u64::from(self.ts_now(now).wrapping_sub(echo)));
+        // The timestamp counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
         let granularity = Duration::from_millis(1);
-        (self.agreed.timestamps && age <= most).then_some(most.min(age + granularity))
+        let is_plausible = age <= since_opened;
+        (self.agreed.timestamps && is_plausible).then_some(since_opened.min(age + granularity))
     }
 
-    /// Returns the ECN flags of a segment at offset `seq`, with payload or not, and the ECN bits of its
-    /// packet. Only payload that is sent for the first time may be marked (RFC 3168 section 6.1.5).
+    /// Returns the ECN flags of a segment at offset `seq`, and the ECN bits of its IP packet. Only payload
+    /// that is sent for the first time may be ECN-capable (RFC 3168 section 6.1.5).
     // Conforms: 3168-6.1.4-1, 3168-6.1.5-1, 3168-6.1.2-3
-    pub fn ecn_bits(&mut self, seq: u64, flags: Flags, payload: bool) -> (Flags, u8) {
-        let plain = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
-        if !plain {
+    pub fn ecn_bits(&mut self, seq: u64, flags: Flags, has_payload: bool) -> (Flags, u8) {
+        // In SYNs the two flags negotiate ECN, and a RST needs none.
+        let may_echo = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
+        if !may_echo {
             return (Flags::EMPTY, ip::NOT_ECT);
         }
-        let mut further = self.ecn.of_ack();
-        if !payload || !self.ecn.sends_ect() || !self.snd.is_sent_once(seq) {
-            return (further, ip::NOT_ECT);
+        let mut ecn_flags = self.ecn.of_ack();
+        if !has_payload || !self.ecn.sends_ect() || !self.snd.is_sent_once(seq) {
+            return (ecn_flags, ip::NOT_ECT);
         }
         if self.snd.take_cwr() {
-            further |= Flags::CWR;
+            ecn_flags |= Flags::CWR;
         }
+        // A controller that ignores marks would gain an unfair share from packets that are never dropped.
         match self.snd.cc.responds_to_ecn() {
-            true => (further, ip::ECT),
-            false => (further, ip::NOT_ECT),
+            true => (ecn_flags, ip::ECT),
+            false => (ecn_flags, ip::NOT_ECT),
         }
     }
 
@@ -340,6 +358,9 @@ impl Subflow {
         self.ecn.sends_ect() && self.snd.owes_cwr()
     }
 
+    /// Returns the timestamps of a segment, if both sides agreed on them. The answer to an old segment echoes
+    /// the timestamp of that segment, not TS.Recent: after an outage the sender would otherwise take the outage
+    /// for the round trip.
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
@@ -358,30 +379,32 @@ impl Subflow {
         }
     }
 
-    /// Returns whether a segment with these options is older than one already here (PAWS, RFC 7323 section
-    /// 5).
+    /// Returns whether a segment with these options is older than one received before (PAWS, RFC 7323
+    /// section 5).
     pub(super) fn is_old(&self, options: &Options) -> bool {
         let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
         timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
     }
 
-    /// Returns whether `ack` acknowledges no more than our SYN offered.
+    /// Returns whether `ack` acknowledges our SYN, and no more than the payload that the SYN carried.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
         let offered = self.handshake.offer.map_or(0, |offer| offer.len);
         let ahead = ack.diff(self.snd.iss.add(1));
         u64::try_from(ahead).is_ok_and(|ahead| ahead <= offered)
     }
 
-    /// Returns the offset of the subflow sequence number of a mapping.
+    /// Returns the subflow offset of the subflow sequence number `seq` in a mapping.
     // Conforms: 8684-B.2-2
     pub(super) fn mapped_from(&self, seq: u32) -> Option<u64> {
+        // Sequence numbers of mappings do not count the payload of the SYN.
         let in_syn = self.syn_data.received;
         let sub = Seq32(seq).offset_near(Seq32(0), self.rcv.nxt - in_syn)?;
         Some(sub + in_syn)
     }
 
-    /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie). Only a timestamp tells how
-    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `advertised_end`.
+    /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie), with a window up to offset
+    /// `advertised_end`. The time of that SYN/ACK was not kept. So `tries` is 2, with which only a timestamp
+    /// gives the round-trip time ([`handshake_rtt`](Self::handshake_rtt)).
     pub fn resume(&mut self, iss: Seq32, ts_base: u32, advertised_end: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
@@ -397,21 +420,21 @@ impl Subflow {
 
     /// Returns whether the subflow may still carry data, now or later.
     pub fn is_alive(&self) -> bool {
-        let over = matches!(
+        let has_ended = matches!(
             self.phase,
             Phase::Resetting | Phase::Aborted | Phase::Closed
         );
-        !over && !self.closing.is_closed_here()
+        !has_ended && !self.closing.is_closed_here()
     }
 
-    /// Returns whether new data may be put on the subflow at all.
+    /// Returns whether new data may be put on the subflow, apart from any lack of room.
     // Conforms: 8684-3.2-13
     pub fn can_carry(&self) -> bool {
         self.is_established() && !self.closing.is_closed_here()
     }
 
-    /// Returns whether a segment is to be sent that waits for no data: an acknowledgement, a probe, a
-    /// handshake segment, FIN or RST.
+    /// Returns whether a segment is due that does not depend on new data: an acknowledgement, a probe, a
+    /// handshake segment, the rest of a record, FIN or RST.
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
             || self.handshake.is_due(now)
@@ -423,15 +446,16 @@ impl Subflow {
             || self.closing.owes_fin()
     }
 
-    /// Returns whether this is a join that the listener has not accepted yet, so that it never carried
-    /// anything.
+    /// Returns whether this is a join that the listener cannot have accepted yet, so that the subflow never
+    /// carried data.
     pub fn is_unaccepted_join(&self) -> bool {
-        let unknown = match self.phase {
+        let is_unaccepted = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
+            // The third ACK, by which the listener accepts the join, has not left.
             Phase::JoinAcked => self.handshake.tries == 0,
             _ => false,
         };
-        unknown && self.opens != Opens::Connection
+        is_unaccepted && self.opens != Opens::Connection
     }
 
     /// Ends the subflow by a RST.
@@ -451,8 +475,9 @@ impl Subflow {
         self.phase = Phase::Closed;
     }
 
-    /// Returns whether nothing was acknowledged for so long that the subflow is not worth keeping beside
-    /// others. A peer that answers but accepts nothing is no better than a silent one.
+    /// Returns whether no data was acknowledged for so long that the subflow is not worth keeping beside
+    /// others. A peer that answers but acknowledges no data is no better than a silent one. Three timeouts in
+    /// a row are required as well, so that a few losses on a path with a long timeout do not suffice.
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.snd.backoff() >= 3 && self.snd.stuck_for(now) > MIN_STUCK_TIME
     }
@@ -463,20 +488,21 @@ impl Subflow {
         traffic.bytes_sent >= MIN_LOSS_SAMPLE_BYTES && traffic.loss() >= HEAVY_LOSS_SHARE
     }
 
-    /// Returns whether the subflow is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
+    /// Returns whether the subflow is not worth keeping even as the only one (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
         self.snd.stuck_for(now) > MAX_STUCK_TIME
     }
 
-    /// Notes that something came in. After a silence of two timeouts the path may be back, so data is
-    /// retransmitted early. A peer heard between timeouts tells nothing (RFC 6298 section 5.5).
+    /// Notes that a segment was received. After two timeouts without any segment the path was probably down
+    /// and is back now, so data is retransmitted early. After a single timeout the backed-off timer stays as
+    /// it is (RFC 6298 section 5.5), because the timeout may be due to congestion.
     pub fn wake(&mut self, now: Instant) {
         if core::mem::take(&mut self.signs.silent) >= 2 {
             self.snd.retry_early(now);
         }
     }
 
-    /// Returns remote address and path, which subflows between the same addresses share.
+    /// Returns remote address and path: the key of all that is remembered beyond a connection.
     pub fn link(&self) -> (IpAddr, PathId) {
         (self.tuple.remote.ip(), self.path)
     }
@@ -486,7 +512,7 @@ impl Subflow {
         records.get(self.tuple.remote.ip(), self.path)
     }
 
-    /// Restarts the sender after a pause, with what the path's record has learnt meanwhile.
+    /// Restarts the sender if it paused, from the record of the path, which other subflows may have updated.
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {
@@ -504,12 +530,13 @@ impl Subflow {
     /// Adds the measurements since the last call to the record of the path.
     pub fn remember(&mut self, now: Instant, records: &mut Records) {
         let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
+        // Without a round-trip sample nothing was measured.
         if rtt.srtt().is_zero() {
             return;
         }
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
         let lost = self.snd.non_congestive_loss();
-        let seen = PathRecord {
+        let measured = PathRecord {
             at: now,
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
@@ -518,7 +545,7 @@ impl Subflow {
             bytes_sent: sent - self.recorded.sent,
             bytes_lost: lost - self.recorded.lost,
         };
-        records.add(self.tuple.remote.ip(), self.path, seen);
+        records.add(self.tuple.remote.ip(), self.path, measured);
         self.recorded = RecordedCounts {
             sent,
             lost,
@@ -526,16 +553,18 @@ impl Subflow {
         };
     }
 
-    /// Returns the payload bytes that may be sent now; 0 if window, pacer or peer forbid it.
+    /// Returns the number of new payload bytes that may be sent now; 0 if loss recovery, pacer, congestion
+    /// window or the peer's window forbid it.
     pub fn room(&self, now: Instant) -> u64 {
-        let new = self.snd.new_room();
-        if new == 0 || self.snd.pacer.blocked_until(now).is_some() {
+        let new_room = self.snd.new_room();
+        if new_room == 0 || self.snd.pacer.blocked_until(now).is_some() {
             return 0;
         }
-        new.min(self.snd.cwnd_room()).min(self.snd.peer_room())
+        new_room.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
-    /// Returns the view of the subflow that a strategy gets.
+    /// Returns the view of the subflow for a strategy. `most_urgent` is the most urgent data that this host
+    /// sends on any connection between the same addresses.
     // Conforms: 8684-3.3.8-1
     pub fn view(&self, ready: bool, copies: Copies, most_urgent: Option<Urgency>) -> SubflowView {
         SubflowView {
@@ -570,9 +599,9 @@ impl Subflow {
     }
 
     /// Returns the time at which [`super::Connection::handle_timeout`] has something to do for this
-    /// subflow. `pending` is set if the connection has data for a subflow with room.
-    pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
-        let sendable = self.snd.board.lost() > 0 || (pending && self.snd.peer_room() > 0);
+    /// subflow. `has_data` is set if the connection has data for any subflow with room.
+    pub fn next_timeout(&self, has_data: bool, now: Instant) -> Option<Instant> {
+        let sendable = self.snd.board.lost() > 0 || (has_data && self.snd.peer_room() > 0);
         // Without room in the window, the next acknowledgement wakes the sender, not the pacer.
         let paced = self.snd.pacer.blocked_until(now);
         let pacing = paced.filter(|_| sendable && self.snd.cwnd_room() > 0);

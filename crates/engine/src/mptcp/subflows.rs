@@ -5,11 +5,11 @@ use core::ops::{Deref, DerefMut};
 use super::subflow::Subflow;
 use crate::stats::PathStats;
 
-/// The subflows of a connection, in the order of their ids.
+/// The subflows of a connection, in the order of their ids: the slice that this type derefs to.
 #[derive(Debug, Default)]
 pub(crate) struct Subflows {
     list: Vec<Subflow>,
-    /// The payload moved by closed subflows, by path.
+    /// The payload moved by closed subflows, by path and remote address.
     pub gone: Vec<PathStats>,
     /// The id of the next subflow.
     pub next: u32,

@@ -1,9 +1,9 @@
 //! Payload of SYNs: TCP Fast Open (RFC 7413), also with Multipath TCP (RFC 8684 appendix B).
 //!
-//! Payload of a SYN is at the start of both the connection's stream and the subflow's, and is not part of
-//! the data sequence number space: nothing maps it, and no checksum covers it. Only the SYN that opens a
-//! connection carries any, and only its first copy. If that is not answered in time, the same bytes follow
-//! the handshake on the next path, though they may have arrived.
+//! Payload of a SYN is the start of the connection's stream and of the subflow's. It has no data sequence
+//! numbers: no mapping and no checksum covers it. Only a SYN that opens a connection carries payload, and only
+//! when that SYN is first sent. If it is not answered in time, the same bytes are sent after the handshake on
+//! the next path, so the server may receive them twice.
 
 use braid_wire::tcp::{self, FastOpenCookie, MAX_OPTIONS_LEN, Options};
 
@@ -18,8 +18,8 @@ use crate::buffer::Data;
 use crate::path::Grant;
 
 impl Connection {
-    /// Handles the answer to our SYN on subflow `i`: its payload has arrived, or is sent as if it had never
-    /// left. Returns the number of bytes that arrived. The behaviour of server and network is remembered.
+    /// Handles the answer to our SYN on subflow `i`. Payload that the server did not accept becomes unsent
+    /// again. Remembers how server and network treat the option, and returns the number of bytes accepted.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.1.3-2, 7413-4.1.3.1-2, 7413-4.2.2-3
     pub(super) fn on_offer_answered(
         &mut self,
@@ -36,11 +36,12 @@ impl Connection {
         let taken = u64::try_from(answer.ack.diff(first)).unwrap_or(0);
         let cookie = answer.options.fast_open.as_ref();
         let cookie = cookie.filter(|cookie| !cookie.is_empty());
-        // A server that does not recognise its own cookie any more grants another one; otherwise a
-        // middlebox removed the cookie or the payload.
-        let first = subflow.handshake.tries == 1;
+        // A server that no longer recognises its cookie grants another one. If the payload was neither accepted
+        // nor answered by a cookie, a middlebox removed the cookie or the payload.
+        let was_sent_once = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
-        if taken > 0 || cookie.is_some() || (first && !refused) {
+        // An answer to a repeated SYN, which has no option, says nothing good of the network.
+        if taken > 0 || cookie.is_some() || (was_sent_once && !refused) {
             ctx.shared.fast_opens.on_passed(link);
         } else {
             ctx.shared.fast_opens.on_dropped(ctx.now, link);
@@ -52,7 +53,7 @@ impl Connection {
                 let grant = Grant { cookie, mss };
                 ctx.shared.fast_opens.learn(ctx.now, link, grant);
             }
-            None if refused && first => ctx.shared.fast_opens.forget(link),
+            None if refused && was_sent_once => ctx.shared.fast_opens.forget(link),
             None => {}
         }
         subflow.syn_data.sent = taken;
@@ -63,10 +64,10 @@ impl Connection {
         taken
     }
 
-    /// Accepts the payload of the SYN that opens this connection and whose cookie proves the sender's
-    /// address. The application gets it at once. What the application writes waits for the third ACK, which
-    /// brings the key that a DATA_ACK needs: Linux falls back if data has no DATA_ACK. Returns whether any
-    /// payload was accepted.
+    /// Accepts the payload of the SYN that opens this connection; the cookie of the SYN proves the sender's
+    /// address. The application gets the payload at once, but its answer waits for the third ACK: a Linux
+    /// opener falls back if data comes without a DATA_ACK, and a DATA_ACK needs the opener's key, which only
+    /// the third ACK brings. Returns whether any payload was accepted.
     // Conforms: 8684-B.2-1
     pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
         self.transport.rcv.size_window(ctx.shared);
@@ -89,7 +90,7 @@ impl Connection {
         let subflow = &mut self.transport.subflows[0];
         subflow.syn_data.received = len;
         subflow.rcv.on_payload(ctx.now, 1..1 + len, len);
-        // The window of a SYN is not scaled.
+        // The window of a SYN is not scaled (RFC 7323 section 2.2).
         self.transport.snd.wnd_end = window.into();
         self.transport.live.last_received = ctx.now;
         self.transport.live.last_payload = ctx.now;
@@ -98,7 +99,7 @@ impl Connection {
         true
     }
 
-    /// Hands the connection to the application.
+    /// Reports the accepted connection to the application, if that has not been done.
     pub(super) fn report_accepted(&mut self, ctx: &mut Ctx<'_>) {
         let opening = matches!(self.transport.life, Life::Opening { .. });
         let Some(listener) = self.transport.listener.filter(|_| opening) else {
@@ -115,24 +116,26 @@ impl Connection {
 }
 
 impl Transport {
-    /// Completes the SYN that opens the connection: it asks for a cookie, or carries one with written data.
-    /// Repeated SYNs and SYNs on another path do neither, since a network may drop them for it (RFC 7413
-    /// section 4.1.3). No second SYN leaves beside one with payload, so a path that has just become dark
-    /// shows only by its timeout.
+    /// Adds TCP Fast Open to the SYN that opens the connection: a request for a cookie, or a cookie and written
+    /// data. Repeated SYNs and SYNs on another path have no such option, because the network may have dropped
+    /// the first one for it (RFC 7413 section 4.1.3). A SYN with payload has no second SYN beside it, so if
+    /// its path has just become dark, only the timeout shows it.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.2.1-1, 7413-4.2.2-1, 7413-4.2.2-2, 8684-B.1-1
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
         let alone = self.subflows.opening().count() == 1;
         let subflow = &mut self.subflows[i];
-        let first = subflow.handshake.tries == 1 && alone;
+        let is_first = subflow.handshake.tries == 1 && alone;
         let link = subflow.link();
-        if !ctx.shared.config.fast_open || !first || !ctx.shared.fast_opens.pass(ctx.now, link) {
+        if !ctx.shared.config.fast_open || !is_first || !ctx.shared.fast_opens.pass(ctx.now, link) {
             return Body::None;
         }
         let urgency = self.snd.buf.most_urgent();
         let grant = ctx.shared.fast_opens.grant(link);
         let (cookie, mss) = match (grant, urgency) {
+            // A cookie without data would be of no use.
             (Some(_), None) => return Body::None,
             (Some(grant), Some(_)) => (grant.cookie.clone(), Some(grant.mss)),
+            // An empty cookie asks for one (RFC 7413 section 4.1.1).
             (None, _) => (FastOpenCookie::new(), None),
         };
         options.fast_open = Some(cookie);
@@ -155,15 +158,15 @@ impl Transport {
         if range.is_empty() {
             return Body::None;
         }
-        // A second SYN would have the payload delivered twice.
+        // A second SYN could open another connection, to which the same payload would then be sent.
         subflow.handshake.second_syn_at = None;
         Body::Data(range)
     }
 }
 
 impl Subflow {
-    /// Adds a cookie for the peer to the first SYN/ACK only: a repeat may be needed because the network
-    /// dropped the first for its option (RFC 7413 section 4.2.2).
+    /// Adds the cookie for the peer to the first SYN/ACK. Repeats omit it, because the network may have dropped
+    /// the first SYN/ACK for this option (RFC 7413 section 4.2.2).
     // Conforms: 7413-4.2.2-4
     pub(super) fn grant_cookie(&mut self, options: &mut Options) -> Body {
         options.fast_open = self.handshake.cookie.take();

@@ -1,4 +1,5 @@
-//! Timers of a connection. Each component knows its own; the next expiry is derived from all.
+//! The timers of a connection. Each component has its own due times; the time of the next timeout is the
+//! earliest of them.
 
 use core::time::Duration;
 
@@ -16,62 +17,68 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
 
-/// The number of SYN/ACKs sent before a half-open subflow is dropped, of SYNs before a join is given up,
-/// and of an opener's third ACKs, which a peer need not answer.
+/// The number of tries after which a handshake ends: of SYN/ACKs for a half-open subflow, of SYNs and third ACKs
+/// for a join, and of the opener's third ACKs, which a peer need not answer. Linux repeats a SYN/ACK as often
+/// by default (`tcp_synack_retries`).
 const MAX_HANDSHAKE_TRIES: u32 = 5;
-/// The longest interval between probes of a path that timed out while other paths carry the data, unless
-/// the timeout without backoff is longer.
+/// The maximum interval between probes of a path that timed out while other paths carry the data, unless the
+/// timeout without backoff is longer. A guess: the path is of use again soon after an outage, and five small
+/// packets a second cost little.
 const MAX_DEAD_PATH_PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest such interval while all of several paths have timed out, so that data arrives within a
-/// second when one comes back. Lossy paths time out together without being dark, so within the first
-/// seconds each is probed more often, at a quarter of the time that it has been stuck.
+/// The maximum interval between probes while all of several paths have timed out, so that data arrives within
+/// a second when a path comes back. Lossy paths time out together without being dark. So in the first seconds
+/// the interval is shorter: a quarter ([`FIRST_PROBE_FRACTION`]) of the time since the first timeout.
 const MAX_ALL_DARK_PROBE_INTERVAL: Duration = Duration::from_millis(800);
 const FIRST_PROBE_FRACTION: u32 = 4;
-/// The fraction of the stuck time that is the interval in the long run, a 32nd: it bounds both the packets
-/// that an outage of minutes costs and the delay after its end.
+/// In a long outage the interval is this fraction, a 32nd, of the time since the first timeout. It bounds both
+/// the number of packets that an outage of minutes costs and the delay after its end: about 3 % of the outage.
 const LONG_RUN_PROBE_FRACTION: u32 = 32;
-/// The time to wait for a peer that opened the connection and reset its last subflow: it opens another one
-/// soon, or has lost the connection, as after a restart.
+/// The time to wait for a peer that opened the connection and reset its last subflow. Either the peer opens
+/// another subflow soon, or it has lost the connection, as after a restart. The value is a guess.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The delay after the subflow-level acknowledgement is complete at which a stalled DATA_ACK is probed.
+/// The delay of the first stall probe beyond a round trip: a stalled DATA_ACK is one that stays behind although
+/// the subflows have acknowledged all their data. A guess, more than a peer needs to process the data.
 const STALL_DELAY: Duration = Duration::from_millis(5);
+/// The maximum interval between stall probes, which doubles with each probe. A guess: it is the delay after
+/// which a peer that withholds its window is asked again.
 const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
-/// The number of stall probes after which a DATA_ACK is not expected to move by itself.
+/// The number of stall probes after which the DATA_ACK is not expected to move by itself, so that data is sent
+/// again. A guess: with doubled delays, four probes last at least 15 times the first delay.
 const PROBES_BEFORE_RESEND: u32 = 4;
-/// The most bytes sent again then (RFC 8684 section 3.3.6: data is kept until it is acknowledged at the
-/// data level). The amount doubles if all of it was accepted, and halves if it was in vain too, down to
-/// [`MIN_RESEND_BYTES`].
+/// The maximum number of bytes sent again at first (RFC 8684 section 3.3.6: data is kept until it is
+/// acknowledged at the data level). If the peer accepts all of them, the number doubles the next time; if the
+/// peer accepts none, it halves, down to [`MIN_RESEND_BYTES`]. The value is a guess: the minimum window.
 const MAX_RESEND_BYTES: u64 = 64 << 10;
-/// The least bytes sent again: about a segment.
+/// The minimum number of bytes sent again: about one segment.
 const MIN_RESEND_BYTES: u64 = 1_400;
 
 impl Connection {
     /// Returns the time at which [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
-        let subflows = |pending| {
+        let subflows = |has_data| {
             let timers = self.transport.subflows.iter();
-            Instant::earliest(timers.map(|s| s.next_timeout(pending, ctx.now)))
+            Instant::earliest(timers.map(|s| s.next_timeout(has_data, ctx.now)))
         };
         let forget_at = self.transport.forget_at();
         if forget_at.is_some() {
             return Instant::earliest([forget_at, subflows(false)]);
         }
-        let pending = (self.transport.snd.unsent() > 0 && self.transport.snd.peer_window() > 0)
+        let has_data = (self.transport.snd.unsent() > 0 && self.transport.snd.peer_window() > 0)
             || self.transport.may_copy();
         let opening = match self.transport.life {
             Life::Opening { since } => Some(since + ctx.shared.config.connect_timeout),
             _ => None,
         };
         let has_subflows = !self.transport.subflows.is_empty();
-        let lost = self
+        let give_up_at = self
             .transport
             .live
             .give_up_at(&ctx.shared.config, has_subflows)
             .filter(|_| self.transport.is_open());
         Instant::earliest([
-            subflows(pending),
+            subflows(has_data),
             opening,
-            lost,
+            give_up_at,
             self.paths.next_at(),
             self.transport.signals_at(),
             self.transport.keepalive_at(),
@@ -91,7 +98,7 @@ impl Connection {
                 subflow.rcv.ack_now();
             }
         }
-        // Other connections may have returned memory.
+        // Verified payload may wait for memory, which other connections may have freed.
         self.deliver_verified(ctx);
         self.give_up_if_dead(ctx);
         if self.transport.is_open() {
@@ -104,11 +111,12 @@ impl Connection {
         self.reconcile(ctx);
     }
 
+    /// Ends the connection if its handshake, or the wait for its peer, took too long.
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
         let has_subflows = !self.transport.subflows.is_empty();
-        let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
+        let is_over = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
         match self.transport.life {
-            Life::Opening { since } if late(since, ctx.shared.config.connect_timeout) => {
+            Life::Opening { since } if is_over(since, ctx.shared.config.connect_timeout) => {
                 self.fail(ctx, CloseReason::TimedOut);
             }
             Life::Open
@@ -124,7 +132,8 @@ impl Connection {
         }
     }
 
-    /// Handles a SYN, SYN/ACK or third ACK that was not answered. The output repeats it by itself.
+    /// Handles the timer of a SYN, SYN/ACK or third ACK that was not answered. Here the handshake is given up
+    /// or moved to another path; `poll_handshake` repeats the segment.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
         if subflow
@@ -142,7 +151,8 @@ impl Connection {
             return;
         }
         if subflow.is_established() {
-            // The opener's third ACK. Data carries the keys as well, and is retransmitted by itself.
+            // This is the opener's third ACK. Once data is in flight, the data carries the keys as well and is
+            // retransmitted, so the third ACK need not be repeated.
             let repeats =
                 subflow.handshake.tries < MAX_HANDSHAKE_TRIES && subflow.snd.board.is_empty();
             subflow.handshake.at.take_if(|_| !repeats);
@@ -150,7 +160,7 @@ impl Connection {
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
-            // If two SYNs are under way side by side, each is repeated by itself.
+            // If two SYNs are under way on different paths, each is repeated on its own path.
             if self.transport.subflows.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
@@ -162,6 +172,7 @@ impl Connection {
         }
     }
 
+    /// Handles the retransmission and loss timers of subflow `i`.
     // Conforms: 8684-3.3.6-3
     fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.transport.subflows[i].is_established() {
@@ -174,17 +185,17 @@ impl Connection {
         let multipath = self.transport.mode.mptcp().is_some();
         let subflow = &mut self.transport.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
-        let lost = subflow.snd.traffic.bytes_lost;
+        let lost_before = subflow.snd.traffic.bytes_lost;
         let expired = subflow.snd.on_timeout(ctx.now, ts);
         subflow.judge_sizes(ctx.now);
         match expired {
             Some(Expired::Rto) => {
                 subflow.signs.stale = true;
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-                // A lone path is probed early only if it is known to be lossy: otherwise silence means
-                // congestion.
+                // A lone path backs off as usual, because silence may mean congestion, unless it is known to
+                // be lossy.
                 if !alone || subflow.is_lossy() {
-                    // Not before an answer can be here: the path may only be slow.
+                    // The interval is at least the timeout without backoff, because the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
                     let stuck = subflow.snd.stuck_for(ctx.now);
                     let probe = match others {
@@ -196,9 +207,8 @@ impl Connection {
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
                 // Regular TCP has no other subflow, so the user timeout decides when to give up.
-                let hopeless = multipath && subflow.is_hopeless(ctx.now);
-                let over = (others && subflow.is_stuck(ctx.now)) || hopeless;
-                if over {
+                let is_hopeless = multipath && subflow.is_hopeless(ctx.now);
+                if (others && subflow.is_stuck(ctx.now)) || is_hopeless {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,
@@ -207,27 +217,28 @@ impl Connection {
                 self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.owed.probe = true,
-            Some(Expired::Lost) => self.report_loss(i, lost),
+            Some(Expired::Lost) => self.report_loss(i, lost_before),
+            // An early retransmission does not count as a timeout.
             Some(Expired::Early) | None => {}
         }
     }
 }
 
 impl Transport {
-    /// Notes since when the DATA_ACK has lagged behind the sent data, and since when the peer has left its
-    /// last subflow in the middle of its stream.
+    /// Updates the times since which the DATA_ACK has stood still, and since which the peer has closed all its
+    /// subflows before the end of its stream.
     // Conforms: 8684-3.3.3-9
     fn watch_progress(&mut self, now: Instant) {
         let mut established = self.subflows.iter().filter(|s| s.is_established());
-        let left = self.mode.mptcp().is_some()
+        let left_by_peer = self.mode.mptcp().is_some()
             && self.rcv.fin.is_none()
             && established.clone().next().is_some()
             && established.all(|s| s.rcv.finished());
-        self.live.left = left.then(|| self.live.left.unwrap_or(now));
-        let fin_out = self.closing.is_out();
-        // Only a DATA_ACK opens the window again, and the peer may keep it shut for ever.
-        let shut_out = self.mode.mptcp().is_some() && self.snd.is_window_closed();
-        if self.snd.outstanding() == 0 && !fin_out && !shut_out {
+        self.live.left = left_by_peer.then(|| self.live.left.unwrap_or(now));
+        let awaits_fin_ack = self.closing.is_out();
+        // A closed window counts too, because only a DATA_ACK can open it, and none may ever come.
+        let awaits_window = self.mode.mptcp().is_some() && self.snd.is_window_closed();
+        if self.snd.outstanding() == 0 && !awaits_fin_ack && !awaits_window {
             self.live.behind = None;
             return;
         }
@@ -237,10 +248,10 @@ impl Transport {
         }
     }
 
-    /// Returns whether the connection can only go on if the peer speaks: everything in flight on working
-    /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN for the
-    /// first DATA_ACK.
-    fn stalled(&self) -> bool {
+    /// Returns whether nothing but a DATA_ACK of the peer can move the connection. The working subflows have no
+    /// data in flight, so no retransmission will ask the peer for it. Yet sent data waits for a DATA_ACK,
+    /// unsent data waits for window, or DATA_FIN waits for the first DATA_ACK.
+    fn is_stalled(&self) -> bool {
         let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let waiting = self.snd.outstanding() > 0
             || self.snd.is_window_closed()
@@ -249,12 +260,13 @@ impl Transport {
             return false;
         }
         let working = self.subflows.iter().filter(|s| !s.signs.stale);
-        // Data to be sent again moves nothing if the peer's window keeps it here.
-        let resends = self.snd.scoreboard.lost() > 0
+        // Lost data will be sent again on another subflow, which asks the peer as well, unless the peer's
+        // window forbids it.
+        let will_resend = self.snd.scoreboard.lost() > 0
             && working
                 .clone()
                 .any(|s| s.can_carry() && s.snd.peer_room() > 0);
-        !resends
+        !will_resend
             && working.clone().next().is_some()
             && working.clone().all(|s| s.snd.board.is_empty())
     }
@@ -263,7 +275,7 @@ impl Transport {
     // Conforms: 9293-3.8.6.1-3
     pub fn watch_stall(&mut self, now: Instant) {
         self.watch_progress(now);
-        if !self.stalled() {
+        if !self.is_stalled() {
             self.live.stall_at = None;
             return;
         }
@@ -279,11 +291,12 @@ impl Transport {
         let Some(rtt) = rtt else {
             return;
         };
+        // The bound of the exponent only prevents an overflow.
         let delay = (STALL_DELAY + rtt) * (1 << self.live.stall_tries.min(10));
         self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
     }
 
-    /// Updates the times with data to deliver and with data blocked by the peer's window.
+    /// Updates the durations with data to deliver, and with data that waits for the peer's window.
     pub fn watch_busy(&mut self, now: Instant) {
         let delivering = !self.is_ended() && self.snd.una() < self.snd.buf.end();
         let waiting =
@@ -291,8 +304,9 @@ impl Transport {
         self.live.busy.note(now, delivering, waiting);
     }
 
-    /// Sends a zero-window or DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
-    /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
+    /// Sends a probe if the connection has stalled: the zero-window probe of RFC 9293 section 3.8.6.1, at the
+    /// data level. Linux 6.18 was also seen to go silent with all data acknowledged on the subflow and the
+    /// DATA_ACK far behind, until an old segment arrives.
     // Conforms: 9293-3.8.6.1-1
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.live.stall_at.is_none_or(|at| at > ctx.now) {
@@ -311,16 +325,15 @@ impl Transport {
 }
 
 impl Liveness {
-    /// Returns the time since which the connection waits for something that it needs: a sign of life, a
-    /// DATA_ACK of sent data (RFC 5482 section 3.1), or a subflow on which the peer can go on. A sign of
-    /// life alone is not enough: a peer may acknowledge for ever on a subflow whose options a middlebox
-    /// strips.
+    /// Returns the time since which the connection waits for a sign of life, for a DATA_ACK of sent data (RFC
+    /// 5482 section 3.1), or for a subflow on which the peer can go on. A sign of life alone is not enough: if
+    /// a middlebox strips the options, a peer may acknowledge for ever at the subflow level alone.
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.behind.map(|(since, _)| since);
         Instant::earliest([self.waiting_since, behind, self.left])
     }
 
-    /// Returns the time at which the peer is given up unless it is heard.
+    /// Returns the time at which the connection ends unless the peer does what the connection waits for.
     fn give_up_at(&self, config: &Config, has_subflows: bool) -> Option<Instant> {
         let waiting = self.waiting_since();
         let abandoned = self.abandoned_at.filter(|_| !has_subflows);
@@ -330,22 +343,28 @@ impl Liveness {
         ])
     }
 
-    /// Sends data again that was acknowledged by a subflow but dropped above it, as no probe moved the
-    /// DATA_ACK. Linux drops data that comes faster than its buffer grows. A peer that did so once will do
-    /// it again, so fewer probes precede the next time.
+    /// Makes data that was acknowledged on a subflow due again, if no probe moved the DATA_ACK: the peer must
+    /// have dropped the data at the data level. Linux does so with data that comes faster than its receive
+    /// buffer grows. A peer that dropped data once may do so again, so the next time fewer probes come first.
     // Conforms: 8684-3.3.6-2
     fn resend_discarded(&mut self, snd: &mut SendSide) {
-        let known = self.resent.is_some();
-        let probes = if known { 2 } else { PROBES_BEFORE_RESEND };
+        let dropped_before = self.resent.is_some();
+        let probes = if dropped_before {
+            2
+        } else {
+            PROBES_BEFORE_RESEND
+        };
         if self.stall_tries < probes || snd.outstanding() == 0 {
             return;
         }
         let una = snd.una();
         let len = match &self.resent {
             None => MAX_RESEND_BYTES,
-            // The peer accepted all of the last resend, and had nothing behind it.
+            // The peer accepted all that was last sent again, and has nothing of the data behind it.
             Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND_BYTES),
+            // The DATA_ACK has moved further since, so this is another loss.
             Some(last) if una > last.end => MAX_RESEND_BYTES,
+            // The peer did not accept all that was last sent again, so its buffer may be too small for it.
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND_BYTES),
         };
         let range = una..snd.nxt.min(una + len);

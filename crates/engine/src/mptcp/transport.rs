@@ -20,7 +20,7 @@ use crate::cc::Algorithm;
 use crate::event::CloseReason;
 use crate::{ConnId, Event, ListenerId, SubflowId, Urgency};
 
-/// The life of a connection as its user sees it.
+/// The life of a connection as the application sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     /// The handshake is under way.
@@ -28,7 +28,8 @@ pub(crate) enum Life {
         since: Instant,
     },
     Open,
-    /// `Closed` was reported; only acknowledgements are still exchanged.
+    /// The end was reported to the application. The subflows may still exchange acknowledgements, FINs and
+    /// RSTs.
     Ended {
         at: Instant,
         reason: CloseReason,
@@ -39,31 +40,32 @@ pub(crate) enum Life {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
     pub last_received: Instant,
-    /// The time at which payload last moved.
+    /// The time at which payload was last sent, received or acknowledged.
     pub last_payload: Instant,
-    /// The time during which the connection had something to deliver.
+    /// The durations with data to deliver and with a closed window.
     pub busy: Busy,
-    /// The time since which an answer is owed.
+    /// The time since which the peer owes an answer.
     pub waiting_since: Option<Instant>,
-    /// The time at which the peer reset the last subflow of a connection that it opened.
+    /// The time at which the peer reset the last subflow of a connection that the peer had opened.
     pub abandoned_at: Option<Instant>,
-    /// The time of the stall probe; `stall_tries` counts the unanswered ones.
+    /// The time of the next stall probe; `stall_tries` counts the probes without an effect.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
-    /// The time since which the peer's DATA_ACK has lagged behind the sent data, and its offset.
+    /// The time since which the DATA_ACK has stood still although data or a DATA_FIN is not acknowledged or
+    /// the window is closed, and the offset at which it stands.
     pub behind: Option<(Instant, u64)>,
-    /// The time since which the peer has no subflow left for the rest of its stream.
+    /// The time since which the peer has closed all its subflows although its stream has not ended.
     pub left: Option<Instant>,
-    /// The range last sent again because the peer had dropped it above its subflows.
+    /// The range that was last sent again because the peer had dropped it at the data level.
     pub resent: Option<Range<u64>>,
     /// The time at which the strategy wants to be asked again.
     pub ask_at: Option<Instant>,
-    /// Set if the strategy knows that new data waits for the peer's window.
+    /// Set if the strategy was told that new data waits for the peer's window.
     pub blocked_reported: bool,
 }
 
-/// The part of a connection that speaks to the peer. Strategy and path manager are not in it but in
-/// [`Connection`](super::connection::Connection).
+/// The part of a connection that runs the protocol with the peer. The policy, which is strategy and path
+/// manager, is in [`Connection`](super::connection::Connection).
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub id: ConnId,
@@ -109,16 +111,17 @@ impl Transport {
 
     /// Returns whether the handshake of an accepted connection is under way.
     pub fn is_half_open(&self) -> bool {
-        let opens = |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
-        !self.is_ended() && self.subflows.iter().any(opens)
+        let is_half_open =
+            |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
+        !self.is_ended() && self.subflows.iter().any(is_half_open)
     }
 
     pub fn is_ended(&self) -> bool {
         matches!(self.life, Life::Ended { .. })
     }
 
-    /// Returns the urgency of the next data to send; `None` if the next segment may be a retransmission or
-    /// one that waits for no data (an acknowledgement, a probe, a handshake segment, FIN or RST).
+    /// Returns the urgency of the next data to send. `None` means that there is no data, or that a segment is
+    /// due that does not depend on new data (such as an acknowledgement, a probe or a handshake segment).
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
         let signals = self.signals_at().is_some_and(|at| at <= now);
@@ -135,7 +138,8 @@ impl Transport {
         self.subflows.push(subflow);
     }
 
-    /// Returns whether all data of both directions has arrived, so that at most the closing remains.
+    /// Returns whether both directions are closed and all data has arrived and is acknowledged, so that at
+    /// most the exchange of DATA_FINs and FINs remains.
     pub fn is_ending(&self) -> bool {
         let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
         !self.closing.is_open() && all_sent && self.closing.is_peer_closed()
@@ -143,7 +147,7 @@ impl Transport {
 
     // --- both directions
 
-    /// Charges the memory that the connection holds now to its group.
+    /// Charges the connection's group for the memory that the connection holds now.
     pub fn charge(&mut self, pool: &mut Pool) {
         if self.share.group.is_some() {
             let held = self.blocks();
@@ -151,10 +155,10 @@ impl Transport {
         }
     }
 
-    /// Returns the number of blocks that the connection holds.
+    /// Returns the number of memory blocks that the connection holds.
     pub fn blocks(&self) -> usize {
-        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
-        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
+        let held = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
+        let received = held.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
         self.snd.buf.blocks() + received / BLOCK_SIZE
     }
 
@@ -163,11 +167,13 @@ impl Transport {
         self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
     }
 
-    /// Tells the peer after a read if the window grew by a quarter (RFC 9293 section 3.8.6.2.2).
+    /// Announces the window after a read if it can grow by at least a quarter of the receive limit. RFC 9293
+    /// section 3.8.6.2.2 asks for a fraction of at most a half, or one segment; a quarter is a guess between
+    /// few acknowledgements and a window that never runs out.
     // Conforms: 9293-3.8.6.2.2-1
     pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has sent everything has no use for the window, and may have forgotten the connection:
-        // then it would answer by RST.
+        // A peer that has sent everything needs no window. It may even have forgotten the connection, and
+        // would answer by RST.
         if self.rcv.complete() {
             return;
         }
@@ -186,14 +192,14 @@ impl Transport {
         }
     }
 
-    /// Notes that payload was placed in the stream, possibly the last of it.
+    /// Notes that payload was placed in the stream, which may be complete now.
     pub(super) fn note_placed(&mut self) {
         if self.rcv.complete() {
             self.closing.on_peer_fin();
         }
     }
 
-    /// Reports readable data once.
+    /// Reports that data is readable, unless that was reported since the last read.
     pub fn signal_readable(&mut self, ctx: &mut Ctx<'_>) {
         if !self.rcv.signalled && !self.is_ended() {
             self.rcv.signalled = true;
@@ -202,7 +208,7 @@ impl Transport {
         }
     }
 
-    /// Stops waiting for memory, because nothing more is written.
+    /// Stops waiting for memory, because the application writes no more.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
         ctx.shared.leave_pool_queue(self.id, &mut self.share);
@@ -230,6 +236,7 @@ impl Subflows {
         self.iter().position(|s| s.id == id)
     }
 
+    /// Sets the congestion control of all subflows.
     pub(super) fn run_congestion(&mut self, congestion: Algorithm) {
         for subflow in self.iter_mut() {
             subflow.snd.set_congestion(congestion);
@@ -259,14 +266,14 @@ impl Transport {
             if self.is_ended() {
                 continue;
             }
-            // All data that a subflow may retransmit is here. Only the ends are checked, as a full check
-            // takes too long.
+            // The send buffer has all data that a subflow may retransmit. Only the first and the last record
+            // are checked, because a full check takes too long.
             let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
             for sent in [board.next(), board.next_back()].into_iter().flatten() {
                 let data = sent.data();
                 debug_assert!(data.end <= self.snd.nxt, "{sent:?}");
-                let there: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
-                debug_assert_eq!(there as u64, sent.len(), "{sent:?}");
+                let buffered: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
+                debug_assert_eq!(buffered as u64, sent.len(), "{sent:?}");
             }
         }
         if self.is_ended() {
@@ -276,15 +283,15 @@ impl Transport {
     }
 }
 
-/// Returns the data below `una` that subflows may have to retransmit though the peer has it: their sequence
-/// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+/// Returns the data below `una` that subflows may have to retransmit although the peer has it. A subflow cannot
+/// skip sequence numbers, and its mapping binds them to the original bytes (RFC 8684 section 3.3.6).
 // Conforms: 8684-3.3.2-1
 pub(super) fn retransmittable(subflows: &[Subflow], una: u64) -> RangeSet {
-    let mut needed = RangeSet::new();
+    let mut ranges = RangeSet::new();
     for subflow in subflows.iter().filter(|s| s.is_established()) {
         for data in subflow.snd.board.data_below(una) {
-            needed.insert(data);
+            ranges.insert(data);
         }
     }
-    needed
+    ranges
 }

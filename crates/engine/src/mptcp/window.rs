@@ -1,23 +1,26 @@
-//! The receive window of a connection: as much as its reader has shown to take, and never more than a share
-//! of the free memory (RFC 8684 section 3.3.1, RFC 9293 section 3.8.6).
+//! The size of a connection's receive window, which follows the speed of its reader (RFC 8684 section 3.3.1, RFC
+//! 9293 section 3.8.6). The connection's share of the memory bounds it in addition (`sides`).
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The window in bytes before the reader has read anything.
+/// The window in bytes before the reader has read anything. A guess: a congestion window of 14 kB (RFC 6928)
+/// doubles five times before this window limits it, and the reader has read by then.
 const INITIAL_WINDOW: u64 = 512 << 10;
-/// The time over which reads are counted. It is longer than a round trip, because with a hole on one path
-/// the window has to hold what the others bring until a timeout has filled the hole.
+/// The time over which reads are counted. It is longer than a usual round trip: if a segment is lost on one path,
+/// the window has to hold all that the other paths bring until a timeout has repaired the loss. The value is a
+/// guess, more than twice the minimum timeout of 200 ms.
 const READ_PERIOD: Duration = Duration::from_millis(500);
 
-/// The size of the receive window: twice the bytes read within [`READ_PERIOD`], grown at once and never shrunk. A
-/// reader that stalls from the start thus holds little of the shared memory.
+/// The size of the receive window: it doubles until it is twice the bytes read within [`READ_PERIOD`], and never
+/// shrinks. So a reader that stalls from the start holds little of the shared memory.
 #[derive(Debug)]
 pub(crate) struct WindowSize {
     size: u64,
+    /// The number of bytes read since `period_start`.
     read: u64,
-    since: Instant,
+    period_start: Instant,
 }
 
 impl Default for WindowSize {
@@ -25,7 +28,7 @@ impl Default for WindowSize {
         WindowSize {
             size: INITIAL_WINDOW,
             read: 0,
-            since: Instant::ZERO,
+            period_start: Instant::ZERO,
         }
     }
 }
@@ -38,8 +41,8 @@ impl WindowSize {
 
     /// Notes that the reader took `n` bytes; the window grows up to `max`.
     pub fn on_read(&mut self, now: Instant, n: u64, max: u64) {
-        if now.saturating_since(self.since) > READ_PERIOD {
-            self.since = now;
+        if now.saturating_since(self.period_start) > READ_PERIOD {
+            self.period_start = now;
             self.read = 0;
         }
         self.read += n;
@@ -73,6 +76,7 @@ mod tests {
     fn a_slow_reader_keeps_a_small_one() {
         let mut window = WindowSize::default();
         let mut t = Instant::from_millis(1000);
+        // Two reads fall into each period: 2 * 200,000 bytes are less than the initial window.
         for _ in 0..1000 {
             window.on_read(t, 100_000, MAX);
             t += Duration::from_millis(251);

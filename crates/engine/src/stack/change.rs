@@ -1,4 +1,4 @@
-//! Changes of a running stack: its end and its settings.
+//! The end of a running stack, and changes of its settings.
 
 use braid_wire::Instant;
 
@@ -6,15 +6,15 @@ use super::{Stack, StrategyFactory};
 use crate::Config;
 
 impl Stack {
-    /// Stops accepting connections: SYNs are answered by RST, so that peers go elsewhere at once. Existing
-    /// connections go on, and further subflows may join them.
+    /// Stops accepting connections. SYNs are answered by RST, so that peers try another server at once.
+    /// Existing connections go on, and peers can still add subflows to them.
     pub fn stop_listening(&mut self) {
         self.listeners.clear();
     }
 
-    /// Aborts all connections, and accepts and opens none from now on. Peers are told as by
-    /// [`abort`](Self::abort); [`connections`](Self::connections) is 0 once all of them have answered or 2
-    /// s have passed.
+    /// Aborts all connections, and neither accepts nor opens any from now on. The peers are told as by
+    /// [`abort`](Self::abort), which is repeated if necessary. [`connections`](Self::connections) is 0 once
+    /// all peers have answered, or after about 2 s.
     pub fn close(&mut self, now: Instant) {
         self.closing = true;
         self.stop_listening();
@@ -23,8 +23,9 @@ impl Stack {
         }
     }
 
-    /// Adopts the settings of `config` that apply to future connections and subflows: congestion control,
-    /// checksums, ECN, and the most connections.
+    /// Adopts the settings of `config` that can change while the stack runs, for future connections and
+    /// subflows: congestion control, checksums, ECN, and the maximum number of connections. Existing
+    /// connections are kept even if there are more than the new maximum.
     pub fn adopt(&mut self, config: &Config) {
         let own = &mut self.shared.config;
         own.congestion = config.congestion;
@@ -34,8 +35,8 @@ impl Stack {
         own.max_connections = config.max_connections.max(self.table.len());
     }
 
-    /// Sets the factory of strategies for accepted connections, and for flows that
-    /// [begin](Self::begin_flow) from now on.
+    /// Replaces the factory of strategies for connections accepted and flows [begun](Self::begin_flow) from now
+    /// on.
     pub fn set_strategies(&mut self, strategy: StrategyFactory) {
         self.strategy = strategy;
     }

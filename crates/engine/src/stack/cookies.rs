@@ -1,10 +1,12 @@
 //! SYN cookies: SYNs are answered without state once many handshakes are under way (RFC 4987 section 3.6).
 //!
-//! The sequence number of the SYN/ACK encodes the offer of the SYN and proves by a keyed hash that the
-//! SYN/ACK was sent; the key in its MP_CAPABLE is part of the same hash. Both come back with the third ACK
-//! (RFC 8684 section 3.1), and only then does a connection exist. A join keeps state, because its proof
-//! covers a number that only its SYN carries (section 3.2). But a join needs the token of an established
-//! connection, which has few subflows.
+//! The initial sequence number of the SYN/ACK encodes the offer of the SYN, and a part of a keyed hash, which
+//! proves that this stack sent the SYN/ACK. Another part of the hash is the key in its MP_CAPABLE. The third ACK
+//! returns both (RFC 8684 section 3.1), and only then a connection is created.
+//!
+//! The SYN of a join is always answered with state: the HMAC of the third ACK covers the nonce of the SYN, which
+//! nothing else returns (section 3.2). But a join needs the token of an established connection, and each
+//! connection has few subflows, so a flood of joins takes little memory.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -24,20 +26,25 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::tcp::segment_size::announced_mss;
 
-/// The least time for which a third ACK is accepted after the SYN/ACK; the most is twice as long.
+/// The period in which a cookie is made. A third ACK is accepted in the same period and in the next one, so for
+/// 64 to 128 s after the SYN/ACK. Linux's SYN cookies use a period of about a minute too.
 const COOKIE_PERIOD: Duration = Duration::from_secs(64);
-/// The most answers that wait at once; further SYNs are dropped, and come again.
+/// The maximum number of answers that wait to be sent. Further SYNs are dropped, and are repeated by their
+/// senders. The value is a guess; a driver sends all answers after each batch of packets.
 const MAX_QUEUED_ANSWERS: usize = 1024;
-/// The most connections in a [`COOKIE_PERIOD`] whose cookies are remembered as used: 1,000 a second. A remembered
-/// cookie opens no second connection when its third ACK with data is repeated after the connection is
-/// forgotten. Beyond the limit cookies are not remembered: refusing them would serve a flood.
+/// The maximum number of cookies remembered as used in a [`COOKIE_PERIOD`]: 1,000 a second, a guess. Without the
+/// memory, a third ACK with data that is repeated after its connection is forgotten would open a second
+/// connection. Beyond the maximum cookies are accepted but not remembered: if they were refused, a flood would
+/// keep out everyone.
 const MAX_USED_COOKIES: usize = 1 << 16;
-/// The segment sizes that a cookie can encode; others count as the next smaller one.
+/// The segment sizes that a cookie can encode. Other sizes are rounded down, and those below 536 count as 536.
+/// The sizes are the default of IPv4 and of IPv6 (RFC 9293 section 3.7.1), a guess for links with tunnels, and
+/// that of Ethernet with IPv4.
 const ENCODED_MSS: [u16; 4] = [536, 1220, 1400, 1460];
-/// The encoding of a SYN without window scale option.
+/// The code for a SYN without a window scale option. Shifts above 14 are not used (RFC 7323 section 2.3).
 const NO_WINDOW_SCALE: u8 = 15;
 
-/// The part of a SYN that is needed when its handshake completes.
+/// The part of a SYN that is needed when its handshake is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Offer {
     /// The index into [`ENCODED_MSS`].
@@ -48,20 +55,23 @@ struct Offer {
 }
 
 impl Offer {
+    /// Returns the offer of a SYN, as far as a cookie can encode it.
     fn of(syn: &tcp::Repr, tuple: &FourTuple) -> Offer {
         // RFC 9293 section 3.7.1 sets the default of a SYN without the option.
         let mss = syn.options.mss.unwrap_or_else(|| announced_mss(0, tuple));
-        let smaller = ENCODED_MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
-        let speaks = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
+        let index = ENCODED_MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
+        let is_usable = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
         Offer {
-            mss: smaller as u8,
+            mss: index as u8,
             // RFC 7323 section 2.3: a shift above 14 counts as 14, so 15 is free for `NO_WINDOW_SCALE`.
             window_scale: syn.options.window_scale.map(|scale| scale.min(14)),
             sack: syn.options.sack_permitted,
-            mptcp: capable(syn).is_some_and(speaks),
+            mptcp: capable(syn).is_some_and(is_usable),
         }
     }
 
+    /// Returns the encoding in a byte: two bits of the segment size, one each of MPTCP and SACK, and four of
+    /// the window scale.
     fn bits(self) -> u8 {
         self.mss << 6
             | u8::from(self.mptcp) << 5
@@ -79,11 +89,14 @@ impl Offer {
     }
 }
 
-/// The numbers of a SYN/ACK that left no state.
+/// The numbers of a SYN/ACK that was sent without state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cookie {
+    /// The initial sequence number: 24 bits of the hash, and the encoding of the offer.
     iss: Seq32,
+    /// Our MPTCP key.
     key: u64,
+    /// The offset of our timestamps from the millisecond clock.
     ts_base: u32,
 }
 
@@ -91,9 +104,10 @@ struct Cookie {
 #[derive(Debug)]
 pub(super) struct Cookies {
     secret: Secret,
-    last: Instant,
-    /// The keys that opened a connection in the period `used_in`, and in the one before. Older cookies are
-    /// not accepted anyway.
+    /// The time of the last answer without state.
+    last_answer: Instant,
+    /// The keys of the cookies that opened a connection in the period `used_in`, and in the period before.
+    /// Older cookies are not accepted anyway.
     used: [BTreeSet<u64>; 2],
     used_in: u64,
 }
@@ -102,26 +116,28 @@ impl Cookies {
     fn new(rng: &mut Rng) -> Self {
         Cookies {
             secret: Secret::new(rng),
-            last: Instant::ZERO,
+            last_answer: Instant::ZERO,
             used: Default::default(),
             used_in: 0,
         }
     }
 
+    /// Returns the cookie for a SYN with the initial sequence number `irs`.
     fn cookie(&self, tuple: &FourTuple, irs: Seq32, offer: Offer, period: u64) -> Cookie {
-        let mut more = [0; 13];
-        more[..4].copy_from_slice(&irs.0.to_be_bytes());
-        more[4..12].copy_from_slice(&period.to_be_bytes());
-        more[12] = offer.bits();
-        let word = self.secret.hash(tuple, &more);
+        let mut message = [0; 13];
+        message[..4].copy_from_slice(&irs.0.to_be_bytes());
+        message[4..12].copy_from_slice(&period.to_be_bytes());
+        message[12] = offer.bits();
+        let words = self.secret.hash(tuple, &message);
         Cookie {
-            iss: Seq32(word[0] << 8 | u32::from(offer.bits())),
-            key: u64::from(word[2]) << 32 | u64::from(word[3]),
-            ts_base: word[4],
+            iss: Seq32(words[0] << 8 | u32::from(offer.bits())),
+            key: u64::from(words[2]) << 32 | u64::from(words[3]),
+            ts_base: words[4],
         }
     }
 
-    /// Returns the offer of the SYN that `iss` answered; `None` if there was none lately.
+    /// Returns the offer of the SYN that a SYN/ACK with `iss` answered, and the cookie of that SYN/ACK; `None`
+    /// if this stack sent no such SYN/ACK in this period or the one before.
     fn check(
         &self,
         now: Instant,
@@ -129,6 +145,7 @@ impl Cookies {
         irs: Seq32,
         iss: Seq32,
     ) -> Option<(Offer, Cookie)> {
+        // The hash covers the encoded offer, so a forged offer gives another cookie.
         let offer = Offer::from_bits(iss.0 as u8);
         let period = period(now);
         let mut cookies = [period, period.wrapping_sub(1)]
@@ -138,6 +155,7 @@ impl Cookies {
         Some((offer, cookie))
     }
 
+    /// Returns whether `cookie` is remembered to have opened a connection.
     fn is_used(&self, cookie: &Cookie) -> bool {
         self.used.iter().any(|used| used.contains(&cookie.key))
     }
@@ -145,6 +163,7 @@ impl Cookies {
     /// Notes that `cookie` opens a connection.
     fn note_used(&mut self, now: Instant, cookie: &Cookie) {
         let period = period(now);
+        // Each new period moves the keys on by one set; after two periods both sets are empty.
         for _ in self.used_in..period.min(self.used_in + 2) {
             let [newer, older] = &mut self.used;
             *older = core::mem::take(newer);
@@ -156,6 +175,7 @@ impl Cookies {
     }
 }
 
+/// Returns the number of the period that contains `now`.
 fn period(now: Instant) -> u64 {
     now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64
 }
@@ -171,11 +191,11 @@ impl Stack {
         let cookies = self
             .cookies
             .get_or_insert_with(|| Cookies::new(&mut shared.rng));
-        cookies.last = now;
+        cookies.last_answer = now;
         let mut offer = Offer::of(syn, &at.tuple);
         let mut cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
-        // The key of the cookie is the only one that can be verified later (RFC 8684 section 3.1), so there
-        // is no second choice: fall back to regular TCP.
+        // Another connection may have the token of this key. The key cannot be replaced, because only the key
+        // of the cookie can be verified later (RFC 8684 section 3.1). So the answer is that of regular TCP.
         // Conforms: 8684-3.1-21
         let token = || Keys::from_key(cookie.key).token;
         if offer.mptcp && shared.demux.tokens.contains_key(&token()) {
@@ -194,11 +214,14 @@ impl Stack {
             ..Options::default()
         };
         if offer.mptcp {
-            let wanted =
+            let peer_requires_checksum =
                 matches!(capable(syn), Some(Capable::Syn { flags, .. }) if flags.checksum_required);
             options.mptcp.push(MptcpOption::Capable(Capable::SynAck {
                 version: VERSION,
-                flags: flags(&shared.config, wanted || shared.config.checksum),
+                flags: flags(
+                    &shared.config,
+                    peer_requires_checksum || shared.config.checksum,
+                ),
                 sender_key: cookie.key,
             }));
         }
@@ -218,9 +241,10 @@ impl Stack {
         });
     }
 
-    /// Handles a segment of no connection that may complete a stateless handshake. Returns whether it was
-    /// handled: while SYNs were answered without state lately, a segment without a valid cookie is dropped,
-    /// because the third ACK may follow it.
+    /// Handles a segment of no connection that may complete a stateless handshake. Returns whether the segment
+    /// was handled; otherwise the caller answers it by RST. For a while after SYNs were answered without state,
+    /// a segment without a valid cookie is dropped without an answer: it may have overtaken the third ACK, and
+    /// a RST would end the peer's connection.
     pub(super) fn on_stateless_ack(
         &mut self,
         now: Instant,
@@ -231,11 +255,13 @@ impl Stack {
         let Some(at) = self.arrival(tuple) else {
             return false;
         };
-        let over = |c: &mut Cookies| now.saturating_since(c.last) >= 2 * COOKIE_PERIOD;
-        self.cookies.take_if(over);
+        let are_expired =
+            |c: &mut Cookies| now.saturating_since(c.last_answer) >= 2 * COOKIE_PERIOD;
+        self.cookies.take_if(are_expired);
         let Some(cookies) = &mut self.cookies else {
             return false;
         };
+        // A third ACK has the numbers behind both SYNs; adding `u32::MAX` subtracts 1.
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
             self.shared.stats.out_of_the_blue += 1;
@@ -244,12 +270,13 @@ impl Stack {
         if cookies.is_used(&cookie) {
             return false;
         }
-        // An incomplete handshake gets no state either.
-        let early = offer.mptcp
+        // A segment with other MPTCP options overtook the third ACK with the keys, which will follow. Until
+        // then no state is kept.
+        let lacks_keys = offer.mptcp
             && capable(tcp).is_none()
             && !tcp.options.mptcp.is_empty()
             && !is_plain_data(tcp, payload.len());
-        if early || !tcp.flags.contains(Flags::ACK) || tcp.flags.contains(Flags::SYN) {
+        if lacks_keys || !tcp.flags.contains(Flags::ACK) || tcp.flags.contains(Flags::SYN) {
             return true;
         }
         let local = Keys::from_key(cookie.key);
@@ -259,7 +286,7 @@ impl Stack {
             return true;
         }
         cookies.note_used(now, &cookie);
-        // The relevant part of the SYN.
+        // The SYN is restored as far as the connection needs it. Only the third ACK shows the timestamps.
         let mut syn = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::SYN);
         syn.seq = irs;
         syn.options = Options {
@@ -289,7 +316,7 @@ impl Stack {
     }
 }
 
-/// Returns the window of a SYN/ACK, which is not scaled.
+/// Returns the window of a stateless SYN/ACK. Windows of SYNs are not scaled, so it is at most 65,535 bytes.
 fn syn_ack_window(config: &Config) -> u16 {
     config.recv_buffer.min(usize::from(u16::MAX)) as u16
 }

@@ -1,5 +1,5 @@
-//! The server's side of TCP Fast Open (RFC 7413): cookies, and a bound on connections that are open before
-//! their handshake is complete.
+//! The server's side of TCP Fast Open (RFC 7413): cookies, and a bound on pending connections, whose SYN carried
+//! payload and whose handshake is not complete.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,28 +13,31 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{Config, ConnId};
 
-/// The least time for which a cookie is accepted; the most is twice as long.
+/// The period in which a cookie is made. A cookie is accepted in the same period and in the next one, so for 12
+/// to 24 hours. RFC 7413 section 4.1.2 asks servers to expire cookies; the value is a guess.
 const COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
-/// The length of a cookie in bytes: as many as fit beside timestamps and a key in a SYN/ACK (RFC 7413
-/// section 4.1.1: 4 to 16). Guessing one takes 2^47 SYNs on average.
+/// The length of a cookie in bytes; RFC 7413 section 4.1.1 allows 4 to 16. A SYN/ACK with timestamps and
+/// MP_CAPABLE has no room for more. An attacker needs 2^47 SYNs on average to guess a cookie.
 const COOKIE_LEN: usize = 6;
 /// The label that separates these hashes from others of the same secret.
 const COOKIE_LABEL: [u8; 8] = *b"fastopen";
-/// The time for which a connection that ended before its handshake was complete still counts as pending. So
-/// an attacker who forges SYNs gains nothing from a victim that answers by RST (RFC 7413 section 5.1), nor
-/// from an application that gives up. It is longer than SYN/ACKs are repeated.
+/// The time for which a connection that ended before its handshake was complete still counts as pending. So an
+/// attacker who forges SYNs does not get around the bound if the victim answers by RST (RFC 7413 section 5.1) or
+/// the application gives up. The value is a guess, longer than SYN/ACKs are repeated.
 const ENDED_PENDING_TIME: Duration = Duration::from_secs(60);
 
-/// Connections whose SYN carried payload and that ended before their handshake was complete, by the time
-/// until which they count.
+/// The connections whose SYN carried payload and that ended before their handshake was complete. Each is kept as
+/// the time until which it counts as pending.
 #[derive(Debug, Default)]
 pub(super) struct EndedEarly(VecDeque<Instant>);
 
 impl EndedEarly {
+    /// Adds a connection that ends now.
     pub fn note(&mut self, now: Instant) {
         self.0.push_back(now + ENDED_PENDING_TIME);
     }
 
+    /// Returns the number of connections that still count.
     fn count(&mut self, now: Instant) -> usize {
         while self.0.front().is_some_and(|until| *until <= now) {
             self.0.pop_front();
@@ -43,46 +46,47 @@ impl EndedEarly {
     }
 }
 
-/// The result of the fast-open option of a SYN.
+/// The decision about the fast-open option of a SYN.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// The cookie for the SYN/ACK.
+    /// The cookie to grant on the SYN/ACK, if any.
     pub cookie: Option<FastOpenCookie>,
     /// Set if the payload may be accepted.
     pub data: bool,
 }
 
-/// Returns the cookie for the remote address of `tuple`. Ports do not matter, since later connections have
-/// others.
+/// Returns the cookie for the addresses of `tuple`. Its ports do not matter, because later connections have
+/// other ports.
 fn cookie(secret: &Secret, tuple: &FourTuple, period: u64) -> FastOpenCookie {
-    let mut ends = *tuple;
-    ends.local.set_port(0);
-    ends.remote.set_port(0);
-    let mut more = [0; 16];
-    more[..8].copy_from_slice(&COOKIE_LABEL);
-    more[8..].copy_from_slice(&period.to_be_bytes());
-    let [a, b, ..] = secret.hash(&ends, &more);
+    let mut addresses = *tuple;
+    addresses.local.set_port(0);
+    addresses.remote.set_port(0);
+    let mut message = [0; 16];
+    message[..8].copy_from_slice(&COOKIE_LABEL);
+    message[8..].copy_from_slice(&period.to_be_bytes());
+    let [a, b, ..] = secret.hash(&addresses, &message);
     let bytes = u64::from(a) << 32 | u64::from(b);
     bytes.to_be_bytes().into_iter().take(COOKIE_LEN).collect()
 }
 
 impl Admission {
+    /// Decides by the cookie in the option. The peer gets the cookie of this period unless it has it.
     // Conforms: 7413-4.1.2-1, 7413-4.1.2-2, 7413-4.2.2-5
     fn of(secret: &Secret, now: Instant, tuple: &FourTuple, option: &FastOpenCookie) -> Admission {
         let period = now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64;
-        let fresh = cookie(secret, tuple, period);
-        let valid = *option == fresh;
-        let old = || period > 0 && *option == cookie(secret, tuple, period - 1);
+        let current = cookie(secret, tuple, period);
+        let is_current = *option == current;
+        let is_previous = || period > 0 && *option == cookie(secret, tuple, period - 1);
         Admission {
-            data: valid || old(),
-            cookie: (!valid).then_some(fresh),
+            data: is_current || is_previous(),
+            cookie: (!is_current).then_some(current),
         }
     }
 }
 
 impl Stack {
-    /// Returns the result of the fast-open option of a SYN. Past the bound on pending connections the
-    /// option is ignored: the handshake is an ordinary one.
+    /// Decides about the fast-open option of a SYN. If there are too many pending connections, the option is
+    /// ignored, and the handshake is an ordinary one.
     // Conforms: 7413-4.2-1, 7413-5.1-1
     pub(super) fn admit_fast_open(
         &mut self,
@@ -100,6 +104,8 @@ impl Stack {
         match option {
             Some(option) if pending < max_fast_open => {
                 let admission = Admission::of(&self.shared.secret, now, tuple, option);
+                // A SYN with FIN gets an ordinary handshake: `accept_syn_data` takes payload, but no end of the
+                // stream.
                 Admission {
                     data: admission.data && !syn.flags.contains(Flags::FIN),
                     ..admission
@@ -109,7 +115,7 @@ impl Stack {
         }
     }
 
-    /// Gives a connection that was just admitted the payload of its SYN.
+    /// Gives the payload of its SYN to a connection that was just created, if the decision allows that.
     pub(super) fn open_fast(
         &mut self,
         now: Instant,
@@ -125,7 +131,7 @@ impl Stack {
         self.shared.stats.fast_accepted += u64::from(taken == Some(true));
     }
 
-    /// Updates the counts of incomplete handshakes of accepted connections.
+    /// Updates the counts of incomplete handshakes after a change of connection `id`.
     pub(super) fn recount_half_open(&mut self, now: Instant, id: ConnId) {
         if self.table.recount_half_open(id) {
             self.ended_early.note(now);

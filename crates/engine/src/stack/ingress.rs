@@ -1,4 +1,5 @@
-//! Incoming packets: their assignment to connections, and the treatment of those that belong to none.
+//! Incoming packets: assigns them to connections, opens connections for SYNs, and answers segments that belong
+//! to no connection.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -17,7 +18,8 @@ use crate::path::PathManager;
 use crate::tcp::FourTuple;
 use crate::{ConnId, FallbackCause, ListenerId, PathId};
 
-/// The most answers to segments of unknown connections that wait at once; further ones are dropped.
+/// The maximum number of waiting answers beyond which no RST is queued for a segment of an unknown connection. A
+/// guess: these RSTs only speed up the peer's recovery, and a flood of forged segments must not fill the memory.
 const MAX_OUT_OF_THE_BLUE_REPLIES: usize = 64;
 
 /// The answer to a segment that belongs to no connection.
@@ -42,16 +44,18 @@ impl Stack {
         self.take_in(now, Packet::Lent(packet), meta);
     }
 
-    /// Processes a packet like [`receive`](Self::receive), without copying the payload of a large packet:
-    /// full blocks of `packet` are exchanged for others. `packet` is empty afterwards.
+    /// Processes a packet like [`receive`](Self::receive), but does not copy the payload of a large packet: the
+    /// stack takes full blocks of `packet` and puts free blocks in their place. `packet` is empty afterwards.
     pub fn receive_from(&mut self, now: Instant, packet: &mut PacketBuffer, meta: RxMeta) {
         self.take_in(now, Packet::Read(packet), meta);
         packet.set_len(0);
     }
 
+    /// Parses and verifies a packet, and passes it on by its protocol.
     // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     fn take_in(&mut self, now: Instant, packet: Packet<'_>, meta: RxMeta) {
         self.shared.stats.packets_in += 1;
+        // All headers are in the first part.
         let [head, rest] = packet.parts();
         let Ok((ip, within)) = ip::Repr::parse_head(head, head.len() + rest.len()) else {
             self.shared.stats.malformed += 1;
@@ -61,8 +65,8 @@ impl Stack {
         match ip.protocol {
             ip::PROTO_TCP => {}
             ip::PROTO_ICMP | ip::PROTO_ICMPV6 if rest.is_empty() => {
-                // The checksum of ICMPv6 covers the addresses, so the parser of the message cannot check
-                // it.
+                // The checksum of ICMPv6 covers the addresses of the IP header, which the parser of the message
+                // does not have.
                 let v6 = ip.src.is_ipv6();
                 if v6 && !meta.checksum_ok && !verify_v6_checksum(ip.src, ip.dst, segment) {
                     self.shared.stats.bad_checksum += 1;
@@ -91,6 +95,7 @@ impl Stack {
         self.on_tcp(now, &ip, &tcp, payload, meta);
     }
 
+    /// Passes a TCP segment to its connection, or handles it as one of no connection.
     fn on_tcp(
         &mut self,
         now: Instant,
@@ -108,13 +113,14 @@ impl Stack {
             marked: ip.traffic_class & ip::CE == ip::CE,
         };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
-            let stale = self.with(now, conn, |c, ctx| {
+            let needs_reset = self.with(now, conn, |c, ctx| {
                 c.on_segment(ctx, subflow, tcp, &mut payload, outside)
             });
-            if stale == Some(true) {
+            if needs_reset == Some(true) {
                 self.refuse(tuple, tcp, payload.len(), None);
             }
         } else if tcp.flags.contains(Flags::RST) {
+            // A RST is never answered (RFC 9293 section 3.10.7.1).
             self.shared.stats.out_of_the_blue += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
             self.on_syn(now, tuple, tcp, &mut payload);
@@ -123,6 +129,7 @@ impl Stack {
         }
     }
 
+    /// Returns the path that owns the local address of `tuple`, or that of a listener at any address.
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
         let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
@@ -131,6 +138,7 @@ impl Stack {
             .or_else(|| self.listeners.any_path())
     }
 
+    /// Handles a SYN that belongs to no subflow: a join, or the opening of a connection.
     // Conforms: 8684-3.2-10
     fn on_syn(
         &mut self,
@@ -157,7 +165,7 @@ impl Stack {
         }
     }
 
-    /// Returns how a connection to `tuple.local` arrives; `None` if nobody listens there.
+    /// Returns path and listener of an incoming connection to `tuple.local`; `None` if there is no listener.
     pub(super) fn arrival(&self, tuple: FourTuple) -> Option<Arrival> {
         let path = self.path_of(&tuple)?;
         Some(Arrival {
@@ -176,6 +184,7 @@ impl Stack {
         payload: &mut Payload<'_>,
     ) {
         if self.table.len() >= self.shared.config.max_connections {
+            // The peer repeats its SYN, and a silent connection may have made room by then.
             self.shared.stats.syns_dropped += 1;
             self.reclaim(now, None);
             return;
@@ -202,7 +211,7 @@ impl Stack {
         self.open_fast(now, id, admission, (tcp, payload));
     }
 
-    /// Creates the connection that `syn` opens. The caller runs [`after`](Self::after) for it.
+    /// Creates the connection that `syn` opens. The caller has to run [`after`](Self::after) for it.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -247,12 +256,12 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            let denied = ctx.shared.config.deny_join_initial
+            let is_denied = ctx.shared.config.deny_join_initial
                 && conn.paths.initial_local() == Some(tuple.local);
-            if !conn.transport.is_open() || denied {
+            if !conn.transport.is_open() || is_denied {
                 return false;
             }
-            let Some(shows_secret) = conn.admit_join(ctx, nonce, max) else {
+            let Some(proves_secret) = conn.admit_join(ctx, nonce, max) else {
                 return false;
             };
             let opens = Opens::Join {
@@ -262,7 +271,7 @@ impl Stack {
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
             subflow.priority.peer = backup;
             subflow.ids.peer = address_id;
-            if shows_secret {
+            if proves_secret {
                 subflow.handshake.proof = JoinProof::Secret;
             }
             conn.transport.accept_subflow(ctx, subflow, tcp);
@@ -271,7 +280,7 @@ impl Stack {
         .unwrap_or(false)
     }
 
-    /// Queues a RST (RFC 9293 section 3.10.7.1).
+    /// Queues a RST in answer to a segment of no connection (RFC 9293 section 3.10.7.1).
     // Conforms: 9293-3.10.7.1-1
     fn refuse(
         &mut self,
@@ -281,7 +290,7 @@ impl Stack {
         reason: Option<ResetReason>,
     ) {
         self.shared.stats.out_of_the_blue += 1;
-        // No answer leaves in the name of an address that is not ours.
+        // No RST is sent from an address that is not ours.
         let Some(path) = self.path_of(&tuple) else {
             return;
         };
@@ -289,6 +298,7 @@ impl Stack {
             return;
         }
         let bit = |flag| u32::from(tcp.flags.contains(flag));
+        // SYN and FIN take one sequence number each.
         let len = payload as u32 + bit(Flags::SYN) + bit(Flags::FIN);
         let (seq, flags) = match tcp.flags.contains(Flags::ACK) {
             true => (tcp.ack, Flags::RST),
@@ -320,6 +330,7 @@ impl Stack {
         });
     }
 
+    /// Writes the headers of an answer to a segment of no connection.
     pub(super) fn transmit_stateless_reply(&mut self, reply: &StatelessReply) -> Transmit<'_> {
         let (src, dst) = (reply.tuple.local.ip(), reply.tuple.remote.ip());
         let header_len = reply.repr.header_len();
@@ -347,8 +358,8 @@ impl Stack {
         }
     }
 
-    /// Handles an ICMP error. An error is sent to the sender of the quoted packet, so its destination `to`
-    /// is our address, even where the network translates that and not the quotation.
+    /// Handles an ICMP error, which quotes one of our packets. The local address is taken from the destination
+    /// `to` of the error, not from the quotation, because some NATs translate only the former.
     fn on_icmp(&mut self, now: Instant, to: IpAddr, error: &TcpError) {
         let tuple = FourTuple {
             local: SocketAddr::new(to, error.src_port),

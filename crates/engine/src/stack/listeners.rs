@@ -4,19 +4,21 @@ use core::net::SocketAddr;
 
 use crate::{ApiError, ListenerId, PathId};
 
-/// The connections that a listener accepts.
+/// A listener, by the connections that it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Listener {
+    /// Accepts connections to this address and port.
     At(SocketAddr),
-    /// Any address; the connections belong to the path.
+    /// Accepts connections to any address and port. They belong to this path.
     Any(PathId),
 }
 
-/// The listeners of a stack; the number of a listener is its index.
+/// The listeners of a stack; the id of a listener is its index.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Vec<Listener>);
 
 impl Listeners {
+    /// Adds a listener, unless there is the same one already.
     pub fn add(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
         if self.0.contains(&listener) {
             return Err(ApiError::AddressInUse);
@@ -29,7 +31,8 @@ impl Listeners {
         self.0.clear();
     }
 
-    /// Returns the path for connections to addresses of no path.
+    /// Returns the path for connections to addresses that belong to no path; `None` if there is no listener at
+    /// any address.
     pub fn any_path(&self) -> Option<PathId> {
         self.0.iter().find_map(|l| match l {
             Listener::Any(path) => Some(*path),
@@ -37,7 +40,7 @@ impl Listeners {
         })
     }
 
-    /// Returns the listener that accepts connections to `addr`.
+    /// Returns the listener that accepts connections to `addr`; one at exactly `addr` takes precedence.
     pub fn find(&self, addr: SocketAddr) -> Option<ListenerId> {
         let exact = self.0.iter().position(|l| *l == Listener::At(addr));
         let any = |l: &Listener| matches!(l, Listener::Any(_));

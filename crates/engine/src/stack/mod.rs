@@ -41,17 +41,20 @@ use crate::{
     PathId, SubflowId, Urgency,
 };
 
-/// The least time from now to a timer. A timer that is due now would never advance.
+/// The minimum time from now to a new timer. If a timer could be set for now, a driver whose clock has not
+/// advanced would serve it again and again. The value is a guess, below the precision of a driver's sleep.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
-/// The most time by which a connection's set timer may precede its next due time, and then expire in vain.
-/// So a timer that moves with each acknowledgement is not set anew each time.
+/// The maximum time by which a connection's timer may expire too early. The due time of a busy connection moves
+/// later with each acknowledgement. If the timer followed each time, the heap would fill with outdated entries;
+/// instead it stays, expires in vain, and is then set again. The value is a guess: one vain expiry a second.
 const MAX_TIMER_LEAD: Duration = Duration::from_secs(1);
 
-/// The number of outdated timers beyond a few per connection after which they are cleared.
+/// The number of entries in the timer heap, besides four for each connection, above which outdated entries are
+/// removed. A guess: the removal looks at all entries, so it must be rare.
 const MAX_SPARE_TIMERS: usize = 64;
 
-/// Makes the strategies of accepted connections, one each.
+/// A factory of strategies: makes one for each accepted connection.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
@@ -65,28 +68,29 @@ pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 /// 3. Sleep until [`next_timeout`](Self::next_timeout), then
 ///    [`handle_timeout`](Self::handle_timeout) and step 2 again.
 ///
-/// `now` must not go backwards. The path of a received packet is the one that owns its
-/// destination address.
+/// `now` must not go backwards. A received packet belongs to the path that owns its destination address.
 pub struct Stack {
     shared: Shared,
     table: Table,
     strategy: StrategyFactory,
     listeners: Listeners,
-    /// The earliest timer of each connection; outdated entries are skipped.
+    /// The timers of connections. An entry is outdated, and is skipped, unless it equals the connection's
+    /// `scheduled` time.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// The connections that may have something to send.
     ready: Ready,
+    /// The answers to segments of no connection, which leave before all other packets.
     stateless_replies: VecDeque<StatelessReply>,
-    /// Set once the stack is closing: nothing is opened any more.
+    /// Set once the stack is closing: no connection is opened any more.
     closing: bool,
-    /// The SYN cookies, present once there were more handshakes than are kept.
+    /// The SYN cookies; `None` as long as few enough handshakes are under way.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
     /// The earliest time of the next search for a silent connection.
     search_at: Instant,
     /// The payload that closed connections moved, by path.
     gone: Vec<Moved>,
-    /// The payload moved before another link got the path, by path.
+    /// The payload moved on a path id before the id was given to another link, by path.
     renewed: Vec<Moved>,
     /// The connection whose end was polled last, with its final statistics.
     last_closed: Option<(ConnId, ConnStats)>,
@@ -122,6 +126,7 @@ impl Stack {
         }
     }
 
+    /// Runs `f` on all connections and reconciles each.
     fn with_all(&mut self, now: Instant, f: impl Fn(&mut Connection, &mut Ctx<'_>)) {
         for id in self.table.ids() {
             self.with(now, id, |conn, ctx| {
@@ -139,10 +144,10 @@ impl Stack {
         self.listeners.add(Listener::At(addr))
     }
 
-    /// Accepts connections to any address and port that no other listener has, in the name of that address
-    /// (transparent interception, as with `IP_TRANSPARENT`). They belong to `path`, whose own address need
-    /// not match. From here on segments of unknown connections are answered under any address. There is at
-    /// most one such listener.
+    /// Accepts connections to any address and port that no other listener has, and answers from that address
+    /// (transparent interception, as with `IP_TRANSPARENT`). The connections belong to `path`, whatever its
+    /// own address is. From now on the stack also answers segments of unknown connections, at any
+    /// destination address, by RST. There is at most one such listener.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
         if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
@@ -153,13 +158,14 @@ impl Stack {
         self.listeners.add(Listener::Any(path))
     }
 
-    /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
-    /// its start if [`Config::fast_open`] is set.
+    /// Opens a connection. Data may be written at once. The data is sent when the handshake is complete, or
+    /// in the SYN if [`Config::fast_open`] is set and the server has granted a cookie before.
     pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
         if self.closing {
             return Err(ApiError::Closing);
         }
         if self.table.len() >= self.shared.config.max_connections {
+            // The ended connection still takes its place for a moment, so the caller has to try again.
             self.reclaim(now, None);
             return Err(ApiError::LimitReached);
         }
@@ -190,8 +196,8 @@ impl Stack {
         Some(result)
     }
 
-    /// Asserts the invariants of the shared state and of connection `id`. Debug builds check after every
-    /// call, and so do tests, simulations and fuzzing.
+    /// Asserts the invariants of the shared state and of connection `id`. Debug builds check them after each
+    /// change, so tests, simulations and fuzzing do too.
     fn invariants(&self, id: ConnId) {
         let shared = &self.shared;
         debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
@@ -241,6 +247,7 @@ impl Stack {
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
         self.shared.queue_if_memory_lacks(&mut conn.transport);
+        // The connection no longer waits to write, so it must not hold up those behind it in the queue.
         if conn.transport.snd.blocked.is_none() {
             self.shared.leave_quota_queue(&mut conn.transport.share);
         }
@@ -248,6 +255,7 @@ impl Stack {
         self.reclaim_under_pressure(now);
     }
 
+    /// Sets the timer of connection `id`, unless the timer that is set already serves.
     fn schedule(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -255,10 +263,10 @@ impl Stack {
         let Some(at) = conn.next_timeout(&self.shared.ctx(now)) else {
             return;
         };
-        // Due work is done by `poll_transmit`; a timer in the past would fire for ever.
+        // `poll_transmit` has done the work that is due now; a timer in the past would expire for ever.
         let at = at.max(now + TIMER_GRANULARITY);
-        let holds = |scheduled| (scheduled..=scheduled + MAX_TIMER_LEAD).contains(&at);
-        if !conn.scheduled.is_some_and(holds) {
+        let serves = |scheduled| (scheduled..=scheduled + MAX_TIMER_LEAD).contains(&at);
+        if !conn.scheduled.is_some_and(serves) {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
         }
@@ -267,7 +275,7 @@ impl Stack {
         }
     }
 
-    /// Removes outdated timers from the top of the heap, so that nobody wakes up for them.
+    /// Removes outdated timers from the top of the heap, so that the driver does not wake up for them.
     fn drop_stale_timers(&mut self) {
         while let Some(Reverse((at, id))) = self.timers.peek() {
             let conn = self.table.get(*id);
@@ -278,8 +286,8 @@ impl Stack {
         }
     }
 
-    /// Removes all outdated timers, of which every change of a timer leaves one (a pacer leaves a thousand
-    /// a second). One entry per connection is kept.
+    /// Removes all outdated timers. Each change of a timer leaves one, and a pacer changes its timer a
+    /// thousand times a second. One entry of each connection with a timer remains.
     fn clear_timers(&mut self) {
         let mut timers = core::mem::take(&mut self.timers).into_vec();
         timers.retain(|Reverse((at, id))| {
@@ -291,6 +299,7 @@ impl Stack {
         self.timers = timers.into();
     }
 
+    /// Removes connection `id` and frees all that it holds.
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
             conn.transport.subflows.add_moved(&mut self.gone);
@@ -307,8 +316,9 @@ impl Stack {
         self.wake_pool_waiters(now);
     }
 
-    /// Lets connections that wait for memory write again while pool memory is free.
+    /// Wakes connections that wait for pool memory, in order, as long as memory is free.
     fn wake_pool_waiters(&mut self, now: Instant) {
+        // A connection that still finds no memory queues again, so the length is taken before.
         for _ in 0..self.shared.waiting_for_pool.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;
@@ -323,8 +333,9 @@ impl Stack {
         self.wake_quota_waiters(now);
     }
 
-    /// Lets connections that wait for their group's quota write again while there is room in it.
+    /// Wakes connections that wait for the quota of their group, in order, as long as the quota has room.
     fn wake_quota_waiters(&mut self, now: Instant) {
+        // The queue is sorted by group, so each turn of this loop serves one group.
         let mut from = (0, 0);
         while let Some((&(group, place), &id)) = self.shared.waiting_for_quota.range(from..).next()
         {
@@ -332,8 +343,8 @@ impl Stack {
                 return;
             };
             from = (next, 0);
-            // Each connection takes at least a block. Their writes, or any other change, wake the next
-            // ones.
+            // A connection takes at least a block, so no more connections than free blocks are woken. If
+            // room remains after their writes, `after` wakes the next ones.
             let room = self.shared.pool.room(group);
             let mut waiting = Some((place, id));
             for _ in 0..room {
@@ -367,10 +378,11 @@ impl Stack {
         .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// Writes bytes of `class`, otherwise like [`write_with`](Self::write_with). They overtake less urgent
-    /// bytes that are not sent yet, and those take nothing but memory from their room. Only a write that is
-    /// already sent in part is finished first, so that the bytes of one call always arrive together. Bytes
-    /// of one stream keep their order: its less urgent bytes are raised.
+    /// Writes bytes of `class`, otherwise like [`write_with`](Self::write_with). The bytes overtake less
+    /// urgent bytes that are not sent yet, and find room to write although those are waiting, unless memory
+    /// is used up. A write that is already sent in part is finished first, so that the bytes of one call
+    /// always arrive together. Bytes of one stream keep their order: the unsent bytes of the stream become as
+    /// urgent as the new ones.
     pub fn write_class<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -383,7 +395,7 @@ impl Stack {
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// Queues as much of `data` as there is room for, and returns the number of bytes queued.
+    /// Queues the part of `data` for which there is room, and returns the number of bytes queued.
     pub fn write(&mut self, now: Instant, conn: ConnId, data: &[u8]) -> Result<usize, ApiError> {
         self.write_with(now, conn, data.len(), |slices| {
             let mut done = 0;
@@ -430,17 +442,16 @@ impl Stack {
         conn.is_some_and(|c| c.transport.rcv.is_read())
     }
 
-    /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends with
+    /// Closes the sending direction behind the data queued so far (DATA_FIN). The connection ends with
     /// [`Event::Closed`] once both directions are closed and acknowledged, and all received data is read.
     pub fn shutdown(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         self.with(now, conn, |c, ctx| c.shutdown(ctx))
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Tells the strategy of this end the size of the flow in bytes: for an accepted connection, or if the
-    /// size was not known, or not so well, when the connection was opened. The size counts both directions,
-    /// and is a hint: neither less nor more data is an error. It is ignored if a size is known that is
-    /// trusted more.
+    /// Tells the strategy of this end the size of the flow in bytes, if it was not known, or only predicted,
+    /// when the connection was opened or accepted. The size counts both directions. It is a hint: less or
+    /// more data is no error. It is ignored if the known size is [trusted more](FlowSize::or_better).
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -453,13 +464,14 @@ impl Stack {
         self.change(now, conn, |c, _| c.flow.size = c.flow.size.or_better(size))
     }
 
-    /// Assigns the connection to a group. The connections of a group together hold at most three times the
-    /// memory that is left for others, however many they are. Beyond that their writes wait, and incoming
-    /// data is refused, as when all memory is used up.
+    /// Assigns the connection to a group. All connections of a group together hold at most three times the
+    /// memory that is still free, however many connections it has. Beyond that their writes wait, and the
+    /// data that they receive is refused, as when all memory is used up.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
+        // The place in the queue belongs to the former group.
         if let Some(c) = self.table.get_mut(conn) {
             self.shared.leave_quota_queue(&mut c.transport.share);
         }
@@ -471,8 +483,8 @@ impl Stack {
         joined.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Sets the urgency of the connection: of bytes written from now on without a class. A connection of
-    /// the least urgency runs [`Config::background`] in place of [`Config::congestion`].
+    /// Sets the urgency of the bytes written from now on without a class. A connection of the least urgency
+    /// runs [`Config::background`] in place of [`Config::congestion`].
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -487,8 +499,8 @@ impl Stack {
         })
     }
 
-    /// Sets the congestion control of the connection, in place of the one in [`Config`]. It starts from an
-    /// initial window. Each end chooses for the data that it sends.
+    /// Sets the congestion control of the connection, in place of the one in [`Config`]. The new one starts
+    /// from an initial window. Each end chooses the congestion control of the data that it sends.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -501,8 +513,8 @@ impl Stack {
         self.change(now, conn, |c, _| c.set_congestion(congestion))
     }
 
-    /// Replaces the strategy: for an accepted connection, or once more is known of its content. The new
-    /// strategy is told of the existing subflows.
+    /// Replaces the strategy, for example when the application has learned the content of the connection.
+    /// The new strategy is told of the existing subflows.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -515,10 +527,10 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
     }
 
-    /// Begins another flow, to which all data written and read from now on belongs. The flow gets a
-    /// strategy from the factory for accepted connections and has no known size, and strategies see none of
-    /// the earlier bytes. Path records, urgency and congestion control stay. Each end calls this for
-    /// itself. A connection without such calls is one flow.
+    /// Begins another flow, to which all data written and read from now on belongs. The flow gets a new
+    /// strategy from the factory for accepted connections. Its size is unknown, and the strategy does not
+    /// see the bytes of earlier flows. Path records, urgency and congestion control stay. Each end marks the
+    /// flows of its own strategies. A connection without such calls is one flow.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -527,9 +539,9 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.begin_flow(ctx, strategy))
     }
 
-    /// Ends the flow: all of it is written, though the connection goes on. (If it does not go on,
-    /// [`shutdown`](Self::shutdown) ends the flow.) [`Event::FlowDelivered`] follows, unless the connection
-    /// breaks or another flow begins before.
+    /// Ends the flow: all of its data is written, but the connection goes on.
+    /// [`Event::FlowDelivered`] follows, unless the connection breaks or another flow begins before. If the
+    /// connection does not go on, [`shutdown`](Self::shutdown) suffices.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] if the connection has ended.
@@ -545,8 +557,8 @@ impl Stack {
         .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Acknowledges received data at once, without the usual delay: for a peer that waits for the
-    /// acknowledgement while the application has nothing to send that would carry it.
+    /// Acknowledges received data at once, without the usual delay. An application calls this if the peer
+    /// waits for the acknowledgement and no data is about to be sent that would carry it.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -575,9 +587,9 @@ impl Stack {
     }
 
     /// Sets the authentication of a connection's joins and of the addresses that its peer announces;
-    /// [`JoinAuth::Keys`] by default. If a secret is to be used, a listener's application sets
-    /// [`JoinAuth::Pending`] at [`Event::Accepted`], before any join is answered, and an opener's right
-    /// after opening the connection.
+    /// [`JoinAuth::Keys`] by default. An application that is to have a secret later sets
+    /// [`JoinAuth::Pending`] first: at [`Event::Accepted`], before any join is answered, or right after
+    /// [`connect`](Self::connect).
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -641,7 +653,7 @@ impl Stack {
         Some(self.transmit(id, &out))
     }
 
-    /// Completes the packet whose header is in the scratch buffer.
+    /// Completes the packet whose headers are in the scratch buffer: adds the payload and the checksum.
     fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
         let mut payload: ArrayVec<&[u8], SEND_SLICES> = ArrayVec::new();
         let mut info = TransmitInfo {
@@ -670,6 +682,7 @@ impl Stack {
             tcp::fill_partial_checksum(src, dst, &mut header[out.ip_len..], bytes);
             TxChecksum::Partial {
                 start: out.ip_len as u16,
+                // The place of the checksum in a TCP header.
                 offset: 16,
             }
         } else {
@@ -725,7 +738,7 @@ impl Stack {
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
-            // An earlier entry replaced this one.
+            // The connection's timer was set to another time since, so this entry is outdated.
             if conn.scheduled != Some(at) {
                 continue;
             }
@@ -735,7 +748,8 @@ impl Stack {
                 Some(due) if due <= now => {
                     self.with(now, id, |conn, ctx| conn.handle_timeout(ctx));
                 }
-                // The pacer allows sending again, which is no timer of the connection itself.
+                // The pacer allows sending again, which needs no timeout handling; or the due time has moved
+                // later (see `MAX_TIMER_LEAD`).
                 _ => self.after(now, id),
             }
         }
@@ -746,7 +760,7 @@ impl Stack {
         &self.shared.stats
     }
 
-    /// Returns the records of the paths to peers, by the peer's address and the local path.
+    /// Returns the records of the paths to peers, each with the peer's address and the local path.
     pub fn records(&self) -> impl Iterator<Item = (IpAddr, PathId, PathRecord)> {
         self.shared.records.iter()
     }
@@ -775,9 +789,9 @@ impl Stack {
         }
     }
 
-    /// Returns the statistics of a connection; `None` for unknown ones. An ended connection is shown as it
-    /// was at its end, from the [`poll_event`](Self::poll_event) that returns [`Event::Closed`] to the next
-    /// one.
+    /// Returns the statistics of a connection; `None` if the connection is unknown. The statistics of an
+    /// ended connection are available between the [`poll_event`](Self::poll_event) that returns its
+    /// [`Event::Closed`] and the next call of `poll_event`; they are those at its end.
     pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
         match &self.last_closed {
             Some((closed, report)) if *closed == conn => Some(report.clone()),
@@ -858,7 +872,7 @@ mod tests {
     /// A connection that will write no more leaves the memory queue, so that it does not count as pressure
     /// on others.
     #[test]
-    fn who_writes_no_more_waits_for_no_memory() {
+    fn a_connection_that_writes_no_more_leaves_the_memory_queue() {
         let now = Instant::ZERO;
         let mut stack = stack(Config {
             memory: 8 * BLOCK_SIZE,
@@ -885,17 +899,18 @@ mod tests {
     }
 
     #[test]
-    fn timers_that_no_longer_hold_do_not_pile_up() {
+    fn outdated_timers_do_not_accumulate() {
         let mut stack = stack(Config::default());
         let id = connect(&mut stack);
         while stack.poll_transmit(Instant::ZERO).is_some() {}
         for ms in 0..900 {
             let now = Instant::from_millis(ms);
-            // The situation after a timer that preceded the SYN's.
+            // The connection looks as after another timer that expired before the SYN's.
             stack.table.get_mut(id).unwrap().scheduled = None;
             stack.schedule(now, id);
             assert!(stack.timers.len() <= MAX_SPARE_TIMERS + 4, "at {now}");
         }
+        // The SYN is repeated after 1 s (RFC 6298 section 2.1).
         assert_eq!(stack.next_timeout(), Some(Instant::from_millis(1000)));
     }
 }

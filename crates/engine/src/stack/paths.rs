@@ -10,10 +10,10 @@ use crate::stats::Moved;
 use crate::{ApiError, CloseReason, PathConfig, PathId};
 
 impl Stack {
-    /// Adds a local path, up at first.
+    /// Adds a local path, which is up at first.
     ///
     /// # Errors
-    /// [`ApiError::TooManyPaths`] if there are 256.
+    /// [`ApiError::TooManyPaths`] if there are 256 paths, since a [`PathId`] has 8 bits.
     pub fn add_path(&mut self, path: PathConfig) -> Result<PathId, ApiError> {
         let id = u8::try_from(self.shared.paths.len());
         let id = id.map(PathId).map_err(|_| ApiError::TooManyPaths)?;
@@ -23,19 +23,20 @@ impl Stack {
         Ok(id)
     }
 
-    /// Sets whether `path` can be used. Down: its subflows are marked stale at once, data that only they
-    /// carry counts as lost, incomplete joins are given up, and opening connections move to another path if
-    /// there is one. Up: stale subflows are probed, and missing ones are opened at once.
+    /// Sets whether `path` is up, after its link came up or went down. When a path goes down, its subflows are
+    /// marked stale at once, the data that only they carry counts as lost, incomplete joins are given up, and
+    /// opening connections move to another path if there is one. When a path comes up, its stale subflows are
+    /// probed, and missing ones are opened at once.
     pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
         if self.change_path(path, up) {
             self.with_all(now, |conn, ctx| conn.on_path_change(ctx, path, up));
         }
     }
 
-    /// Validates the subflows of `path` at once, because it carries packets again, or from a new address,
-    /// as after a DHCP change. Data in flight is retransmitted. Subflows without data in flight probe their
-    /// peers a few times, at growing intervals; those of idle connections do so one after the other.
-    /// Refused subflows are opened anew, and so are unanswered ones if the connection has another subflow.
+    /// Validates the subflows of `path` at once, because the path carries packets again, or has a new public
+    /// address. Subflows with data in flight retransmit it. The other subflows probe their peers a few times,
+    /// at growing intervals; idle connections begin one after the other. A subflow that the peer resets is
+    /// opened anew, and so is one on which the peer does not answer, if the connection has another subflow.
     /// If the path is down, nothing is probed until it comes back.
     pub fn revalidate_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.path(path);
@@ -44,16 +45,17 @@ impl Stack {
         }
     }
 
-    /// Forgets the observed behaviour of middleboxes on `path`: its link leads through another network now.
+    /// Forgets the observed behaviour of middleboxes on `path`, because its link leads through another network
+    /// now.
     pub fn forget_middleboxes(&mut self, path: PathId) {
         self.shared.blackholes.forget_path(path);
         self.shared.stripped.forget_path(path);
     }
 
-    /// Replaces the local addresses of `path`, for example when its link loses one family and keeps the
-    /// other. Subflows from a lost address end, and peers are told (REMOVE_ADDR); others open from the
-    /// remaining addresses. A connection that depends on such a subflow, as regular TCP does, waits for the
-    /// address to come back.
+    /// Replaces the local addresses of `path`, for example when its link loses its IPv6 address and keeps the
+    /// IPv4 address. Subflows from a lost address end, peers are told (REMOVE_ADDR), and other subflows open
+    /// from the remaining addresses. A connection that cannot open another subflow, such as one of regular
+    /// TCP, waits for the address to come back.
     pub fn set_path_addresses(
         &mut self,
         now: Instant,
@@ -68,27 +70,28 @@ impl Stack {
         if config == before {
             return;
         }
-        let gone = |addr: IpAddr| before.owns(addr) && !config.owns(addr);
-        self.with_all(now, |conn, ctx| conn.withdraw_addresses(ctx, path, gone));
+        let is_gone = |addr: IpAddr| before.owns(addr) && !config.owns(addr);
+        // The withdrawal looks up the ids of the old addresses, so it precedes the change.
+        self.with_all(now, |conn, ctx| conn.withdraw_addresses(ctx, path, is_gone));
         self.shared.paths[index].config = config;
-        let here = |addr| config.owns(addr);
+        let is_present = |addr| config.owns(addr);
         self.with_all(now, |conn, ctx| {
-            conn.on_readdressed(ctx, path, (gone, here))
+            conn.on_readdressed(ctx, path, (is_gone, is_present))
         });
     }
 
-    /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP connections
-    /// are closed (FIN), so that peers send nothing there either. Regular TCP connections stay.
-    /// [`set_path_up`](Self::set_path_up) brings the path back.
+    /// Takes `path` out of use although it works. No subflow is opened there any more, and the subflows of
+    /// MPTCP connections are closed (FIN), so that peers send nothing there either. Regular TCP connections
+    /// stay. [`set_path_up`](Self::set_path_up) brings the path back.
     pub fn leave_path(&mut self, now: Instant, path: PathId) {
         if self.change_path(path, false) {
             self.with_all(now, |conn, ctx| conn.leave_path(ctx, path));
         }
     }
 
-    /// Ends everything left on a path that was [left](Self::leave_path) and whose link is about to go:
-    /// subflows are forgotten, and connections without another one (regular TCP among them) end as
-    /// unreachable. The records of the path are forgotten too.
+    /// Ends all that remains on a path, because its link is about to go: [leaves](Self::leave_path) the path,
+    /// forgets its subflows, and ends connections that cannot go on without them, such as those of regular TCP,
+    /// as unreachable. The records of the path are forgotten too.
     pub fn remove_path(&mut self, now: Instant, path: PathId) {
         self.leave_path(now, path);
         self.with_all(now, |conn, ctx| {
@@ -100,8 +103,8 @@ impl Stack {
         self.forget_middleboxes(path);
     }
 
-    /// Gives a path that was [removed](Self::remove_path) to another link: it starts up, with counters at
-    /// zero. Returns whether the path exists.
+    /// Gives a path that was [removed](Self::remove_path) to another link: the path is up, and its counters
+    /// start at zero. Returns whether the path exists.
     pub fn reuse_path(&mut self, path: PathId, config: PathConfig) -> bool {
         let at = usize::from(path.0);
         let totals = self.path_totals();
@@ -113,9 +116,9 @@ impl Stack {
         true
     }
 
-    /// Announces to peers of connections accepted from now on that they can join at `addr` too (ADD_ADDR,
-    /// RFC 8684 section 3.4.1). `addr` leads to `path`: it is the path's own address, or one that is
-    /// translated to it. It replaces the earlier announcement of this path and family.
+    /// Announces `addr` to the peers of connections accepted from now on, as a further address at which they
+    /// can join (ADD_ADDR, RFC 8684 section 3.4.1). `addr` has to lead to `path`: it is the path's own
+    /// address, or a NAT translates it to that. It replaces the earlier announcement of this path and family.
     ///
     /// # Errors
     /// [`ApiError::NoUsablePath`] if the path has no address of that family.
@@ -127,8 +130,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Sets whether subflows on `path`, existing ones included, are backups: their peers are told (MP_PRIO,
-    /// RFC 8684 section 3.3.8), and strategies of this end see it at once.
+    /// Sets whether subflows on `path`, existing ones included, are backups. The peers are told (MP_PRIO, RFC
+    /// 8684 section 3.3.8), and the strategies of this end see the change at once.
     pub fn set_path_backup(&mut self, now: Instant, path: PathId, backup: bool) {
         if let Some(known) = self.shared.paths.get_mut(usize::from(path.0)) {
             known.config.backup = backup;
@@ -138,7 +141,7 @@ impl Stack {
         }
     }
 
-    /// Sets whether `path` is up, and returns whether that is a change.
+    /// Sets whether `path` is up, and returns whether that changed.
     fn change_path(&mut self, path: PathId, up: bool) -> bool {
         let path = self.shared.paths.get_mut(usize::from(path.0));
         path.is_some_and(|p| core::mem::replace(&mut p.up, up) != up)

@@ -1,48 +1,51 @@
-//! The order in which connections send.
+//! The queue of connections that may have something to send, by urgency.
 
 use std::collections::VecDeque;
 
 use crate::{ConnId, Urgency};
 
-/// The number of turns of which one goes to a level other than the first, while others wait; those levels
-/// take it in turn.
+/// The guarded turns prevent starvation: while several levels wait, one of this number of turns goes to a level
+/// other than the most urgent one, and these levels alternate. An eighth is a guess: it costs urgent data little.
 const TURNS_PER_GUARDED_TURN: u32 = 8;
 
-/// The number of levels: one for segments without data (acknowledgements, handshakes, ends), and one for
-/// each urgency.
+/// The number of levels: one for segments without data (acknowledgements, handshake segments, FINs, RSTs), and
+/// one for each urgency.
 const LEVEL_COUNT: usize = 1 + Urgency::COUNT;
 
-/// The connections that may have something to send: the most urgent first, and those of one level in turn.
+/// The connections that may have something to send. The most urgent level is served first, and the connections
+/// of one level take turns.
 ///
-/// To prevent starvation, every eighth turn goes to a less urgent level: however much there is to send
-/// above it, each of the other eight gets at least one turn in 64. All operations take constant time.
+/// To prevent starvation, every eighth turn goes to a less urgent level. So each of the eight other levels gets
+/// at least one turn in 64, even if the most urgent level always has data. All operations take constant time.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// The slots of waiting connections. A connection that became more urgent stays in its old level as
-    /// well, until its turn there comes and is skipped.
+    /// The slots of waiting connections, by level. The entry of a connection that became more urgent stays in
+    /// its old level, where it is skipped when its turn comes: a removal would not take constant time.
     levels: [VecDeque<u32>; LEVEL_COUNT],
     /// The set of levels that are not empty, as bits.
     waiting: u16,
     /// The place of each connection, by slot.
     places: Vec<Place>,
-    /// The number of turns of the first level since another level had one, while another one waited.
-    passed: u32,
-    /// The level that had the last turn out of order.
-    guarded: u32,
+    /// The number of turns of the most urgent level since the last guarded turn, while other levels waited.
+    turns_since_guarded: u32,
+    /// The level that had the last guarded turn.
+    last_guarded: u32,
 }
 
-/// The level at which a connection waits.
+/// The place of the connection in a slot.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
+    /// The connection, if it waits.
     conn: Option<ConnId>,
+    /// The level at which the connection waits.
     level: u8,
-    /// The set of levels whose queue has its slot, as bits.
+    /// The set of levels whose queue has an entry of the slot, valid or outdated, as bits.
     entries: u16,
 }
 
 impl Ready {
-    /// Adds `conn` with data of `urgency` to send, or with segments that wait for no data if `None`. A
-    /// connection that waits already moves up if this is more urgent, and stays otherwise.
+    /// Adds `conn` with data of `urgency` to send; with `None`, a segment without data is due, which goes before
+    /// all data. A connection that waits already moves up if this is more urgent, and otherwise stays.
     pub fn push(&mut self, conn: ConnId, urgency: Option<Urgency>) {
         let level = urgency.map_or(0, |u| 1 + u.index());
         let slot = conn.slot as usize;
@@ -74,6 +77,7 @@ impl Ready {
             }
             let place = &mut self.places[slot as usize];
             place.entries &= !(1 << level);
+            // An entry at another level than the connection's is outdated.
             if usize::from(place.level) == level
                 && let Some(conn) = place.conn.take()
             {
@@ -87,15 +91,20 @@ impl Ready {
     fn next_level(&mut self) -> usize {
         let first = self.waiting.trailing_zeros();
         let others = self.waiting & !(1 << first);
-        self.passed = if others > 0 { self.passed + 1 } else { 0 };
-        if self.passed < TURNS_PER_GUARDED_TURN {
+        self.turns_since_guarded = if others > 0 {
+            self.turns_since_guarded + 1
+        } else {
+            0
+        };
+        if self.turns_since_guarded < TURNS_PER_GUARDED_TURN {
             return first as usize;
         }
-        self.passed = 0;
-        let behind = others & u16::MAX << (self.guarded + 1);
-        let next = if behind > 0 { behind } else { others };
-        self.guarded = next.trailing_zeros();
-        self.guarded as usize
+        self.turns_since_guarded = 0;
+        // Guarded turns go round: to the next level below the last one, or else to the first of the others.
+        let below = others & u16::MAX << (self.last_guarded + 1);
+        let next = if below > 0 { below } else { others };
+        self.last_guarded = next.trailing_zeros();
+        self.last_guarded as usize
     }
 }
 
@@ -134,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_more_urgent_moves_up_and_nothing_moves_down() {
+    fn a_connection_moves_up_if_it_becomes_more_urgent_and_never_down() {
         let mut ready = Ready::default();
         for slot in 0..3 {
             ready.push(conn(slot), Urgency::new(5));
@@ -146,8 +155,8 @@ mod tests {
         assert_eq!(drain(&mut ready), [1, 2, 0]);
     }
 
-    /// However often a connection moves up, it has one turn for one push, and its old places do not pile
-    /// up.
+    /// A connection that moves up again and again gets one turn for each time that it was added, and its
+    /// outdated entries do not accumulate.
     #[test]
     fn old_places_do_not_pile_up() {
         let mut ready = Ready::default();
@@ -156,6 +165,7 @@ mod tests {
             ready.push(conn(0), Urgency::new(7));
             ready.push(conn(0), None);
             assert_eq!(ready.pop(), Some(conn(0)));
+            // At most the entry of 1, and a valid and an outdated one of 0.
             assert!(ready.levels.iter().map(VecDeque::len).sum::<usize>() <= 3);
             let served = ready.pop();
             assert_eq!(served, Some(conn(1)));
@@ -177,7 +187,7 @@ mod tests {
         assert_eq!(ready.pop(), None);
     }
 
-    /// Each level has at least one turn in 64, however much there is to send above it.
+    /// Each level has at least one turn in 64, although all levels above it always have something to send.
     #[test]
     fn no_level_starves() {
         let mut ready = Ready::default();
@@ -192,7 +202,7 @@ mod tests {
             last[slot as usize] = turn;
             assert!(last.iter().all(|at| turn - at < 64), "{last:?} at {turn}");
         }
-        // With two levels the lower one has an eighth.
+        // With two levels the lower one gets every eighth turn.
         let mut ready = Ready::default();
         let mut turns = [0; 2];
         for _ in 0..800 {

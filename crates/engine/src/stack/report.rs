@@ -1,12 +1,12 @@
-//! Statistics of all connections of a stack together.
+//! Statistics over all connections of a stack.
 
 use super::Stack;
 use crate::ConnId;
 use crate::stats::PathTotals;
 
 impl Stack {
-    /// Returns the connections, closing ones included, each with the bytes of its flow that have arrived so
-    /// far, in both directions together. The order does not depend on the bytes.
+    /// Returns all connections, closing ones included. Each has the number of bytes of its flow that have
+    /// arrived so far, in both directions together. The order is that of the slots of connections.
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
         conns.map(|c| {
@@ -15,8 +15,8 @@ impl Stack {
         })
     }
 
-    /// Returns the current totals of each path, in order of [`add_path`](Stack::add_path). Walks over all
-    /// connections.
+    /// Returns the current totals of each path, in order of [`add_path`](Stack::add_path). A call looks at all
+    /// connections, so it is costly.
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut moved = self.gone.clone();
         let mut totals = vec![PathTotals::default(); moved.len()];

@@ -1,4 +1,5 @@
-//! Connections whose peer is silent: the time they are kept, and their end when others need the place.
+//! Connections whose peer is silent: the time for which they are kept, and their end when other connections need
+//! their place or their memory.
 
 use core::time::Duration;
 
@@ -8,54 +9,59 @@ use super::Stack;
 use crate::mptcp::Connection;
 use crate::{CloseReason, ConnId};
 
-/// The least silence after which a connection is given up for others. The user timeout is far longer, but a
-/// connection should survive short outages whatever others need.
+/// The minimum silence after which a connection is ended to make room for others. The user timeout is far longer,
+/// but applies only if there is room. The value is a guess: a connection should survive short outages in any
+/// case.
 const MIN_RECLAIM_SILENCE: Duration = Duration::from_secs(30);
-/// The pause after a search in vain: a search looks at all connections.
+/// The pause after a search that found no connection to end. A search looks at all connections, and a flood of
+/// SYNs would cause one for each SYN. The value is a guess.
 const RECLAIM_SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Stack {
-    /// Returns the time at which the peer was last heard on any subflow; `None` if the connection has no
-    /// established subflow, or does not exist.
+    /// Returns the time at which a segment was last received on any established subflow; `None` if the
+    /// connection has no established subflow or does not exist.
     pub fn received_at(&self, conn: ConnId) -> Option<Instant> {
         let subflows = self.table.get(conn)?.transport.subflows.iter();
-        let there = subflows.filter(|s| s.is_established());
-        there.map(|s| s.signs.received_at).max()
+        let established = subflows.filter(|s| s.is_established());
+        established.map(|s| s.signs.received_at).max()
     }
 
-    /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), also for existing connections.
+    /// Replaces [`Config::user_timeout`](crate::Config::user_timeout) for new and existing connections.
     pub fn set_user_timeout(&mut self, user_timeout: Duration) {
         self.shared.config.user_timeout = user_timeout;
     }
 
-    /// Ends the connection whose peer has been silent longest, and for at least 30 s, though it owes an
-    /// answer, to make room for another one. If `group` is given, only its connections count
-    /// ([`set_group`](Self::set_group)). Returns the connection, if any; its [`Event::Closed`] follows.
+    /// Ends one connection to make room for another one: that whose peer owes an answer and has been silent
+    /// longest, but for at least 30 s. If `group` is given, only connections of that group are considered
+    /// ([`set_group`](Self::set_group)). Returns the ended connection, if any; its [`Event::Closed`] follows.
     ///
     /// [`Event::Closed`]: crate::Event::Closed
     pub fn reclaim(&mut self, now: Instant, group: Option<u32>) -> Option<ConnId> {
-        let of_group = |conn: &Connection| group.is_none() || conn.transport.share.group == group;
-        self.reclaim_one(now, of_group)
+        let is_in_group =
+            |conn: &Connection| group.is_none() || conn.transport.share.group == group;
+        self.reclaim_one(now, is_in_group)
     }
 
-    /// Ends the connection that holds memory and whose peer has been silent longest, if memory is scarce.
+    /// Ends, if memory is scarce, the connection whose peer has been silent longest of those that hold memory.
     pub(super) fn reclaim_under_pressure(&mut self, now: Instant) {
         if self.shared.pool.is_scarce() {
             self.reclaim_one(now, |conn| conn.transport.holds_memory());
         }
     }
 
+    /// Ends the connection whose peer has been silent longest, of those that `is_considered`, if it was silent
+    /// for long enough.
     fn reclaim_one(
         &mut self,
         now: Instant,
-        counts: impl Fn(&Connection) -> bool,
+        is_considered: impl Fn(&Connection) -> bool,
     ) -> Option<ConnId> {
         if now < self.search_at {
             return None;
         }
-        let silent = self.table.iter().filter(|conn| counts(conn));
+        let considered = self.table.iter().filter(|conn| is_considered(conn));
         let silent =
-            silent.filter_map(|conn| Some((conn.transport.silent_since()?, conn.transport.id)));
+            considered.filter_map(|conn| Some((conn.transport.silent_since()?, conn.transport.id)));
         let longest = silent.min();
         let found =
             longest.filter(|(since, _)| now.saturating_since(*since) >= MIN_RECLAIM_SILENCE);

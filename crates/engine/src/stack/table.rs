@@ -1,23 +1,31 @@
-//! The slots of connections: stable ids, reused with a new generation.
+//! The table of connections. A connection keeps its slot for its life. The next connection in the slot has a
+//! new generation, so an old id never names it.
 
 use crate::ConnId;
 use crate::mptcp::Connection;
 
+/// The place of one connection.
 #[derive(Debug, Default)]
 struct Slot {
+    /// The generation of the current connection, or of the next one if the slot is free.
     generation: u32,
     conn: Option<Box<Connection>>,
+    /// The state in which the connection is counted.
     handshake: Handshake,
 }
 
-/// The progress of an accepted connection's handshake, as far as it is counted.
+/// The state of a connection's handshake, by which the table counts it. A flood of SYNs is met differently in
+/// each state, so there is a count of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handshake {
-    /// The handshake is complete, or there was none: nothing is counted.
+    /// The handshake is complete, or this end opened the connection: it is not counted.
     #[default]
     Complete,
+    /// The SYN/ACK was sent and not acknowledged. From `Config::max_half_open` on, SYNs are answered without
+    /// state.
     HalfOpen,
-    /// As `HalfOpen`, and the application has the connection: its SYN carried payload.
+    /// As `HalfOpen`, but the application has the connection already, because its SYN carried payload. From
+    /// `Config::max_fast_open` on, payload of SYNs is not accepted.
     FastOpen,
 }
 
@@ -25,8 +33,11 @@ enum Handshake {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     slots: Vec<Slot>,
+    /// The indices of free slots.
     free: Vec<u32>,
+    /// The number of connections in the states `HalfOpen` and `FastOpen`.
     half_open: usize,
+    /// The number of connections in the state `FastOpen`.
     fast_open: usize,
 }
 
@@ -46,7 +57,8 @@ impl Table {
         self.fast_open
     }
 
-    /// Reserves an id for a connection that is about to exist.
+    /// Reserves an id for a connection that is about to be created. [`put`](Self::put) or
+    /// [`release`](Self::release) has to follow.
     pub fn reserve(&mut self) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -58,27 +70,28 @@ impl Table {
         }
     }
 
-    /// Returns a reserved id to the free ones.
+    /// Frees the slot of an id, so that the id becomes invalid.
     pub fn release(&mut self, id: ConnId) {
         self.slots[id.slot as usize].generation = id.generation.wrapping_add(1);
         self.free.push(id.slot);
     }
 
-    /// Fills a reserved slot.
+    /// Puts a connection into its reserved slot.
     pub fn put(&mut self, conn: Connection) {
         let slot = conn.transport.id.slot as usize;
         let accepted = conn.transport.listener.is_some();
         self.slots[slot].conn = Some(Box::new(conn));
         if accepted {
-            self.count(slot, Handshake::HalfOpen);
+            self.set_handshake(slot, Handshake::HalfOpen);
         }
     }
 
-    /// Updates the counts when a handshake has progressed. Returns whether a handshake with payload in its
-    /// SYN ended before it was complete.
+    /// Updates the counts after a change of connection `id`. Returns whether it was a connection whose SYN
+    /// carried payload, and has ended before its handshake was complete; such connections count for a while
+    /// longer (`EndedEarly`).
     pub fn recount_half_open(&mut self, id: ConnId) -> bool {
-        let at = id.slot as usize;
-        let slot = &self.slots[at];
+        let index = id.slot as usize;
+        let slot = &self.slots[index];
         let Some(conn) = &slot.conn else {
             return false;
         };
@@ -91,20 +104,21 @@ impl Table {
             true => Handshake::HalfOpen,
         };
         let ended = conn.transport.is_ended();
-        let before = self.count(at, now);
+        let before = self.set_handshake(index, now);
         before == Handshake::FastOpen && now == Handshake::Complete && ended
     }
 
-    /// Counts the connection in a slot as `handshake`, and returns its former state.
-    fn count(&mut self, slot: usize, handshake: Handshake) -> Handshake {
+    /// Sets the state in which the connection of a slot is counted, and returns its former state.
+    fn set_handshake(&mut self, slot: usize, handshake: Handshake) -> Handshake {
         let before = core::mem::replace(&mut self.slots[slot].handshake, handshake);
-        let counts = |h| {
+        let half_open_and_fast_open = |h| {
             (
                 usize::from(h != Handshake::Complete),
                 usize::from(h == Handshake::FastOpen),
             )
         };
-        let (old, new) = (counts(before), counts(handshake));
+        let old = half_open_and_fast_open(before);
+        let new = half_open_and_fast_open(handshake);
         self.half_open = self.half_open + new.0 - old.0;
         self.fast_open = self.fast_open + new.1 - old.1;
         before
@@ -125,15 +139,18 @@ impl Table {
             .filter(|_| generation == id.generation)
     }
 
+    /// Removes connection `id` from the table, and frees its slot.
     pub fn remove(&mut self, id: ConnId) -> Option<Box<Connection>> {
+        // An outdated id must not remove the slot's current connection.
         self.get(id)?;
-        self.count(id.slot as usize, Handshake::Complete);
+        self.set_handshake(id.slot as usize, Handshake::Complete);
         let conn = self.slots[id.slot as usize].conn.take();
         self.release(id);
         conn
     }
 
-    /// Returns the ids of all connections, in order of slot.
+    /// Returns the ids of all connections in order of slot, as a copy, so that the caller can change and
+    /// remove connections meanwhile.
     pub fn ids(&self) -> Vec<ConnId> {
         self.iter().map(|c| c.transport.id).collect()
     }
