@@ -197,14 +197,14 @@ impl Tls {
                 self.buffer_partial(input);
                 return Ok(());
             };
-            let size = HEADER_LEN + header.body;
+            let size = HEADER_LEN + header.body_len;
             if self.read_level != EncryptionLevel::Traffic
                 && self.handshake_bytes + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
             {
                 return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
-            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body);
+            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body_len);
             if !plain.as_ref().is_none_or(fits) {
                 return Ok(());
             }
@@ -213,10 +213,10 @@ impl Tls {
                 return Ok(());
             }
             let mut elsewhere = Zeroizing::new(Vec::new());
-            let body = match plain.as_mut().and_then(|plain| plain.room(header.body)) {
+            let body = match plain.as_mut().and_then(|plain| plain.room(header.body_len)) {
                 Some(body) => body,
                 None => {
-                    elsewhere.resize(header.body, 0);
+                    elsewhere.resize(header.body_len, 0);
                     &mut elsewhere[..]
                 }
             };
