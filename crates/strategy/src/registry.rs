@@ -56,7 +56,7 @@ static INSTALLED: OnceLock<Registry> = OnceLock::new();
 
 impl Registry {
     /// Adds the strategy `name`, which has no settings, and replaces a strategy of the same name. `make` is called
-    /// for each connection.
+    /// for each connection, and for each further flow on it.
     ///
     /// # Panics
     /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Such a name could not be
