@@ -1,4 +1,4 @@
-//! CoDel, "controlled delay" (RFC 8289).
+//! CoDel ("controlled delay", RFC 8289), an active queue management.
 
 use core::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::queue::{Queue, QueuedPacket};
 /// Parameters of CoDel, by default those of RFC 8289 section 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoDel {
-    /// The acceptable standing delay of the queue.
+    /// The acceptable standing queue delay.
     pub target: Duration,
-    /// The time for which the delay must stand above the target before packets are dropped; about the
-    /// longest round-trip time.
+    /// The time for which the delay has to stay above the target before packets are dropped. It should be about
+    /// the longest round-trip time of the traffic, within which senders react.
     pub interval: Duration,
-    /// Marks packets of an ECN-capable transport instead of dropping them (RFC 3168), if the driver has
-    /// set [a function for it](crate::Link::mark_by).
+    /// True to mark packets of an ECN-capable transport instead of dropping them (RFC 3168). Requires that the
+    /// driver has set [a function that marks](crate::Link::mark_by).
     pub marks: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for CoDel {
     }
 }
 
-/// The state of RFC 8289 section 5; names are those of its pseudocode.
+/// The state of RFC 8289 section 5. The names are those of its pseudocode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct State {
     first_above_time: Option<Instant>,
@@ -40,8 +40,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes the packet to be sent next from `queue` at `now` and hands the packets dropped before it to
-    /// `drop` (section 5, `deque`). A packet that `mark` marks is not dropped.
+    /// Returns the packet of `queue` that is sent next at `now` (section 5, `deque`). Passes the packets that are
+    /// dropped before it to `drop`. A packet that `mark` can mark is sent instead of dropped.
     pub fn dequeue<P>(
         &mut self,
         codel: CoDel,
@@ -76,8 +76,8 @@ impl State {
         packet
     }
 
-    /// Takes the next packet and returns whether the delay has stood above the target long enough to drop
-    /// it (section 5.6, `dodequeue`).
+    /// Takes the next packet from the queue. Returns it, and whether the delay has been above the target long
+    /// enough to drop it (section 5.6, `dodequeue`).
     fn take<P>(
         &mut self,
         codel: CoDel,
@@ -89,16 +89,19 @@ impl State {
             return (None, false);
         };
         let sojourn = now.saturating_since(packet.entered);
-        // With no more than one packet left behind this one, a drop would idle the line.
+        // With at most one packet left after this one, a drop could leave the line idle. The RFC compares with the
+        // maximum packet size; here the longest packet so far stands for it.
         if sojourn < codel.target || queue.now().bytes <= queue.largest().into() {
             self.first_above_time = None;
             return (Some(packet), false);
         }
-        let since = *self.first_above_time.get_or_insert(now + codel.interval);
-        (Some(packet), now >= since)
+        // As in the RFC, this is the time at which dropping may begin, not the time at which the delay rose.
+        let drop_from = *self.first_above_time.get_or_insert(now + codel.interval);
+        (Some(packet), now >= drop_from)
     }
 
-    /// Enters the dropping state, at the last drop rate if that was recent (16 intervals).
+    /// Enters the dropping state. If the last dropping state ended within the last 16 intervals, begins with its
+    /// drop rate (section 5.4).
     fn enter(&mut self, codel: CoDel, now: Instant) {
         let delta = self.count.saturating_sub(self.lastcount);
         let recent = now.saturating_since(self.drop_next) < codel.interval.saturating_mul(16);
@@ -109,7 +112,8 @@ impl State {
     }
 }
 
-/// Returns when the next drop is due: intervals shrink with the square root of the drops (section 5).
+/// Returns the time of the next drop. The time between drops is the interval divided by the square root of their
+/// number, so that the throughput of TCP falls linearly (section 5).
 fn control_law(codel: CoDel, from: Instant, count: u32) -> Instant {
     from + codel.interval.div_f64(f64::from(count.max(1)).sqrt())
 }

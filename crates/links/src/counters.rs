@@ -5,7 +5,7 @@
 pub struct Tally {
     /// Packets.
     pub packets: u64,
-    /// Bytes, as handed to [`crate::Link::enqueue`].
+    /// Bytes: the sum of the lengths that [`crate::Link::enqueue`] was called with.
     pub bytes: u64,
 }
 
@@ -16,21 +16,21 @@ impl Tally {
     }
 }
 
-/// Counters of one direction of a link. At any time
-/// `offered + duplicated = delivered + dropped_* + what the link holds`.
+/// Counters of one direction of a link. At any time, `offered + duplicated` equals `delivered`, all `dropped_*`,
+/// and the packets in the link together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Packets handed to the link.
+    /// Packets that the driver passed to the link.
     pub offered: Tally,
-    /// Copies that the link made of packets; each copy then counts like any other packet.
+    /// Copies that the link made of packets. A copy counts in the other counters like any packet.
     pub duplicated: Tally,
-    /// Packets handed on at the far end.
+    /// Packets that left at the far end of the link.
     pub delivered: Tally,
-    /// Delivered packets with a bit to flip.
+    /// Delivered packets in which the driver was told to flip a bit.
     pub corrupted: Tally,
-    /// Packets marked by CoDel instead of dropped.
+    /// Packets that CoDel marked instead of dropping them.
     pub marked: Tally,
-    /// Packets sent on a detour that lets others overtake.
+    /// Packets that took a detour, so that others could overtake them.
     pub detoured: Tally,
     /// Packets dropped because the queue was full.
     pub dropped_queue: Tally,
@@ -38,10 +38,10 @@ pub struct Counters {
     pub dropped_codel: Tally,
     /// Packets lost at random.
     pub dropped_loss: Tally,
-    /// Packets handed to a link that was down, or held by the link when it went down.
+    /// Packets that were passed to the link while it was down, or were in the link when it went down.
     pub dropped_down: Tally,
-    /// The current queue.
+    /// Packets and bytes in the queue now.
     pub queue: Tally,
-    /// The most packets and, independently, the most bytes that the queue ever had.
+    /// The maximum number of packets and, independently, the maximum number of bytes in the queue so far.
     pub queue_max: Tally,
 }

@@ -1,23 +1,22 @@
-//! Link models as plain code: no clock, no operating system. The simulator runs them in virtual
-//! time, the emulator in wall-clock time; both hand in the time and the random stream.
+//! Models of links, without a clock or an operating system. The simulator runs them in virtual time, the emulator
+//! in wall-clock time. Both pass the time and a random generator.
 //!
-//! A [`Link`] is one direction. A packet passes, in this order,
+//! A [`Link`] is one direction of a link. A packet passes the following stages in order:
 //!
-//! 1. random loss ([`Loss`]): of single packets or in bursts,
-//! 2. duplication: the copy goes on behind the original as a packet of its own,
-//! 3. a queue, droptail ([`QueueLimit`]) or with [`CoDel`] as well; the packet being serialised does not
-//!    count,
-//! 4. serialisation at the line's [`Rate`]: constant, exact to the nanosecond however many packets
-//!    follow each other, or as recorded in a [`Trace`],
-//! 5. propagation: the delay plus up to `jitter` more, without overtaking, except for packets that
-//!    take the detour of [`Reorder`]; [corruption](Settings::corrupt) of a bit, which the driver
-//!    carries out.
+//! 1. Random loss ([`Loss`]), of single packets or in bursts.
+//! 2. Duplication. The copy follows the original and passes the next stages as a packet of its own.
+//! 3. A queue, droptail ([`QueueLimit`]) and optionally with [`CoDel`]. The packet that is being serialised is not
+//!    in the queue.
+//! 4. Serialisation at the line's [`Rate`]: constant, without accumulating rounding errors, or recorded in a
+//!    [`Trace`].
+//! 5. Propagation: the delay and up to `jitter` more. Packets stay in order, except those that take the detour of
+//!    [`Reorder`]. The link decides which bit is [corrupted](Settings::corrupt), and the driver flips it.
 //!
-//! Boxes that do more than forward packets, such as a NAT, are in [`middlebox`].
+//! Middleboxes, such as a NAT, are in [`middlebox`].
 //!
-//! A [`LinkModel`] has the settings by the keys and in the [`text`] of files and command lines. A
-//! [`Schedule`] says how the settings change over time. Features that are switched off draw nothing from
-//! the random stream.
+//! A [`LinkModel`] has the settings with the keys and the [`text`] of files and command lines. A [`Schedule`]
+//! lists changes of the settings over time. Disabled features draw no random numbers, so that they do not change
+//! the numbers that other features get.
 //!
 //! ```
 //! use braid_links::{Link, QueueLimit, Rate, Settings, Verdict};

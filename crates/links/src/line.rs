@@ -1,4 +1,4 @@
-//! Serialisation without drift.
+//! The serialisation of packets at the rate of a line, without accumulating rounding errors.
 
 use braid_wire::Instant;
 
@@ -7,19 +7,20 @@ use crate::trace::Cursor;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// A serial line and the exact time at which it becomes free. Whole nanoseconds alone would lose up to
-/// one per packet, 0.1 % at 10 Gbit/s, so the fraction is carried along.
+/// A serial line. It stores the time at which it becomes free, with the fraction of a nanosecond. Rounding each
+/// packet to whole nanoseconds would lose up to 0.1 % at 10 Gbit/s, where a packet of 1,250 bytes takes 1,000 ns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     free_at: Instant,
-    /// The part of the time past `free_at`, in units of (1 / rate) ns; less than the rate.
+    /// The fraction of a nanosecond to add to `free_at`, in units of (1 / rate) ns, so that no division is
+    /// rounded. Less than the rate.
     fraction: u64,
-    /// The place in the trace, if the rate is a trace.
+    /// The position in the trace, used only if the rate is a trace.
     cursor: Cursor,
 }
 
 impl Line {
-    /// Makes a free line. A trace, if the rate is one, starts at `now`.
+    /// Creates a free line. If the rate is a trace, the trace starts at `now`.
     pub fn new(now: Instant) -> Self {
         Line {
             free_at: Instant::ZERO,
@@ -28,8 +29,8 @@ impl Line {
         }
     }
 
-    /// Starts a packet of `len` bytes at `now`, or when the line becomes free if that is later, and
-    /// returns when its last bit has left.
+    /// Serialises a packet of `len` bytes, which starts at `now` or, if later, when the line becomes free. Returns
+    /// the time at which its last bit has left.
     pub fn send(&mut self, now: Instant, rate: &Rate, len: u32) -> Instant {
         if now > self.free_at {
             self.free_at = now;
@@ -51,25 +52,27 @@ impl Line {
         self.free_at
     }
 
-    /// Changes the rate at `now` and returns when the last bit on the line has left. What remains of the
-    /// packet on the line, of `len` bytes (0 if there is none), takes the new rate.
+    /// Changes the rate at `now`. The part of the current packet that has not left yet takes the new rate. `len`
+    /// is the length of that packet, or 0 if there is none. Returns the time at which its last bit leaves.
     pub fn change_rate(&mut self, now: Instant, (old, new): (&Rate, &Rate), len: u32) -> Instant {
         if old == new {
             return self.free_at;
         }
-        let remaining = self.free_at.as_nanos().saturating_sub(now.as_nanos());
+        let remaining_nanos = self.free_at.as_nanos().saturating_sub(now.as_nanos());
+        // Between constant rates the remaining time scales with their quotient, without rounding to bytes.
         if let (Rate::Fixed(old), Rate::Fixed(new)) = (old, new) {
-            if remaining > 0 {
-                let nanos = u128::from(remaining) * u128::from(old.get()) / u128::from(new.get());
+            if remaining_nanos > 0 {
+                let nanos =
+                    u128::from(remaining_nanos) * u128::from(old.get()) / u128::from(new.get());
                 self.free_at = later(now, nanos);
                 self.fraction = 0;
             }
             return self.free_at;
         }
-        let remaining = match old {
+        let remaining_bytes = match old {
             Rate::Unlimited => 0,
             Rate::Fixed(rate) => {
-                let units = u128::from(remaining) * u128::from(rate.get());
+                let units = u128::from(remaining_nanos) * u128::from(rate.get());
                 let bytes = units.div_ceil(8 * NANOS_PER_SECOND);
                 u32::try_from(bytes).unwrap_or(len).min(len)
             }
@@ -77,13 +80,13 @@ impl Line {
         };
         *self = Line::new(now);
         self.free_at = now;
-        if remaining > 0 {
-            self.send(now, new, remaining);
+        if remaining_bytes > 0 {
+            self.send(now, new, remaining_bytes);
         }
         self.free_at
     }
 
-    /// Removes the packet on the line, which is lost.
+    /// Drops the packet on the line, so that the line is free.
     pub fn abort(&mut self) {
         self.free_at = Instant::ZERO;
         self.fraction = 0;

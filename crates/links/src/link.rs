@@ -11,52 +11,58 @@ use crate::queue::{Queue, QueuedPacket};
 use crate::random::{LossState, PacketDraw};
 use crate::settings::{Rate, Settings};
 
-/// Most packets that a link holds in queue, line and air together; more are dropped as by a full queue.
-/// The bound protects memory where the settings have none: unlimited rate, long delay.
+/// Maximum number of packets in queue, on the line and in flight together. Further packets are dropped as by a
+/// full queue. The bound protects memory if the settings do not: with an unlimited rate and a long delay. At 1,500
+/// bytes, 2^17 packets are 200 MB.
 pub const MAX_LINK_PACKETS: usize = 1 << 17;
 
-/// One direction of a link, carrying packets of type `P`. The link never looks into packets: it clones
-/// those to be duplicated, [`Delivery::flip`] tells the driver which bit of a corrupted one to flip, and
-/// [`mark_by`](Self::mark_by) sets the function that marks one.
+/// One direction of a link, for packets of type `P`. The link does not read packets. It clones those that it
+/// duplicates.
+/// [`Delivery::flip`] tells the driver which bit of a corrupted packet to flip. [`mark_by`](Self::mark_by) sets
+/// the function that marks a packet.
 ///
-/// The driver hands each packet to [`enqueue`](Self::enqueue), and whenever
-/// [`next_event`](Self::next_event) has come calls [`poll_deliver`](Self::poll_deliver) until that
-/// returns `None`. [`enqueue`](Self::enqueue) and [`set`](Self::set) may change `next_event`, so the
-/// driver asks for it again after each of them. At `next_event` nothing may be due, where packets
-/// overtake each other or CoDel drops them. Time handed in must not go backwards; if it does, the latest
-/// time is taken.
+/// The driver passes each packet to [`enqueue`](Self::enqueue). At the time of [`next_event`](Self::next_event) it
+/// calls
+/// [`poll_deliver`](Self::poll_deliver) until that returns `None`. Because [`enqueue`](Self::enqueue) and
+/// [`set`](Self::set) may change `next_event`, the driver queries it again after each of them. If packets overtake
+/// each other or CoDel drops them, no packet may be due at `next_event`; the driver then waits for the next one.
+///
+/// The time must not go backwards. If it does, the latest time so far counts.
 #[derive(Debug)]
 pub struct Link<P> {
     settings: Settings,
+    /// The latest time that the driver passed.
     now: Instant,
     queue: Queue<P>,
     line: Line,
-    /// The packet on the line and when its last bit leaves.
+    /// The packet on the line, and the time at which its last bit leaves.
     in_service: Option<(Instant, QueuedPacket<P>)>,
     /// Packets that have left the line, with their times of delivery, in order.
     in_flight: VecDeque<Delivery<P>>,
     /// Packets on a detour, in order of delivery.
     on_detour: VecDeque<Delivery<P>>,
+    /// The delivery time of the latest packet that took no detour; later packets arrive no earlier.
     last_delivery: Instant,
     loss: LossState,
     codel: codel::State,
     /// Marks a packet of an ECN-capable transport, and returns whether it did.
     mark: fn(&mut P) -> bool,
     counters: Counters,
-    /// Packets dropped since the driver last asked; `None` if the driver does not ask.
+    /// Dropped packets for [`poll_dropped`](Self::poll_dropped); `None` unless the driver called
+    /// [`keep_dropped`](Self::keep_dropped).
     dropped: Option<VecDeque<Dropped<P>>>,
 }
 
-/// A packet at the far end.
+/// A packet that arrives at the far end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<P> {
-    /// The exact time of arrival; a driver that comes later is late by the difference.
+    /// The exact time of arrival. A driver that polls later delivers the packet late by the difference.
     pub at: Instant,
     /// The packet.
     pub packet: P,
     /// The packet's length in bytes.
     pub len: u32,
-    /// The bit to flip if the packet was corrupted, less than 8 `len`; [`flip_bit`] flips it.
+    /// The bit that the driver has to flip with [`flip_bit`] if the packet was corrupted; less than 8 times `len`.
     pub flip: Option<u32>,
 }
 
@@ -68,7 +74,7 @@ pub fn flip_bit(packet: &mut [u8], bit: u32) {
     }
 }
 
-/// The result of handing a packet to a link.
+/// The result of passing a packet to a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The link holds the packet.
@@ -77,7 +83,7 @@ pub enum Verdict {
     Dropped(DropCause),
 }
 
-/// The reason for which a link dropped a packet.
+/// The reason why a link dropped a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropCause {
     /// The queue was full.
@@ -86,7 +92,7 @@ pub enum DropCause {
     CoDel,
     /// The packet was lost at random.
     Loss,
-    /// The link was down, or went down while it had the packet.
+    /// The link was down, or went down while the packet was in it.
     Down,
 }
 
@@ -102,12 +108,12 @@ pub struct Dropped<P> {
 }
 
 impl<P> Link<P> {
-    /// Makes an empty link at time 0.
+    /// Creates an empty link at time 0.
     pub fn new(settings: Settings) -> Self {
         Link::starting_at(Instant::ZERO, settings)
     }
 
-    /// Makes an empty link at time `now`, where a trace starts.
+    /// Creates an empty link at time `now`. If the rate is a trace, the trace starts then.
     pub fn starting_at(now: Instant, settings: Settings) -> Self {
         Link {
             settings,
@@ -126,27 +132,29 @@ impl<P> Link<P> {
         }
     }
 
-    /// Keeps packets dropped from now on for [`poll_dropped`](Self::poll_dropped).
+    /// Stores packets that are dropped from now on for [`poll_dropped`](Self::poll_dropped).
     pub fn keep_dropped(&mut self) {
         self.dropped.get_or_insert_default();
     }
 
-    /// Sets the function by which CoDel [marks](crate::CoDel::marks) packets. `mark` returns whether the
-    /// packet can be marked; CoDel drops the others.
+    /// Sets the function with which CoDel [marks](crate::CoDel::marks) packets. `mark` returns whether it could
+    /// mark the packet. CoDel drops the packets that cannot be marked.
     pub fn mark_by(&mut self, mark: fn(&mut P) -> bool) {
         self.mark = mark;
     }
 
-    /// Returns the next dropped packet, in the order in which drops were noticed; CoDel's drops may have
-    /// an earlier time than those before them.
+    /// Returns the next dropped packet, in the order in which the link processed the drops. A drop by CoDel may
+    /// have an earlier time than the drop before it, because the link computes it only when the driver passes a
+    /// later time.
     ///
-    /// To be called after any other call until it returns `None`; at most [`MAX_LINK_PACKETS`] packets are kept.
+    /// The driver calls this after any other call until it returns `None`. At most [`MAX_LINK_PACKETS`] packets
+    /// are stored.
     pub fn poll_dropped(&mut self) -> Option<Dropped<P>> {
         self.dropped.as_mut()?.pop_front()
     }
 
-    /// Hands in a packet of `len` bytes. A drop happens here and now, except by CoDel, which drops a
-    /// packet when it would have left the queue. If the packet is duplicated, the verdict is about the
+    /// Passes a packet of `len` bytes to the link. The verdict covers all drops except those by CoDel, which drops
+    /// a packet only when it would leave the queue. If the packet is duplicated, the verdict is about the
     /// original.
     pub fn enqueue(&mut self, now: Instant, packet: P, len: u32, rng: &mut Rng) -> Verdict
     where
@@ -180,10 +188,10 @@ impl<P> Link<P> {
             detour: draw.detour,
             flip: draw.flip,
         };
-        let in_air = self.in_flight.len() + self.on_detour.len();
-        // The packet on the line is the one more.
-        let room = in_air + self.queue.now().packets as usize + 1 < MAX_LINK_PACKETS;
-        let taken = if !room {
+        let in_flight = self.in_flight.len() + self.on_detour.len();
+        // One more for the packet on the line.
+        let has_room = in_flight + self.queue.now().packets as usize + 1 < MAX_LINK_PACKETS;
+        let admitted = if !has_room {
             Err(queued)
         } else if self.in_service.is_none() {
             self.serve(self.now, queued);
@@ -191,13 +199,13 @@ impl<P> Link<P> {
         } else {
             self.queue.push(self.settings.queue, queued)
         };
-        match taken {
+        match admitted {
             Ok(()) => Verdict::Queued,
             Err(queued) => self.drop(self.now, queued.packet, len, DropCause::Queue),
         }
     }
 
-    /// Counts a dropped packet, and keeps it if the driver asks for drops.
+    /// Counts a dropped packet, and stores it for [`poll_dropped`](Self::poll_dropped) if the driver wants that.
     fn drop(&mut self, at: Instant, packet: P, len: u32, cause: DropCause) -> Verdict {
         let tally = match cause {
             DropCause::Queue => &mut self.counters.dropped_queue,
@@ -206,42 +214,43 @@ impl<P> Link<P> {
             DropCause::Down => &mut self.counters.dropped_down,
         };
         tally.add(len);
-        if let Some(kept) = self
+        if let Some(stored) = self
             .dropped
             .as_mut()
-            .filter(|kept| kept.len() < MAX_LINK_PACKETS)
+            .filter(|stored| stored.len() < MAX_LINK_PACKETS)
         {
-            kept.push_back(Dropped { at, packet, cause });
+            stored.push_back(Dropped { at, packet, cause });
         }
         Verdict::Dropped(cause)
     }
 
-    /// Returns when to poll next, if the link holds any packet: when the next packet is to be delivered,
-    /// or sooner while that is unknown.
+    /// Returns the time at which the driver has to poll next, or `None` if the link is empty. This is the next
+    /// delivery or, while the next delivery is not known yet, an earlier time.
     pub fn next_event(&self) -> Option<Instant> {
         let in_order = match (self.in_flight.front(), &self.in_service) {
             (Some(first), _) => Some(first.at),
-            // The packet behind one on a detour may arrive before it.
-            (None, Some((ends, queued))) if !queued.detour.is_zero() => Some(*ends),
-            (None, Some((ends, queued))) => Some(self.arrival(*ends, queued)),
+            // The packet after one that takes a detour may arrive before it, so the next delivery is not known
+            // yet.
+            (None, Some((ends_at, queued))) if !queued.detour.is_zero() => Some(*ends_at),
+            (None, Some((ends_at, queued))) => Some(self.arrival(*ends_at, queued)),
             (None, None) => None,
         };
         let detoured = self.on_detour.front().map(|first| first.at);
         in_order.into_iter().chain(detoured).min()
     }
 
-    /// Returns the next packet whose time has come.
+    /// Returns the next packet that has arrived by `now`, if any.
     pub fn poll_deliver(&mut self, now: Instant) -> Option<Delivery<P>> {
         self.advance(now);
-        let from = match (self.in_flight.front(), self.on_detour.front()) {
+        let source = match (self.in_flight.front(), self.on_detour.front()) {
             (Some(a), Some(b)) if b.at < a.at => &mut self.on_detour,
             (None, Some(_)) => &mut self.on_detour,
             _ => &mut self.in_flight,
         };
-        if from.front()?.at > self.now {
+        if source.front()?.at > self.now {
             return None;
         }
-        let delivery = from.pop_front()?;
+        let delivery = source.pop_front()?;
         self.counters.delivered.add(delivery.len);
         if delivery.flip.is_some() {
             self.counters.corrupted.add(delivery.len);
@@ -249,9 +258,9 @@ impl<P> Link<P> {
         Some(delivery)
     }
 
-    /// Changes the settings from `now` on. What remains of the packet on the line takes the new rate.
-    /// Packets already queued stay even if the queue is now too long, and packets in the air keep their
-    /// times. A link that goes down loses all packets that it holds.
+    /// Changes the settings from `now` on. The rest of the packet on the line takes the new rate. Queued packets
+    /// stay, even if the queue now exceeds its limit. Packets in flight keep their delivery times. A link that
+    /// goes down loses all packets in it.
     pub fn set(&mut self, now: Instant, settings: Settings) {
         self.advance(now);
         let old = core::mem::replace(&mut self.settings, settings);
@@ -261,10 +270,11 @@ impl<P> Link<P> {
         let len = self.in_service.as_ref().map_or(0, |(_, queued)| queued.len);
         let rates = (&old.rate, &self.settings.rate);
         let free_at = self.line.change_rate(self.now, rates, len);
-        let leaves = self.leaves(self.now, free_at);
-        if let Some((ends, _)) = &mut self.in_service {
-            *ends = leaves;
+        let departure = self.departure(self.now, free_at);
+        if let Some((ends_at, _)) = &mut self.in_service {
+            *ends_at = departure;
         }
+        // At a higher rate the packet may leave now.
         self.advance(now);
     }
 
@@ -273,7 +283,7 @@ impl<P> Link<P> {
         &self.settings
     }
 
-    /// Returns the counters so far, and the queue as of the latest time handed in.
+    /// Returns the counters and the queue as of the latest time that the driver passed.
     pub fn counters(&self) -> Counters {
         Counters {
             queue: self.queue.now(),
@@ -282,19 +292,21 @@ impl<P> Link<P> {
         }
     }
 
-    /// Lets the line work until `now`, as every call with a time does, so that
-    /// [`counters`](Self::counters) are as of then.
+    /// Advances the link to `now`, as every method with a time does. [`counters`](Self::counters) are then as of
+    /// `now`.
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        while let Some((ends, queued)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
-            self.launch(ends, queued);
-            if let Some(next) = self.dequeue(ends) {
-                self.serve(ends, next);
+        while let Some((ends_at, queued)) =
+            self.in_service.take_if(|(ends_at, _)| *ends_at <= self.now)
+        {
+            self.launch(ends_at, queued);
+            if let Some(next) = self.dequeue(ends_at) {
+                self.serve(ends_at, next);
             }
         }
     }
 
-    /// Returns the packet that the line takes at `now`.
+    /// Takes the packet from the queue that the line serialises next, at `now`.
     fn dequeue(&mut self, now: Instant) -> Option<QueuedPacket<P>> {
         let Some(codel) = self.settings.codel else {
             return self.queue.pop();
@@ -303,11 +315,11 @@ impl<P> Link<P> {
         let drop = |queued: QueuedPacket<P>| dropped.push(queued);
         let (mark, marked) = (self.mark, &mut self.counters.marked);
         let mark = |queued: &mut QueuedPacket<P>| {
-            let marks = codel.marks && mark(&mut queued.packet);
-            if marks {
+            let is_marked = codel.marks && mark(&mut queued.packet);
+            if is_marked {
                 marked.add(queued.len);
             }
-            marks
+            is_marked
         };
         let next = (self.codel).dequeue(codel, now, &mut self.queue, mark, drop);
         for queued in dropped {
@@ -316,25 +328,29 @@ impl<P> Link<P> {
         next
     }
 
+    /// Puts a packet on the line.
     fn serve(&mut self, now: Instant, queued: QueuedPacket<P>) {
         let free_at = self.line.send(now, &self.settings.rate, queued.len);
-        self.in_service = Some((self.leaves(now, free_at), queued));
+        self.in_service = Some((self.departure(now, free_at), queued));
     }
 
-    /// Returns when the packet on the line leaves, which without tokens would be `free_at`. The line
-    /// counts the tokens too: it becomes free as much later as packets left early.
-    fn leaves(&self, now: Instant, free_at: Instant) -> Instant {
+    /// Returns the time at which the packet on the line leaves: at `free_at`, or earlier if the token bucket
+    /// ([`Settings::burst`]) has tokens.
+    ///
+    /// The line is a virtual clock that also counts the tokens: packets may leave before its time by as much as a
+    /// full bucket lasts at the rate.
+    fn departure(&self, now: Instant, free_at: Instant) -> Instant {
         let Rate::Fixed(rate) = self.settings.rate else {
             return free_at;
         };
-        let early = u64::from(self.settings.burst) * 8 * 1_000_000_000 / rate.get();
-        let leaves = free_at.as_nanos().saturating_sub(early);
-        Instant::from_nanos(leaves).max(now.min(free_at))
+        let bucket_nanos = u64::from(self.settings.burst) * 8 * 1_000_000_000 / rate.get();
+        let departure = free_at.as_nanos().saturating_sub(bucket_nanos);
+        Instant::from_nanos(departure).max(now.min(free_at))
     }
 
-    /// Sends a packet that has left the line at `ends` on its way.
-    fn launch(&mut self, ends: Instant, queued: QueuedPacket<P>) {
-        let at = self.arrival(ends, &queued);
+    /// Starts the propagation of a packet that has left the line at `ends_at`.
+    fn launch(&mut self, ends_at: Instant, queued: QueuedPacket<P>) {
+        let at = self.arrival(ends_at, &queued);
         let delivery = Delivery {
             at,
             packet: queued.packet,
@@ -346,23 +362,25 @@ impl<P> Link<P> {
             self.in_flight.push_back(delivery);
         } else {
             self.counters.detoured.add(queued.len);
-            // Detours of equal length keep the order, but the length may have changed meanwhile.
-            let place = self.on_detour.partition_point(|other| other.at <= at);
-            self.on_detour.insert(place, delivery);
+            // With a constant detour this is the end of the list. The settings may have shortened the detour,
+            // though.
+            let index = self.on_detour.partition_point(|other| other.at <= at);
+            self.on_detour.insert(index, delivery);
         }
     }
 
-    /// Returns when a packet that leaves the line at `ends` arrives: never before an earlier packet that
-    /// took no detour.
-    fn arrival(&self, ends: Instant, queued: &QueuedPacket<P>) -> Instant {
-        let straight = (ends + self.settings.delay + queued.jitter).max(self.last_delivery);
+    /// Returns the arrival time of a packet that leaves the line at `ends_at`. It is never before the arrival of
+    /// an earlier packet that took no detour.
+    fn arrival(&self, ends_at: Instant, queued: &QueuedPacket<P>) -> Instant {
+        let straight = (ends_at + self.settings.delay + queued.jitter).max(self.last_delivery);
         straight + queued.detour
     }
 
+    /// Drops all packets in the link, because it went down: first those in flight, then the line, then the queue.
     fn lose_everything(&mut self) {
         let detoured = core::mem::take(&mut self.on_detour);
-        let in_air = core::mem::take(&mut self.in_flight);
-        for lost in in_air.into_iter().chain(detoured) {
+        let in_flight = core::mem::take(&mut self.in_flight);
+        for lost in in_flight.into_iter().chain(detoured) {
             self.drop(self.now, lost.packet, lost.len, DropCause::Down);
         }
         let mut next = self.in_service.take().map(|(_, queued)| queued);

@@ -1,9 +1,10 @@
-//! Middleboxes as plain code: boxes between two hosts that do more than forward.
+//! Models of middleboxes: machines between two hosts that do more than forward packets.
 //!
-//! A [`Middlebox`] takes packets of either direction and returns what leaves in their place, and in which
-//! direction. A [`Chain`] puts several behind each other. None of them has a clock: the time is handed
-//! in. A box that rewrites a packet adjusts its checksums (RFC 1624), so that a packet that was corrupted
-//! before stays corrupted; a box that cuts or joins packets leaves corrupted ones as they are.
+//! A [`Middlebox`] takes packets of either direction, and returns the packets that leave in their place with their
+//! directions. A [`Chain`] connects several in series. None of them has a clock; the driver passes the time.
+//!
+//! A middlebox never repairs a corrupted packet. If it rewrites a packet, it adjusts the checksums (RFC 1624)
+//! instead of computing them. If it splits or merges packets, it forwards corrupted ones unchanged.
 
 mod merge;
 mod mtu_limit;
@@ -29,15 +30,15 @@ pub use split::Split;
 /// An IP packet on its way through the network.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Packet {
-    /// From the IP header to the end of the payload.
+    /// The bytes from the IP header to the end of the payload.
     pub bytes: Vec<u8>,
-    /// The number by which logs follow the packet through the network, assigned when it is first sent; 0
-    /// before. A box that rewrites or cuts a packet keeps the number.
+    /// The number that identifies the packet in logs on its way through the network. It is 0 until the packet is
+    /// first sent. A middlebox that rewrites or splits a packet keeps the number.
     pub id: u64,
 }
 
 impl Packet {
-    /// Makes a packet that was not sent yet.
+    /// Creates a packet that was not sent yet.
     pub fn new(bytes: Vec<u8>) -> Self {
         Packet { bytes, id: 0 }
     }
@@ -46,57 +47,59 @@ impl Packet {
 /// The direction in which a packet passes a middlebox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// From the inside, where the box's own hosts are.
+    /// From the inside, where the hosts behind the middlebox are, to the outside.
     Outbound,
-    /// From the outside.
+    /// From the outside to the inside.
     Inbound,
 }
 
-/// The packets that leave a middlebox and their directions, in order.
+/// The packets that leave a middlebox, in order, with their directions.
 pub type Output = VecDeque<(Direction, Packet)>;
 
-/// A box on the way that rewrites, drops, cuts or joins packets.
+/// A middlebox that rewrites, drops, splits or merges packets.
 ///
-/// The driver calls [`process`](Self::process) for each packet, and
-/// [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout), asked after each
-/// call, has come. A packet that is not put into `out` is dropped. Any bytes may be handed in.
+/// The driver calls [`process`](Self::process) for each packet. After each call it queries
+/// [`next_timeout`](Self::next_timeout), and calls [`handle_timeout`](Self::handle_timeout) at that time. A packet
+/// that a middlebox does not put into `out` is dropped. A packet may contain any bytes, not only valid IP.
 pub trait Middlebox: Any + Debug + Send {
-    /// Takes a packet.
+    /// Processes a packet that arrives in `direction`.
     fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output);
 
-    /// Returns when the box acts by itself, if ever.
+    /// Returns the time at which the middlebox acts without a packet, or `None`.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Lets the box do what is due by `now`.
+    /// Performs the actions that are due by `now`.
     fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
         let _ = (now, out);
     }
 }
 
-/// Middleboxes behind each other, the innermost first; a chain is a middlebox too.
+/// Middleboxes in series, which together are a middlebox.
 #[derive(Debug, Default)]
 pub struct Chain {
+    /// The middleboxes, the innermost first.
     boxes: Vec<Box<dyn Middlebox>>,
-    /// Packets between boxes; the number counts the boxes on the inside of each.
+    /// Packets between middleboxes. The number is the position: how many middleboxes are on the inner side of the
+    /// packet.
     between: VecDeque<(usize, Direction, Packet)>,
 }
 
 impl Chain {
-    /// Makes an empty chain, which passes everything.
+    /// Creates an empty chain, which forwards all packets unchanged.
     pub fn new() -> Self {
         Chain::default()
     }
 
-    /// Adds a box on the outer side.
+    /// Adds a middlebox on the outer side.
     #[must_use]
     pub fn and(mut self, middlebox: impl Middlebox) -> Self {
         self.boxes.push(Box::new(middlebox));
         self
     }
 
-    /// Returns the first box of type `M` from the inside, to look at it or to give it a command.
+    /// Returns the innermost middlebox of type `M`, for reading its counters or changing its settings.
     pub fn get_mut<M: Middlebox>(&mut self) -> Option<&mut M> {
         self.boxes.iter_mut().find_map(|middlebox| {
             let middlebox: &mut dyn Any = &mut **middlebox;
@@ -104,13 +107,14 @@ impl Chain {
         })
     }
 
-    /// Passes on the packets between the boxes until all have left.
+    /// Passes the packets between the middleboxes on, until all have left the chain or were dropped.
     fn run(&mut self, now: Instant, out: &mut Output) {
         let mut step = Output::new();
-        while let Some((place, direction, packet)) = self.between.pop_front() {
+        while let Some((position, direction, packet)) = self.between.pop_front() {
+            // An index outside of the list means that the packet leaves the chain.
             let index = match direction {
-                Direction::Outbound => Some(place),
-                Direction::Inbound => place.checked_sub(1),
+                Direction::Outbound => Some(position),
+                Direction::Inbound => position.checked_sub(1),
             };
             let next = index.and_then(|index| self.boxes.get_mut(index).map(|b| (index, b)));
             let Some((index, middlebox)) = next else {
@@ -122,25 +126,25 @@ impl Chain {
         }
     }
 
-    /// Puts the output of the box at `index` on its inner or outer side.
+    /// Moves the output of the middlebox at `index` to the position on its outer or inner side.
     fn place(&mut self, index: usize, step: &mut Output) {
         for (direction, packet) in step.drain(..) {
-            let place = match direction {
+            let position = match direction {
                 Direction::Outbound => index + 1,
                 Direction::Inbound => index,
             };
-            self.between.push_back((place, direction, packet));
+            self.between.push_back((position, direction, packet));
         }
     }
 }
 
 impl Middlebox for Chain {
     fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output) {
-        let place = match direction {
+        let position = match direction {
             Direction::Outbound => 0,
             Direction::Inbound => self.boxes.len(),
         };
-        self.between.push_back((place, direction, packet));
+        self.between.push_back((position, direction, packet));
         self.run(now, out);
     }
 

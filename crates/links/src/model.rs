@@ -1,4 +1,4 @@
-//! The settings of a link by the keys they have in files and on command lines.
+//! The settings of a link by their keys in files and on command lines.
 
 use std::path::{Path, PathBuf};
 
@@ -12,22 +12,24 @@ use crate::text::{
 };
 use crate::trace::Trace;
 
-/// The queue of a link of unlimited rate, which has no bandwidth-delay product.
+/// The default queue of a link with unlimited rate, which has no bandwidth-delay product: the default length of
+/// interfaces in Linux (`txqueuelen`).
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 
-/// Settings of one direction of a link; `None` leaves a setting to the model below.
+/// Settings of one direction of a link. `None` leaves a setting to the base model (see [`or`](Self::or)), or to
+/// the default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkModel {
-    /// The rate; unlimited without this and without a trace.
+    /// The constant rate. Without it and without a trace, the rate is unlimited.
     pub rate: Option<RateValue>,
-    /// A recorded rate, in place of a constant one.
+    /// A recorded rate instead of a constant one.
     pub trace: Option<TraceFile>,
-    /// The one-way delay; none by default.
+    /// The one-way delay; 0 by default.
     pub delay: Option<TimeValue>,
-    /// The largest additional delay; none by default.
+    /// The maximum additional delay; 0 by default.
     pub jitter: Option<TimeValue>,
-    /// The bound of the queue; 1 BDP by default, 1000 packets for an unlimited rate.
+    /// The bound of the queue. The default is one bandwidth-delay product, or 1000 packets with an unlimited rate.
     pub queue: Option<QueueSize>,
     /// CoDel on the queue; off by default.
     pub codel: Option<CodelValue>,
@@ -41,12 +43,13 @@ pub struct LinkModel {
     pub corrupt: Option<Probability>,
 }
 
-/// A trace in mahimahi's format, by the name of its file.
+/// A trace in the format of mahimahi, named by its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TraceFile {
-    /// The path as written or, once read, the path from which the trace was read.
+    /// The path as written or, after [`LinkModel::load`], the path of the file that was read.
     pub path: PathBuf,
+    /// The trace, once it was read.
     #[serde(skip)]
     trace: Option<Trace>,
 }
@@ -66,10 +69,10 @@ impl LinkModel {
         "corrupt",
     ];
 
-    /// Sets the setting `key`.
+    /// Sets the setting `key` to the value that `text` describes.
     ///
     /// # Errors
-    /// Fails if there is no such setting, or `text` is no value of it.
+    /// Fails if there is no such setting, or `text` is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ValueError> {
         match key {
             "rate" => self.rate = Some(text.parse()?),
@@ -95,10 +98,10 @@ impl LinkModel {
         Ok(())
     }
 
-    /// Returns these settings, completed by those of `base`.
+    /// Returns these settings, with those of `base` where these have none.
     #[must_use]
     pub fn or(&self, base: &LinkModel) -> LinkModel {
-        // A trace replaces a constant rate, and a rate a trace.
+        // Rate and trace exclude each other, so both are taken from the same model.
         let line = match (&self.rate, &self.trace) {
             (None, None) => base,
             _ => self,
@@ -117,11 +120,11 @@ impl LinkModel {
         }
     }
 
-    /// Reads the trace, if there is one, and checks for contradictions. A relative path starts at
-    /// `directory`.
+    /// Reads the trace file, if there is one, and checks that rate and trace are not both set. A relative path is
+    /// relative to `directory`.
     ///
     /// # Errors
-    /// Says what is wrong and what to write instead.
+    /// Fails if both are set, or the trace cannot be read. The text says what to write instead.
     pub fn load(&mut self, directory: &Path) -> Result<(), String> {
         match &mut self.trace {
             Some(_) if self.rate.is_some() => {
@@ -136,7 +139,8 @@ impl LinkModel {
         }
     }
 
-    fn line(&self) -> Rate {
+    /// Returns the rate, by the trace or by the constant rate. Without either it is unlimited.
+    fn rate(&self) -> Rate {
         let trace = self.trace.as_ref().and_then(|t| t.trace.clone());
         match (trace, self.rate.and_then(|r| r.0)) {
             (Some(trace), _) => Rate::Trace(trace),
@@ -145,18 +149,18 @@ impl LinkModel {
         }
     }
 
-    /// Returns the settings of this direction; `back` is the opposite direction, whose delay counts for
-    /// the bandwidth-delay product.
-    pub fn settings(&self, back: &LinkModel, up: bool) -> Settings {
-        let rate = self.line();
+    /// Returns the settings of this direction. `opposite` is the opposite direction, whose delay is part of the
+    /// round trip in the bandwidth-delay product.
+    pub fn settings(&self, opposite: &LinkModel, up: bool) -> Settings {
+        let rate = self.rate();
         let time = |t: Option<TimeValue>| t.map(|t| t.0).unwrap_or_default();
         let probability = |p: Option<Probability>| p.map_or(0.0, |p| p.0);
         let queue = match (self.queue.unwrap_or(QueueSize::Bdp(1.0)), rate.mean()) {
             (QueueSize::Limit(limit), _) => limit,
             (QueueSize::Bdp(_), None) => UNLIMITED_QUEUE,
             (QueueSize::Bdp(times), Some(rate)) => {
-                let rtt = (time(self.delay) + time(back.delay)).as_secs_f64();
-                // Room for two packets of 1500 bytes: with less a line cannot be kept busy.
+                let rtt = (time(self.delay) + time(opposite.delay)).as_secs_f64();
+                // At least two packets of 1500 bytes, because a shorter queue cannot keep the line busy.
                 QueueLimit::Bytes(((rate * rtt / 8.0 * times) as u64).max(3000))
             }
         };
@@ -182,15 +186,15 @@ mod tests {
 
     #[test]
     fn a_trace_replaces_a_rate_and_a_rate_a_trace() {
-        let of = |key, text| {
+        let with = |key, text| {
             let mut model = LinkModel::default();
             model.set(key, text).unwrap();
             model
         };
-        let (rate, trace) = (of("rate", "1M"), of("trace", "lte.down"));
+        let (rate, trace) = (with("rate", "1M"), with("trace", "lte.down"));
         assert_eq!(trace.or(&rate), trace);
         assert_eq!(rate.or(&trace), rate);
-        let delay = of("delay", "1ms");
+        let delay = with("delay", "1ms");
         let both = rate.or(&delay);
         assert_eq!((both.rate, both.delay), (rate.rate, delay.delay));
         assert!(LinkModel::default().set("speed", "1M").is_err());

@@ -1,4 +1,4 @@
-//! The queue before the line.
+//! The queue of packets that wait for the line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use braid_wire::Instant;
 
 use crate::counters::Tally;
 
-/// The bound of a queue. The packet being serialised is not in the queue, so that even a bound of 0 lets
-/// single packets pass.
+/// The bound of a queue. The packet that is being serialised is not in the queue, so even a bound of 0 lets single
+/// packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// Most packets.
+    /// Maximum number of packets.
     Packets(u32),
-    /// Most bytes; a packet that would exceed them is dropped.
+    /// Maximum number of bytes. A packet that would exceed it is dropped.
     Bytes(u64),
 }
 
 impl QueueLimit {
-    /// Returns whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
+    /// Returns whether a queue with `packets` packets and `bytes` bytes has room for a packet of `len` bytes.
     fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
         match self {
             QueueLimit::Packets(limit) => packets < limit as usize,
@@ -27,27 +27,32 @@ impl QueueLimit {
     }
 }
 
-/// A packet and what the link must know of it.
+/// A packet with its properties that the link needs.
 #[derive(Debug)]
 pub(crate) struct QueuedPacket<P> {
     pub packet: P,
     pub len: u32,
-    /// The time at which the packet came.
+    /// The time at which the packet entered the queue.
     pub entered: Instant,
-    /// The packet's share of the jitter, drawn when the packet came, as are the two below.
+    // The next three are drawn when the packet enters the link, so that the order of the draws does not depend on
+    // the rate.
+    /// The additional delay by jitter.
     pub jitter: Duration,
-    /// The additional delay by which others overtake the packet; zero for none.
+    /// The additional delay of a detour, on which others overtake the packet; zero if it takes none.
     pub detour: Duration,
-    /// The bit to flip, if any.
+    /// The bit to flip if the packet is corrupted.
     pub flip: Option<u32>,
 }
 
-/// A queue bounded as by droptail.
+/// A droptail queue.
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
     queued: VecDeque<QueuedPacket<P>>,
+    /// Bytes of all packets in the queue.
     bytes: u64,
+    /// The length of the longest packet so far.
     largest: u32,
+    /// The maximum numbers of packets and of bytes so far.
     max: Tally,
 }
 
@@ -61,7 +66,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes the packet, or returns it if that would exceed `limit`.
+    /// Appends a packet to the queue, or returns it if the queue would exceed `limit`.
     pub fn push(
         &mut self,
         limit: QueueLimit,

@@ -1,4 +1,4 @@
-//! Random draws for each packet.
+//! The random events of each packet.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::settings::{Loss, Reorder, Settings};
 /// The state of random loss.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LossState {
-    /// A link of [`Loss::GilbertElliott`] is in its bad state.
+    /// True while a link with [`Loss::GilbertElliott`] is in its bad state.
     bad: bool,
 }
 
@@ -25,7 +25,7 @@ impl LossState {
                 loss_good,
                 loss_bad,
             } => {
-                // The state changes before the packet, as `Loss::GilbertElliott` defines it.
+                // `Loss::GilbertElliott` defines that the state may change before each packet.
                 let changes = rng.chance(if self.bad { to_good } else { to_bad });
                 self.bad ^= changes;
                 rng.chance(if self.bad { loss_bad } else { loss_good })
@@ -34,8 +34,8 @@ impl LossState {
     }
 }
 
-/// The random events of one packet. Features that are switched off draw nothing, so that they leave the
-/// random stream of a run as it was.
+/// The random events of one packet. Disabled features draw no random numbers, so that they do not change the
+/// numbers that other features get.
 pub(crate) struct PacketDraw {
     pub jitter: Duration,
     pub detour: Duration,
@@ -56,9 +56,9 @@ fn draw_jitter(jitter: Duration, rng: &mut Rng) -> Duration {
     if jitter.is_zero() {
         return Duration::ZERO;
     }
-    // `below` excludes its bound; jitter is up to and including the setting.
-    let most = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
-    Duration::from_nanos(rng.below(most + 1))
+    // `below` excludes its bound, but the jitter may equal the setting.
+    let max_nanos = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
+    Duration::from_nanos(rng.below(max_nanos + 1))
 }
 
 fn draw_detour(reorder: Reorder, rng: &mut Rng) -> Duration {

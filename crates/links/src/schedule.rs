@@ -1,4 +1,4 @@
-//! Changes of a link over time.
+//! Changes of a link's settings over time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use crate::settings::{Loss, Rate, Settings};
 /// A change of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The time of the change, from the start of the run.
+    /// The time of the change since the start of the run.
     pub at: Duration,
     /// The settings from then on.
     pub settings: Settings,
 }
 
-/// The changes of a link in the course of a run, for instance because its user moves: plain data, which
-/// the driver applies. Whenever [`next_change`](Self::next_change) has come, the driver hands what
-/// [`poll`](Self::poll) returns to [`Link::set`](crate::Link::set).
+/// The changes of a link in the course of a run, for example because its user moves. The driver applies them: at
+/// the time of [`next_change`](Self::next_change) it passes the settings that [`poll`](Self::poll) returns to
+/// [`Link::set`](crate::Link::set).
 ///
 /// ```
 /// use braid_links::{Change, Schedule, Settings};
@@ -33,19 +33,20 @@ pub struct Change {
 pub struct Schedule(VecDeque<Change>);
 
 impl Schedule {
-    /// Makes a schedule of these changes, in order of time; among changes at the same time the last
-    /// holds.
+    /// Creates a schedule of these changes, which may be in any order. Of several changes at the same time, the
+    /// last one counts.
     pub fn new(changes: impl IntoIterator<Item = Change>) -> Self {
         let mut changes: Vec<_> = changes.into_iter().collect();
+        // The sort is stable, so changes at the same time keep their order.
         changes.sort_by_key(|change| change.at);
         Schedule(changes.into())
     }
 
-    /// Makes the schedule of a link that moves from one point to the next in a straight line, by changes
-    /// every `step` (at least 1 ms).
+    /// Creates the schedule of a link whose settings move from each point to the next, by a change every `step`
+    /// (at least 1 ms).
     ///
-    /// Constant rates, delays and uniform losses are interpolated; all else is as at the point before.
-    /// From the last point on the link stays as there.
+    /// Constant rates, delays and uniform losses are interpolated linearly. All other settings stay as at the
+    /// earlier point. After the last point nothing changes.
     pub fn linear(points: &[Change], step: Duration) -> Self {
         let step = step.max(Duration::from_millis(1));
         let between = points.windows(2).flat_map(|ends| {
@@ -63,7 +64,7 @@ impl Schedule {
         Schedule::new(between.chain(points.last().cloned()))
     }
 
-    /// Returns when the next change is due, from the start of the run.
+    /// Returns the time of the next change since the start of the run.
     pub fn next_change(&self) -> Option<Duration> {
         self.0.front().map(|change| change.at)
     }
@@ -73,7 +74,8 @@ impl Schedule {
         self.0.iter()
     }
 
-    /// Takes the next change that is due `elapsed` after the start; to be called until it returns `None`.
+    /// Takes the next change that is due by `elapsed`, the time since the start of the run. The driver calls this
+    /// until it returns `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Change> {
         let due = self.0.front()?.at <= elapsed;
         due.then(|| self.0.pop_front())?
@@ -81,23 +83,23 @@ impl Schedule {
 }
 
 impl Settings {
-    /// Returns the settings at `part` (0 to 1) of the way to `end`.
+    /// Interpolates the settings between `self` (`part` 0) and `end` (`part` 1).
     fn towards(&self, end: &Settings, part: f64) -> Settings {
-        let mid = |a: f64, b: f64| a + part * (b - a);
+        let between = |a: f64, b: f64| a + part * (b - a);
         let rate = match (&self.rate, &end.rate) {
             (Rate::Fixed(a), Rate::Fixed(b)) => {
-                Rate::bits_per_second(mid(a.get() as f64, b.get() as f64) as u64)
+                Rate::bits_per_second(between(a.get() as f64, b.get() as f64) as u64)
             }
             (rate, _) => rate.clone(),
         };
         let loss = match (self.loss, end.loss) {
             (Loss::GilbertElliott { .. }, _) | (_, Loss::GilbertElliott { .. }) => self.loss,
-            (a, b) => Loss::uniform(mid(a.mean(), b.mean())),
+            (a, b) => Loss::uniform(between(a.mean(), b.mean())),
         };
         let delays = [self.delay, end.delay].map(|d| d.as_secs_f64());
         Settings {
             rate,
-            delay: Duration::from_secs_f64(mid(delays[0], delays[1])),
+            delay: Duration::from_secs_f64(between(delays[0], delays[1])),
             loss,
             ..self.clone()
         }
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_straight_line_is_cut_into_steps() {
+    fn linear_changes_come_in_steps() {
         let point = |seconds, rate, delay, loss| Change {
             at: Duration::from_secs(seconds),
             settings: Settings {

@@ -7,33 +7,33 @@ use crate::codel::CoDel;
 use crate::queue::QueueLimit;
 use crate::trace::Trace;
 
-/// Settings of one direction of a link. The default is a perfect link: up, unlimited rate, no delay, no
-/// loss, a queue of 1000 packets. A clone is cheap: a trace is shared.
+/// Settings of one direction of a link. The default is a perfect link: up, with unlimited rate, without delay or
+/// loss, and with a queue of 1000 packets. Cloning is cheap, because clones share a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The rate at which the line serialises.
     pub rate: Rate,
-    /// Bytes that pass at once after a pause, where the rate is constant: the depth of a token bucket, by
-    /// which providers shape. Tokens come back at the rate.
+    /// Bytes that pass at once after a pause: the depth of a token bucket, with which providers shape traffic.
+    /// Tokens come back at the rate. Used only with a constant rate.
     pub burst: u32,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// The largest additional delay of a packet, drawn uniformly. Packets do not overtake each other, so
-    /// a late one holds up those behind it.
+    /// Maximum additional delay of a packet; each packet draws its own uniformly. Packets stay in order, so a late
+    /// packet delays those after it.
     pub jitter: Duration,
-    /// The bound of the queue; packets beyond it are dropped (droptail).
+    /// The bound of the queue. Packets that would exceed it are dropped (droptail).
     pub queue: QueueLimit,
-    /// CoDel on the queue, besides the bound; `None` leaves a plain droptail queue.
+    /// CoDel for the queue, in addition to the bound; `None` for a droptail queue alone.
     pub codel: Option<CoDel>,
     /// Random loss.
     pub loss: Loss,
     /// Reordering.
     pub reorder: Reorder,
-    /// The probability (0 to 1) with which a copy follows a packet that is not lost.
+    /// The probability (0 to 1) that a packet which is not lost is duplicated.
     pub duplicate: f64,
-    /// The probability (0 to 1) with which one bit of a packet is flipped on the way.
+    /// The probability (0 to 1) that one bit of a packet is flipped.
     pub corrupt: f64,
-    /// The link carries packets. A link that goes down loses the packets that it holds.
+    /// True while the link carries packets. A link that goes down loses the packets in it.
     pub up: bool,
 }
 
@@ -62,13 +62,14 @@ pub enum Rate {
     Unlimited,
     /// Constant, bit/s.
     Fixed(NonZeroU64),
-    /// A recorded rate. The trace starts when it comes into force: by [`crate::Link::starting_at`], or by
-    /// [`crate::Link::set`] with settings that did not have it before.
+    /// A recorded rate. The trace starts when the link begins to use it: at [`crate::Link::starting_at`], or at
+    /// [`crate::Link::set`] if the link did not use the trace before.
     Trace(Trace),
 }
 
 impl Rate {
-    /// Returns a constant rate in bit/s; 0 is taken as 1, since a link that carries nothing is down.
+    /// Returns a constant rate in bit/s. A rate of 0 becomes 1, because [`Settings::up`] is the way to stop a
+    /// link.
     pub const fn bits_per_second(rate: u64) -> Rate {
         match NonZeroU64::new(rate) {
             Some(rate) => Rate::Fixed(rate),
@@ -76,7 +77,7 @@ impl Rate {
         }
     }
 
-    /// Returns the mean rate in the long run, bit/s; `None` if the rate is unlimited.
+    /// Returns the long-term mean of the rate in bit/s, or `None` if the rate is unlimited.
     pub fn mean(&self) -> Option<f64> {
         match self {
             Rate::Unlimited => None,
@@ -86,30 +87,30 @@ impl Rate {
     }
 }
 
-/// Random loss, drawn for each packet before the queue.
+/// Random loss, drawn for each packet before it enters the queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     /// No loss.
     None,
-    /// The probability (0 to 1) with which each packet is lost, independently of all others.
+    /// Each packet is lost with this probability (0 to 1), independently of all others.
     Uniform(f64),
-    /// Losses in bursts: a link that is good or bad (Gilbert 1960, Elliott 1963). The link starts good;
-    /// before each packet it may change, and then it may lose the packet. All four fields are
-    /// probabilities (0 to 1).
+    /// Losses in bursts: the link has a good and a bad state (Gilbert 1960, Elliott 1963). It starts in the good
+    /// state. Before each packet the state may change; the new state then determines the loss probability of the
+    /// packet. All fields are probabilities (0 to 1).
     GilbertElliott {
-        /// The change from good to bad.
+        /// Probability of the change from good to bad.
         to_bad: f64,
-        /// The change from bad to good.
+        /// Probability of the change from bad to good.
         to_good: f64,
-        /// Loss while good; 0 in Gilbert's model.
+        /// Loss in the good state; 0 in Gilbert's model.
         loss_good: f64,
-        /// Loss while bad.
+        /// Loss in the bad state.
         loss_bad: f64,
     },
 }
 
 impl Loss {
-    /// Returns the loss of a share `p` of packets (0 to 1), independently of each other.
+    /// Returns the loss model in which each packet is lost with the probability `p` (0 to 1).
     pub fn uniform(p: f64) -> Loss {
         match p > 0.0 {
             true => Loss::Uniform(p),
@@ -117,7 +118,7 @@ impl Loss {
         }
     }
 
-    /// Returns the share of packets lost in the long run.
+    /// Returns the long-term share of lost packets.
     pub fn mean(self) -> f64 {
         match self {
             Loss::None => 0.0,
@@ -128,23 +129,25 @@ impl Loss {
                 loss_good,
                 loss_bad,
             } => {
+                // In equilibrium the state is bad for this share of the packets. Without changes it stays good.
                 let changes = to_bad + to_good;
-                let bad = if changes > 0.0 { to_bad / changes } else { 0.0 };
-                bad * loss_bad + (1.0 - bad) * loss_good
+                let bad_share = if changes > 0.0 { to_bad / changes } else { 0.0 };
+                bad_share * loss_bad + (1.0 - bad_share) * loss_good
             }
         }
     }
 
-    /// Returns the loss of a share `mean` of packets (0 to 1) in bursts of `burst` packets in the mean
-    /// (at least 1).
+    /// Returns the loss model that loses a share `mean` of packets (0 to 1), in bursts whose mean length is
+    /// `burst` packets (at least 1).
     ///
-    /// That is [`Loss::GilbertElliott`] that loses all packets while bad and none while good. Values out
-    /// of range are replaced by the nearest in range. A mean above `burst / (burst + 1)` is impossible,
-    /// since at least one packet between two bursts arrives.
+    /// The model is [`Loss::GilbertElliott`] with loss of all packets in the bad state and of none in the good
+    /// state. Values out of range are replaced by the nearest value in range. A mean above `burst / (burst + 1)`
+    /// is impossible, because at least one packet arrives between two bursts.
     pub fn bursts(mean: f64, burst: f64) -> Loss {
         let mean = mean.clamp(0.0, 1.0);
         let to_good = 1.0 / burst.max(1.0);
-        // In equilibrium, mean = to_bad / (to_bad + to_good).
+        // In equilibrium, mean = to_bad / (to_bad + to_good), solved for `to_bad`. With a mean of 1 the quotient
+        // is infinite, and the minimum below makes it 1.
         let to_bad = to_good * mean / (1.0 - mean);
         Loss::GilbertElliott {
             to_bad: to_bad.min(1.0),
@@ -155,11 +158,11 @@ impl Loss {
     }
 }
 
-/// Reordering: some packets take a detour and are overtaken by packets that leave the line in the
-/// meantime. The others stay in order among themselves.
+/// Reordering: some packets take a detour, and packets that leave the line after them may overtake them. Packets
+/// that take no detour stay in order.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Reorder {
-    /// The probability (0 to 1) with which a packet takes the detour.
+    /// The probability (0 to 1) that a packet takes the detour.
     pub share: f64,
     /// The additional delay of a packet on the detour.
     pub detour: Duration,

@@ -1,4 +1,4 @@
-//! The settings of a link as text, for files, command lines and serde.
+//! The values of a link's settings as text, for files and command lines.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::codel::CoDel;
 use crate::queue::QueueLimit;
 use crate::settings::{Loss, Reorder};
 
-/// Longest delay, jitter or detour; a longer one is taken for a mistake.
+/// Maximum delay, jitter or detour. A longer one is probably a mistake in the unit.
 const MAX_DURATION: Duration = Duration::from_secs(60);
 
 /// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
@@ -28,27 +28,30 @@ pub struct TimeValue(pub Duration);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probability(pub f64);
 
-/// Random loss: a probability; `"1%/4"` for 1 % in bursts of 4 packets in the mean; or the four
-/// probabilities of Gilbert and Elliott, `"1%/25%/0%/100%"`: of the change from good to bad and from bad
-/// to good, of loss while good and while bad.
+/// Random loss, in one of three forms:
+///
+/// - `"1%"`: a probability.
+/// - `"1%/4"`: a share of 1 % in bursts with a mean length of 4 packets.
+/// - `"1%/25%/0%/100%"`: the probabilities of Gilbert and Elliott, which are those of the change from good to bad,
+///   of the change from bad to good, of loss in the good state, and of loss in the bad state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossValue(pub Loss);
 
-/// CoDel: `"on"`, `"off"`, or target and interval, `"5ms/100ms"`, with `"/mark"` behind them to mark by
-/// ECN.
+/// CoDel: `"on"`, `"off"`, or target and interval: `"5ms/100ms"`. With `"/mark"` after them, CoDel marks packets
+/// (ECN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodelValue(pub Option<CoDel>);
 
-/// Share of packets that take a detour, and its length: `"1%/10ms"`; `"off"`.
+/// Reordering: `"off"`, or the share of packets that take a detour and its additional delay: `"1%/10ms"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReorderValue(pub Reorder);
 
 /// A bound on a queue: `"50 packets"`, `"64000 bytes"`, `"64kB"`, `"1BDP"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QueueSize {
-    /// Packets or bytes.
+    /// A number of packets or bytes.
     Limit(QueueLimit),
-    /// A multiple of the rate times the delay of both directions.
+    /// A multiple of the bandwidth-delay product: the rate times the delays of both directions.
     Bdp(f64),
 }
 
@@ -88,8 +91,8 @@ impl FromStr for LossValue {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let wrong = || {
-            let expected = "a probability such as \"1%\", \"1%/4\" for bursts of 4 packets in the \
-                            mean, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
+            let expected = "a probability such as \"1%\", \"1%/4\" for bursts with a mean of 4 \
+                            packets, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
                             good, loss while bad)";
             ValueError::is_no(text, "loss", expected)
         };
@@ -100,8 +103,8 @@ impl FromStr for LossValue {
                 let mean = share(mean)?;
                 let burst: f64 = burst.trim().parse().map_err(|_| wrong())?;
                 if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
-                    let expected = "a burst of 1 to 1000000 packets, and a share with which at \
-                                    least one packet between two bursts arrives";
+                    let expected = "a burst of 1 to 1000000 packets, and a share so low that at \
+                                    least one packet arrives between two bursts";
                     return Err(ValueError::out_of_range(text, expected));
                 }
                 Ok(LossValue(Loss::bursts(mean, burst)))
@@ -141,7 +144,7 @@ impl FromStr for CodelValue {
             })
         };
         let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\", with \"/mark\" \
-                        to mark what bears it";
+                        to mark packets instead of dropping them";
         let codel = codel().ok_or_else(|| ValueError::is_no(text, "setting of CoDel", expected))?;
         Ok(CodelValue(Some(codel)))
     }
@@ -161,8 +164,8 @@ impl FromStr for ReorderValue {
                 detour: value::duration(detour, MAX_DURATION).ok()?,
             })
         };
-        let expected = "the share of packets that are overtaken and by how much, such as \
-                        \"1%/10ms\", or \"off\"";
+        let expected = "the share of packets that are delayed and the delay by which others overtake \
+                        them, such as \"1%/10ms\", or \"off\"";
         let reorder = reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))?;
         Ok(ReorderValue(reorder))
     }
@@ -182,7 +185,7 @@ impl FromStr for QueueSize {
         match unit {
             "packets" | "packet" | "p" => Ok(QueueSize::Limit(QueueLimit::Packets(number as u32))),
             "BDP" | "bdp" => Ok(QueueSize::Bdp(number)),
-            // The number may mean bytes or packets.
+            // Without a unit the number may mean bytes or packets, so it is refused.
             "" => Err(wrong()),
             _ => {
                 let bytes = value::size(text).map_err(|_| wrong())?;
@@ -192,7 +195,7 @@ impl FromStr for QueueSize {
     }
 }
 
-// `FromStr` reads what `Display` writes back as the same value.
+// For each of these types, `FromStr` parses the output of `Display` to the same value.
 
 impl fmt::Display for RateValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -261,10 +264,11 @@ impl fmt::Display for QueueSize {
     }
 }
 
-/// Reads a value by its `FromStr` from a string, or from a number as if it stood in a string.
+/// Deserialises a value with its `FromStr`, from a string or from a number. A number is first written as a string,
+/// so that files may omit the quotes.
 ///
 /// # Errors
-/// Fails with the value's own error.
+/// Fails with the error of `FromStr`.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_answered_by_what_to_write() {
+    fn errors_name_valid_values() {
         fn answer<T: FromStr<Err = ValueError>>(text: &str) -> String {
             text.parse::<T>().map(drop).unwrap_err().to_string()
         }
@@ -367,6 +371,7 @@ mod tests {
             (answer::<TimeValue>("2000s"), "60s"),
             (answer::<LossValue>("much"), "1%/4"),
             (answer::<LossValue>("1%/0.5"), "1 to 1000000"),
+            // At most 2 of 3 packets can be lost in bursts of 2.
             (answer::<LossValue>("90%/2"), "arrives"),
             (answer::<LossValue>("1%/2/3"), "good to bad"),
             (answer::<CodelValue>("yes"), "5ms/100ms"),

@@ -1,4 +1,4 @@
-//! Rates read from a trace.
+//! Rates that follow a recorded trace.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,47 +11,51 @@ use braid_wire::Instant;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Largest file of a trace, bytes. The bound comes before parsing, for the path may name a device.
+/// Maximum size of a trace file, bytes. 4 Mi lines of up to 11 bytes fit. The bound applies while reading, because
+/// the path may name a device that never ends.
 const MAX_FILE: u64 = 64 << 20;
 
-/// The bytes that a line can carry over time, recorded from a real line in the format of mahimahi
-/// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
+/// A recording of the bytes that a line can carry over time, in the format of mahimahi (Netravali et al.,
+/// "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
 ///
-/// Each line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY_BYTES`] bytes leave.
-/// Times do not go back, a time that stands n times gives n opportunities, and after the last time the
-/// trace begins anew.
+/// Each line of the file is a time in whole milliseconds: an opportunity, at which up to
+/// [`Trace::OPPORTUNITY_BYTES`] bytes leave. Times do not decrease. A time that occurs n times gives n
+/// opportunities. After the last time the trace repeats.
 ///
-/// A packet larger than the rest of an opportunity goes on in the next one, and leaves in the one that
-/// has its last byte; several small packets share an opportunity. An opportunity that is not used at its
-/// time is lost.
-/// A clone shares the data.
+/// Several small packets share an opportunity. A packet larger than the rest of an opportunity continues in the
+/// next one, and leaves with its last byte. An opportunity that is not used at its time is lost.
+///
+/// Clones share the data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 
 impl Trace {
-    /// Bytes that an opportunity carries.
+    /// Bytes that an opportunity carries, as mahimahi defines it: a packet of maximum size.
     pub const OPPORTUNITY_BYTES: u32 = 1500;
-    /// Most opportunities of a trace: 16 MiB of memory, 50 Gbit.
+    /// Maximum number of opportunities in a trace, to bound memory: 2^22 of 4 bytes are 16 MiB. They carry 50
+    /// Gbit.
     pub const MAX_OPPORTUNITIES: usize = 1 << 22;
 
-    /// Reads the text of a trace.
+    /// Parses the text of a trace.
     ///
     /// # Errors
-    /// Fails if a line is no time or one before its predecessor's, or if the trace is empty, lasts 0 ms
-    /// or has more than [`Self::MAX_OPPORTUNITIES`] lines.
+    /// Fails if a line is not a time, or is a time before that of the previous line. Fails if the trace is empty,
+    /// lasts 0 ms, or has more than [`Self::MAX_OPPORTUNITIES`] lines.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let mut times: Vec<u32> = Vec::new();
-        for (n, read) in text.trim_end().lines().enumerate() {
-            let wrong = |expected: String| TraceError::new(n + 1, read, expected);
+        for (n, line) in text.trim_end().lines().enumerate() {
+            let wrong = |expected: String| TraceError::new(n + 1, line, expected);
             if n == Self::MAX_OPPORTUNITIES {
                 return Err(wrong(format!("at most {} lines", Self::MAX_OPPORTUNITIES)));
             }
-            let time = read.trim().parse().map_err(|_| {
-                let most = u32::MAX;
-                wrong(format!("a time in whole milliseconds from 0 to {most}"))
+            let time = line.trim().parse().map_err(|_| {
+                let max = u32::MAX;
+                wrong(format!("a time in whole milliseconds from 0 to {max}"))
             })?;
             if let Some(last) = times.last().filter(|last| **last > time) {
-                return Err(wrong(format!("{last} or later, the line before")));
+                return Err(wrong(format!(
+                    "a time not before {last}, that of the previous line"
+                )));
             }
             times.push(time);
         }
@@ -68,10 +72,11 @@ impl Trace {
         }
     }
 
-    /// Reads the trace in the file at `path`, of at most 64 MiB.
+    /// Reads the trace in the file at `path`, which may have up to 64 MiB.
     ///
     /// # Errors
-    /// Says what is wrong with the file, or with which of its lines, and what it should hold.
+    /// Fails if the file cannot be read, is too long, or is not a trace. The text names the file, the line, and
+    /// the expected content.
     pub fn read(path: &Path) -> Result<Trace, String> {
         let shown = path.display();
         let cannot = |e: io::Error| {
@@ -82,23 +87,23 @@ impl Trace {
             )
         };
         let mut text = String::new();
-        // A device or a pipe does not say how much there is to come.
-        let mut start = File::open(path).map_err(cannot)?.take(MAX_FILE + 1);
-        let bytes = start.read_to_string(&mut text).map_err(cannot)?;
+        // A device or a pipe has no known size. One byte more than allowed shows that the file is too long.
+        let mut limited = File::open(path).map_err(cannot)?.take(MAX_FILE + 1);
+        let bytes = limited.read_to_string(&mut text).map_err(cannot)?;
         if bytes as u64 > MAX_FILE {
             return Err(format!(
-                "the trace `{shown}` has more than the {MAX_FILE} bytes that are read"
+                "the trace `{shown}` is longer than the maximum of {MAX_FILE} bytes"
             ));
         }
         Trace::parse(&text).map_err(|e| format!("the trace `{shown}`: {e}"))
     }
 
-    /// Returns the number of opportunities until the trace begins anew, at least 1.
+    /// Returns the number of opportunities in one repetition of the trace, at least 1.
     pub fn opportunities(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the time after which the trace begins anew, at least 1 ms.
+    /// Returns the time after which the trace repeats, at least 1 ms.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.length_nanos())
     }
@@ -113,31 +118,32 @@ impl Trace {
         self.0.last().map_or(1, |last| u64::from(*last)) * NANOS_PER_MILLI
     }
 
-    /// Returns when opportunity `index` comes, in nanoseconds from the start, counted through
+    /// Returns the time of the opportunity `index`, in nanoseconds since the start. Indices count on through
     /// repetitions.
     fn nanos(&self, index: u64) -> u64 {
-        let (round, at) = (index / self.0.len() as u64, index % self.0.len() as u64);
-        let within = u64::from(self.0[at as usize]) * NANOS_PER_MILLI;
+        let (round, position) = (index / self.0.len() as u64, index % self.0.len() as u64);
+        let within = u64::from(self.0[position as usize]) * NANOS_PER_MILLI;
         round
             .saturating_mul(self.length_nanos())
             .saturating_add(within)
     }
 
-    /// Returns the first opportunity at or after `elapsed` nanoseconds from the start.
+    /// Returns the index of the first opportunity at or after `elapsed` nanoseconds since the start.
     fn first_from(&self, elapsed: u64) -> u64 {
-        // The last opportunity of a round and the start of the next are the same moment.
+        // A round ends at the time of its last opportunity, at which the next round starts. That time belongs to
+        // the earlier round here, so that its last opportunities are found.
         let round = elapsed.div_ceil(self.length_nanos()).saturating_sub(1);
         let within = elapsed - round * self.length_nanos();
-        let at = self
+        let position = self
             .0
             .partition_point(|time| u64::from(*time) * NANOS_PER_MILLI < within);
         round
             .saturating_mul(self.0.len() as u64)
-            .saturating_add(at as u64)
+            .saturating_add(position as u64)
     }
 }
 
-/// Shows the figures only, since the times are too many to read.
+/// Shows the number of opportunities and the length only: the list of times is too long to read.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace")
@@ -147,12 +153,12 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// A mistake in the text of a trace.
+/// An error in the text of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceError {
     /// The number of the line, from 1.
     pub line: usize,
-    /// The line's text, cut to 40 characters.
+    /// The text of the line, cut to 40 characters.
     pub read: String,
     /// The text that was expected.
     pub expected: String,
@@ -181,14 +187,14 @@ impl fmt::Display for TraceError {
 
 impl core::error::Error for TraceError {}
 
-/// The position in a trace.
+/// The position of a line in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// The start of the trace.
+    /// The time at which the trace started.
     origin: Instant,
-    /// The opportunity in use, counted through repetitions.
+    /// The index of the opportunity in use. Indices count on through repetitions.
     index: u64,
-    /// Bytes left of the opportunity.
+    /// Unused bytes of that opportunity.
     left: u32,
 }
 
@@ -201,13 +207,14 @@ impl Cursor {
         }
     }
 
-    /// Goes back to the start of the same trace: what was in use is forgotten.
+    /// Forgets the opportunity in use. The next [`send`](Self::send) finds the current one by the time.
     pub fn forget(&mut self) {
         *self = Cursor::new(self.origin);
     }
 
     /// Sends a packet of `len` bytes from `now` on and returns when its last byte leaves.
     pub fn send(&mut self, trace: &Trace, now: Instant, len: u32) -> Instant {
+        // Opportunities before `now` are lost.
         let first = trace.first_from(self.elapsed(now));
         if first > self.index {
             *self = Cursor {
@@ -215,19 +222,21 @@ impl Cursor {
                 ..Cursor::new(self.origin)
             };
         }
-        if let Some(beyond) = len.checked_sub(self.left).filter(|beyond| *beyond > 0) {
-            let more = beyond.div_ceil(Trace::OPPORTUNITY_BYTES);
-            self.index += u64::from(more);
+        // The bytes that do not fit the opportunity in use.
+        if let Some(rest) = len.checked_sub(self.left).filter(|rest| *rest > 0) {
+            let further = rest.div_ceil(Trace::OPPORTUNITY_BYTES);
+            self.index += u64::from(further);
             self.left =
-                (u64::from(more) * u64::from(Trace::OPPORTUNITY_BYTES) - u64::from(beyond)) as u32;
+                (u64::from(further) * u64::from(Trace::OPPORTUNITY_BYTES) - u64::from(rest)) as u32;
         } else {
             self.left -= len;
         }
         self.origin + Duration::from_nanos(trace.nanos(self.index))
     }
 
-    /// Returns how many bytes of the packet of `len` bytes sent last are not sent at `now`.
+    /// Returns the number of bytes of the last packet, of `len` bytes, that have not left by `now`.
     pub fn remaining(&self, trace: &Trace, now: Instant, len: u32) -> u32 {
+        // The first opportunity after `now`, and those from it to the one with the packet's last byte.
         let next = trace.first_from(self.elapsed(now).saturating_add(1));
         let Some(ahead) = self.index.checked_sub(next) else {
             return 0;

@@ -142,7 +142,7 @@ fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
     );
     assert_eq!(
         refused("1\n7\n6\n"),
-        "line 3: `6` where a trace has 7 or later, the line before"
+        "line 3: `6` where a trace has a time not before 7, that of the previous line"
     );
     assert_eq!(
         refused(" \n"),

@@ -1,25 +1,27 @@
-//! The password of the plaintext SOCKS handshake. It proves a private key for one connection by one server to one
-//! destination at one time.
+//! The password of the plaintext SOCKS handshake. It proves that its sender holds a user's private key, and is
+//! valid once: for one connection, at one server, to one destination, within minutes of the time in it.
 //!
 //! The user field (RFC 1929) is the user's public key in text. The password field is
 //!
 //! | bytes | content |
 //! | --- | --- |
-//! | 1 | version: 4, or 3 without the last signature |
+//! | 1 | version: 4, or 3 without the second signature |
 //! | 8 | milliseconds since 1970-01-01 UTC, big endian |
 //! | 16 | nonce |
-//! | 64 | signature (Ed25519) over the keys of user and server, version, time and nonce |
-//! | 64 | version 4: signature over the same and the destination |
+//! | 64 | signature (Ed25519) over both public keys (user, server), version, time and nonce |
+//! | 64 | version 4: signature over the same fields and the destination |
 //!
-//! There are two signatures because a client may wait for the answer to its password before it sends the request:
-//! the first is checked by then, the second with the request. The password is thus good for no other time,
-//! destination or server.
+//! There are two signatures because a client may wait for the answer to its password before it sends a request.
+//! The server checks the first signature when the password arrives, and the second when the request names the
+//! destination.
 //!
-//! A box signs in by version 3 before it knows the destination, and sends the second signature (over destination
-//! and hints) in the [request metadata](SignedMetadata). The password's nonce binds that signature to the
-//! password, which was good for one connection, so the guarantee is the same.
+//! A box signs in with version 3, before it knows the destination. It sends the second signature, over destination
+//! and hints, in the [request metadata](SignedMetadata). That signature covers the password's nonce. The server
+//! accepts a nonce once, so the signature is valid on no other connection.
 //!
 //! Programs that accept only text as a password use version 4 in base64.
+//!
+//! A protected connection needs no password: TLS proves the user's key (see [`channel`](crate::channel)).
 
 use core::fmt;
 use core::time::Duration;
@@ -39,30 +41,33 @@ pub const PASSWORD_LEN: usize = SIGN_IN_LEN + SIGNATURE_LEN;
 /// Characters of a password for one destination as text; RFC 1929 allows 255.
 const PASSWORD_TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
 
-/// Version, time and nonce.
+/// Bytes of the fields before the signatures: version, time and nonce.
 const PASSWORD_HEAD_LEN: usize = 1 + 8 + 16;
+// Versions 1 and 2, with labels that ended in 1, proved a shared secret instead of a key.
 const VERSION_SIGN_IN: u8 = 3;
 const VERSION_PASSWORD: u8 = 4;
-// The labels separate the purposes: a signature for one is valid for no other.
+// Each purpose has its label, so that a signature for one purpose is invalid for every other.
 const LABEL_USER: &[u8] = b"braid socks user 2";
 const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
 const LABEL_REQUEST: &[u8] = b"braid socks request 2";
 const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 
-/// The tolerance of [`WallClock::set`]. The system clock is read a little after the instant that it is paired
-/// with.
+/// Steps of the system clock below this are ignored by [`WallClock::set`]. The caller reads the system clock a
+/// little after the instant that it pairs with it, so two pairs differ slightly although nobody set the clock.
+/// 100 ms is a guess: far above that delay, far below the minutes that passwords tolerate.
 const MAX_CLOCK_STEP_IGNORED: Duration = Duration::from_millis(100);
 
 /// Wall-clock time, handed in by the driver and extrapolated by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WallClock {
+    /// The instant that was paired with [`since_epoch`](Self::since_epoch).
     at: Instant,
     since_epoch: Duration,
 }
 
 impl WallClock {
-    /// Pairs `now` with a wall-clock time. A difference of less than 100 ms changes nothing, so that an instant
-    /// always maps to the same time.
+    /// Pairs `now` with a wall-clock time. A step of less than 100 ms is ignored, so that an instant keeps its
+    /// wall-clock time while nobody sets the clock.
     pub fn set(&mut self, now: Instant, since_epoch: Duration) {
         if self.since_epoch(now).abs_diff(since_epoch) >= MAX_CLOCK_STEP_IGNORED {
             *self = WallClock {
@@ -72,7 +77,7 @@ impl WallClock {
         }
     }
 
-    /// Returns the wall-clock time at `at`, also of the past, milliseconds since 1970-01-01 UTC.
+    /// Returns the wall-clock time at `at`, which may lie in the past, in milliseconds since 1970-01-01 UTC.
     pub fn unix_ms(&self, at: Instant) -> u64 {
         u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
     }
@@ -87,8 +92,9 @@ impl WallClock {
 }
 
 /// Makes the password of the user with `key` at the server with the key `server`, for `destination` at `unix_ms`.
-/// The destination is encoded as in a SOCKS5 request (RFC 1928 section 4: ATYP, DST.ADDR, DST.PORT), which
-/// delimits itself. A user must never use a `nonce` twice.
+/// The destination is encoded as in a SOCKS5 request (RFC 1928 section 4: ATYP, DST.ADDR, DST.PORT), an encoding
+/// that contains its own length. The `nonce` must be random: the server refuses a second password with the same
+/// time and nonce as a replay.
 pub fn password(
     key: &PrivateKey,
     server: PublicKey,
@@ -98,9 +104,10 @@ pub fn password(
 ) -> [u8; PASSWORD_LEN] {
     let head = head(VERSION_PASSWORD, unix_ms, nonce);
     let parties = Parties::new(key, server);
-    let of_user = key.sign(&parties.user_message(&head));
-    let of_destination = key.sign(&parties.destination_message(&head, destination));
-    let mut bytes = head.into_iter().chain(of_user).chain(of_destination);
+    let user_signature = key.sign(&parties.user_message(&head));
+    let destination_signature = key.sign(&parties.destination_message(&head, destination));
+    let signatures = user_signature.into_iter().chain(destination_signature);
+    let mut bytes = head.into_iter().chain(signatures);
     core::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
@@ -119,14 +126,15 @@ fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
     (decoded == Ok(PASSWORD_LEN)).then_some(password)
 }
 
-/// A password that is bound to no destination; the request's code completes it.
+/// A password that is bound to no destination. The signature in the request's metadata adds the destination.
 #[derive(Debug, Clone, Copy)]
 pub struct SignIn {
     head: [u8; PASSWORD_HEAD_LEN],
 }
 
 impl SignIn {
-    /// Creates a password for one connection at `unix_ms`. A user must never use a `nonce` twice.
+    /// Creates a password for one connection at `unix_ms`. The `nonce` must be random: the server refuses a second
+    /// password with the same time and nonce, and a signature for one would be valid for the other.
     pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
         let head = head(VERSION_SIGN_IN, unix_ms, nonce);
         SignIn { head }
@@ -139,7 +147,8 @@ impl SignIn {
         core::array::from_fn(|_| bytes.next().unwrap_or(0))
     }
 
-    /// Returns the code of the one request that may follow, over the destination and the metadata's `hints`.
+    /// Returns the signature for the request, over the destination and the metadata's `hints`. A connection may
+    /// have one request or one probe.
     pub fn request(
         &self,
         key: &PrivateKey,
@@ -150,7 +159,7 @@ impl SignIn {
         key.sign(&Parties::new(key, server).request_message(&self.head, destination, hints))
     }
 
-    /// Returns the code of the one probe that may follow instead of a request, over these fields.
+    /// Returns the signature for a probe with these fields, which takes the place of the request.
     pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
         key.sign(&Parties::new(key, server).probe_message(&self.head, fields))
     }
@@ -163,8 +172,10 @@ fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; PASSWORD_HEAD_LEN] {
     head
 }
 
-/// The user and the server of a password, and the messages that are signed for them. Every field but the last has
-/// a fixed length or delimits itself, and no label is a prefix of another, so no two messages are equal.
+/// The user and the server of a password. Builds the messages that the user signs.
+///
+/// Messages with different content differ in their bytes: no label is a prefix of another, and every field but the
+/// last has a fixed length or contains its own length.
 #[derive(Clone, Copy)]
 struct Parties {
     user: PublicKey,
@@ -213,30 +224,33 @@ impl Parties {
 /// The reason why a password is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthError {
-    /// The form is not Braid's: another kind of client, or another version.
+    /// The password has not the form of a Braid password: the client is no Braid client, or of another version.
     Malformed,
     /// No user has this key.
     UnknownUser,
-    /// Not signed by the user's private key, or for another server.
+    /// The user's private key did not make the signature, or made it for another server.
     WrongSignature,
-    /// The signature is right, but the time is not: the box's clock is ahead by so many milliseconds (behind where
-    /// negative).
+    /// The signature is valid, but the time in the password differs too much from the server's. The value is the
+    /// client's clock minus the server's, in milliseconds.
     ClockSkew(i64),
-    /// The password is older than this server's start, so the server cannot know whether it was used.
+    /// The password is older than this server's start or than a step back of its clock, so the server no longer
+    /// knows whether the password was used.
     BeforeStart,
     /// The password was used before.
     Replayed,
-    /// The replay cache is full: too many passwords were used lately.
+    /// The replay cache is full: users signed in more often within the time window than the cache has entries.
     ReplayCacheFull,
 }
 
 impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AuthError::Malformed => f.write_str("the password is not of Braid's form"),
+            AuthError::Malformed => {
+                f.write_str("the password has not the form of a Braid password")
+            }
             AuthError::UnknownUser => f.write_str("no user has this key"),
             AuthError::WrongSignature => {
-                f.write_str("the password is not signed by this key, or for another server")
+                f.write_str("this key did not sign the password, or signed it for another server")
             }
             AuthError::ClockSkew(ms) => {
                 let side = if *ms < 0 { "behind" } else { "ahead of" };
@@ -258,7 +272,7 @@ impl std::error::Error for AuthError {}
 /// The signed part of the metadata with a request or a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct SignedMetadata<'a> {
-    /// The code; `None` where the connection itself proves all that it carries.
+    /// The signature; `None` on a protected connection, where TLS authenticates every byte.
     pub code: Option<&'a [u8; SIGNATURE_LEN]>,
     /// The hints of a request, or the fields of a probe.
     pub bytes: &'a [u8],
@@ -267,28 +281,29 @@ pub struct SignedMetadata<'a> {
 /// An authenticated user whose destination is not known yet.
 #[derive(Debug)]
 pub struct Grant {
-    /// Index of the user in the configuration.
+    /// Index of the user in the configuration. A caller of [`Verifier::set_users`] has to update the index in each
+    /// grant that it still holds.
     pub user: usize,
-    /// The head of the password; `None` where the connection itself is proof.
+    /// The password's version, time and nonce; `None` on a protected connection, which has no password.
     head: Option<[u8; PASSWORD_HEAD_LEN]>,
-    /// The second signature of a password that is bound to a destination.
-    of_destination: Option<[u8; SIGNATURE_LEN]>,
+    /// The second signature of a password of version 4; `None` otherwise.
+    destination_signature: Option<[u8; SIGNATURE_LEN]>,
 }
 
 impl Grant {
-    /// Creates the grant of a connection that is itself proof of the user, so that no password is needed.
+    /// Creates the grant of a protected connection, on which TLS has proved the user's key.
     pub fn proven(user: usize) -> Self {
         Grant {
             user,
             head: None,
-            of_destination: None,
+            destination_signature: None,
         }
     }
 
-    /// Returns whether the request must come with metadata: after a sign-in password, to carry its code, and on a
-    /// proven connection.
+    /// Returns whether the request must come with metadata. After a password of version 3 the metadata contains
+    /// the second signature. On a protected connection the client is a box, which always sends metadata.
     pub fn is_sign_in(&self) -> bool {
-        self.of_destination.is_none()
+        self.destination_signature.is_none()
     }
 }
 
@@ -298,15 +313,18 @@ pub struct Verifier {
     server: PublicKey,
     users: Vec<PublicKey>,
     by_key: BTreeMap<PublicKey, usize>,
-    window_ms: u64,
-    /// Passwords older than this are refused, milliseconds since 1970-01-01 UTC.
+    /// Greatest difference between a password's time and the server's, in either direction.
+    max_skew_ms: u64,
+    /// Passwords made before this time are refused, milliseconds since 1970-01-01 UTC.
     oldest_ms: Option<u64>,
     replay: ReplayCache,
 }
 
 impl Verifier {
-    /// Creates a verifier for `server` and the users with the keys `users`, whose clocks may be off by `window`
-    /// either way. It remembers at most `capacity` passwords.
+    /// Creates a verifier for `server` and the users with the keys `users`. Their clocks may be up to `window`
+    /// ahead of the server's or behind it. The verifier remembers at most `capacity` passwords.
+    ///
+    /// The `users` must have different keys, which the configuration checks.
     pub fn new(
         server: PublicKey,
         users: impl IntoIterator<Item = PublicKey>,
@@ -317,7 +335,7 @@ impl Verifier {
             server,
             by_key: BTreeMap::new(),
             users: Vec::new(),
-            window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
+            max_skew_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
             oldest_ms: None,
             replay: ReplayCache::new(capacity),
         };
@@ -325,7 +343,7 @@ impl Verifier {
         verifier
     }
 
-    /// Replaces the users. Used passwords stay used.
+    /// Replaces the users. Passwords that were used before stay refused.
     pub fn set_users(&mut self, users: impl IntoIterator<Item = PublicKey>) {
         self.users = users.into_iter().collect();
         self.by_key = self.users.iter().copied().zip(0..).collect();
@@ -341,21 +359,25 @@ impl Verifier {
         &self.users
     }
 
-    /// Refuses passwords made before `unix_ms`. To be called at the start, as earlier uses are unknown.
+    /// Refuses passwords made before `unix_ms`. To be called when the server starts, because it does not know
+    /// which passwords were used before.
     pub fn forget_before(&mut self, unix_ms: u64) {
         self.oldest_ms = Some(unix_ms);
     }
 
-    /// Handles a clock that was set back to `now_ms`. Passwords made before `forgotten_ms` had expired by the
-    /// wrong time and are forgotten, so they are refused from now on. The limit never exceeds `now_ms`: otherwise
-    /// a leap of a day would shut everybody out for a day.
-    pub fn clock_set_back(&mut self, forgotten_ms: u64, now_ms: u64) {
-        let oldest = self.oldest_ms.unwrap_or(0).max(forgotten_ms);
+    /// Handles a clock that was set back to `now_ms`. Used passwords from before `expired_before_ms` have expired
+    /// by the earlier, later-showing clock, and the replay cache may have dropped them. They would be in time
+    /// again, so they are refused from now on.
+    ///
+    /// The limit never exceeds `now_ms`. Otherwise, after a clock that was a day ahead is set right, the server
+    /// would refuse every new password for a day.
+    pub fn clock_set_back(&mut self, expired_before_ms: u64, now_ms: u64) {
+        let oldest = self.oldest_ms.unwrap_or(0).max(expired_before_ms);
         self.oldest_ms = Some(oldest.min(now_ms));
     }
 
-    /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The signature is checked before
-    /// the time, so that only a holder of the key causes a report about its clock.
+    /// Checks a password at `now_ms` (milliseconds since 1970-01-01 UTC) and remembers it. The signature is
+    /// checked before the time, so that nobody without the private key causes a report about the user's clock.
     pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
         let binary = from_text(password);
         let (head, signatures) = binary
@@ -363,23 +385,28 @@ impl Verifier {
             .map_or(password, |binary| &binary[..])
             .split_first_chunk::<PASSWORD_HEAD_LEN>()
             .ok_or(AuthError::Malformed)?;
-        let (of_user, rest) = signatures
+        let (user_signature, rest) = signatures
             .split_first_chunk::<SIGNATURE_LEN>()
             .ok_or(AuthError::Malformed)?;
-        let of_destination = match (head[0], rest) {
+        let destination_signature = match (head[0], rest) {
             (VERSION_SIGN_IN, []) => None,
             (VERSION_PASSWORD, rest) => Some(rest.try_into().map_err(|_| AuthError::Malformed)?),
             _ => return Err(AuthError::Malformed),
         };
+        // An unknown key costs no signature check. The client gets the same answer as for a wrong signature. The
+        // time of the answer may reveal that a key is a user's, but a plaintext handshake shows the key anyway.
         let key = core::str::from_utf8(user).ok().and_then(|u| u.parse().ok());
         let known = key.and_then(|key: PublicKey| self.by_key.get(&key));
         let index = *known.ok_or(AuthError::UnknownUser)?;
         let parties = self.parties(index).ok_or(AuthError::UnknownUser)?;
-        if !parties.user.verify(&parties.user_message(head), of_user) {
+        if !parties
+            .user
+            .verify(&parties.user_message(head), user_signature)
+        {
             return Err(AuthError::WrongSignature);
         }
         let time = u64::from_be_bytes(core::array::from_fn(|i| head[1 + i]));
-        if time.abs_diff(now_ms) > self.window_ms {
+        if time.abs_diff(now_ms) > self.max_skew_ms {
             let skew = i64::try_from(time.abs_diff(now_ms)).unwrap_or(i64::MAX);
             return Err(AuthError::ClockSkew(if time < now_ms {
                 -skew
@@ -391,17 +418,17 @@ impl Verifier {
             return Err(AuthError::BeforeStart);
         }
         let nonce = core::array::from_fn(|i| head[9 + i]);
-        let expires = time.saturating_add(self.window_ms);
+        let expires = time.saturating_add(self.max_skew_ms);
         self.replay.insert(expires, nonce, now_ms)?;
         Ok(Grant {
             user: index,
             head: Some(*head),
-            of_destination,
+            destination_signature,
         })
     }
 
-    /// Returns whether the holder of `grant` may request `destination`: by the password or, for a sign-in
-    /// password, by the code in `metadata`, which also covers the hints.
+    /// Returns whether the holder of `grant` may request `destination`. The second signature decides: that of the
+    /// password or, for a [`SignIn`], the one in `metadata`, which also covers the hints.
     pub fn check_request(
         &self,
         grant: &Grant,
@@ -409,12 +436,13 @@ impl Verifier {
         metadata: Option<SignedMetadata<'_>>,
     ) -> bool {
         let Some(head) = &grant.head else {
+            // On a protected connection the request is as authentic as the grant, so there is nothing to verify.
             return metadata.is_some();
         };
         let Some(parties) = self.parties(grant.user) else {
             return false;
         };
-        let (message, signature) = match (&grant.of_destination, metadata) {
+        let (message, signature) = match (&grant.destination_signature, metadata) {
             (Some(signature), None) => {
                 let message = parties.destination_message(head, destination);
                 (message, Some(signature))
@@ -428,9 +456,11 @@ impl Verifier {
         signature.is_some_and(|signature| parties.user.verify(&message, signature))
     }
 
-    /// Returns whether the holder of `grant` may send the probe of `metadata`.
+    /// Returns whether the holder of `grant` may send the probe with the fields in `metadata`. A client with a
+    /// password of version 4 may send none: it is no box.
     pub fn check_probe(&self, grant: &Grant, metadata: SignedMetadata<'_>) -> bool {
         let Some(head) = &grant.head else {
+            // As in `check_request`: TLS has authenticated the probe.
             return true;
         };
         let parties = self.parties(grant.user).filter(|_| grant.is_sign_in());
@@ -451,10 +481,16 @@ impl Verifier {
     }
 }
 
-/// Used nonces that could still be accepted, in order of expiry. When full, the cache refuses the newest password;
-/// evicting another would allow that one to be replayed.
+/// Nonces of the used passwords whose time is still accepted.
+///
+/// A full cache refuses new passwords: if it evicted an entry, the password of that entry could be replayed. All
+/// users share the capacity, so one user who signs in fast enough can keep others out of plaintext connections.
+/// The default capacity allows a thousand sign-ins a second. Only passwords with a valid signature take an entry.
+///
+/// The user is no part of an entry, because random nonces of 16 bytes do not collide between users either.
 #[derive(Debug)]
 struct ReplayCache {
+    /// The expiry in milliseconds since 1970-01-01 UTC and the nonce, earliest expiry first.
     used: BTreeSet<(u64, [u8; 16])>,
     capacity: usize,
 }
@@ -467,9 +503,14 @@ impl ReplayCache {
         }
     }
 
-    /// Remembers `nonce` until `expires_ms`. The signature covers the time, so a replay has the same expiry.
+    /// Remembers `nonce` until `expires_ms`. The expiry follows from the password's time, which the signature
+    /// covers, so a replayed password has the same expiry and finds the entry.
     fn insert(&mut self, expires_ms: u64, nonce: [u8; 16], now_ms: u64) -> Result<(), AuthError> {
-        while self.used.first().is_some_and(|(e, _)| *e < now_ms) {
+        while self
+            .used
+            .first()
+            .is_some_and(|(expiry, _)| *expiry < now_ms)
+        {
             self.used.pop_first();
         }
         if self.used.contains(&(expires_ms, nonce)) {

@@ -18,7 +18,7 @@ impl Families {
     /// IPv4 and IPv6.
     pub const BOTH: Families = Families { v4: true, v6: true };
 
-    /// Neither.
+    /// Neither IPv4 nor IPv6.
     pub const NONE: Families = Families {
         v4: false,
         v6: false,
@@ -32,11 +32,12 @@ impl Families {
         }
     }
 
-    /// Adds (`there`) or removes a family: IPv6 where `v6`, else IPv4.
-    pub fn set(&mut self, v6: bool, there: bool) {
+    /// Adds a family to the set where `contained` is true, and removes it otherwise. The family is IPv6 where `v6`
+    /// is true, and IPv4 otherwise.
+    pub fn set(&mut self, v6: bool, contained: bool) {
         match v6 {
-            false => self.v4 = there,
-            true => self.v6 = there,
+            false => self.v4 = contained,
+            true => self.v6 = contained,
         }
     }
 
@@ -53,7 +54,7 @@ impl Families {
         u8::from(self.v4) | u8::from(self.v6) << 1
     }
 
-    /// Reads the form of [`to_bits`](Self::to_bits); ignores further bits, which later releases may define.
+    /// Decodes the form of [`to_bits`](Self::to_bits). Other bits are ignored, as later releases may define them.
     pub fn from_bits(bits: u8) -> Families {
         Families {
             v4: bits & 1 != 0,
@@ -62,7 +63,7 @@ impl Families {
     }
 }
 
-/// Assumes both families of a server that has not reported any.
+/// Contains both families: a server that has reported none is assumed to reach both.
 impl Default for Families {
     fn default() -> Self {
         Families::BOTH

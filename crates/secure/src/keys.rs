@@ -1,8 +1,8 @@
-//! The keys of boxes, servers and clients: Ed25519 (RFC 8032), written as WireGuard writes its keys: one line of
+//! The keys of boxes, servers and clients: Ed25519 (RFC 8032). Their text is that of WireGuard keys: one line of
 //! base64, 44 characters.
 //!
-//! A private key proves the identity that its public key names; the public key need not be secret. The encodings
-//! of RFC 8410 are used in certificates and in TLS with raw public keys (RFC 7250).
+//! A public key is the identity of its owner and need not be secret; the private key proves the identity. TLS with
+//! raw public keys (RFC 7250) uses the encodings of RFC 8410.
 
 mod point;
 
@@ -25,25 +25,28 @@ pub const KEY_TEXT_LEN: usize = 44;
 /// Bytes of a signature.
 pub const SIGNATURE_LEN: usize = 64;
 
-/// Most bytes that are read of a key file: its line, and any blanks.
+/// Maximum number of bytes that are read from a key file. A key has one line; the rest allows for blanks. The
+/// bound keeps a wrong path (a device, a large file) from filling memory.
 const MAX_KEY_FILE_LEN: u64 = 1024;
 
-/// DER before the seed in PKCS#8, version 1 (RFC 8410 section 7).
+/// The DER encoding before the seed in PKCS#8, version 1 (RFC 8410 section 7).
 const PKCS8_HEAD: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
-/// DER before the key in a SubjectPublicKeyInfo (RFC 8410 section 4).
+/// The DER encoding before the key in a SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_HEAD: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 
-/// A private key. It is never shown, and its memory is overwritten on drop. Copies in libraries are not: the
-/// expanded key exists while something is signed and, in a box or server that protects connections, for the life
-/// of the process.
+/// A private key. No output shows it, and its memory is overwritten on drop.
+///
+/// The copies in libraries are not overwritten. `ring` has the expanded key while it signs, and rustls keeps one
+/// for the life of a box or server that protects connections.
 #[derive(Clone)]
 pub struct PrivateKey {
     seed: Zeroizing<[u8; KEY_LEN]>,
-    /// The public key, kept because its computation costs more than a signature should.
+    /// The public key. It is stored because every password names it, and computing it costs about as much as a
+    /// signature: one multiplication on the curve.
     public: PublicKey,
 }
 
@@ -56,10 +59,11 @@ impl PrivateKey {
         PrivateKey { seed, public }
     }
 
-    /// Creates a key from a random `seed`, skipping those that [look public](Self::looks_public), so that a key in
-    /// the wrong place is recognized. This costs 0.1 bit of entropy.
+    /// Creates a key from a random `seed`. Skips seeds that [look public](Self::looks_public), so that the program
+    /// can recognize this private key where a public key belongs. The skipped sixteenth of all seeds costs 0.1 bit
+    /// of entropy (log2 of 16/15).
     pub fn generate(mut seed: [u8; KEY_LEN]) -> Self {
-        // One seed in sixteen looks public, so a few tries suffice.
+        // One seed in sixteen looks public, so a few tries suffice. The bound only excludes an endless loop.
         for _ in 0..=u8::MAX {
             if !point::is_public(&seed) {
                 break;
@@ -69,13 +73,13 @@ impl PrivateKey {
         PrivateKey::from_seed(seed)
     }
 
-    /// Returns whether the text of this key could be a public key's, put where a private key belongs. One private
-    /// key in sixteen looks so, but none from [`generate`](Self::generate).
+    /// Returns whether the text of this key could be that of a public key, so that the user may have swapped the
+    /// two. One private key in sixteen looks public, but none from [`generate`](Self::generate).
     pub fn looks_public(&self) -> bool {
         point::is_public(&self.seed)
     }
 
-    /// Returns whether this key has the same text as `public`, so that one of them stands in the other's place.
+    /// Returns whether this key has the same text as `public`. Then the user has entered one key in both places.
     pub fn has_text_of(&self, public: &PublicKey) -> bool {
         *self.seed == public.0
     }
@@ -83,16 +87,17 @@ impl PrivateKey {
     /// Reads the text of a key, ignoring blanks around it.
     ///
     /// # Errors
-    /// The text is not a key's.
+    /// The text is not that of a key.
     pub fn from_text(text: &str) -> Result<Self, KeyError> {
         decode(text.trim()).map(|seed| PrivateKey::from_seed(*seed))
     }
 
-    /// Reads the key in the file at `path`. Warns where every user of the machine may read the file, as any reader
-    /// can impersonate the key's owner. This is no error, because the file system may have no owners.
+    /// Reads the key in the file at `path`. Warns if every user of the machine may read the file, because any
+    /// reader can impersonate the key's owner. Wide permissions are no error: some file systems (FAT) have no
+    /// owners.
     ///
     /// # Errors
-    /// The file, and the problem: it cannot be read, or holds no key.
+    /// The file cannot be read, or contains no key. The text names the file and the problem.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let mut text = Zeroizing::new(String::with_capacity(MAX_KEY_FILE_LEN as usize));
@@ -113,7 +118,8 @@ impl PrivateKey {
     /// Writes the key to a new file at `path`, which only its owner may read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where a file exists, which stays as it is; the system's error otherwise.
+    /// [`io::ErrorKind::AlreadyExists`] if there is a file at `path`, which stays as it is. Otherwise the error
+    /// with which the system refused to create or write the file.
     pub fn create(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -124,8 +130,8 @@ impl PrivateKey {
         let line = Zeroizing::new(format!("{}\n", *self.to_text()));
         let written = file.write_all(line.as_bytes());
         written.and_then(|()| file.sync_all()).inspect_err(|_| {
-            // A partial key would block the next attempt. A failure to remove it is not reported, the first error
-            // is.
+            // A partial file would make the next attempt fail, as this one creates new files only. A failure to
+            // remove the file is not reported, because the caller gets the error of the write.
             let _ = fs::remove_file(path);
         })
     }
@@ -168,13 +174,14 @@ impl fmt::Debug for PrivateKey {
 pub struct PublicKey([u8; KEY_LEN]);
 
 impl PublicKey {
-    /// Takes any bytes as a key (RFC 8032 section 5.1.2); bytes that are not a point of the curve verify nothing.
+    /// Creates a key from any bytes (RFC 8032 section 5.1.2). If the bytes are not a point of the curve, every
+    /// signature check with this key fails.
     pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
         PublicKey(bytes)
     }
 
-    /// Returns whether a private key for this public key exists. This detects a private key in the place of a
-    /// public one: fifteen in sixteen, and all that [`PrivateKey::generate`] made.
+    /// Returns whether a private key for this public key exists. The check detects a private key that was entered
+    /// as a public key: every one from [`PrivateKey::generate`], and fifteen in sixteen of all others.
     pub fn is_valid(&self) -> bool {
         point::is_public(&self.0)
     }
@@ -195,7 +202,7 @@ impl PublicKey {
         [&SPKI_HEAD[..], &self.0].concat()
     }
 
-    /// Decodes a SubjectPublicKeyInfo; `None` where it is malformed or of another algorithm.
+    /// Decodes a SubjectPublicKeyInfo. Returns `None` if it is malformed or of another algorithm.
     pub fn from_spki(spki: &[u8]) -> Option<Self> {
         let key = spki.strip_prefix(&SPKI_HEAD)?;
         key.try_into().ok().map(PublicKey)
@@ -222,7 +229,8 @@ impl FromStr for PublicKey {
     }
 }
 
-/// Decodes a key strictly: the bits behind its 256 must be 0, so that each key has one text only.
+/// Decodes a key strictly. 43 base64 characters hold 258 bits; the two bits after the key's 256 must be 0, so that
+/// each key has one text only.
 fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let characters = text.chars().count();
     if characters != KEY_TEXT_LEN {
@@ -235,12 +243,12 @@ fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     }
 }
 
-/// The reason why a text is not a key. Public and private keys have the same form.
+/// The reason why a text is not a key, public or private: both have the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
-    /// The wrong number of characters.
+    /// The text has this number of characters instead of [`KEY_TEXT_LEN`].
     Length(usize),
-    /// The right length, but not base64 of 32 bytes.
+    /// The text has the right length, but is not base64 of 32 bytes.
     NotBase64,
 }
 

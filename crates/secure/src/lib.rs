@@ -7,30 +7,32 @@
 //! # What it protects, and against whom
 //!
 //! - **Somebody on a link**, or on all links, who reads, changes, delays or forges packets. They learn sizes and
-//!   times, the server's address and that this is Braid. They read and insert no byte, and every change breaks the
-//!   connection. Handshake and keys are those of TLS 1.3 (RFC 8446) with raw public keys (RFC 7250), as QUIC takes
-//!   them from rustls; the record layer is Braid's own.
-//! - **Somebody elsewhere** who knows the keys of Multipath TCP. Each subflow has to prove a secret from the
-//!   encrypted part of the handshake ([`JoinAuth::Secret`](braid_engine::JoinAuth)).
+//!   times, the server's address and that Braid is in use. They can neither read nor insert payload, and every
+//!   change to it breaks the connection. Handshake and keys are those of TLS 1.3 (RFC 8446) with raw public keys
+//!   (RFC 7250), through the interface that rustls has for QUIC. The record layer is Braid's own.
+//! - **Somebody elsewhere** who knows the keys of Multipath TCP, which its first packets contain in plaintext.
+//!   Each further subflow has to prove a secret from the encrypted part of the handshake
+//!   ([`JoinAuth::Secret`](braid_engine::JoinAuth)).
 //! - **Somebody without a key** who talks to the server. A server accepts only the [public keys](keys::PublicKey)
 //!   in its configuration, and a box accepts only one server's.
-//! - **Somebody who replays what they recorded**. A ticket is good for one connection, and a
-//!   [password](auth::password) for one connection by one server to one destination at one time.
+//! - **Somebody who replays what they recorded**. A ticket is valid for one connection. A
+//!   [password](auth::password) is valid for one connection at one server to one destination, for a few minutes.
 //!
 //! # What it does not protect
 //!
-//! - TCP and Multipath TCP themselves: somebody on a link can reset its subflow, and somebody who can also hold
-//!   packets back there can stall the connection. Users then see a reset, never forged bytes.
+//! - TCP and Multipath TCP themselves: somebody on a link can reset the subflow over that link. If they can also
+//!   hold packets back, they can stall the connection. Users then see a reset, never forged bytes.
 //! - Sizes and times, except where padding hides them.
-//! - Recorded early data, once somebody reads the memory of an end that still has the ticket.
-//! - Plaintext connections, which a configuration may ask for: [`auth`] proves who opens them and to which
-//!   destination, but nothing of what follows.
-//! - The network behind the server, and machines on which somebody else is root.
+//! - Recorded early data, if somebody later reads the memory of a box or server that still has the ticket: early
+//!   data has no forward secrecy (RFC 8446 section 2.3).
+//! - Plaintext connections, which a configuration may allow: [`auth`] proves their user and their destination, but
+//!   protects none of the bytes that follow.
+//! - The network behind the server, and machines on which an attacker is root.
 //!
-//! `docs/security.md` has the whole table and the tests behind it, `docs/protocol.md` every byte.
+//! `docs/security.md` lists all threats and the tests for each, and `docs/protocol.md` describes every byte.
 //!
-//! **Architecture Invariant:** no policy and no clock; the caller passes the time. Private keys are erased on
-//! drop, and no error, log line or `Debug` output shows one.
+//! **Architecture Invariant:** the crate has no policy and no clock; the caller passes the time. Private keys are
+//! erased on drop, and no error, log line or `Debug` output shows one.
 
 pub mod auth;
 pub mod channel;

@@ -1,4 +1,4 @@
-//! Passwords are bound to user, time, destination and server, and work once.
+//! Passwords are bound to user, time, destination and server, and are accepted once.
 
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -8,16 +8,18 @@ use braid_secure::auth::{
 };
 use braid_secure::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 
+/// The server's time, milliseconds since 1970-01-01 UTC.
 const NOW: u64 = 1_800_000_000_000;
+/// The tolerated difference of the clocks, milliseconds.
 const WINDOW: u64 = 120_000;
 
-fn key(which: u8) -> PrivateKey {
-    PrivateKey::from_seed([which; 32])
+fn key(id: u8) -> PrivateKey {
+    PrivateKey::from_seed([id; 32])
 }
 
-/// Returns the user field of a SOCKS password for a key.
-fn user(which: u8) -> Vec<u8> {
-    key(which).public().to_string().into_bytes()
+/// Returns the user field that belongs to a password of the key.
+fn user(id: u8) -> Vec<u8> {
+    key(id).public().to_string().into_bytes()
 }
 
 const ALICE: u8 = 1;
@@ -30,23 +32,23 @@ fn server() -> PublicKey {
 
 /// Creates a verifier that knows Alice and Bob.
 fn verifier(capacity: usize) -> Verifier {
-    let users = [ALICE, BOB].map(|which| key(which).public());
+    let users = [ALICE, BOB].map(|id| key(id).public());
     Verifier::new(server(), users, Duration::from_millis(WINDOW), capacity)
 }
 
-/// Encodes address and port as a SOCKS5 request does.
+/// Encodes address and port as a SOCKS5 request does: type 1 (IPv4), address, port.
 fn to(addr: &str) -> Vec<u8> {
     let addr: SocketAddrV4 = addr.parse().unwrap();
     [&[1][..], &addr.ip().octets(), &addr.port().to_be_bytes()].concat()
 }
 
-/// Encodes name and port as a SOCKS5 request does.
+/// Encodes name and port as a SOCKS5 request does: type 3 (name), length, name, port.
 fn to_name(name: &str, port: u16) -> Vec<u8> {
     let len = u8::try_from(name.len()).unwrap();
     [&[3, len][..], name.as_bytes(), &port.to_be_bytes()].concat()
 }
 
-/// Makes a password of Alice.
+/// Creates a password of Alice for 192.0.2.1:80.
 fn make(time: u64, nonce: u8) -> [u8; PASSWORD_LEN] {
     password(
         &key(ALICE),
@@ -57,14 +59,15 @@ fn make(time: u64, nonce: u8) -> [u8; PASSWORD_LEN] {
     )
 }
 
-/// The signed bytes are those in docs/protocol.md, so that other implementations interoperate.
+/// The signatures cover the bytes that docs/protocol.md lists, so that other implementations interoperate. A
+/// password has a head of 25 bytes (version 1, time 8, nonce 16) and one or two signatures of 64.
 #[test]
-fn signatures_are_over_what_the_document_says() {
+fn signatures_cover_the_documented_bytes() {
     let (alice, server) = (key(ALICE), server());
     let head = |version| [&[version][..], &NOW.to_be_bytes(), &[7; 16]].concat();
-    let ends = [&alice.public().as_bytes()[..], server.as_bytes()].concat();
+    let parties = [&alice.public().as_bytes()[..], server.as_bytes()].concat();
     let signs = |label: &[u8], version, rest: &[u8], signature: &[u8]| {
-        let message = [label, &ends, &head(version), rest].concat();
+        let message = [label, &parties, &head(version), rest].concat();
         alice.public().verify(&message, signature)
     };
     let destination = [1, 192, 0, 2, 1, 0, 80];
@@ -86,7 +89,7 @@ fn signatures_are_over_what_the_document_says() {
 }
 
 #[test]
-fn the_right_password_serves_its_destination_only() {
+fn a_password_is_valid_for_its_destination_only() {
     let mut v = verifier(10);
     let grant = v.check(&user(ALICE), &make(NOW, 1), NOW).unwrap();
     assert_eq!(grant.user, 0);
@@ -97,10 +100,11 @@ fn the_right_password_serves_its_destination_only() {
 }
 
 #[test]
-fn a_password_may_come_as_text_and_is_the_same_one() {
+fn a_password_as_text_equals_the_binary_one() {
     let mut v = verifier(10);
     let password = make(NOW, 1);
     let text = to_text(&password);
+    // 153 bytes in base64.
     assert_eq!(text.len(), 204);
     let grant = v.check(&user(ALICE), text.as_bytes(), NOW).unwrap();
     assert!(v.check_request(&grant, &to("192.0.2.1:80"), None));
@@ -126,7 +130,7 @@ fn a_password_may_come_as_text_and_is_the_same_one() {
 }
 
 #[test]
-fn user_and_key_must_fit() {
+fn the_user_must_own_the_key() {
     let mut v = verifier(10);
     let mut refusal = |user: &[u8], password: &[u8]| v.check(user, password, NOW).unwrap_err();
     assert_eq!(
@@ -135,6 +139,7 @@ fn user_and_key_must_fit() {
     );
     let carols = password(&key(CAROL), server(), &to("192.0.2.1:80"), NOW, [1; 16]);
     assert_eq!(refusal(&user(ALICE), &carols), AuthError::WrongSignature);
+    // A user field must be the exact text of a known key.
     let text = String::from_utf8(user(ALICE)).unwrap();
     let lower = text.to_lowercase().into_bytes();
     let padded = format!("{text} ").into_bytes();
@@ -149,17 +154,22 @@ fn user_and_key_must_fit() {
         assert_eq!(refusal(unknown, &make(NOW, 1)), AuthError::UnknownUser);
     }
     assert_eq!(refusal(&user(ALICE), b"hunter2"), AuthError::Malformed);
+    // Version 3 has one signature only, so it does not suit a password of this length.
     for version in [1, 2, 3, 5] {
         let mut other_version = make(NOW, 1);
         other_version[0] = version;
         assert_eq!(refusal(&user(ALICE), &other_version), AuthError::Malformed);
     }
-    assert_eq!(v.remembered(), 0, "nobody without a key fills the memory");
+    assert_eq!(
+        v.remembered(),
+        0,
+        "refused passwords take no entry in the replay cache"
+    );
 }
 
-/// A server cannot use a box's messages at another server.
+/// A malicious server cannot use a box's messages to sign in at another server.
 #[test]
-fn a_password_serves_at_its_server_only() {
+fn a_password_is_valid_at_its_server_only() {
     let mut v = verifier(10);
     let (alice, elsewhere) = (key(ALICE), key(8).public());
     let there = password(&alice, elsewhere, &to("192.0.2.1:80"), NOW, [1; 16]);
@@ -171,26 +181,26 @@ fn a_password_serves_at_its_server_only() {
     assert_eq!(refusal, AuthError::WrongSignature);
     let here = sign_in.password(&alice, server());
     let grant = v.check(&user(ALICE), &here, NOW).unwrap();
-    for (server, well) in [(elsewhere, false), (server(), true)] {
+    for (server, accepted) in [(elsewhere, false), (server(), true)] {
         let code = sign_in.request(&alice, server, &to("192.0.2.1:80"), &[]);
-        let note = SignedMetadata {
+        let metadata = SignedMetadata {
             code: Some(&code),
             bytes: &[],
         };
-        let allowed = v.check_request(&grant, &to("192.0.2.1:80"), Some(note));
-        assert_eq!(allowed, well);
+        let allowed = v.check_request(&grant, &to("192.0.2.1:80"), Some(metadata));
+        assert_eq!(allowed, accepted);
         let code = sign_in.probe(&alice, server, &[]);
-        let note = SignedMetadata {
+        let metadata = SignedMetadata {
             code: Some(&code),
             bytes: &[],
         };
-        assert_eq!(v.check_probe(&grant, note), well);
+        assert_eq!(v.check_probe(&grant, metadata), accepted);
     }
 }
 
-/// A code covers destination, hints, connection and kind.
+/// The second signature covers destination, hints, connection (by the nonce) and purpose (request or probe).
 #[test]
-fn a_sign_in_is_followed_by_its_own_codes_only() {
+fn the_second_signature_is_valid_for_its_sign_in_only() {
     let mut v = verifier(10);
     let (alice, server) = (key(ALICE), server());
     let sign_in = SignIn::new(NOW, [1; 16]);
@@ -198,28 +208,33 @@ fn a_sign_in_is_followed_by_its_own_codes_only() {
     let grant = v.check(&user(ALICE), &password, NOW).unwrap();
     assert!(grant.is_sign_in());
     let there = to("192.0.2.1:80");
-    fn note<'a>(code: &'a [u8; SIGNATURE_LEN], bytes: &'a [u8]) -> SignedMetadata<'a> {
+    fn signed<'a>(code: &'a [u8; SIGNATURE_LEN], bytes: &'a [u8]) -> SignedMetadata<'a> {
         let code = Some(code);
         SignedMetadata { code, bytes }
     }
     let request = sign_in.request(&alice, server, &there, b"hints");
-    assert!(v.check_request(&grant, &there, Some(note(&request, b"hints"))));
-    assert!(!v.check_request(&grant, &there, Some(note(&request, b"hint"))));
-    assert!(!v.check_request(&grant, &to("192.0.2.1:81"), Some(note(&request, b"hints"))));
+    assert!(v.check_request(&grant, &there, Some(signed(&request, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(signed(&request, b"hint"))));
+    assert!(!v.check_request(
+        &grant,
+        &to("192.0.2.1:81"),
+        Some(signed(&request, b"hints"))
+    ));
     assert!(!v.check_request(&grant, &there, None));
-    assert!(!v.check_probe(&grant, note(&request, b"hints")));
+    assert!(!v.check_probe(&grant, signed(&request, b"hints")));
     let probe = sign_in.probe(&alice, server, b"hints");
-    assert!(v.check_probe(&grant, note(&probe, b"hints")));
-    assert!(!v.check_probe(&grant, note(&probe, b"hint")));
-    assert!(!v.check_request(&grant, &there, Some(note(&probe, b"hints"))));
+    assert!(v.check_probe(&grant, signed(&probe, b"hints")));
+    assert!(!v.check_probe(&grant, signed(&probe, b"hint")));
+    assert!(!v.check_request(&grant, &there, Some(signed(&probe, b"hints"))));
     let bobs = sign_in.request(&key(BOB), server, &there, b"hints");
-    assert!(!v.check_request(&grant, &there, Some(note(&bobs, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(signed(&bobs, b"hints"))));
     let other = SignIn::new(NOW, [2; 16]).request(&alice, server, &there, b"hints");
-    assert!(!v.check_request(&grant, &there, Some(note(&other, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(signed(&other, b"hints"))));
 }
 
 #[test]
-fn every_bit_counts() {
+fn every_changed_bit_is_refused() {
+    // The version, the first byte, is in `the_user_must_own_the_key`.
     for bit in 8..PASSWORD_LEN * 8 {
         let mut v = verifier(10);
         let mut p = make(NOW, 1);
@@ -232,7 +247,7 @@ fn every_bit_counts() {
 }
 
 #[test]
-fn a_password_serves_once() {
+fn a_password_is_accepted_once() {
     let mut v = verifier(10);
     assert!(v.check(&user(ALICE), &make(NOW, 1), NOW).is_ok());
     assert_eq!(
@@ -245,11 +260,12 @@ fn a_password_serves_once() {
         AuthError::Replayed
     );
     let late = v.check(&user(ALICE), &make(NOW, 1), last + 1).unwrap_err();
-    assert_eq!(late, AuthError::ClockSkew(-121_000 + 999));
+    // One millisecond more than the window.
+    assert_eq!(late, AuthError::ClockSkew(-120_001));
 }
 
 #[test]
-fn the_skew_is_told() {
+fn the_error_names_the_clock_skew() {
     let mut v = verifier(10);
     let early = v
         .check(&user(ALICE), &make(NOW - 300_000, 1), NOW)
@@ -271,7 +287,7 @@ fn the_skew_is_told() {
 }
 
 #[test]
-fn a_restarted_server_refuses_what_it_may_have_seen() {
+fn a_restarted_server_refuses_older_passwords() {
     let mut v = verifier(10);
     v.forget_before(NOW);
     assert_eq!(
@@ -282,7 +298,7 @@ fn a_restarted_server_refuses_what_it_may_have_seen() {
 }
 
 #[test]
-fn a_full_memory_refuses_rather_than_forgets() {
+fn a_full_replay_cache_refuses_instead_of_evicting() {
     let mut v = verifier(3);
     for nonce in 0..3 {
         assert!(v.check(&user(ALICE), &make(NOW, nonce), NOW).is_ok());
@@ -295,6 +311,7 @@ fn a_full_memory_refuses_rather_than_forgets() {
         v.check(&user(ALICE), &make(NOW, 0), NOW).unwrap_err(),
         AuthError::Replayed
     );
+    // The three entries have expired by then.
     let later = NOW + WINDOW + 1;
     assert!(v.check(&user(ALICE), &make(later, 4), later).is_ok());
     assert_eq!(v.remembered(), 1);

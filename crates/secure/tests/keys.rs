@@ -1,4 +1,4 @@
-//! Keys and their text, by the RFCs' test vectors.
+//! Keys, signatures and encodings equal the test vectors of the RFCs, and texts that are no keys are refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ fn hex<const N: usize>(digits: &str) -> [u8; N] {
     })
 }
 
-/// RFC 8032 section 7.1: seed, public key, message, signature.
+/// Tests 1 to 3 of RFC 8032 section 7.1: seed, public key, message, signature.
 const SIGNED: [(&str, &str, &[u8], &str); 3] = [
     (
         "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
@@ -65,7 +65,7 @@ fn signatures_are_those_of_rfc_8032() {
     assert!(!other.verify(b"text", &signature));
 }
 
-/// The key of RFC 8410 section 10.3, and its public key of section 10.1.
+/// The private key is that of RFC 8410 section 10.3, the public key that of section 10.1.
 #[test]
 fn encodings_are_those_of_rfc_8410() {
     let seed = "d4ee72dbf913584ad5b6d8f1f769f8ad3afe7c28cbf1d4fbe097a88f44755842";
@@ -79,7 +79,7 @@ fn encodings_are_those_of_rfc_8410() {
     assert_eq!(PublicKey::from_spki(&spki[..43]), None);
     assert_eq!(PublicKey::from_spki(&[&spki[..], &[0]].concat()), None);
     assert_eq!(PublicKey::from_spki(&[]), None);
-    // X25519 (1.3.101.110) agrees on keys and signs nothing.
+    // Byte 8 is the last of the algorithm's object identifier. 0x6e is X25519 (1.3.101.110), which cannot sign.
     let mut other = spki;
     other[8] = 0x6e;
     assert_eq!(PublicKey::from_spki(&other), None);
@@ -104,7 +104,7 @@ fn text_is_one_line_of_base64() {
 }
 
 #[test]
-fn what_is_no_key_is_told_by_what_it_is() {
+fn the_error_says_why_a_text_is_no_key() {
     let cases = [
         (String::new(), KeyError::Length(0)),
         ("hunter2".into(), KeyError::Length(7)),
@@ -115,17 +115,18 @@ fn what_is_no_key_is_told_by_what_it_is() {
         (PUBLIC.replace('G', "ß"), KeyError::NotBase64),
         (PUBLIC.replace('=', "A"), KeyError::NotBase64),
         (PUBLIC.replace("E=", "=="), KeyError::NotBase64),
-        // Another text of the same 256 bits.
+        // The same 256 bits, but the two unused bits are not 0.
         (PUBLIC.replace("E=", "F="), KeyError::NotBase64),
     ];
     for (text, error) in cases {
         assert_eq!(text.parse::<PublicKey>(), Err(error), "{text}");
+        // A private key may have blanks around it.
         if text.trim() == text {
             assert_eq!(PrivateKey::from_text(&text).unwrap_err(), error);
         }
     }
-    let said = KeyError::Length(7).to_string();
-    assert_eq!(said, "it has 7 characters, a key 44");
+    let message = KeyError::Length(7).to_string();
+    assert_eq!(message, "it has 7 characters, a key 44");
 }
 
 #[test]
@@ -138,6 +139,7 @@ fn a_private_key_is_not_shown() {
     );
 }
 
+/// A temporary directory, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -156,7 +158,7 @@ impl Drop for Directory {
 }
 
 #[test]
-fn a_file_is_made_once_and_for_its_owner() {
+fn a_key_file_is_created_once_and_for_its_owner() {
     let directory = Directory::new("made");
     let path = directory.0.join("box.key");
     let key = PrivateKey::from_seed([7; 32]);
@@ -171,7 +173,7 @@ fn a_file_is_made_once_and_for_its_owner() {
 }
 
 #[test]
-fn a_file_without_a_key_is_named_and_not_shown() {
+fn the_error_names_the_file_but_not_its_content() {
     let directory = Directory::new("bad");
     let path = directory.0.join("box.key");
     let read = || PrivateKey::read(&path).unwrap_err();

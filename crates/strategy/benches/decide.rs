@@ -1,4 +1,5 @@
-//! The time of one decision with four subflows; the budget is 200 ns.
+//! Measures the time of one decision with four subflows. The budget is 200 ns (`docs/extending.md`). For
+//! comparison, a packet of 1,500 bytes takes 1.2 µs at 10 Gbit/s.
 
 use std::hint::black_box;
 
@@ -17,7 +18,7 @@ use views::{full, paced, sent_range, single, subflow, view};
 /// have room and something to copy.
 fn decide(c: &mut Criterion) {
     let data = sent_range(0, 0, 10);
-    let all = [
+    let subflows = [
         full(subflow(0, 30)),
         paced(subflow(1, 50)),
         single(subflow(2, 70), data),
@@ -27,15 +28,15 @@ fn decide(c: &mut Criterion) {
         writer: Writer::Done,
         flow_size: FlowSize::Declared(512 << 10),
         oldest: Some(data),
-        ..view(&all)
+        ..view(&subflows)
     };
     let mut important = view;
     important.unsent_by_urgency[1] = 50_000;
     let mut group = c.benchmark_group("decide");
-    let mut measure = |name: &str, called: &str, view: &SendView<'_>| {
+    let mut measure = |name: &str, label: &str, view: &SendView<'_>| {
         let mut strategy = by_name(name).expect("a strategy that exists");
         let mut rng = Rng::for_component(1, 1);
-        group.bench_function(called, |b| {
+        group.bench_function(label, |b| {
             b.iter(|| strategy.next(black_box(view), &mut rng));
         });
     };

@@ -1,5 +1,5 @@
-//! The default strategy, which combines the others: one estimate of when data arrives decides where new
-//! data goes and what is worth sending twice.
+//! The default strategy. It estimates when data arrives on each subflow, and decides by that estimate where new
+//! data goes and which data is worth sending twice.
 
 use std::time::Duration;
 
@@ -19,47 +19,55 @@ use crate::parts::table::PerSubflow;
 use crate::parts::urgency;
 use crate::parts::usable::{keeps_waiting, usable};
 
-/// Most subflows that are compared; a bound, so that a decision does not allocate.
+/// Maximum number of subflows that a decision compares, so that it does not allocate. A connection seldom has more
+/// than 8; further ones get no data.
 const MAX_SUBFLOWS: usize = 16;
 
-/// The smallest flow that pays for copies, bytes: at most the share `MAX_COPIED_SHARE` of its bytes is sent twice.
+// Copies cost capacity of the links, and money on metered ones. The goal is that at most 10 % of the bytes of
+// flows from 256 kB on are copies, and none of flows from 1 MB on over links without loss.
+/// Flows of this many bytes and more have a budget for copies, the share `MAX_COPIED_SHARE` of their bytes.
+/// Shorter flows are copied without a limit, because a single loss costs them most.
 const SHORT_FLOW_BYTES: u64 = 256 << 10;
+/// The budget stays below the goal of 10 %, because copies of lost and late data are sent regardless of it.
 const MAX_COPIED_SHARE: f64 = 0.08;
-/// The smallest flow, bytes, that is not copied in advance where less than the share `CLEAN_LOSS_SHARE` is lost.
+/// Flows of this many bytes and more are not copied if the share of lost bytes is `CLEAN_LOSS_SHARE` or less.
 const LONG_FLOW_BYTES: u64 = 1 << 20;
 const CLEAN_LOSS_SHARE: f64 = 0.001;
 
-/// The probability of loss before anything is known, and the number of packets that this prior weighs.
+/// The probability of loss on a path of which nothing is known, and the number of packets that this assumption
+/// weighs against measurements. Both are guesses.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
-/// Most packets that a path's record weighs, so that new losses soon outweigh old ones.
+/// Maximum number of packets that a path's record weighs, so that new losses soon outweigh old ones. A guess.
 const RECORDED_PACKETS: f64 = 200.0;
-/// The probability that a packet was lost if its acknowledgement is overdue.
+/// The probability that a packet was lost if its acknowledgement is overdue. A guess: the rest are delayed.
 const OVERDUE_LOSS: f64 = 0.9;
-/// The time by which a retransmission timeout exceeds a round trip, roughly, seconds: the engine's lower
-/// bound, as in Linux.
+/// The approximate time by which a retransmission timeout exceeds a round trip, seconds: the minimum of the
+/// engine's timeout margin, as in Linux.
 const TIMEOUT_MARGIN_SECONDS: f64 = 0.2;
 
-/// A copy waits for this fraction of a round trip where the application may write more.
+/// If the application may write more, a copy waits for this fraction of a round trip, so that new data goes first.
+/// A guess.
 const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 
-/// Packets that may stand in a path's queue without harm.
+/// Packets that may wait in the queue of any path. A guess: shorter queues come from bursts, and delay little.
 const SMALL_QUEUE_PACKETS: f64 = 20.0;
-/// The expected number of packets lost by chance in the rest of a flow from which on slow start is not
-/// held: a window that has grown is then worth more than the losses that its overshoot takes.
+/// Slow start is held back only if fewer packets than this are expected to be lost by chance in the rest of a
+/// flow. Otherwise such losses will end slow start and shrink the window, so a larger window is worth more than
+/// the packets that its overshoot loses. A guess.
 const MIN_CHANCE_LOSSES: f64 = 0.3;
 
-/// Sends new data where it arrives first, or waits for faster subflows where these bring all of it
-/// sooner.
+/// Sends new data on the subflow where it arrives first. Waits if faster subflows without room will deliver all of
+/// it sooner.
 ///
-/// A copy is sent where it is likely to bring the end of the flow nearer than new data in its place. A
-/// flow of one initial window stays on one subflow, and opens where, by the paths' records, it ends
-/// first.
+/// Sends a copy if it is likely to end the flow earlier, and new data has no use for the room. A flow that fits
+/// one initial window stays on one subflow. A connection opens on the path where, by the paths' records, its first
+/// data is expected earliest.
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
     /// The offset in the stream of the important data that was sent last.
-    important: Option<u64>,
+    last_important: Option<u64>,
 }
 
 impl Strategy for Adaptive {
@@ -68,9 +76,10 @@ impl Strategy for Adaptive {
     }
 
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
-        let fresh = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
-        let known = view.paths.iter().filter(fresh);
-        let costs = known.filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)));
+        // A path whose SYN is unanswered is not tried twice while there are others.
+        let may_open = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
+        let candidates = view.paths.iter().filter(may_open);
+        let costs = candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, path)) => Some(Opening {
                 path,
@@ -88,13 +97,14 @@ impl Strategy for Adaptive {
         if size(view.flow_size, view.seen) > view.initial_window {
             return Some(view.now);
         }
-        // A flow of one initial window should be over by then; one that is not has lost something.
+        // A flow of one initial window needs one round trip after the handshake. If it is not over after half a
+        // round trip more, it has probably lost a packet, and a second subflow helps.
         let first = view.first?;
         Some(first.since + first.rtt * 3 / 2 + attempt::RTT_MARGIN)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        let input = || DecisionInput::new(view, &self.records, self.important);
+        let input = || DecisionInput::new(view, &self.records, self.last_important);
         let decision = again::lost(view).unwrap_or_else(|| input().decide());
         let is_new = matches!(
             decision,
@@ -104,7 +114,7 @@ impl Strategy for Adaptive {
             }
         );
         if is_new && urgency::next_urgency(view).is_some_and(urgency::is_important) {
-            self.important = Some(view.sent);
+            self.last_important = Some(view.sent);
         }
         decision
     }
@@ -119,9 +129,10 @@ impl Strategy for Adaptive {
 
 /// Returns the expected time from the SYN until the first data arrives on a path, seconds.
 ///
-/// That is two round trips, and the time to repeat any of the four packets on the way.
+/// The cost is two round trips (handshake; request and first data) and, for each of the four packets in them, the
+/// probability of its loss times the time to repeat it.
 fn opening_cost(record: &PathRecord) -> f64 {
-    /// Bytes of a packet, roughly.
+    /// Approximate bytes of a packet: records count bytes, the prior counts packets.
     const PACKET_BYTES: f64 = 1_500.0;
     let rtt = record.base_rtt.as_secs_f64();
     let prior = PRIOR_PACKETS * PACKET_BYTES;
@@ -131,23 +142,24 @@ fn opening_cost(record: &PathRecord) -> f64 {
 
 /// Returns the number of bytes still to be sent for the first time.
 ///
-/// The size of the flow counts only where the application has more than there was room for: the size may
-/// be about the other direction. A flow of unknown size is taken to be half finished.
+/// The announced size of the flow counts only while the application waits for room to write. Otherwise the size
+/// may be that of the other direction, and only the bytes in the send buffer are certain. A flow of unknown size
+/// whose application waits is assumed to be half finished.
 fn remaining(view: &SendView<'_>) -> u64 {
-    let known = view.flow_size.bytes().filter(|size| *size > view.sent);
+    let announced = view.flow_size.bytes().filter(|size| *size > view.sent);
     let size = match view.writer {
-        Writer::Waiting => known.unwrap_or(2 * view.sent),
+        Writer::Waiting => announced.unwrap_or(2 * view.sent),
         Writer::Open | Writer::Done => 0,
     };
     size.saturating_sub(view.sent).max(view.unsent)
 }
 
-/// A subflow that is compared with others.
+/// A subflow that a decision compares with others.
 #[derive(Debug)]
 struct Candidate<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
-    /// The subflow takes data now, and need not stand back for others.
+    /// True if the subflow has room for data, yields to no more urgent data, and is not overshooting.
     ready: bool,
 }
 
@@ -157,11 +169,11 @@ struct DecisionInput<'a> {
     view: &'a SendView<'a>,
     records: &'a PerSubflow<Option<PathRecord>>,
     subflows: ArrayVec<Candidate<'a>, MAX_SUBFLOWS>,
-    /// The urgency of the data that is sent next.
-    next: Option<Urgency>,
-    /// Important data is in flight.
-    important: bool,
-    /// Bytes to be sent for the first time.
+    /// The urgency of the data that is sent next; `None` if there is none.
+    next_urgency: Option<Urgency>,
+    /// True while important data may be in flight.
+    important_in_flight: bool,
+    /// Bytes still to be sent for the first time; see [`remaining`].
     remaining: f64,
 }
 
@@ -169,49 +181,57 @@ impl<'a> DecisionInput<'a> {
     fn new(
         view: &'a SendView<'a>,
         records: &'a PerSubflow<Option<PathRecord>>,
-        important: Option<u64>,
+        last_important: Option<u64>,
     ) -> Self {
-        let all = usable(view).all(keeps_waiting);
-        let usable = usable(view).filter(|s| all || !keeps_waiting(s));
-        let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
-        let usual = match known {
+        // If every path has a long queue, all of them stay candidates.
+        let all_slow = usable(view).all(keeps_waiting);
+        let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
+        // A path without a measured rate is compared with the fastest measured one. Without any, rates do not
+        // matter.
+        let highest_rate = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
+        let assumed_rate = match highest_rate {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
-        let next = urgency::next_urgency(view);
+        let next_urgency = urgency::next_urgency(view);
         let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
             subflow,
-            estimate: Estimate::new(view.now, subflow, usual),
-            ready: subflow.ready && !urgency::yields_path(next, subflow),
+            estimate: Estimate::new(view.now, subflow, assumed_rate),
+            ready: subflow.ready && !urgency::yields_path(next_urgency, subflow),
         });
         let mut input = DecisionInput {
             view,
             records,
             subflows: candidates.collect(),
-            next,
-            important: important.is_some_and(|start| start + view.outstanding >= view.sent),
+            next_urgency,
+            // The last important data lies within the unacknowledged bytes before `sent`.
+            important_in_flight: last_important
+                .is_some_and(|start| start + view.outstanding >= view.sent),
             remaining: remaining(view) as f64,
         };
+        // `is_overshooting` compares a subflow with the rates of all of them, so it needs the whole list.
         for n in 0..input.subflows.len() {
             input.subflows[n].ready &= !input.is_overshooting(&input.subflows[n]);
         }
         input
     }
 
-    fn sum(&self, of: fn(&Estimate) -> f64) -> f64 {
-        self.subflows.iter().map(|w| of(&w.estimate)).sum()
+    fn sum(&self, property: fn(&Estimate) -> f64) -> f64 {
+        self.subflows.iter().map(|c| property(&c.estimate)).sum()
     }
 
-    /// Returns the rate of all subflows together, bytes/s.
+    /// Returns the sum of the subflows' rates, bytes/s; at least 1, because callers divide by it.
     fn speed(&self) -> f64 {
         self.sum(Estimate::speed).max(1.0)
     }
 
-    /// Returns the time until everything has arrived if nothing is lost, seconds from now.
+    /// Returns when all data of the flow has arrived if nothing is lost, seconds from now. The flow ends when its
+    /// bytes have passed at the sum of the rates, but not before the slowest subflow has delivered the bytes in
+    /// flight on it.
     fn end(&self) -> f64 {
-        let evenly = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
-        let drained = self.subflows.iter().map(|w| w.estimate.drained());
-        drained.fold(evenly, f64::max)
+        let at_full_speed = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
+        let drained = self.subflows.iter().map(|c| c.estimate.drained());
+        drained.fold(at_full_speed, f64::max)
     }
 
     fn decide(&self) -> Decision {
@@ -219,12 +239,12 @@ impl<'a> DecisionInput<'a> {
         let wait = || Decision::Wait {
             until: earlier(again::late_at(view), self.next_copy_at()),
         };
-        // Late data holds up everything behind it, so a copy that overtakes it goes before new data.
+        // The peer cannot read past late data, so a copy that overtakes the late data goes before new data.
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
         let affordable = |data: &InFlight| is_affordable(view, data);
-        if self.important
+        if self.important_in_flight
             && let Some(copy) = urgency::unblock(view, affordable)
         {
             return copy;
@@ -238,113 +258,123 @@ impl<'a> DecisionInput<'a> {
         self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
-    /// Returns new data for the subflow with room on which it arrives first; none where subflows without
-    /// room deliver it sooner.
+    /// Returns new data for the subflow with room on which it arrives first. Returns `None` if subflows without
+    /// room will deliver all remaining data sooner, so that waiting for them is better.
     fn new_data(&self) -> Option<Decision> {
-        let arrival = |w: &Candidate<'_>| {
-            let segment = f64::from(w.subflow.mss).min(self.remaining);
-            w.estimate.arrival(segment)
+        let arrival = |c: &Candidate<'_>| {
+            let segment = f64::from(c.subflow.mss).min(self.remaining);
+            c.estimate.arrival(segment)
         };
-        if self.next.is_some_and(urgency::is_important) {
+        if self.next_urgency.is_some_and(urgency::is_important) {
             return urgency::on_best_path(self.view);
         }
-        let ready = self.subflows.iter().filter(|w| w.ready);
+        let ready = self.subflows.iter().filter(|c| c.ready);
         let best = ready
-            .map(|w| (w, arrival(w)))
+            .map(|c| (c, arrival(c)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
         let (best, arrival) = best?;
         let others = self.subflows.iter();
-        let others = others.filter(|w| w.subflow.id != best.subflow.id);
-        let within = |w: &Candidate<'_>| w.estimate.delivered_within(arrival);
+        let others = others.filter(|c| c.subflow.id != best.subflow.id);
+        let within = |c: &Candidate<'_>| c.estimate.delivered_within(arrival);
         let elsewhere: f64 = others.clone().map(within).sum();
-        // Data that arrives late keeps the peer's window shut for all data behind it, so only that window
-        // can be divided until then.
-        let left = self.remaining.min(self.view.peer_window as f64);
-        // Only subflows without room count: ready ones are no sooner, and must not wait for each other.
-        // With nothing in flight no event would end a wait.
-        let later: f64 = others.filter(|w| !w.ready).map(within).sum();
+        // Until the data on the best subflow arrives, the peer's window does not move past it. The subflows
+        // therefore share at most the present window until then.
+        let to_share = self.remaining.min(self.view.peer_window as f64);
+        // A subflow with room delivers no sooner than the best one, and two subflows must not wait for each other.
+        // So only subflows without room are worth waiting for. With nothing in flight, no event would end the
+        // wait.
+        let by_full_subflows: f64 = others.filter(|c| !c.ready).map(within).sum();
         // One byte absorbs the rounding of the estimates.
-        if later > left + 1.0 && self.view.outstanding > 0 {
+        if by_full_subflows > to_share + 1.0 && self.view.outstanding > 0 {
             return None;
         }
-        let most = (left - elsewhere).max(f64::from(best.subflow.mss));
+        let max_bytes = (to_share - elsewhere).max(f64::from(best.subflow.mss));
         Some(Decision::Send {
             subflow: best.subflow.id,
             data: Payload::New,
-            max_bytes: most as u32,
+            max_bytes: max_bytes as u32,
         })
     }
 
-    /// Returns whether more data would only stand in the path's queue, or be lost there.
+    /// Returns whether more data on this subflow would only wait in the path's queue, or be lost there. The data
+    /// is held back until any subflow has room; the queue keeps the path busy until then.
     ///
-    /// Data held back goes where there is room first, and the path stays busy meanwhile.
+    /// Late in a flow (less than two round trips to go), any long queue counts, because a loss would delay the end
+    /// of the flow. Before that, only slow start is held back. Slow start doubles the window until the first loss,
+    /// by which time twice the path's capacity is in flight; the many losses then leave the path idle for a while.
     ///
-    /// Late in a flow a loss would delay its end. Before that, slow start is held: it puts twice the
-    /// path's capacity on the path before the first loss tells, and the path runs dry after so many
-    /// losses. There are two exceptions. Where losses by chance are expected, a window that has grown is
-    /// worth more. And a queue that is longer than this subflow's own share belongs to other traffic,
-    /// against which only congestion control can hold its own.
-    fn is_overshooting(&self, w: &Candidate<'_>) -> bool {
-        let Estimate { rtt, rate, .. } = w.estimate;
-        let surplus = w.estimate.surplus();
-        let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(w.subflow.mss));
-        // A single path is left to congestion control.
-        if surplus <= enough || self.subflows.len() < 2 {
+    /// Slow start goes on in two cases:
+    ///
+    /// - Losses by chance are expected, see [`MIN_CHANCE_LOSSES`].
+    /// - The queue is longer than this subflow's own bytes explain, so other traffic shares it. If this flow
+    ///   stayed small, the other traffic would take the path.
+    fn is_overshooting(&self, c: &Candidate<'_>) -> bool {
+        let Estimate { rtt, rate, .. } = c.estimate;
+        let surplus = c.estimate.surplus();
+        // A quarter of the path's capacity keeps it busy while acknowledgements come in bursts. The quarter is a
+        // guess.
+        let allowed_queue =
+            (c.estimate.pipe() / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(c.subflow.mss));
+        // On a single path congestion control alone decides: held data could go nowhere else.
+        if surplus <= allowed_queue || self.subflows.len() < 2 {
             return false;
         }
         let speed = self.speed();
-        let said = size(self.view.flow_size, 0).saturating_sub(self.view.sent) as f64;
-        let left = self.remaining.max(said);
-        if left < 2.0 * rtt * speed {
+        let announced = size(self.view.flow_size, 0).saturating_sub(self.view.sent) as f64;
+        let remaining = self.remaining.max(announced);
+        if remaining < 2.0 * rtt * speed {
             return true;
         }
-        let slow_start = w.subflow.cwnd < w.subflow.ssthresh;
-        let packets = left * rate / speed / f64::from(w.subflow.mss);
-        let lost_by_chance = loss(w.subflow, self.records) * packets;
-        let queued = w.subflow.queueing_delay().as_secs_f64() * rate;
+        let slow_start = c.subflow.cwnd < c.subflow.ssthresh;
+        // The packets that this subflow will carry, by its share of the rates.
+        let packets = remaining * rate / speed / f64::from(c.subflow.mss);
+        let lost_by_chance = loss(c.subflow, self.records) * packets;
+        let queued = c.subflow.queueing_delay().as_secs_f64() * rate;
+        // The factor 2 is a guess: the measured queueing delay is not exact.
         slow_start && lost_by_chance < MIN_CHANCE_LOSSES && queued < 2.0 * surplus
     }
 
-    /// Returns when data that `w` sent `age` seconds ago arrives if it was lost, seconds from now.
+    /// Returns when data that `c` sent `age` seconds ago will arrive if it was lost, seconds from now.
     ///
-    /// The loss is noticed by the acknowledgements of later packets, or by a probe where there are none;
-    /// then the data is sent again. The repetition may be lost as well, and then a timeout follows.
-    fn recovered(&self, w: &Candidate<'_>, age: f64, loss: f64) -> f64 {
-        let Estimate { rtt, one_way, .. } = w.estimate;
-        let timeout = w.subflow.rto.as_secs_f64();
-        // RACK marks a loss a quarter of a round trip after later data arrived; a tail loss probe leaves
-        // after two round trips (RFC 8985 sections 6.2 and 7.2).
-        let noticed = if self.remaining > 0.0 {
+    /// Acknowledgements of later packets reveal the loss or, without later packets, a tail loss probe does. The
+    /// subflow then retransmits the data. If the retransmission is lost too, a timeout follows.
+    fn recovery_arrival(&self, c: &Candidate<'_>, age: f64, loss: f64) -> f64 {
+        let Estimate { rtt, one_way, .. } = c.estimate;
+        let timeout = c.subflow.rto.as_secs_f64();
+        // RACK marks a packet as lost a quarter of a round trip after later data was acknowledged. A tail loss
+        // probe leaves after two round trips (RFC 8985 sections 6.2 and 7.2).
+        let detected_at = if self.remaining > 0.0 {
             1.25 * rtt
         } else {
             2.0 * rtt
         };
-        let wait = match age < noticed + rtt {
-            true => (noticed - age).max(0.0) + loss * timeout,
+        // Data older than that has lost its retransmission too, so only the timeout is left.
+        let wait = match age < detected_at + rtt {
+            true => (detected_at - age).max(0.0) + loss * timeout,
             false => timeout - age,
         };
         wait.max(0.0) + one_way
     }
 
-    /// Returns the time from which on a copy of `data` may be sent.
+    /// Returns the earliest time at which a copy of `data` may be sent.
     ///
-    /// Where the application may write more, its data has a better use for the room, and most often
-    /// follows at once.
+    /// While the application may write more, the copy waits a little: new data has a better use for the room, and
+    /// usually follows at once.
     fn copied_from(&self, data: &InFlight) -> Instant {
         let wait = match self.view.writer {
             Writer::Done => Duration::ZERO,
-            Writer::Open | Writer::Waiting => self.last_sender(data).map_or(Duration::ZERO, |w| {
-                w.subflow.base_rtt / COPY_WAIT_RTT_DIVISOR
+            Writer::Open | Writer::Waiting => self.last_sender(data).map_or(Duration::ZERO, |c| {
+                c.subflow.base_rtt / COPY_WAIT_RTT_DIVISOR
             }),
         };
         data.sent_at + wait
     }
 
-    /// Returns whether a long flow of important messages keeps its room for the next message. That flow
-    /// has no end that a copy could bring nearer.
+    /// Returns whether a long flow of important messages (for example a video) keeps its room for the next message
+    /// instead of copies. The flow goes on after each message, so a copy ends nothing earlier.
     fn keeps_room(&self) -> bool {
         let view = self.view;
-        self.important
+        self.important_in_flight
             && view.writer != Writer::Done
             && size(view.flow_size, view.sent) >= SHORT_FLOW_BYTES
     }
@@ -354,73 +384,84 @@ impl<'a> DecisionInput<'a> {
         if self.keeps_room() {
             return None;
         }
-        let ready = self.subflows.iter().filter(|w| w.ready);
-        let data = ready.filter_map(|w| w.subflow.copies.single);
+        let ready = self.subflows.iter().filter(|c| c.ready);
+        let data = ready.filter_map(|c| c.subflow.copies.single);
         let at = data.map(|data| self.copied_from(&data));
         at.filter(|at| *at > self.view.now).min()
     }
 
     fn last_sender(&self, data: &InFlight) -> Option<&Candidate<'a>> {
         let mut subflows = self.subflows.iter();
-        subflows.find(|w| w.subflow.id == data.last_sender)
+        subflows.find(|c| c.subflow.id == data.last_sender)
     }
 
-    /// Returns the copy that is expected to bring the end of the flow nearest, if any does.
+    /// Returns the copy that is expected to end the flow earliest, or `None` if no copy ends it earlier.
     ///
-    /// Called only where there is room that new data has no use for.
+    /// Called only if there is room that new data does not need.
     fn copy(&self) -> Option<Decision> {
         if self.keeps_room() {
             return None;
         }
         let view = self.view;
-        let ripe = |data: InFlight| self.copied_from(&data) <= view.now;
-        let able = |w: &&Candidate<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
-        let able = self.subflows.iter().filter(able);
-        able.clone().next()?;
+        let is_old_enough = |data: InFlight| self.copied_from(&data) <= view.now;
+        let can_copy =
+            |c: &&Candidate<'_>| c.ready && c.subflow.copies.single.is_some_and(is_old_enough);
+        let eligible = self.subflows.iter().filter(can_copy);
+        // Most decisions end here, before the more expensive estimates.
+        eligible.clone().next()?;
         let end = self.end();
-        let (on, data, gain) = able
-            .filter_map(|w| {
-                let data = w.subflow.copies.single?;
-                Some((w, data, self.gain(w, &data, end)?))
+        let (target, data, gain) = eligible
+            .filter_map(|c| {
+                let data = c.subflow.copies.single?;
+                Some((c, data, self.gain(c, &data, end)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
         let pays = gain > 0.0 && is_affordable(view, &data);
-        pays.then(|| Decision::copy_on(on.subflow.id, data))
+        pays.then(|| Decision::copy_on(target.subflow.id, data))
     }
 
-    /// Returns whether the copy that `late` sends arrives in less than half the time that the original
-    /// needs. The path has then fallen behind, and the cost of the copy does not matter.
-    fn overtakes(&self, late: &Decision) -> bool {
+    /// Returns whether the copy that `decision` sends needs less than half the time that the original still needs.
+    /// The path of the original has then fallen so far behind that the budget for copies does not matter. The
+    /// factor of two is a margin for the errors of both estimates.
+    fn overtakes(&self, decision: &Decision) -> bool {
         let Decision::Send {
             subflow,
             data: Payload::Copy { data, .. },
             ..
-        } = late
+        } = decision
         else {
             return false;
         };
-        let of = |id| self.subflows.iter().find(|w| w.subflow.id == id);
-        let arrival = of(*subflow).map_or(f64::INFINITY, |on| {
-            on.estimate.arrival((data.end - data.start) as f64)
+        let find = |id| self.subflows.iter().find(|c| c.subflow.id == id);
+        let arrival = find(*subflow).map_or(f64::INFINITY, |target| {
+            target.estimate.arrival((data.end - data.start) as f64)
         });
-        // A subflow that is left out, or has lost its rate, is beyond all estimates.
+        // There is no estimate for a subflow that is no candidate, or whose measured rate has expired: any copy is
+        // faster.
         let last_sender =
-            of(data.last_sender).filter(|last_sender| last_sender.subflow.peak_rate > 0);
+            find(data.last_sender).filter(|last_sender| last_sender.subflow.peak_rate > 0);
         let original =
             last_sender.map_or(f64::INFINITY, |last_sender| last_sender.estimate.drained());
         2.0 * arrival < original
     }
 
-    /// Returns by how many seconds a copy of `data` on `on` is expected to bring the end of the flow
-    /// nearer. `end` is the end without losses, seconds from now.
-    fn gain(&self, on: &Candidate<'_>, data: &InFlight, end: f64) -> Option<f64> {
+    /// Returns by how many seconds a copy of `data` on `target` is expected to end the flow earlier. `end` is the
+    /// end of the flow without losses, seconds from now. A copy that arrives before `end` gains no more than one
+    /// that arrives at `end`.
+    fn gain(&self, target: &Candidate<'_>, data: &InFlight, end: f64) -> Option<f64> {
         let last_sender = self.last_sender(data)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
-        let due = last_sender.estimate.rtt + 2.0 * last_sender.subflow.rttvar.as_secs_f64();
-        let usual = loss(last_sender.subflow, self.records);
-        let loss = if age > due { OVERDUE_LOSS } else { usual };
-        let arrival = on.estimate.arrival((data.end - data.start) as f64);
-        Some(loss * (self.recovered(last_sender, age, usual) - arrival.max(end)))
+        // The smoothed round-trip time and two deviations; a retransmission timeout takes four (RFC 6298).
+        let overdue_age = last_sender.estimate.rtt + 2.0 * last_sender.subflow.rttvar.as_secs_f64();
+        let path_loss = loss(last_sender.subflow, self.records);
+        let loss = if age > overdue_age {
+            OVERDUE_LOSS
+        } else {
+            path_loss
+        };
+        let arrival = target.estimate.arrival((data.end - data.start) as f64);
+        let recovered = self.recovery_arrival(last_sender, age, path_loss);
+        Some(loss * (recovered - arrival.max(end)))
     }
 }
 
@@ -434,7 +475,7 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     if size < SHORT_FLOW_BYTES {
         return true;
     }
-    // A predicted size is uncertain: most of the bytes may never come.
+    // A predicted size is uncertain. If the flow ends early, a budget for the predicted bytes would be too large.
     let bytes = match view.flow_size {
         FlowSize::Declared(_) | FlowSize::Read(_) => size,
         _ => view.sent + view.unsent,
@@ -446,7 +487,7 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     size < LONG_FLOW_BYTES || loses_much(view)
 }
 
-/// Returns whether non-congestive losses are so frequent that copies are worth their price to long flows.
+/// Returns whether non-congestive losses are so frequent that copies are worth their cost to long flows.
 fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
     let non_congestive_loss: u64 = all().map(|s| s.non_congestive_loss).sum();
@@ -454,18 +495,20 @@ fn loses_much(view: &SendView<'_>) -> bool {
     non_congestive_loss as f64 > CLEAN_LOSS_SHARE * sent as f64
 }
 
-/// Returns the probability that a packet is lost on `subflow`, by its non-congestive losses.
+/// Returns the probability that a packet is lost on `subflow`: its share of non-congestive losses, together with
+/// the path's record and the prior.
 fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 {
     let record = records.get(subflow.id).and_then(Option::as_ref);
     let packet = f64::from(subflow.mss);
     let prior = PRIOR_PACKETS * packet;
     let (mut lost, mut sent) = (PRIOR_LOSS * prior, prior);
     if let Some(record) = record.filter(|r| r.bytes_sent > 0) {
-        let all = record.bytes_sent as f64;
-        let counted = all.min(RECORDED_PACKETS * packet);
-        lost += record.bytes_lost as f64 * counted / all;
-        sent += counted;
+        let recorded = record.bytes_sent as f64;
+        let weight = recorded.min(RECORDED_PACKETS * packet);
+        lost += record.bytes_lost as f64 * weight / recorded;
+        sent += weight;
     }
-    // Bytes that were repeated and lost again count as lost, but only once as sent.
+    // The quotient may exceed 1: bytes that are retransmitted and lost again count as lost twice, but as sent
+    // once.
     ((lost + subflow.non_congestive_loss as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

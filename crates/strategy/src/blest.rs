@@ -1,4 +1,4 @@
-//! BLEST: waits for the fast subflow where the slow one would block the window.
+//! BLEST: waits for the fast subflow if data on the slow subflow would block the peer's receive window.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::parts::usable::{by_rtt, progressing};
 /// The BLEST scheduler (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
 /// Heterogeneous Networks", IFIP Networking 2016).
 ///
-/// Where `minrtt` would take a slower subflow than the fastest, BLEST estimates what the fastest could
-/// send while a segment is in flight on the slower one, and waits if the peer's window has no place for
-/// both. Of the data in flight only what is lost with its path is copied.
+/// If the fastest subflow is full, `minrtt` sends on a slower one. BLEST estimates how much the fastest subflow
+/// could send while one segment is in flight on the slower one. If the peer's window has no room for both, BLEST
+/// waits. It copies only data that was lost with a failed path.
 #[derive(Debug, Clone)]
 pub struct Blest {
-    /// The factor that corrects the estimate.
+    /// The factor that corrects the estimate: larger values make BLEST wait more often.
     lambda: f64,
-    /// The time of the last correction, or of the first decision before any.
+    /// The time of the last correction; before any correction, the time of the first decision.
     corrected_at: Option<Instant>,
-    /// The window was used up since then.
+    /// True if the peer's window was used up since `corrected_at`.
     blocked: bool,
     rtts: PerSubflow<RttRange>,
 }
 
-/// Lowest and highest smoothed round-trip time of a subflow; zero before the first sample.
+/// The lowest and the highest smoothed round-trip time of a subflow; both are zero before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct RttRange {
     lowest: Duration,
@@ -37,8 +37,8 @@ struct RttRange {
 impl Default for Blest {
     fn default() -> Self {
         Blest {
-            // The defaults of the authors' kernel module (mptcp_blest.c), as are the steps and bounds in
-            // `correct`.
+            // The default of the authors' kernel module (mptcp_blest.c). The steps and bounds in `correct` are
+            // from there too.
             lambda: 1.2,
             corrected_at: None,
             blocked: false,
@@ -73,7 +73,8 @@ impl Blest {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // A subflow that has room and was passed over is not waited for.
+        // If the fastest subflow has room but `minrtt` chose another (its queue has grown), a wait would be in
+        // vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let blocks = slow.is_some_and(|slow| {
             self.correct(view.now, slow);
@@ -82,10 +83,11 @@ impl Blest {
         (!blocks).then_some(decision)
     }
 
-    /// Corrects lambda at most once in each lowest round trip of `slow`: upwards if the window was used
-    /// up, else downwards.
+    /// Corrects lambda: upwards if the window was used up since the last correction, otherwise downwards. At least
+    /// the lowest round-trip time of `slow` passes between two corrections.
     fn correct(&mut self, now: Instant, slow: &SubflowView) {
         let last = *self.corrected_at.get_or_insert(now);
+        // The second condition counts while there is no sample: the lowest round-trip time is then zero.
         if now < last + self.rtts.of(slow.id).lowest || now == last {
             return;
         }
@@ -97,27 +99,32 @@ impl Blest {
         self.lambda = (self.lambda + change).clamp(1.0, 1.3);
     }
 
+    /// Returns whether the peer's window has no room for a segment on `slow` and the data that `fast` could send
+    /// while that segment is in flight.
     fn would_block(&mut self, view: &SendView<'_>, fast: &SubflowView, slow: &SubflowView) -> bool {
         let rtts = *self.rtts.of(fast.id);
         let mean_rtt = (rtts.lowest + rtts.highest).as_secs_f64() / 2.0;
         let rounds = (time_in_flight(slow, *self.rtts.of(slow.id)) / mean_rtt).floor() + 1.0;
-        // There is no mean round trip before the first sample of either.
+        // Before the first sample the mean is zero, and the division gives infinity or NaN.
         let rounds = if rounds.is_finite() { rounds } else { 1.0 };
         let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
+        // Slow start doubles the window in each round: a geometric series. Congestion avoidance adds a segment in
+        // each round: an arithmetic series.
         let segments = match fast.cwnd < fast.ssthresh {
             true => cwnd * (rounds.exp2() - 1.0),
             false => (cwnd + (rounds - 1.0) / 2.0) * rounds,
         };
         let fast_bytes = self.lambda * f64::from(fast.mss) * segments;
         let len = view.unsent.min(u64::from(slow.mss));
-        let left = view.peer_window.saturating_sub(slow.in_flight + len);
-        fast_bytes > left as f64
+        let window_left = view.peer_window.saturating_sub(slow.in_flight + len);
+        fast_bytes > window_left as f64
     }
 }
 
-/// Returns how long a segment sent now on `slow` is in flight, seconds.
+/// Estimates how long a segment sent now on `slow` is in flight, seconds.
 ///
-/// The fuller the subflow's window, the closer the estimate is to its highest round-trip time.
+/// The estimate lies between the lowest and the highest round-trip time, in proportion to the used part of the
+/// window: a full window means a full queue. It is not below the smoothed round-trip time.
 fn time_in_flight(slow: &SubflowView, rtts: RttRange) -> f64 {
     let filled = (slow.in_flight + u64::from(slow.mss)) as f64 / slow.cwnd.max(1) as f64;
     let [lowest, highest] = [rtts.lowest, rtts.highest].map(|rtt| rtt.as_secs_f64());

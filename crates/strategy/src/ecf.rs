@@ -1,4 +1,4 @@
-//! ECF: waits for the fast subflow where that completes earlier.
+//! ECF: waits for the fast subflow if the data then completes earlier.
 
 use braid_engine::strategy::{Decision, SendView, Strategy, SubflowView};
 use braid_wire::Rng;
@@ -10,11 +10,11 @@ use crate::parts::usable::{by_rtt, progressing};
 /// The ECF scheduler, earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage
 /// Heterogeneous Paths", CoNEXT 2017).
 ///
-/// Where `minrtt` would take a slower subflow than the fastest, ECF waits if the fastest alone would send
-/// all unsent data earlier. Of the data in flight only what is lost with its path is copied.
+/// If the fastest subflow is full, `minrtt` sends on a slower one. ECF waits instead if the fastest subflow alone
+/// would send all unsent data earlier. It copies only data that was lost with a failed path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ecf {
-    /// The last choice was to wait, which makes it easier to go on waiting.
+    /// True if the last choice was to wait. The condition for waiting is then less strict (hysteresis).
     waiting: bool,
 }
 
@@ -36,29 +36,32 @@ impl Ecf {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // A subflow that has room and was passed over is not waited for.
+        // If the fastest subflow has room but `minrtt` chose another (its queue has grown), a wait would be in
+        // vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
-        let waits = slow.is_some_and(|slow| self.waits(view.unsent, fast, slow));
-        (!waits).then_some(decision)
+        let should_wait = slow.is_some_and(|slow| self.should_wait(view.unsent, fast, slow));
+        (!should_wait).then_some(decision)
     }
 
-    fn waits(&mut self, unsent: u64, fast: &SubflowView, slow: &SubflowView) -> bool {
-        /// The hysteresis called beta; its value is the one of the authors' kernel module (mptcp_ecf.c).
+    /// Returns whether to wait for `fast` instead of sending on `slow`.
+    fn should_wait(&mut self, unsent: u64, fast: &SubflowView, slow: &SubflowView) -> bool {
+        /// The paper's hysteresis beta, with the value of the authors' kernel module (mptcp_ecf.c).
         const BETA: f64 = 0.25;
-        // Round trips that `subflow` needs for all unsent data, at least one.
+        // The round trips in which `subflow` sends all unsent data, at least one.
         let rounds = |subflow: &SubflowView| {
             let cwnd = subflow.cwnd.max(1);
             unsent.max(cwnd) as f64 / cwnd as f64
         };
         let [fast_rtt, slow_rtt] = [fast, slow].map(|s| s.srtt.as_secs_f64());
         let delta = fast.rttvar.max(slow.rttvar).as_secs_f64();
-        let bonus = if self.waiting { 1.0 + BETA } else { 1.0 };
-        // The two inequalities of the paper: the fast subflow alone finishes within a round trip of the
-        // slow one, and the slow one needs longer than the wait for the fast one.
-        if (1.0 + rounds(fast)) * fast_rtt >= bonus * (slow_rtt + delta) {
+        let hysteresis = if self.waiting { 1.0 + BETA } else { 1.0 };
+        // The paper has two conditions for waiting. First: `fast` alone, after a round trip of waiting, finishes
+        // within one round trip of `slow`.
+        if (1.0 + rounds(fast)) * fast_rtt >= hysteresis * (slow_rtt + delta) {
             self.waiting = false;
             return false;
         }
+        // Second: `slow` alone needs longer than waiting for `fast` and its first round trip.
         let slow_is_late = rounds(slow) * slow_rtt >= 2.0 * fast_rtt + delta;
         self.waiting |= slow_is_late;
         slow_is_late

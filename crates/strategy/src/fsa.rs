@@ -1,4 +1,5 @@
-//! FSA: few paths for tiny flows, copies for short ones, the rate of all paths for large ones.
+//! FSA: one path for tiny flows, copies on the other paths for short flows, and the rate of all paths for large
+//! flows.
 
 use braid_engine::strategy::{
     Decision, FlowSize, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
@@ -15,22 +16,26 @@ use crate::parts::usable::{progressing, usable};
 
 /// The FSA scheduler (Xing et al., "MPTCP Meets Big Data", IEEE Network 34(4), 2020).
 ///
-/// The subflow of lowest round-trip time always gets new data, with room or without. On the other
-/// subflows a mouse's packet is a copy with the probability alpha, an elephant's is always new, and a
-/// mosquito uses none of the others.
+/// The subflow of lowest round-trip time gets new data whenever it has room. The use of the other subflows depends
+/// on the flow's [class](FlowClass):
+///
+/// - A mosquito (tiny) uses none of them.
+/// - A packet of a mouse (short) is a copy with the probability alpha, which falls with the size of the flow.
+/// - A packet of an elephant (large) is always new data.
 #[derive(Debug, Clone, Default)]
 pub struct Fsa {
     limits: Limits,
     runs: PerSubflow<Run>,
 }
 
-/// Packets of the same kind that follow each other on a subflow, drawn at once.
+/// A run of packets of the same kind (copies or new data) on one subflow.
 ///
-/// Their number has the distribution that single draws with `alpha` would give.
+/// Drawing the length of a run replaces a draw for each packet, and gives the same distribution. A decision can
+/// then cover several packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Run {
     alpha: f64,
-    /// The packets of this run are copies.
+    /// True if the packets of this run are copies, false if they are new data.
     copies: bool,
     /// The end of the run, by bytes sent on the subflow.
     end: u64,
@@ -41,17 +46,19 @@ impl Strategy for Fsa {
         "fsa"
     }
 
-    /// Opens on the path of the lowest recorded round-trip time, or as stock MPTCP where there is no
-    /// record. A mosquito whose size the application declared uses regular TCP.
+    /// Opens on the path of the lowest recorded round-trip time. Without any record, opens as stock MPTCP does. A
+    /// mosquito uses regular TCP if the application declared its size: a predicted size may be wrong, and a TCP
+    /// connection can add no subflows.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let stock = first_in_order(view)?;
+        // If a SYN is unanswered already, the engine's order names the next path.
         let path = match view.unanswered {
             None => fastest_on_record(view.paths).unwrap_or(stock.path),
             Some(_) => stock.path,
         };
-        let tiny = self.limits.class(size(view.flow_size, 0)) == FlowClass::Mosquito;
+        let is_mosquito = self.limits.class(size(view.flow_size, 0)) == FlowClass::Mosquito;
         let protocol = match view.flow_size {
-            FlowSize::Declared(_) if tiny => Protocol::Tcp,
+            FlowSize::Declared(_) if is_mosquito => Protocol::Tcp,
             _ => Protocol::Mptcp,
         };
         Some(Opening { path, protocol })
@@ -72,14 +79,13 @@ impl Strategy for Fsa {
     }
 }
 
-/// Returns the path of the lowest recorded round-trip time; a backup path only where no other has a
-/// record.
+/// Returns the path of the lowest recorded round-trip time, or `None` if no path has a record. Returns a backup
+/// path only if no other path has a record.
 ///
-/// The round-trip time without queues counts, because the queues went with the connections that made
-/// them.
+/// The recorded round-trip time is the one without queues: the queues of past connections have drained.
 fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
-    let known = paths.iter().filter_map(|path| Some((path, path.record?)));
-    let fastest = known.min_by_key(|(path, record)| (path.backup, record.base_rtt))?;
+    let recorded = paths.iter().filter_map(|path| Some((path, path.record?)));
+    let fastest = recorded.min_by_key(|(path, record)| (path.backup, record.base_rtt))?;
     Some(fastest.0.id)
 }
 
@@ -100,23 +106,23 @@ impl Fsa {
             FlowClass::Mouse => {
                 let alpha = self.limits.redundancy(size);
                 others
-                    .filter_map(|s| Some((s, self.on_second_best(view, s, alpha, rng)?)))
+                    .filter_map(|s| Some((s, self.on_other_subflow(view, s, alpha, rng)?)))
                     .min_by_key(|(s, _)| by_base_rtt(s))
                     .map(|(_, decision)| decision)
             }
         }
     }
 
-    /// Returns what a mouse sends on a subflow that is not the best: the drawn kind, or the other kind
-    /// where the drawn one has nothing to send. Returns `None` once all has been sent and nothing can be
-    /// copied.
-    fn on_second_best(
+    /// Returns what a mouse sends on a subflow that is not the best: data of the run's kind, or of the other kind
+    /// if there is none of the run's. Returns `None` once all data has been sent and none can be copied.
+    fn on_other_subflow(
         &mut self,
         view: &SendView<'_>,
         subflow: &SubflowView,
         alpha: f64,
         rng: &mut Rng,
     ) -> Option<Decision> {
+        // The flow has grown, so alpha has changed: draw anew. At the end of a run, the other kind follows.
         let run = self.runs.of(subflow.id);
         if run.alpha != alpha {
             let copies = rng.chance(alpha);
@@ -126,18 +132,18 @@ impl Fsa {
         }
         // A decision for less than a segment would wait for more data.
         let mss = u64::from(subflow.mss);
-        let left = (run.end - subflow.sent).max(mss);
+        let run_left = (run.end - subflow.sent).max(mss);
         let copy = subflow.copies.any.map(|data| Payload::Copy {
             data,
             penalise: false,
         });
         let new = view.may_send_new.then_some(Payload::New);
         let (data, max_bytes) = match (run.copies, copy) {
-            (true, Some(copy)) => (copy, left),
-            // New data fills in one segment at a time: a copy may be possible for the next.
+            (true, Some(copy)) => (copy, run_left),
+            // New data stands in for a copy one segment at a time, as a copy may be possible for the next segment.
             (true, None) => (new?, mss),
-            (false, _) if view.unsent > 0 => (new?, left),
-            (false, copy) => (copy?, left),
+            (false, _) if view.unsent > 0 => (new?, run_left),
+            (false, copy) => (copy?, run_left),
         };
         Some(Decision::Send {
             subflow: subflow.id,
@@ -150,12 +156,14 @@ impl Fsa {
 impl Run {
     /// Draws a run that begins with the next packet of `subflow`.
     ///
-    /// Its length has the geometric distribution: each further packet is of the same kind with the
+    /// The length of the run has a geometric distribution: each further packet is of the same kind with the
     /// probability of that kind.
     fn draw(alpha: f64, copies: bool, subflow: &SubflowView, rng: &mut Rng) -> Run {
-        let same = if copies { alpha } else { 1.0 - alpha };
-        // `1 - unit` is never 0; a float too large or infinite becomes the largest integer.
-        let further = ((1.0 - rng.unit()).ln() / same.ln()) as u32;
+        let same_kind = if copies { alpha } else { 1.0 - alpha };
+        // The inverse of the geometric distribution. `unit` is below 1, and a mouse's alpha lies between 0 and 1,
+        // so both logarithms are finite and the second is not 0. The cast turns a quotient that is too large into
+        // `u32::MAX`.
+        let further = ((1.0 - rng.unit()).ln() / same_kind.ln()) as u32;
         let bytes = (u64::from(further) + 1) * u64::from(subflow.mss);
         Run {
             alpha,

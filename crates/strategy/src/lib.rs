@@ -1,8 +1,9 @@
-//! Strategies: where a connection opens and joins, which subflow carries what, what is sent twice.
+//! Strategies decide on which path a connection opens and which paths join, which subflow carries which data, and
+//! which data is sent twice.
 //!
-//! A strategy of this crate is one file and one row of its table ([`Waiting`] and [`Pinned`] have no row: the
-//! box uses them itself); [`parts`] has what several strategies share. A [`Registry`] adds strategies of other
-//! crates to the table.
+//! A strategy of this crate is one file and one row of its table. [`Waiting`] and [`Pinned`] have no row, because
+//! users cannot choose them: the box uses them for its own connections. [`parts`] has the rules that several
+//! strategies share. A [`Registry`] adds strategies of other crates to the table.
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
@@ -43,13 +44,13 @@ pub use roundrobin::RoundRobin;
 pub use settings::{Settings, StrategyError};
 pub use waiting::Waiting;
 
-/// The strategy of a connection whose user did not choose.
+/// The name of the strategy for connections whose configuration names none.
 pub const DEFAULT: &str = "adaptive";
 
 /// Reads a strategy's settings and returns its factory.
 type Read = fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError>;
 
-/// Every strategy by its name.
+/// The names of all strategies, with the readers of their settings. The order is that of `--help` and error texts.
 const TABLE: &[(&str, Read)] = &[
     ("minrtt", |_| Ok(copies_of(MinRtt))),
     ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),
@@ -67,10 +68,11 @@ const TABLE: &[(&str, Read)] = &[
     ("adaptive", |_| Ok(copies_of(Adaptive::default()))),
 ];
 
-/// The strategies that `po` may build on.
+/// The strategies that `po` may build on: the baselines. The other published ones would mix two ideas in a
+/// measurement.
 const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
 
-/// Returns a factory that clones `strategy`, which has not decided anything yet.
+/// Returns a factory that clones `strategy`, a strategy in its initial state.
 fn copies_of(strategy: impl Strategy + Clone + 'static) -> StrategyFactory {
     Box::new(move || Box::new(strategy.clone()))
 }

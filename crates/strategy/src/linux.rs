@@ -7,16 +7,17 @@ use braid_wire::Rng;
 use crate::parts::again;
 use crate::parts::usable::{progressing, usable};
 
-/// Most bytes that stay on a subflow once it is chosen: `MPTCP_SEND_BURST_SIZE` of the kernel, but for
-/// headers.
+/// Maximum number of bytes that go to a subflow in one burst. The kernel's `MPTCP_SEND_BURST_SIZE` is the same
+/// less the headers of a packet.
 const MAX_BURST_BYTES: u64 = 64 << 10;
 
 /// The default scheduler of Linux since 5.7 (`net/mptcp/protocol.c`).
 ///
-/// It takes the subflow that would be the first to have sent what it holds, by its pacing rate. Where
-/// that subflow is full nothing goes elsewhere, and bursts of 64 kB stay together as far as the window
-/// goes. The kernel lets a subflow hold more than its window; here the rest waits in the connection's
-/// send queue. Only data that is lost with its path is sent again.
+/// It chooses the subflow that will have sent its queued data earliest, by its pacing rate. The choice stands for
+/// a burst of 64 kB. If the chosen subflow is full, it waits instead of sending on another one.
+///
+/// The kernel passes a subflow more data than its window takes; here the rest waits in the connection's send
+/// queue. Only data that was lost with a failed path is sent again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Linux {
     /// The subflow of the current burst, and the burst's end as an offset in the stream.
@@ -39,8 +40,9 @@ impl Linux {
         if !view.may_send_new {
             return None;
         }
-        let (under_way, end) = self.burst.filter(|(_, end)| view.sent < *end).unzip();
-        let same = usable(view).find(|s| s.ready && Some(s.id) == under_way);
+        let (current, end) = self.burst.filter(|(_, end)| view.sent < *end).unzip();
+        // A burst ends early if its subflow is full or has failed.
+        let same = usable(view).find(|s| s.ready && Some(s.id) == current);
         let (subflow, end) = match same.zip(end) {
             Some(burst) => burst,
             None => {
@@ -60,8 +62,8 @@ impl Linux {
     }
 }
 
-/// Returns how long a subflow takes to send what it holds, in the kernel's unit of 2^-32 s. A subflow
-/// that holds data and has no rate yet never finishes.
+/// Returns how long a subflow takes to send its queued data, in the kernel's unit of 2^-32 s: the kernel shifts
+/// the bytes by 32 bits before it divides by bytes/s. A subflow with queued data and no rate yet ranks last.
 fn time_to_send(subflow: &SubflowView) -> u64 {
     match subflow.queued {
         0 => 0,

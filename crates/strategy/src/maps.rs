@@ -1,4 +1,4 @@
-//! MAPS: ranks paths by their quality, round-trip time and loss together.
+//! MAPS: ranks paths by a quality score of their round-trip time and their loss.
 
 use std::time::Duration;
 
@@ -15,34 +15,38 @@ use crate::parts::table::PerSubflow;
 use crate::parts::usable::{progressing, usable};
 use crate::settings::{Settings, StrategyError};
 
-/// Round trips between two measurements of a path without new data. Four, so that a path that is fast
-/// again is noticed soon, and measuring takes at most a quarter of the path's window.
+/// Round trips between two measurements of a path without new data. With four, a path that has become fast again
+/// is noticed soon, and measurements take at most a quarter of what the path's window allows. A guess.
 const PROBE_ROUNDS: u32 = 4;
-/// Most segments of one such measurement.
+/// Maximum number of segments in one measurement. A guess: as many as an initial window (RFC 6928).
 const PROBE_SEGMENTS: u64 = 10;
 
 /// The MAPS scheduler (Zeng et al., "Multi-attribute Aware Path Selection Approach for Efficient
 /// MPTCP-based Data Delivery", JISIS 7(1), 2017).
 ///
-/// New data goes on the subflow of the lowest score, and on the next one while that is full.
+/// New data goes on the subflow with the lowest score. While that subflow is full, data goes on the one with the
+/// next score, unless the strategy was set to use a single path at a time.
 #[derive(Debug, Clone)]
 pub struct Maps {
+    /// True if the loss of a path is measured, false if it is modelled from the window.
     measured: bool,
+    /// True if only the best path carries new data.
     single: bool,
     /// The weight of a new sample in the smoothed round-trip time.
     eps: f64,
     weights: Weights,
     paths: PerSubflow<PathState>,
+    /// The highest round-trip time and loss of any path, by which scores are normalised.
     highest: Highest,
 }
 
 /// The state of a subflow.
 #[derive(Debug, Clone, Default)]
 struct PathState {
-    /// The round-trip time is 0 before the first sample.
+    /// The attributes for the score. The round-trip time is 0 before the first sample.
     attributes: Attributes,
-    /// There is a sample that the smoothed round-trip time does not have yet.
-    fresh: bool,
+    /// True if the subflow has a round-trip time sample that `attributes` does not include yet.
+    has_new_sample: bool,
     loss: MeasuredLoss,
     score: f64,
     probe: Probe,
@@ -63,6 +67,7 @@ impl Maps {
         Ok(Maps {
             measured: settings.one_of("plr", false, &plr)?,
             single: settings.flag("single")?,
+            // RFC 6298 smooths the round-trip time with the same weight.
             eps: settings.share("eps", 0.125)?,
             weights: Weights {
                 rtt: settings.share("alpha", 0.5)?,
@@ -79,8 +84,8 @@ impl Strategy for Maps {
         "maps"
     }
 
-    /// Returns how long to wait for the first SYN. The paper starts with paths that are open; here a path
-    /// that loses the first SYN must not cost a second while the other works.
+    /// Returns how long to wait for the answer to the first SYN. The paper assumes established subflows. Here a
+    /// lost first SYN must not cost the second of its retransmission timeout while another path works.
     fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         attempt::attempt_delay(view, path)
     }
@@ -97,7 +102,7 @@ impl Strategy for Maps {
         match *event {
             StrategyEvent::Acknowledged { subflow, bytes } => {
                 let state = self.paths.of(subflow);
-                state.fresh = true;
+                state.has_new_sample = true;
                 state.loss.on_delivered(bytes);
             }
             StrategyEvent::Lost { subflow, bytes } => self.paths.of(subflow).loss.on_lost(bytes),
@@ -107,7 +112,7 @@ impl Strategy for Maps {
 }
 
 impl Maps {
-    /// Takes in new measurements and scores the active paths.
+    /// Updates the attributes of the active paths by new measurements, and scores the paths.
     fn score_paths(&mut self, view: &SendView<'_>) {
         for subflow in usable(view) {
             let state = self.paths.of(subflow.id);
@@ -123,6 +128,7 @@ impl Maps {
             .with(view.now, active.map(|state| state.attributes));
         for subflow in usable(view) {
             let state = self.paths.of(subflow.id);
+            // A path without a sample ranks last.
             state.score = match state.attributes.rtt > 0.0 {
                 true => score(self.weights, state.attributes, highest),
                 false => f64::INFINITY,
@@ -130,7 +136,8 @@ impl Maps {
         }
     }
 
-    /// Ranks lower scores first. Scores are not negative, so their bits have the same order.
+    /// Returns the sort key of a subflow: lower scores first. Scores are not negative, so the order of their bits
+    /// as integers is the order of the scores.
     fn order(&self, subflow: &SubflowView) -> u64 {
         let state = self.paths.get(subflow.id);
         state.map_or(u64::MAX, |state| state.score.to_bits())
@@ -146,9 +153,9 @@ impl Maps {
 
     /// Returns a copy that measures a path without new data.
     ///
-    /// With one path at a time the others would never be measured again. Now and then they carry a
-    /// windowful of copies: a single packet would show the round-trip time, but the window, from which
-    /// the loss is modelled, grows only where it is used.
+    /// If only the best path carries new data, the others would never be measured again. Every few round trips
+    /// they therefore carry a window of copies. A single packet would measure the round-trip time, but the loss is
+    /// modelled from the window, which grows only while it is used.
     fn probe(&mut self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
             return None;
@@ -156,19 +163,22 @@ impl Maps {
         let best = usable(view).map(|s| self.order(s)).min()?;
         let others = usable(view).filter(|s| s.ready);
         let mut others = others.filter_map(|s| Some((s, s.copies.single?)));
-        others.find_map(|(on, data)| {
-            if self.order(on) <= best {
+        others.find_map(|(target, data)| {
+            if self.order(target) <= best {
                 return None;
             }
-            let mss = u64::from(on.mss);
-            let probe = &mut self.paths.of(on.id).probe;
+            let mss = u64::from(target.mss);
+            let probe = &mut self.paths.of(target.id).probe;
             if view.now >= probe.next_at {
-                probe.next_at = view.now + PROBE_ROUNDS * on.srtt;
-                probe.end = on.sent + on.cwnd.min(PROBE_SEGMENTS * mss);
+                probe.next_at = view.now + PROBE_ROUNDS * target.srtt;
+                probe.end = target.sent + target.cwnd.min(PROBE_SEGMENTS * mss);
             }
-            let left = probe.end.checked_sub(on.sent).filter(|left| *left > 0)?;
+            let left = probe
+                .end
+                .checked_sub(target.sent)
+                .filter(|left| *left > 0)?;
             Some(Decision::Send {
-                subflow: on.id,
+                subflow: target.id,
                 data: Payload::Copy {
                     data,
                     penalise: false,
@@ -180,13 +190,13 @@ impl Maps {
 }
 
 impl PathState {
-    /// Smooths the round-trip time.
+    /// Adds a new sample to the smoothed round-trip time. The first value is the engine's.
     fn measure(&mut self, subflow: &SubflowView, eps: f64) {
-        let fresh = std::mem::take(&mut self.fresh);
+        let has_new_sample = std::mem::take(&mut self.has_new_sample);
         let rtt = &mut self.attributes.rtt;
         if *rtt == 0.0 {
             *rtt = subflow.srtt.as_secs_f64();
-        } else if fresh {
+        } else if has_new_sample {
             *rtt += eps * (subflow.latest_rtt.as_secs_f64() - *rtt);
         }
     }

@@ -1,4 +1,4 @@
-//! The lowest round-trip time first: the default of Linux MPTCP v0.9x.
+//! The subflow of lowest round-trip time first: the default scheduler of Linux MPTCP v0.9x (multipath-tcp.org).
 
 use braid_engine::strategy::{Decision, SendView, Strategy};
 use braid_wire::Rng;
@@ -7,9 +7,10 @@ use crate::parts::again;
 use crate::parts::rank::first_with_room;
 use crate::parts::usable::{by_rtt, keeps_waiting, usable};
 
-/// Sends on the subflow of lowest smoothed round-trip time among those that are established, not
-/// potentially failed and have window room; on a backup one only if no regular one is usable.
-/// Copies what is lost or late, what keeps the peer's window shut, and the tail.
+/// Sends new data on the subflow of lowest smoothed round-trip time that is established, has not potentially
+/// failed and has window room. Uses a backup subflow only if no regular one is usable.
+///
+/// Copies data that is lost or late, data that keeps the peer's window shut, and the tail of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MinRtt;
 
@@ -19,8 +20,8 @@ impl Strategy for MinRtt {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        // The peer waits for lost and late data, so that goes first. The other copies only save time, so
-        // new data has a better use for the room.
+        // The peer cannot read past lost and late data, so copies of it go first. The other copies may save time;
+        // new data makes better use of the room.
         again::lost(view)
             .or_else(|| again::late(view))
             .or_else(|| new_data(view))
@@ -38,7 +39,7 @@ pub(crate) fn new_data(view: &SendView<'_>) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }
-    // A subflow whose delay keeps growing counts as failed, as long as there is another.
-    let all = usable(view).all(keeps_waiting);
-    first_with_room(view, view.unsent, by_rtt, |s| all || !keeps_waiting(s))
+    // A subflow with a long queue gets no new data, unless all subflows have long queues.
+    let all_slow = usable(view).all(keeps_waiting);
+    first_with_room(view, view.unsent, by_rtt, |s| all_slow || !keeps_waiting(s))
 }

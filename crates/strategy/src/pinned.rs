@@ -1,4 +1,4 @@
-//! The strategy of a connection that examines one path.
+//! The strategy of a connection that measures one path.
 
 use braid_engine::Protocol;
 use braid_engine::strategy::{Decision, OpenView, Opening, PathView, SendView, Strategy};
@@ -6,8 +6,8 @@ use braid_wire::{Instant, Rng};
 
 use crate::minrtt::MinRtt;
 
-/// Stays on the path that the connection was opened on, so that what is learned of the connection is true
-/// of that path.
+/// Uses only the path on which the connection was opened, so that measurements of the connection are measurements
+/// of that path. Sends as [`MinRtt`] does.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pinned(MinRtt);
 

@@ -1,4 +1,4 @@
-//! PO: important data first, on the best path.
+//! PO: sends important data first, on the best path.
 
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::{
@@ -13,9 +13,9 @@ use crate::parts::urgency::IMPORTANT_LEVELS;
 /// The PO scheduler (Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler", Int. J. Digital
 /// Multimedia Broadcasting, 2018).
 ///
-/// The engine's send queue lets important data overtake. Important data goes on the subflow of lowest
-/// round-trip time, with the larger window among equals, and on the next one while that is full. The base
-/// strategy decides everything else.
+/// The engine's send queue puts important data before other data. This strategy sends important data on the
+/// subflow of lowest round-trip time (among equals, on the one with the larger window) or, if that is full, on the
+/// next one. A base strategy decides everything else.
 #[derive(Debug)]
 pub struct Po {
     base: Box<dyn Strategy>,
@@ -47,6 +47,7 @@ impl Strategy for Po {
         if important == 0 || !view.may_send_new {
             return self.base.next(view, rng);
         }
+        // The base strategy would copy lost data; while it is not asked, that is done here.
         again::lost(view)
             .or_else(|| first_with_room(view, important, by_rtt_and_window, |_| true))
             .unwrap_or(Decision::WAIT)

@@ -1,4 +1,4 @@
-//! Predictions of a flow's size, from earlier flows to the same place.
+//! Predictions of a flow's size, from earlier flows to the same destination ("place").
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,19 +16,23 @@ pub enum Place {
     Name(String, u16),
 }
 
-/// Sizes of past flows by their places: the last 32 of each, for a bounded number of places.
+/// The sizes of past flows by place: the last 32 flows to each, for a bounded number of places.
 ///
-/// A prediction is the median of a place whose sizes lie close together: the guess that is too large as
-/// often as it is too small. Too small a guess costs copies that a large flow has no use for, too large a
-/// one the copies that save a small flow from a timeout. Where sizes lie far apart no single guess is
-/// good; the flow is then better treated as unknown, by the bytes it has shown so far.
+/// The prediction for a place is the median of its sizes, which is too large as often as too small. A prediction
+/// that is too small wastes copies on a large flow. A prediction that is too large withholds the copies that would
+/// save a small flow from a timeout.
+///
+/// There is no prediction if the sizes of a place lie far apart, because no single size would be good. A strategy
+/// then classifies the flow by the bytes that it has sent so far.
 #[derive(Debug)]
 pub struct Predictor {
     capacity: usize,
-    /// The index of each entry; looked up in and never iterated over, so that runs stay deterministic.
+    /// The index of each place in `entries`. Nothing iterates over the hash table, so that runs stay
+    /// deterministic.
     index: HashMap<Place, usize>,
     entries: Vec<Entry>,
-    /// The index at which the search for an entry to evict begins (CLOCK).
+    /// The index at which the search for an entry to evict begins: the hand of the CLOCK algorithm, which
+    /// approximates least recently used.
     hand: usize,
 }
 
@@ -36,12 +40,12 @@ pub struct Predictor {
 struct Entry {
     place: Place,
     history: History,
-    /// The entry was asked for or added to since the hand passed last.
+    /// True if the entry was read or updated since the hand last passed it.
     used: bool,
 }
 
 impl Predictor {
-    /// Makes a predictor of up to `capacity` places, at least one. A place takes about 400 bytes.
+    /// Creates a predictor for up to `capacity` places, at least one. A place takes about 400 bytes of memory.
     pub fn new(capacity: usize) -> Self {
         Predictor {
             capacity: capacity.max(1),
@@ -61,8 +65,8 @@ impl Predictor {
         self.entries.is_empty()
     }
 
-    /// Predicts the size of a flow that begins at `now`, by the first of `places` with enough history.
-    /// Name the most specific place first.
+    /// Predicts the size of a flow that begins at `now` by the first of `places` that has a prediction. The most
+    /// specific place should be first: the name before the address.
     pub fn predict(&mut self, now: Instant, places: &[Place]) -> FlowSize {
         let predicted = places.iter().find_map(|place| {
             let entry = &mut self.entries[*self.index.get(place)?];
@@ -72,13 +76,13 @@ impl Predictor {
         predicted.map_or(FlowSize::Unknown, FlowSize::Predicted)
     }
 
-    /// Records that a flow to all these `places` ended at `now` after `bytes`.
+    /// Records that a flow ended at `now` after `bytes`. `places` are all names and addresses of its destination.
     pub fn record(&mut self, now: Instant, places: &[Place], bytes: u64) {
         for place in places {
             match self.index.get(place) {
-                Some(&at) => {
-                    self.entries[at].used = true;
-                    self.entries[at].history.add(now, bytes);
+                Some(&index) => {
+                    self.entries[index].used = true;
+                    self.entries[index].history.add(now, bytes);
                 }
                 None => self.insert(place, History::new(now, bytes)),
             }
@@ -86,33 +90,33 @@ impl Predictor {
     }
 
     fn insert(&mut self, place: &Place, history: History) {
-        // A new place is the first to be evicted, so that many places seen once leave the others alone.
+        // A new place is not marked as used, so places that are seen once are evicted before the others.
         let entry = Entry {
             place: place.clone(),
             history,
             used: false,
         };
-        let at = if self.entries.len() < self.capacity {
+        let index = if self.entries.len() < self.capacity {
             self.entries.push(entry);
             self.entries.len() - 1
         } else {
-            let at = self.make_room();
-            self.index.remove(&self.entries[at].place);
-            self.entries[at] = entry;
-            at
+            let index = self.find_evictable();
+            self.index.remove(&self.entries[index].place);
+            self.entries[index] = entry;
+            index
         };
-        self.index.insert(place.clone(), at);
+        self.index.insert(place.clone(), index);
     }
 
-    /// Returns an entry that was not used for long.
+    /// Returns the index of an entry that was not used since the hand last passed it.
     ///
-    /// The loop ends because the hand clears the mark of each entry that it passes.
-    fn make_room(&mut self) -> usize {
+    /// The loop ends within two rounds, because the hand clears the mark of each entry that it passes.
+    fn find_evictable(&mut self) -> usize {
         loop {
-            let at = self.hand;
-            self.hand = (at + 1) % self.entries.len();
-            if !core::mem::take(&mut self.entries[at].used) {
-                return at;
+            let index = self.hand;
+            self.hand = (index + 1) % self.entries.len();
+            if !core::mem::take(&mut self.entries[index].used) {
+                return index;
             }
         }
     }
@@ -121,35 +125,39 @@ impl Predictor {
 /// The sizes of the last flows to one place.
 #[derive(Debug)]
 struct History {
+    /// A ring of sizes; the flow with number n is at n modulo `MAX_FLOWS`.
     sizes: [u64; History::MAX_FLOWS],
-    /// Flows since the history began.
+    /// The number of flows since the history began.
     flows: usize,
     /// The end of the last flow.
-    ended: Instant,
+    ended_at: Instant,
 }
 
 impl History {
-    /// Flows that are remembered; older ones say less.
+    // All four values are guesses.
+    /// Number of flows that are remembered. Older flows are less likely to resemble the next one.
     const MAX_FLOWS: usize = 32;
-    /// Fewest flows for a prediction; fewer may be chance.
+    /// Minimum number of flows for a prediction. With fewer, similar sizes may be coincidence.
     const MIN_FLOWS: usize = 8;
-    /// The largest ratio of the sizes' upper to lower quartile at which one size can stand for all.
+    /// Maximum ratio of the upper to the lower quartile of the sizes for a prediction. A larger ratio means that
+    /// no single size represents them.
     const MAX_QUARTILE_RATIO: u64 = 8;
-    /// The age after which a place may have become another one.
+    /// The time without flows after which the history of a place is discarded: another service may be there by
+    /// then.
     const MAX_AGE: Duration = Duration::from_secs(7 * 86_400);
 
     fn new(now: Instant, bytes: u64) -> Self {
         let mut history = History {
             sizes: [0; History::MAX_FLOWS],
             flows: 0,
-            ended: now,
+            ended_at: now,
         };
         history.add(now, bytes);
         history
     }
 
     fn is_old(&self, now: Instant) -> bool {
-        now.saturating_since(self.ended) > History::MAX_AGE
+        now.saturating_since(self.ended_at) > History::MAX_AGE
     }
 
     fn add(&mut self, now: Instant, bytes: u64) {
@@ -158,7 +166,7 @@ impl History {
         }
         self.sizes[self.flows % History::MAX_FLOWS] = bytes;
         self.flows += 1;
-        self.ended = now;
+        self.ended_at = now;
     }
 
     fn predict(&self, now: Instant) -> Option<u64> {
@@ -169,9 +177,11 @@ impl History {
         let mut sizes = self.sizes;
         let sizes = &mut sizes[..n];
         sizes.sort_unstable();
-        let (low, high) = (sizes[n / 4], sizes[n - 1 - n / 4]);
+        let (lower_quartile, upper_quartile) = (sizes[n / 4], sizes[n - 1 - n / 4]);
         let median = sizes[(n - 1) / 2].midpoint(sizes[n / 2]);
-        let close = high <= low.saturating_mul(History::MAX_QUARTILE_RATIO);
-        Some(median).filter(|median| close && *median > 0)
+        let is_narrow =
+            upper_quartile <= lower_quartile.saturating_mul(History::MAX_QUARTILE_RATIO);
+        // A predicted size of 0 would say nothing about the flow.
+        Some(median).filter(|median| is_narrow && *median > 0)
     }
 }

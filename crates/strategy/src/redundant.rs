@@ -1,12 +1,12 @@
-//! Everything on every subflow.
+//! Sends all data on every subflow.
 
 use braid_engine::strategy::{Decision, SendView, Strategy};
 use braid_wire::Rng;
 
 use crate::parts::usable::{by_rtt, usable};
 
-/// Sends everything on every subflow, each at the pace of its own window: first data in flight that the
-/// subflow has not carried yet, then data that was never sent.
+/// Sends all data on every subflow, as fast as each subflow's window allows. Each subflow first sends data in
+/// flight that it has not sent yet, then new data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Redundant;
 
@@ -16,8 +16,8 @@ impl Strategy for Redundant {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        let walking = usable(view).filter(|s| s.ready);
-        walking
+        let ready = usable(view).filter(|s| s.ready);
+        ready
             .filter_map(|s| {
                 let new = view.may_send_new.then_some(Decision::new_on(s.id));
                 let copy = s.copies.any.map(|data| Decision::copy_on(s.id, data));

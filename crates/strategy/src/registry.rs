@@ -1,4 +1,4 @@
-//! Strategies by name, those of other crates included.
+//! Strategies by name: those of this crate and those that other crates add.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,8 +11,8 @@ use crate::{DEFAULT, TABLE};
 
 /// Strategies by name: those of this crate, and those that a program adds.
 ///
-/// A program that looks names up itself keeps a registry and asks it. Box, server, simulator and laboratory
-/// know strategies by names only; they ask the registry that the process has [installed](Self::install).
+/// A program that looks names up itself can keep its own registry. Box, server, simulator and laboratory look
+/// names up in the registry that the process has [installed](Self::install).
 ///
 /// ```
 /// use braid_engine::strategy::{Decision, SendView, Strategy};
@@ -50,16 +50,17 @@ struct Row {
 /// Reads a strategy's settings and returns its factory.
 type Read = dyn Fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError> + Send + Sync;
 
-/// The registry of this process. It is set once: names that were checked must stay valid.
+/// The registry of this process. It cannot be replaced, so that a name from a configuration stays valid after it
+/// was checked.
 static INSTALLED: OnceLock<Registry> = OnceLock::new();
 
 impl Registry {
-    /// Adds the strategy `name`, which has no settings; `make` is called for each flow. A strategy of the same
-    /// name is replaced.
+    /// Adds the strategy `name`, which has no settings, and replaces a strategy of the same name. `make` is called
+    /// for each connection, and for each further flow on it.
     ///
     /// # Panics
-    /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`: such a name could not
-    /// be written in a list or in front of settings.
+    /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Such a name could not be
+    /// told from the commas and colons of lists and settings.
     pub fn with(
         self,
         name: &'static str,
@@ -72,7 +73,8 @@ impl Registry {
         })
     }
 
-    /// Adds the strategy `name`, whose settings `read` takes. A strategy of the same name is replaced.
+    /// Adds the strategy `name`, and replaces a strategy of the same name. `read` takes the settings and returns
+    /// the factory.
     ///
     /// ```
     /// # use braid_engine::strategy::{Decision, SendView, Strategy};
@@ -107,7 +109,7 @@ impl Registry {
         let valid = !name.is_empty() && name.chars().all(is_plain);
         assert!(
             valid,
-            "the name of a strategy is of a-z, 0-9, - and _: {name:?} is not"
+            "the name of a strategy may contain a-z, 0-9, - and _ only: {name:?} is not such a name"
         );
         self.0.retain(|row| row.name != name);
         let read = Arc::new(read);
@@ -115,11 +117,11 @@ impl Registry {
         self
     }
 
-    /// Makes this the registry of the process, in which box, server, simulator and laboratory look names up,
-    /// as [`by_name`] and the other functions of this crate do. A program does so first of all.
+    /// Makes this the registry of the process. Box, server, simulator and laboratory, [`by_name`] and the other
+    /// functions of this module look names up in it. A program has to call this before anything looks a name up.
     ///
     /// # Errors
-    /// Returns the registry if the process has one: another was installed, or a name was looked up already.
+    /// Returns this registry if the process already has one: it was installed, or created by the first look-up.
     pub fn install(self) -> Result<(), Registry> {
         INSTALLED.set(self)
     }
@@ -129,21 +131,21 @@ impl Registry {
         self.0.iter().map(|row| row.name)
     }
 
-    /// Makes a strategy by its name and settings, such as `maps:single`.
+    /// Creates a strategy by its name and settings, such as `maps:single`.
     ///
     /// # Errors
-    /// Fails if no strategy has this name, or the strategy has no such settings.
+    /// Fails if no strategy has this name, or the strategy refuses the settings.
     pub fn by_name(&self, name: &str) -> Result<Box<dyn Strategy>, StrategyError> {
         Ok(self.factory(name)?())
     }
 
-    /// Returns the factory of the strategy that `name` stands for.
+    /// Returns the factory of a strategy.
     ///
-    /// `name` is a strategy's name and, after a colon, its settings with commas between them, such as
+    /// `name` consists of the strategy's name and, after a colon, its settings, separated by commas:
     /// `maps:plr=measured,eps=0.25`.
     ///
     /// # Errors
-    /// Fails if no strategy has this name, or the strategy has no such settings.
+    /// Fails if no strategy has this name, or the strategy refuses the settings.
     pub fn factory(&self, name: &str) -> Result<StrategyFactory, StrategyError> {
         let bare = bare(name);
         let Some(row) = self.0.iter().find(|row| row.name == bare) else {
@@ -158,21 +160,22 @@ impl Registry {
         Ok(factory)
     }
 
-    /// Divides a list of names with commas between them, some of which may have settings.
+    /// Splits a comma-separated list of strategies, some of which may have settings.
     ///
-    /// A part that follows a setting and is no strategy's name is one more setting.
+    /// Settings are separated by commas too. A part that follows a setting and is not the name of a strategy
+    /// therefore counts as a further setting.
     pub fn split_list(&self, list: &str) -> Vec<String> {
-        let mut divided: Vec<String> = Vec::new();
+        let mut strategies: Vec<String> = Vec::new();
         for part in list.split(',') {
-            match divided.last_mut() {
+            match strategies.last_mut() {
                 Some(last) if last.contains(':') && !self.names().any(|n| n == bare(part)) => {
                     last.push(',');
                     last.push_str(part);
                 }
-                _ => divided.push(part.to_owned()),
+                _ => strategies.push(part.to_owned()),
             }
         }
-        divided
+        strategies
     }
 }
 
@@ -198,6 +201,8 @@ fn bare(name: &str) -> &str {
     name.split_once(':').map_or(name, |(bare, _)| bare)
 }
 
+/// Returns the registry of this process. The first look-up installs the default, so that later look-ups see the
+/// same.
 fn installed() -> &'static Registry {
     INSTALLED.get_or_init(Registry::default)
 }
@@ -210,7 +215,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Calls [`Registry::by_name`] of this process's registry.
 ///
 /// # Errors
-/// Fails if no strategy has this name, or the strategy has no such settings.
+/// Fails if no strategy has this name, or the strategy refuses the settings.
 pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, StrategyError> {
     installed().by_name(name)
 }
@@ -218,7 +223,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, StrategyError> {
 /// Calls [`Registry::factory`] of this process's registry.
 ///
 /// # Errors
-/// Fails if no strategy has this name, or the strategy has no such settings.
+/// Fails if no strategy has this name, or the strategy refuses the settings.
 pub fn factory(name: &str) -> Result<StrategyFactory, StrategyError> {
     installed().factory(name)
 }
@@ -228,16 +233,19 @@ pub fn split_list(list: &str) -> Vec<String> {
     installed().split_list(list)
 }
 
-/// Makes the strategy of a connection whose user has no opinion: [`Adaptive`](crate::Adaptive), unless this
-/// process's registry has another strategy of the name [`DEFAULT`].
+/// Creates the strategy of a connection whose configuration names none: the one with the name [`DEFAULT`] in this
+/// process's registry. That is [`Adaptive`](crate::Adaptive), unless the registry replaces it.
 ///
 /// # Panics
-/// Panics if that other one cannot do without settings.
+/// Panics if the replacement requires settings.
 pub fn default_strategy() -> Box<dyn Strategy> {
     default_factory()()
 }
 
-/// Returns the factory of [`default_strategy`], which panics for the same reason.
+/// Returns the factory of [`default_strategy`].
+///
+/// # Panics
+/// Panics as [`default_strategy`] does.
 pub fn default_factory() -> StrategyFactory {
     factory(DEFAULT).expect("the default strategy does without settings")
 }
@@ -248,7 +256,7 @@ mod tests {
     use crate::{Pinned, Redundant};
 
     #[test]
-    fn strategies_of_others_are_known_by_name() {
+    fn added_strategies_are_found_by_name() {
         let mine = Registry::default().with("mine", || Box::new(Redundant));
         assert_eq!(mine.by_name("mine").unwrap().name(), "redundant");
         assert_eq!(mine.names().last(), Some("mine"));

@@ -8,11 +8,11 @@ use braid_wire::Rng;
 use crate::parts::again;
 use crate::parts::usable::usable;
 
-/// Most subflows that take turns; others wait.
+/// Maximum number of subflows in a round: the engine's maximum for a connection.
 const MAX_SUBFLOWS: usize = 32;
 
-/// Gives each usable subflow with window room one segment; when all have had their turn, a new round
-/// starts. Data that is lost with its path goes first, and nothing else is copied.
+/// Gives each usable subflow with window room one segment in each round. A new round starts when every subflow
+/// with room has had its turn. Only data that was lost with a failed path is copied, and such copies go first.
 #[derive(Debug, Clone, Default)]
 pub struct RoundRobin {
     /// The subflows that had their turn in this round.

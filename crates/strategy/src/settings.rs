@@ -1,11 +1,12 @@
-//! The settings that a user writes behind a strategy's name: `maps:single,eps=0.25`.
+//! The settings after a strategy's name: `maps:single,eps=0.25`.
 
 use std::fmt;
 
-/// A name or a setting that no strategy has, or a value that it does not take.
+/// The reason why a strategy's text is refused: an unknown name, an unknown or repeated setting, or an invalid
+/// value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StrategyError {
-    /// The text that was read, and what is wrong with it.
+    /// The refused text, and the reason.
     pub problem: String,
     /// The names or values that are valid instead.
     pub expected: String,
@@ -21,14 +22,15 @@ impl std::error::Error for StrategyError {}
 
 /// The settings of one strategy.
 ///
-/// The strategy takes those that it knows; what it leaves is reported as a mistake.
+/// The strategy takes each setting that it knows. A setting that remains afterwards is an error.
 /// [`Registry::with_settings`](crate::Registry::with_settings) shows an example.
 #[derive(Debug)]
 pub struct Settings<'a> {
-    /// Name and settings, for messages.
+    /// Name and settings as written, for messages.
     text: &'a str,
-    given: Vec<(&'a str, Option<&'a str>)>,
-    /// The usage of each known setting.
+    /// The written settings that the strategy has not taken yet, with their values.
+    untaken: Vec<(&'a str, Option<&'a str>)>,
+    /// The usage of each setting that the strategy knows, for messages.
     known: Vec<String>,
 }
 
@@ -36,25 +38,25 @@ impl<'a> Settings<'a> {
     /// Parses `text`: a name and, after a colon, its settings with commas between them.
     pub(crate) fn new(text: &'a str) -> Self {
         let (_, settings) = text.split_once(':').unzip();
-        let one = |setting: &'a str| match setting.split_once('=') {
+        let parse_one = |setting: &'a str| match setting.split_once('=') {
             Some((key, value)) => (key, Some(value)),
             None => (setting, None),
         };
         Settings {
             text,
-            given: settings
+            untaken: settings
                 .iter()
                 .flat_map(|s| s.split(','))
-                .map(one)
+                .map(parse_one)
                 .collect(),
             known: Vec::new(),
         }
     }
 
-    /// Takes the setting `key`, which has no value, and returns whether it was given.
+    /// Takes the setting `key`, which has no value, and returns whether the user wrote it.
     ///
     /// # Errors
-    /// Fails if a value was given.
+    /// Fails if the user wrote a value for it.
     pub fn flag(&mut self, key: &str) -> Result<bool, StrategyError> {
         match self.take(key, key.to_owned()) {
             None => Ok(false),
@@ -63,10 +65,10 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Takes a number from 0 to 1, or returns the default.
+    /// Takes the setting `key`, a number from 0 to 1. Returns the default if the user did not write the setting.
     ///
     /// # Errors
-    /// Fails if the value is no such number.
+    /// Fails if the value is not a number from 0 to 1.
     pub fn share(&mut self, key: &str, default: f64) -> Result<f64, StrategyError> {
         let Some(value) = self.take(key, format!("{key}=NUMBER")) else {
             return Ok(default);
@@ -76,10 +78,11 @@ impl<'a> Settings<'a> {
         number.ok_or_else(|| self.wrong(key, value, "a number from 0 to 1"))
     }
 
-    /// Takes one of the `choices` by its name, or returns the default.
+    /// Takes the setting `key`, the name of one of the `choices`. Returns the default if the user did not write
+    /// the setting.
     ///
     /// # Errors
-    /// Fails if the value is none of their names.
+    /// Fails if the value is not the name of a choice.
     pub fn one_of<T: Copy>(
         &mut self,
         key: &str,
@@ -96,12 +99,12 @@ impl<'a> Settings<'a> {
         choice.ok_or_else(|| self.wrong(key, value, &names))
     }
 
-    /// Checks that no setting is left.
+    /// Checks that the strategy has taken all settings.
     ///
     /// # Errors
-    /// Fails if a setting is unknown to the strategy, or was given twice.
+    /// Fails if the strategy does not know a setting, or the user wrote a setting twice.
     pub(crate) fn finish(self) -> Result<(), StrategyError> {
-        let Some((key, _)) = self.given.first() else {
+        let Some((key, _)) = self.untaken.first() else {
             return Ok(());
         };
         let expected = match self.known.is_empty() {
@@ -114,12 +117,17 @@ impl<'a> Settings<'a> {
         })
     }
 
+    /// Takes the setting `key` and returns its value, if it has one. `usage` describes the setting in messages.
     fn take(&mut self, key: &str, usage: String) -> Option<Option<&'a str>> {
         self.known.push(usage);
-        let at = self.given.iter().position(|(given, _)| *given == key)?;
-        Some(self.given.remove(at).1)
+        let at = self
+            .untaken
+            .iter()
+            .position(|(written, _)| *written == key)?;
+        Some(self.untaken.remove(at).1)
     }
 
+    /// Returns the error for an invalid value of a setting.
     fn wrong(&self, key: &str, value: Option<&str>, expected: &str) -> StrategyError {
         let value = value.map_or("no value".to_owned(), |value| format!("{value:?}"));
         StrategyError {

@@ -1,4 +1,4 @@
-//! The strategy of a connection that waits in a pool for its user.
+//! The strategy of a connection in the idle pool, which was opened before a user needs it.
 
 use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
 use braid_wire::{Instant, Rng};
@@ -6,10 +6,10 @@ use braid_wire::{Instant, Rng};
 use crate::minrtt::MinRtt;
 use crate::parts::attempt;
 
-/// Sends like [`MinRtt`], and joins every other path once the connection has waited a little.
+/// Sends as [`MinRtt`] does, and joins every other path after a short delay.
 ///
-/// A connection that is used before that is one of many that users ask for at a time. Most of these end
-/// in a moment, and a second subflow would cost them as much as the first.
+/// If a user takes the connection before the delay is over, users are opening many connections at once. Most such
+/// connections are short, and the handshakes of further subflows would not pay for them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Waiting(MinRtt);
 

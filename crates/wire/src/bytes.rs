@@ -1,8 +1,9 @@
-//! Big-endian fields in byte slices.
+//! Reading and writing of big-endian fields in byte slices.
 
 use crate::{Error, Result};
 
-/// Reads fields from the front of a slice; a field past the end is [`Error::Truncated`].
+/// Reads fields from the front of a slice, which shrinks to the unread rest. A field that extends past the end of
+/// the slice is [`Error::Truncated`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -30,27 +31,28 @@ impl Reader<'_> {
     }
 }
 
-/// Writes fields to the front of a slice. Panics at the end of the slice: callers size the buffer by the
-/// length that they asked for.
+/// Writes fields from the front of a slice on. Panics if a field extends past the end of the slice: callers size
+/// the buffer by the length of the structure, so only a bug gets there.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],
-    at: usize,
+    /// The number of bytes written so far.
+    position: usize,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
-        Writer { buf, at: 0 }
+        Writer { buf, position: 0 }
     }
 
     /// Returns the number of bytes written so far.
     pub(crate) fn position(&self) -> usize {
-        self.at
+        self.position
     }
 
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        self.buf[self.at..self.at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
+        self.buf[self.position..self.position + bytes.len()].copy_from_slice(bytes);
+        self.position += bytes.len();
     }
 
     pub(crate) fn u8(&mut self, value: u8) {
@@ -70,12 +72,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Returns the 16-bit field at `at`, which the caller knows to be in bounds.
+/// Returns the 16-bit field at offset `at`. The caller has checked that the field is within `bytes`.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(field(bytes, at))
 }
 
-/// Returns the 32-bit field at `at`, which the caller knows to be in bounds.
+/// Returns the 32-bit field at offset `at`. The caller has checked that the field is within `bytes`.
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }

@@ -2,24 +2,27 @@
 
 use core::net::IpAddr;
 
-/// A running, unfolded one's complement sum: the plain sum of the message's 16-bit big-endian words, so
-/// that sums of parts add up.
+/// A one's complement sum that is not folded to 16 bits yet: the plain sum of the message's 16-bit big-endian
+/// words. The sums of the parts of a message can therefore be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum(pub u64);
 
-/// Bytes handled per round of the inner loop: wide enough for two vector registers.
+/// Bytes per round of the inner loop: two vector registers of 128 bits, so that the compiler vectorises the loop.
 const STRIDE: usize = 32;
-/// Lanes of the inner loop, each fed with 32-bit words.
+/// Independent sums ("lanes") of the inner loop; each adds one 32-bit word per round.
 const LANES: usize = STRIDE / 4;
 
-/// Adds `data`, padded with a zero byte if its length is odd; only the last part of a message may have
-/// odd length.
+/// Adds `data` to `start`. If the length of `data` is odd, a zero byte pads it, so only the last part of a message
+/// may have an odd length.
 pub fn sum(start: Sum, data: &[u8]) -> Sum {
     Sum(start.0 + u64::from(sum_words(data)))
 }
 
-/// Adds `data` that begins at byte `offset` of the message, so that parts of odd length may come
-/// anywhere. At an odd offset every byte is the other half of its word (RFC 1071 section 2(B)).
+/// Adds `data`, which begins at byte `offset` of the message. With the offset known, any part may have an odd
+/// length.
+///
+/// At an odd offset, the first byte of `data` is the low half of a word and so on. The bytes of the sum of `data`
+/// are therefore swapped (RFC 1071 section 2(B)).
 pub fn sum_at(start: Sum, offset: usize, data: &[u8]) -> Sum {
     let words = sum_words(data);
     let words = if offset % 2 == 1 {
@@ -30,36 +33,36 @@ pub fn sum_at(start: Sum, offset: usize, data: &[u8]) -> Sum {
     Sum(start.0 + u64::from(words))
 }
 
-/// Returns the sum of the TCP, UDP or ICMPv6 pseudo-header. `src` and `dst` are of one family.
+/// Returns the sum of the TCP, UDP or ICMPv6 pseudo-header. `src` and `dst` must be of the same address family.
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Sum {
     let rest = u64::from(protocol) + u64::from(len >> 16) + u64::from(len & 0xffff);
     Sum(address(src) + address(dst) + rest)
 }
 
-/// Folds to 16 bits, NOT complemented: a sender with checksum offload writes this for the pseudo-header
-/// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+/// Folds a sum to 16 bits without complementing it. A sender with checksum offload writes this value of the
+/// pseudo-header to the checksum field (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). A message with a right checksum folds to
+/// 0xffff.
 pub fn fold(sum: Sum) -> u16 {
     fold_native(sum.0)
 }
 
-/// Folds and complements: the value of a checksum field.
+/// Folds and complements a sum. Returns the value of the checksum field.
 pub fn finish(sum: Sum) -> u16 {
     !fold(sum)
 }
 
-/// Returns the new value of checksum field `field` where a part of the message that summed up to `old`
-/// now sums up to `new` (RFC 1624, equation 3). The rest of the message need not be known, and a wrong
-/// field stays wrong.
+/// Returns the new value of the checksum field `field`, after the sum of a part of the message has changed from
+/// `old` to `new` (RFC 1624, equation 3). The rest of the message need not be known. A wrong checksum stays wrong.
 pub fn adjust(field: u16, old: Sum, new: Sum) -> u16 {
-    let rest = u64::from(!field) + u64::from(!fold(old));
-    finish(Sum(rest + u64::from(fold(new))))
+    let unchanged = u64::from(!field) + u64::from(!fold(old));
+    finish(Sum(unchanged + u64::from(fold(new))))
 }
 
 /// Returns the folded sum of `data` as big-endian words.
 ///
-/// One's complement addition commutes with swapping bytes (RFC 1071 section 2(B)), and a word may be any
-/// multiple of 16 bits wide (section 2(C)). So the loop adds native 32-bit words into 64-bit lanes, which
-/// cannot overflow before 2^32 rounds, and only the result is put in order.
+/// One's complement addition commutes with swapping bytes (RFC 1071 section 2(B)), and words may be any multiple
+/// of 16 bits wide (section 2(C)). The loop therefore adds 32-bit words in native byte order, and only the result
+/// is converted. The 64-bit lanes cannot overflow before 2^32 rounds.
 fn sum_words(data: &[u8]) -> u16 {
     let (strides, rest) = data.as_chunks::<STRIDE>();
     // Headers are shorter than a stride and skip the wide loop.
@@ -81,6 +84,7 @@ fn sum_words(data: &[u8]) -> u16 {
     u16::from_be(fold_native(total))
 }
 
+/// Returns the sum of whole strides. The lanes are folded, so that their sum cannot overflow.
 fn sum_strides(strides: &[[u8; STRIDE]]) -> u64 {
     let mut lanes = [0u64; LANES];
     for stride in strides {
@@ -91,12 +95,12 @@ fn sum_strides(strides: &[[u8; STRIDE]]) -> u64 {
     lanes.iter().map(|&lane| u64::from(fold_native(lane))).sum()
 }
 
-/// Adds the 16-bit words of `x` with end-around carry.
+/// Adds the four 16-bit words of `x` with end-around carry, in any byte order.
 fn fold_native(x: u64) -> u16 {
     let x = (x >> 32) + (x & 0xffff_ffff);
     let x = (x >> 16 & 0xffff) + (x >> 32) + (x & 0xffff);
     let x = (x >> 16) + (x & 0xffff);
-    // Two words of 16 bits and a carry cannot carry twice more.
+    // The last two steps leave at most 0xffff and one carry; adding the carry cannot produce a further one.
     ((x >> 16) + x) as u16
 }
 
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adjusted_field_is_that_of_the_changed_message() {
+    fn an_adjusted_field_is_the_checksum_of_the_changed_message() {
         let mut data: alloc::vec::Vec<u8> = (0..64u32).map(|i| (i * 91 + 3) as u8).collect();
         for step in 0..200usize {
             let before = finish(sum(Sum::default(), &data));
@@ -176,6 +180,7 @@ mod tests {
             let new = sum(Sum::default(), &data[part]);
             let after = finish(sum(Sum::default(), &data));
             assert_eq!(adjust(before, old, new), after, "step {step}");
+            // A wrong field stays wrong.
             assert_ne!(adjust(before ^ 0x10, old, new), after, "step {step}");
         }
     }

@@ -1,4 +1,4 @@
-//! ICMP errors (RFC 792, 1191, 4443): reports of the network about a packet.
+//! ICMP errors (RFC 792, 1191, 4443): reports of routers and hosts about packets that they could not deliver.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,26 +6,25 @@ use crate::bytes::{Reader, be16, be32};
 use crate::checksum::{self, Sum};
 use crate::{Error, Result, Seq32, ip};
 
-/// Bytes of an ICMP error before the packet that it quotes.
+/// Bytes of an ICMP error before the quoted packet: type, code, checksum, and four bytes by type.
 const HEADER_LEN: usize = 8;
-/// Code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
+/// The ICMPv4 code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
 const PROHIBITED: u8 = 13;
 
-/// Most bytes of an ICMP error that [`emit`] writes (RFC 4443 section 3.1).
+/// Maximum length of a packet that [`emit`] writes: the minimum MTU of IPv6 (RFC 4443 section 2.4 (c)).
 pub const MAX_LEN: usize = 1280;
-/// Most bytes of an ICMPv4 error (RFC 1812 section 4.3.2.3).
+/// Maximum length of a packet with an ICMPv4 error (RFC 1812 section 4.3.2.3).
 const MAX_V4_LEN: usize = 576;
 
 /// The meaning of an ICMP error for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Host, network or port unreachable, by code (ICMPv4 numbering: 0 network, 1 host, 3 port,
-    /// 13 prohibited; ICMPv6 codes are mapped onto these).
+    /// The destination is unreachable. The code is that of ICMPv4: 0 network, 1 host, 3 port, 13 prohibited.
+    /// ICMPv6 codes are mapped to these.
     Unreachable(u8),
-    /// Fragmentation needed or packet too big; `mtu` as reported (0 from an old router, which gives
-    /// none).
+    /// Fragmentation needed (ICMPv4) or packet too big (ICMPv6).
     PacketTooBig {
-        /// Next-hop MTU in bytes.
+        /// Next-hop MTU in bytes, as reported; 0 from a router older than RFC 1191, which reports none.
         mtu: u32,
     },
     /// Time exceeded in transit.
@@ -37,7 +36,8 @@ pub enum Kind {
 pub struct TcpError {
     /// The kind of error.
     pub kind: Kind,
-    /// Source of the quoted segment: this host, or its address behind an address translator.
+    /// Source of the quoted segment: an address of this host or, if a NAT did not translate the quotation, the
+    /// address that the NAT gave it.
     pub src: IpAddr,
     /// Destination of the quoted segment.
     pub dst: IpAddr,
@@ -50,12 +50,12 @@ pub struct TcpError {
 }
 
 impl TcpError {
-    /// Parses the ICMP message `payload` of an IP packet; `v6` selects ICMPv6. `Unsupported` for messages
-    /// that are not errors about TCP.
+    /// Parses `payload`, the ICMP message of an IP packet. `v6` selects ICMPv6. A message that is not an error
+    /// about TCP is `Unsupported`.
     ///
-    /// The checksum of an ICMPv4 message is verified. The checksum of ICMPv6 covers addresses that are
-    /// not known here: see [`verify_v6_checksum`]. Neither proves that the sender is honest: the receiver
-    /// must check `seq` against its window (RFC 5927 section 4.1).
+    /// The checksum of an ICMPv4 message is verified here. The checksum of ICMPv6 covers the addresses of the
+    /// packet, which are not known here: see [`verify_v6_checksum`]. Anybody can forge an ICMP error, so the
+    /// receiver must also check `seq` against its window (RFC 5927 section 4.1).
     pub fn parse(v6: bool, payload: &[u8]) -> Result<TcpError> {
         let (header, quoted) = payload
             .split_first_chunk::<HEADER_LEN>()
@@ -70,39 +70,40 @@ impl TcpError {
     }
 }
 
-/// Returns whether the checksum of the ICMPv6 message `payload` is right (RFC 4443 section 2.3).
+/// Returns whether the checksum of an ICMPv6 message is right (RFC 4443 section 2.3). `payload` is the message.
 pub fn verify_v6_checksum(src: IpAddr, dst: IpAddr, payload: &[u8]) -> bool {
     let len = payload.len() as u32;
     let pseudo = checksum::pseudo_header(src, dst, ip::PROTO_ICMPV6, len);
     checksum::fold(checksum::sum(pseudo, payload)) == 0xffff
 }
 
-/// Writes the IP packet that tells the sender of the IP packet `packet` about `kind`, in the name of the
-/// router `from`. Returns the length of the written packet.
+/// Writes an IP packet with the ICMP error `kind` about the IP packet `packet`. The error goes from the router
+/// address `from` to the sender of `packet`. Returns the length of the written packet.
 ///
 /// # Errors
-/// `Unsupported` for packets that must not be answered (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4):
-/// ICMP errors, fragments, packets from or to no single host; and for a router address of the other
-/// family.
+/// `Unsupported` if `from` and `packet` are of different address families, or if no error may be sent about
+/// `packet` (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): it is an ICMP error or a fragment, or an address in
+/// it is multicast or unspecified.
 pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) -> Result<usize> {
-    let about = ip::Packet::new(packet)?;
-    if about.is_v6() != from.is_ipv6() || !may_be_reported(&about) {
+    let view = ip::Packet::new(packet)?;
+    if view.is_v6() != from.is_ipv6() || !may_be_reported(&view) {
         return Err(Error::Unsupported);
     }
-    let packet = &packet[..about.total_len()];
-    let (protocol, most) = match from {
+    let packet = &packet[..view.total_len()];
+    let (protocol, max_len) = match from {
         IpAddr::V4(_) => (ip::PROTO_ICMP, MAX_V4_LEN),
         IpAddr::V6(_) => (ip::PROTO_ICMPV6, MAX_LEN),
     };
     let mut header = ip::Repr {
         src: from,
-        dst: about.src(),
+        dst: view.src(),
         protocol,
         payload_len: 0,
+        // The default of RFC 1700 and of Linux.
         hop_limit: 64,
         traffic_class: 0,
     };
-    let quoted = packet.len().min(most - header.header_len() - HEADER_LEN);
+    let quoted = packet.len().min(max_len - header.header_len() - HEADER_LEN);
     header.payload_len = HEADER_LEN + quoted;
     header.emit(buf);
     let len = header.header_len() + header.payload_len;
@@ -111,19 +112,19 @@ pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) ->
     message[HEADER_LEN..].copy_from_slice(&packet[..quoted]);
     let pseudo = match from {
         IpAddr::V4(_) => Sum::default(),
-        IpAddr::V6(_) => checksum::pseudo_header(from, about.src(), protocol, message.len() as u32),
+        IpAddr::V6(_) => checksum::pseudo_header(from, view.src(), protocol, message.len() as u32),
     };
     let value = checksum::finish(checksum::sum(pseudo, message));
     message[2..4].copy_from_slice(&value.to_be_bytes());
     Ok(len)
 }
 
-/// Returns type, code, a checksum of 0 and the four bytes after it.
+/// Returns the first eight bytes of an error: type, code, a checksum of 0, and the field that contains the MTU.
 fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
     let (icmp_type, code, mtu) = match (kind, v6) {
         (Kind::Unreachable(code), false) => (3, code, 0),
-        // ICMPv6 (RFC 4443 sections 3.1 to 3.3): "address unreachable" stands for the codes of ICMPv4
-        // that have no counterpart.
+        // ICMPv6 (RFC 4443 sections 3.1 to 3.3). ICMPv4 codes without a counterpart become "address unreachable"
+        // (3).
         (Kind::Unreachable(0), true) => (1, 0, 0),
         (Kind::Unreachable(3), true) => (1, 4, 0),
         (Kind::Unreachable(PROHIBITED), true) => (1, 1, 0),
@@ -138,17 +139,19 @@ fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
 }
 
 /// Returns whether an error about this packet may be sent at all.
-fn may_be_reported(about: &ip::Packet<&[u8]>) -> bool {
-    let single = |addr: IpAddr| !addr.is_unspecified() && !addr.is_multicast();
-    let Ok((protocol, payload)) = about.transport() else {
+fn may_be_reported(view: &ip::Packet<&[u8]>) -> bool {
+    let is_single_host = |addr: IpAddr| !addr.is_unspecified() && !addr.is_multicast();
+    let Ok((protocol, payload)) = view.transport() else {
         return false;
     };
-    let error = match (protocol, payload.first()) {
+    let is_icmp_error = match (protocol, payload.first()) {
+        // Unreachable, source quench, redirect, time exceeded, parameter problem.
         (ip::PROTO_ICMP, Some(icmp_type)) => matches!(icmp_type, 3 | 4 | 5 | 11 | 12),
+        // All errors of ICMPv6 have types below 128 (RFC 4443 section 2.1).
         (ip::PROTO_ICMPV6, Some(icmp_type)) => *icmp_type < 128,
         _ => false,
     };
-    !error && single(about.src()) && single(about.dst())
+    !is_icmp_error && is_single_host(view.src()) && is_single_host(view.dst())
 }
 
 fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {
@@ -158,19 +161,19 @@ fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {
         }),
         (3, code) => Ok(Kind::Unreachable(code)),
         (11, 0) => Ok(Kind::TimeExceeded),
-        // Source quench is among the rest: RFC 6633 requires hosts to ignore it.
+        // This includes source quench, which hosts must ignore (RFC 6633).
         _ => Err(Error::Unsupported),
     }
 }
 
 fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
     match (header[0], header[1]) {
-        // No route; beyond the scope of the source address.
+        // Codes 0 and 2: no route; beyond the scope of the source address.
         (1, 0 | 2) => Ok(Kind::Unreachable(0)),
-        // Prohibited; source address failed policy; reject route.
+        // Codes 1, 5 and 6: prohibited; source address failed policy; reject route.
         (1, 1 | 5 | 6) => Ok(Kind::Unreachable(PROHIBITED)),
         (1, 4) => Ok(Kind::Unreachable(3)),
-        // Address unreachable, and codes that later standards may add.
+        // Code 3, address unreachable, and codes that later standards may add.
         (1, _) => Ok(Kind::Unreachable(1)),
         (2, _) => Ok(Kind::PacketTooBig {
             mtu: be32(header, 4),
@@ -180,8 +183,8 @@ fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
     }
 }
 
-/// Reads the quoted IPv4 packet. Its length field counts the whole packet, and routers on the way may
-/// have changed fields that its checksum covers, so neither is checked.
+/// Parses the quoted IPv4 packet. Its length field and checksum are not checked: the quotation is shorter than the
+/// packet, and routers on the way change fields that the checksum covers.
 fn quoted_v4(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     let header = quoted.get(..20).ok_or(Error::Truncated)?;
     if header[0] >> 4 != 4 {
@@ -205,6 +208,7 @@ fn quoted_v4(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     )
 }
 
+/// Parses the quoted IPv6 packet.
 fn quoted_v6(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     let mut header = Reader(quoted);
     let [version, ..] = header.array::<6>()?;
@@ -220,7 +224,8 @@ fn quoted_v6(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     }
 }
 
-/// Reads the ports and the sequence number: the 8 bytes that every error quotes (RFC 792).
+/// Parses ports and sequence number. They are the first 8 bytes of the segment, and every error quotes at least
+/// these (RFC 792).
 fn quoted_tcp(kind: Kind, src: IpAddr, dst: IpAddr, segment: &[u8]) -> Result<TcpError> {
     let mut fields = Reader(segment);
     let src_port = fields.u16()?;

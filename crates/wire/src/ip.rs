@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, behind one representation.
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers in one representation.
 
 mod packet;
 
@@ -21,11 +21,12 @@ pub const PROTO_ICMP: u8 = 1;
 /// Protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
 
-/// The ECN bits of the traffic class (RFC 3168 section 5): the transport is not ECN-capable.
+// Values of the ECN bits, the two lowest of the traffic class (RFC 3168 section 5).
+/// Not-ECT: the transport is not ECN-capable.
 pub const NOT_ECT: u8 = 0;
 /// ECT(0): the transport is ECN-capable.
 pub const ECT: u8 = 2;
-/// CE: a queue on the way marked congestion.
+/// CE: a queue on the path marked congestion.
 pub const CE: u8 = 3;
 
 /// The DF bit in the fragment field of IPv4.
@@ -35,11 +36,12 @@ const V4_HEADER_LEN: usize = 20;
 /// Bytes of an IPv6 header without extension headers.
 const V6_HEADER_LEN: usize = 40;
 
-/// A validated IP header. IPv6 extension headers that can be skipped are skipped; fragments are refused
-/// as [`crate::Error::Unsupported`].
+/// A validated IP header. Hop-by-hop options, routing headers and destination options of IPv6 are skipped.
+/// Fragments are
+/// [`crate::Error::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
-    /// Source; same family as `dst`.
+    /// Source, of the same address family as `dst`.
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
@@ -54,15 +56,15 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses the header of `packet` and returns it with the payload, which is cut to the header's length
-    /// field. The IPv4 header checksum is verified.
+    /// Parses the header of `packet`. Returns the header and the payload, which ends where the header's length
+    /// field says. The IPv4 header checksum is verified.
     pub fn parse(packet: &[u8]) -> Result<(Repr, &[u8])> {
         let (repr, payload) = Repr::parse_head(packet, packet.len())?;
         Ok((repr, &packet[payload]))
     }
 
-    /// Parses like [`parse`](Self::parse), where `head` holds only the first of the `len` bytes of the
-    /// packet, but all headers. Returns the range of the payload in the packet.
+    /// Parses as [`parse`](Self::parse) does, for a packet of `len` bytes of which `head` contains only the first,
+    /// but all IP headers. Returns the header and the range of the payload in the packet.
     pub fn parse_head(head: &[u8], len: usize) -> Result<(Repr, Range<usize>)> {
         let view = Packet::of_head(head, len)?;
         if !view.checksum_ok() {
@@ -90,12 +92,12 @@ impl Repr {
         }
     }
 
-    /// Writes the header to the start of `buf` (at least [`Self::header_len`] long), IPv4 with DF
-    /// set, identification 0 and a valid checksum.
+    /// Writes the header to the start of `buf`. An IPv4 header has DF set, a valid checksum, and the
+    /// identification 0, which RFC 6864 section 4.1 allows for packets that are never fragmented.
     ///
     /// # Panics
-    /// Panics if `buf` is too short, the addresses are of different families, or the packet exceeds its
-    /// length field (65,535 bytes, for IPv6 after the header).
+    /// Panics if `buf` is shorter than [`Self::header_len`], if the addresses are of different families, or if the
+    /// length field cannot hold the length: 65,535 bytes, with the header for IPv4 and without it for IPv6.
     pub fn emit(&self, buf: &mut [u8]) {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, buf),
@@ -107,6 +109,7 @@ impl Repr {
     fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, buf: &mut [u8]) {
         let header = &mut buf[..V4_HEADER_LEN];
         let mut w = Writer::new(header);
+        // Version 4; a header of five 32-bit words.
         w.u8(0x45);
         w.u8(self.traffic_class);
         w.u16(length_field(V4_HEADER_LEN + self.payload_len));
@@ -122,6 +125,7 @@ impl Repr {
 
     fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, buf: &mut [u8]) {
         let mut w = Writer::new(buf);
+        // Version 6, traffic class, and flow label 0.
         w.u32(0x6000_0000 | u32::from(self.traffic_class) << 20);
         w.u16(length_field(self.payload_len));
         w.u8(self.protocol);
@@ -131,12 +135,12 @@ impl Repr {
     }
 }
 
-/// Returns the length field for `len` bytes. Only a caller that builds oversized packets meets the panic.
+/// Returns the length field for `len` bytes. Panics if a caller builds a packet that is too long.
 fn length_field(len: usize) -> u16 {
-    u16::try_from(len).expect("packet longer than its length field can say")
+    u16::try_from(len).expect("the packet's length fits its length field")
 }
 
-/// Writes the checksum of a whole IPv4 `header`.
+/// Computes and writes the checksum of an IPv4 `header`, options included.
 fn fill_v4_checksum(header: &mut [u8]) {
     header[10..12].fill(0);
     let value = checksum::finish(checksum::sum(Sum::default(), header));

@@ -25,5 +25,5 @@ pub use rng::Rng;
 pub use seq::{Dsn64, Seq32};
 pub use time::Instant;
 
-/// Result of a parse.
+/// The result of parsing.
 pub type Result<T> = core::result::Result<T, Error>;

@@ -1,4 +1,5 @@
-//! The options of Multipath TCP v1 (RFC 8684), TCP option kind 30.
+//! The options of Multipath TCP v1 (RFC 8684): TCP option kind 30. Sections without a document are those of RFC
+//! 8684.
 
 mod codec;
 
@@ -40,22 +41,22 @@ pub enum MptcpOption {
     RemoveAddr(RemoveAddr),
     /// MP_PRIO (section 3.3.8): changes the priority of the subflow.
     Prio {
-        /// The subflow is a backup from now on.
+        /// True if the subflow is a backup from now on, false if it is a regular one.
         backup: bool,
     },
-    /// MP_FAIL (section 3.7): the data sequence number where the checksum failed.
+    /// MP_FAIL (section 3.7): the checksum of a mapping was wrong.
     Fail {
-        /// Start of the bad mapping.
+        /// First data sequence number of that mapping.
         dsn: Dsn64,
     },
     /// MP_FASTCLOSE (section 3.5) with the receiver's key.
     FastClose {
-        /// Key of the host that receives the option.
+        /// Key of the host that receives the option, which proves that the sender knows the connection.
         receiver_key: u64,
     },
     /// MP_TCPRST (section 3.6).
     Reset {
-        /// The condition is transient.
+        /// T: true if the condition is transient, so that the peer may try the subflow again.
         transient: bool,
         /// The reason of the reset.
         reason: ResetReason,
@@ -65,18 +66,18 @@ pub enum MptcpOption {
 /// Flags of MP_CAPABLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CapableFlags {
-    /// A: checksums required.
+    /// A: the sender requires DSS checksums.
     pub checksum_required: bool,
-    /// B: extensibility; a set bit means "do not use MPTCP" to version 1.
+    /// B: extensibility. A host of version 1 that receives this bit must not use MPTCP.
     pub extensibility: bool,
-    /// C: do not open subflows to this address and port.
+    /// C: the peer must not open further subflows to this address and port.
     pub deny_join_initial: bool,
-    /// H: HMAC-SHA256; must be set for the handshake to succeed.
+    /// H: HMAC-SHA256. No other algorithm is defined, so the handshake fails without this bit.
     pub hmac_sha256: bool,
 }
 
 impl CapableFlags {
-    /// The flags offered by default: HMAC-SHA256 and nothing else.
+    /// The flags of a default offer: HMAC-SHA256 only.
     pub const DEFAULT_OFFER: CapableFlags = CapableFlags {
         checksum_required: false,
         extensibility: false,
@@ -86,7 +87,7 @@ impl CapableFlags {
 }
 
 impl From<u8> for CapableFlags {
-    /// Reads the flags from the byte; D to G are reserved and ignored.
+    /// Decodes the flags. The bits D to G are reserved and ignored.
     fn from(byte: u8) -> CapableFlags {
         CapableFlags {
             checksum_required: byte & 0x80 != 0,
@@ -106,7 +107,7 @@ impl From<CapableFlags> for u8 {
     }
 }
 
-/// The forms of MP_CAPABLE, told apart by their length.
+/// The forms of MP_CAPABLE, which differ in length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capable {
     /// On a SYN (length 4).
@@ -134,7 +135,7 @@ pub enum Capable {
         /// The listener's key, echoed.
         receiver_key: u64,
     },
-    /// On first data (length 22 or 24).
+    /// On the first data segment (length 22 or 24).
     Data {
         /// Flags.
         flags: CapableFlags,
@@ -142,30 +143,30 @@ pub enum Capable {
         sender_key: u64,
         /// The listener's key, echoed.
         receiver_key: u64,
-        /// Length of the mapping that starts at the first data byte.
+        /// Length of the mapping, which starts at the first data byte.
         data_len: u16,
-        /// DSS checksum where negotiated.
+        /// DSS checksum, if checksums were negotiated.
         checksum: Option<u16>,
     },
 }
 
-/// The forms of MP_JOIN, told apart by their length.
+/// The forms of MP_JOIN, which differ in length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
     /// On a SYN (length 12).
     Syn {
-        /// The sender opens the subflow as a backup.
+        /// B: true if the sender asks for a backup subflow.
         backup: bool,
         /// Address ID of the sender's address.
         address_id: u8,
-        /// Token of the receiver.
+        /// Token of the receiver, which identifies the connection.
         token: u32,
         /// Random number.
         nonce: u32,
     },
     /// On a SYN/ACK (length 16).
     SynAck {
-        /// The sender treats the subflow as a backup.
+        /// B: true if the sender asks for a backup subflow.
         backup: bool,
         /// Address ID of the sender's address.
         address_id: u8,
@@ -181,7 +182,7 @@ pub enum Join {
     },
 }
 
-/// A data sequence number as carried: 4 or 8 bytes.
+/// A data sequence number as an option encodes it, in 4 or 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireDsn {
     /// Low 32 bits.
@@ -191,17 +192,17 @@ pub enum WireDsn {
 }
 
 impl WireDsn {
-    /// Makes the form of `dsn` with all 64 bits, or with the low 32 only.
-    pub const fn new(dsn: Dsn64, eight: bool) -> WireDsn {
-        if eight {
+    /// Encodes all 64 bits of `dsn` if `eight_bytes` is true, otherwise only the low 32.
+    pub const fn new(dsn: Dsn64, eight_bytes: bool) -> WireDsn {
+        if eight_bytes {
             WireDsn::Eight(dsn.0)
         } else {
             WireDsn::Four(dsn.low())
         }
     }
 
-    /// Returns the full number: as carried, or the number nearest to `near` that has these low 32 bits
-    /// (section 3.3.1).
+    /// Returns the full number. If only the low 32 bits are encoded, returns the number nearest to `near` with
+    /// these low bits (section 3.3.1).
     pub const fn expand(self, near: Dsn64) -> Dsn64 {
         match self {
             WireDsn::Four(low) => near.expand(low),
@@ -209,7 +210,7 @@ impl WireDsn {
         }
     }
 
-    /// Returns whether all 64 bits are carried.
+    /// Returns whether all 64 bits are encoded.
     pub const fn is_eight(self) -> bool {
         matches!(self, WireDsn::Eight(_))
     }
@@ -220,42 +221,43 @@ impl WireDsn {
     }
 }
 
-/// Data sequence signal.
+/// Data sequence signal (section 3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dss {
     /// Data-level cumulative acknowledgement.
     pub data_ack: Option<WireDsn>,
     /// Mapping of subflow bytes to data bytes.
     pub mapping: Option<DssMapping>,
-    /// F: the mapping's last byte is DATA_FIN. Without a mapping the flag has no meaning.
+    /// F: true if the mapping ends with DATA_FIN, which takes its last sequence number. Meaningless without a
+    /// mapping.
     pub data_fin: bool,
 }
 
-/// A mapping as carried.
+/// A mapping as the option encodes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DssMapping {
     /// First data sequence number.
     pub dsn: WireDsn,
-    /// First subflow sequence number, relative to the initial one (first byte = 1); 0 where the
-    /// mapping carries DATA_FIN only.
+    /// First subflow sequence number, relative to the initial one, so that the first byte of the subflow has 1. It
+    /// is 0 if the mapping contains DATA_FIN only.
     pub subflow_seq: u32,
-    /// Bytes mapped, DATA_FIN counted as one; 0 is the infinite mapping.
+    /// Number of mapped bytes, where DATA_FIN counts as one. 0 stands for the infinite mapping.
     pub len: u16,
-    /// Checksum where negotiated.
+    /// Checksum, if checksums were negotiated.
     pub checksum: Option<u16>,
 }
 
 impl DssMapping {
-    /// Returns whether this is the infinite mapping, which falls back to TCP (section 3.7).
+    /// Returns whether this is the infinite mapping, by which a connection falls back to TCP (section 3.7).
     pub const fn is_infinite(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Returns the DSS checksum (section 3.3.1) of a mapping whose payload sums to `data`, for DSS and for
-/// MP_CAPABLE with data. `len` is the length as carried, with DATA_FIN.
+/// Returns the checksum of a mapping (section 3.3.1), in DSS or in MP_CAPABLE with data. `data` is the sum of its
+/// payload. `len` is the length in the option, DATA_FIN included.
 ///
-/// A received mapping is sound if its checksum equals this value.
+/// A received mapping is intact if its checksum equals this value.
 // Conforms: 8684-3.3.1-8
 pub fn dss_checksum(dsn: Dsn64, subflow_seq: u32, len: u16, data: Sum) -> u16 {
     let words = [
@@ -278,9 +280,9 @@ pub struct AddAddr {
     pub address_id: u8,
     /// The address.
     pub addr: IpAddr,
-    /// Port, if it differs from the connection's port.
+    /// Port, if the option contains one. Without it, the port of the connection counts.
     pub port: Option<u16>,
-    /// Truncated HMAC (rightmost 64 bits); `None` is an echo (E = 1).
+    /// The rightmost 64 bits of the HMAC; `None` in an echo (E = 1).
     pub hmac: Option<u64>,
 }
 
@@ -294,26 +296,27 @@ impl AddAddr {
     }
 }
 
-/// REMOVE_ADDR with its list of address IDs: at least one, and those past the 16th are dropped.
+/// REMOVE_ADDR with its list of 1 to 16 address IDs. Further IDs are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoveAddr {
-    /// Zero past `len`, so that equal lists compare equal.
+    /// The IDs, then zeros, so that the derived equality compares lists.
     ids: [u8; RemoveAddr::MAX_IDS],
     len: u8,
 }
 
 impl RemoveAddr {
-    /// Most address IDs kept.
+    /// Maximum number of address IDs. 16 is a guess: the option could hold 37, but no host announces as many
+    /// addresses.
     pub const MAX_IDS: usize = 16;
 
-    /// Makes the option that removes `ids`; `None` if there are none.
+    /// Creates the option that removes `ids`. Returns `None` if `ids` is empty.
     pub fn new(ids: &[u8]) -> Option<RemoveAddr> {
-        let kept = &ids[..ids.len().min(Self::MAX_IDS)];
+        let used = &ids[..ids.len().min(Self::MAX_IDS)];
         let mut list = [0; Self::MAX_IDS];
-        list[..kept.len()].copy_from_slice(kept);
-        (!kept.is_empty()).then_some(RemoveAddr {
+        list[..used.len()].copy_from_slice(used);
+        (!used.is_empty()).then_some(RemoveAddr {
             ids: list,
-            len: kept.len() as u8,
+            len: used.len() as u8,
         })
     }
 

@@ -1,8 +1,8 @@
-//! Sequence numbers as types: no raw wrapping arithmetic anywhere else.
+//! Sequence numbers as types, so that wrapping arithmetic on them is in this file only.
 
 use core::cmp::Ordering;
 
-/// A TCP sequence number (RFC 9293 section 3.4): 32 bits, modulo arithmetic.
+/// A TCP sequence number (RFC 9293 section 3.4): 32 bits, with arithmetic modulo 2^32.
 ///
 /// ```
 /// use braid_wire::Seq32;
@@ -20,7 +20,7 @@ impl Seq32 {
         Seq32(self.0.wrapping_add(n))
     }
 
-    /// Returns the signed distance from `other` to `self`; positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`, which is positive if `self` is later.
     pub const fn diff(self, other: Seq32) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
@@ -30,24 +30,26 @@ impl Seq32 {
         self.diff(other) < 0
     }
 
-    /// Returns the 64-bit offset relative to `base` whose low 32 bits are `self`, nearest to `near`;
-    /// `None` if it would lie before offset 0.
+    /// Returns the 64-bit offset from `base` that has this sequence number and is nearest to `near`. Returns
+    /// `None` if the offset would be negative or exceed 64 bits.
     ///
-    /// The engine keeps subflow sequence numbers as 64-bit offsets from the initial one and meets
-    /// wrap-around only here.
+    /// The engine keeps subflow sequence numbers as 64-bit offsets from the initial sequence number. Only this
+    /// conversion has to handle wrap-around.
     pub const fn offset_near(self, base: Seq32, near: u64) -> Option<u64> {
         let expected = base.add(near as u32);
         near.checked_add_signed(self.diff(expected) as i64)
     }
 }
 
+/// Orders as [`before`](Seq32::before) does. There is no `Ord`: across more than half the number space the order
+/// is not transitive.
 impl PartialOrd for Seq32 {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.diff(*other).cmp(&0))
     }
 }
 
-/// An MPTCP data sequence number (RFC 8684 section 3.3): 64 bits, modulo arithmetic.
+/// An MPTCP data sequence number (RFC 8684 section 3.3): 64 bits, with arithmetic modulo 2^64.
 ///
 /// ```
 /// use braid_wire::Dsn64;
@@ -66,12 +68,12 @@ impl Dsn64 {
         Dsn64(self.0.wrapping_add(n))
     }
 
-    /// Returns the signed distance from `other` to `self`; positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`, which is positive if `self` is later.
     pub const fn diff(self, other: Dsn64) -> i64 {
         self.0.wrapping_sub(other.0) as i64
     }
 
-    /// Returns the full number whose low 32 bits are `low`, nearest to `self` (RFC 8684 section 3.3.1).
+    /// Returns the full number that has the low 32 bits `low` and is nearest to `self` (RFC 8684 section 3.3.1).
     // Conforms: 8684-3.3.1-5
     pub const fn expand(self, low: u32) -> Dsn64 {
         let delta = low.wrapping_sub(self.0 as u32) as i32;
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(last.diff(first), -1);
         assert_eq!(last.add(3), Seq32(2));
         assert!(!first.before(first));
-        // Order has a meaning within half the space only (RFC 9293 section 3.4).
+        // The order has a meaning only within half the number space (RFC 9293 section 3.4).
         assert!(Seq32(0).before(Seq32(0x7fff_ffff)));
         assert!(Seq32(0x8000_0001).before(Seq32(0)));
     }
@@ -113,8 +115,8 @@ mod tests {
         assert_eq!(Seq32(0xffff_ffef).offset_near(base, 1), None);
         let far = 5 * (1 << 32) + 100;
         for offset in [far - 0x8000_0000, far - 1, far, far + 1, far + 0x7fff_ffff] {
-            let on_the_wire = base.add(offset as u32);
-            assert_eq!(on_the_wire.offset_near(base, far), Some(offset));
+            let seq = base.add(offset as u32);
+            assert_eq!(seq.offset_near(base, far), Some(offset));
         }
         assert_eq!(
             Seq32(5).offset_near(Seq32(0), u64::MAX),

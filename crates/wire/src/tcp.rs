@@ -17,7 +17,8 @@ pub use packet::Packet;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
-/// Most bytes of options a header can carry.
+/// Maximum number of bytes of options in a header: 15 words of 4 bytes (the data offset has 4 bits), less the
+/// header.
 pub const MAX_OPTIONS_LEN: usize = 40;
 
 /// Control bits.
@@ -27,17 +28,17 @@ pub struct Flags(pub u8);
 impl Flags {
     /// No bit set.
     pub const EMPTY: Flags = Flags(0);
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: Flags = Flags(0x01);
     /// Synchronise sequence numbers.
     pub const SYN: Flags = Flags(0x02);
     /// Reset the connection.
     pub const RST: Flags = Flags(0x04);
-    /// Push.
+    /// Push: the receiver should pass the data to the application at once.
     pub const PSH: Flags = Flags(0x08);
     /// The acknowledgement field is significant.
     pub const ACK: Flags = Flags(0x10);
-    /// Urgent.
+    /// The urgent pointer is significant.
     pub const URG: Flags = Flags(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
@@ -73,7 +74,7 @@ impl core::ops::BitOrAssign for Flags {
     }
 }
 
-/// Writes the names, lowest bit first, with `|` between them, as in `SYN|ACK`; `-` if no bit is set.
+/// Writes the names of the set bits, lowest bit first, separated by `|`: `SYN|ACK`. Writes `-` if no bit is set.
 impl core::fmt::Display for Flags {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
@@ -101,7 +102,7 @@ pub struct Repr {
     pub dst_port: u16,
     /// Sequence number.
     pub seq: Seq32,
-    /// Acknowledgement number; meaningful if `flags` has ACK.
+    /// Acknowledgement number, meaningful only if `flags` contains ACK.
     pub ack: Seq32,
     /// Control bits.
     pub flags: Flags,
@@ -112,7 +113,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Makes a header with these ports and flags and everything else 0 or absent.
+    /// Creates a header with these ports and flags. Numbers and window are 0, and there are no options.
     pub const fn new(src_port: u16, dst_port: u16, flags: Flags) -> Repr {
         Repr {
             src_port,
@@ -125,11 +126,11 @@ impl Repr {
         }
     }
 
-    /// Parses a segment and returns header and payload.
+    /// Parses a segment and returns its header and payload.
     ///
-    /// Unknown options are skipped. A malformed length in the option list refuses the segment. A
-    /// malformed MPTCP option is skipped (RFC 8684 has no rule; Linux ignores it). The checksum is not
-    /// verified: see [`verify_checksum`]. A port of 0 is `Unsupported`.
+    /// Unknown options are skipped. A malformed MPTCP option is skipped too: RFC 8684 has no rule, and Linux
+    /// ignores it. A segment with an invalid length in its option list is refused, because the options after it
+    /// cannot be found. A port of 0 is `Unsupported`. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let view = Packet::new(segment)?;
         let flags = view.flags();
@@ -150,8 +151,8 @@ impl Repr {
         Ok((repr, &segment[view.header_len()..]))
     }
 
-    /// Returns how many sequence numbers the segment takes with `payload_len` bytes of payload. SYN and
-    /// FIN count as one each (RFC 9293 section 3.4).
+    /// Returns the number of sequence numbers that the segment occupies with `payload_len` bytes of payload. SYN
+    /// and FIN occupy one each (RFC 9293 section 3.4).
     pub fn seq_len(&self, payload_len: usize) -> u32 {
         let syn = u32::from(self.flags.contains(Flags::SYN));
         let fin = u32::from(self.flags.contains(Flags::FIN));
@@ -163,7 +164,7 @@ impl Repr {
         HEADER_LEN + self.options.len()
     }
 
-    /// Writes the header to the start of `buf` with a checksum field of zero.
+    /// Writes the header to the start of `buf`, with a zero in the checksum field: see [`fill_checksum`].
     ///
     /// # Panics
     /// Panics if `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
@@ -179,12 +180,12 @@ impl Repr {
         w.u8(((HEADER_LEN + options) as u8 / 4) << 4);
         w.u8(self.flags.0);
         w.u16(self.window);
-        // Checksum and urgent pointer.
+        // Checksum and urgent pointer; urgent data is not supported.
         w.u32(0);
     }
 }
 
-/// The place of the checksum in a header.
+/// The bytes of a header that contain the checksum.
 const CHECKSUM: core::ops::Range<usize> = 16..18;
 
 /// Returns whether the checksum of `segment` (header and payload) is right.
@@ -192,13 +193,14 @@ pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
     verify_checksum_of(src, dst, &[segment])
 }
 
-/// Verifies like [`verify_checksum`], for a segment in `parts` of any length, odd or even.
+/// Returns whether the checksum of a segment is right. The segment is given in `parts` of any length, odd or even.
 pub fn verify_checksum_of(src: IpAddr, dst: IpAddr, parts: &[&[u8]]) -> bool {
     let (sum, len) = sum_of(Sum::default(), 0, parts);
     checksum::fold(Sum(sum.0 + pseudo_header(src, dst, len).0)) == 0xffff
 }
 
-/// Adds `parts`, the first of which begins at byte `offset`. Returns the offset behind the last, too.
+/// Adds consecutive `parts` of a message to `sum`. The first part begins at byte `offset` of the message. Returns
+/// the sum, and the offset after the last part.
 fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
     for part in parts {
         sum = checksum::sum_at(sum, offset, part);
@@ -207,7 +209,8 @@ fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
     (sum, offset)
 }
 
-/// Fills in the checksum of an emitted `header`. Its payload lies in parts of any length, odd or even.
+/// Computes and writes the checksum of an emitted `header`. The payload is given in parts of any length, odd or
+/// even.
 ///
 /// # Panics
 /// Panics if `header` is shorter than [`HEADER_LEN`].
@@ -219,10 +222,10 @@ pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u
     header[CHECKSUM].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Fills in the checksum of the whole TCP segment in an IP `packet`.
+/// Computes and writes the checksum of the TCP segment in an IP `packet`.
 ///
 /// # Errors
-/// Fails if the packet has no TCP segment right behind its IP header.
+/// Fails if no TCP segment follows the IP header directly: IPv6 extension headers are not supported.
 pub fn complete_checksum(packet: &mut [u8]) -> Result<()> {
     let mut packet = ip::Packet::new(packet)?;
     if packet.next_header() != ip::PROTO_TCP {
@@ -235,7 +238,8 @@ pub fn complete_checksum(packet: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Fills in the folded pseudo-header sum only, for a checksum-offloading device.
+/// Writes the folded sum of the pseudo-header to the checksum field, for a device that adds the sum of the segment
+/// (checksum offload).
 ///
 /// # Panics
 /// Panics if `header` is shorter than [`HEADER_LEN`].

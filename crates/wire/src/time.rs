@@ -1,26 +1,26 @@
-//! Time without a clock: instants are handed in by the driver.
+//! Time without a clock: the driver passes instants to the engine.
 
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since an origin chosen by the driver. Tests start at 0.
+/// A point in time, in nanoseconds since an origin that the driver chooses. Tests start at 0.
 ///
-/// Arithmetic and conversions saturate: nothing is earlier than [`ZERO`](Self::ZERO), and nothing later than
-/// [`FAR_FUTURE`](Self::FAR_FUTURE), 584 years after the origin.
+/// Arithmetic and conversions saturate at [`ZERO`](Self::ZERO) and [`FAR_FUTURE`](Self::FAR_FUTURE), which is 584
+/// years after the origin (2^64 ns).
 ///
 /// ```
 /// use braid_wire::Instant;
 /// use std::time::Duration;
 ///
 /// let sent = Instant::from_millis(20);
-/// let heard = sent + Duration::from_millis(35);
-/// assert_eq!(heard.saturating_since(sent), Duration::from_millis(35));
+/// let received = sent + Duration::from_millis(35);
+/// assert_eq!(received.saturating_since(sent), Duration::from_millis(35));
 /// assert_eq!(sent - Duration::from_secs(1), Instant::ZERO);
 ///
 /// // A driver on a real machine counts from the time of its own start.
 /// let origin = std::time::Instant::now();
 /// let now = Instant::from_std(origin + Duration::from_millis(55), origin);
-/// assert_eq!(now, heard);
+/// assert_eq!(now, received);
 /// assert_eq!(now.to_std(origin), Some(origin + Duration::from_millis(55)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -29,7 +29,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Instant = Instant(0);
-    /// An instant later than every instant that occurs.
+    /// An instant that is later than any real one.
     pub const FAR_FUTURE: Instant = Instant(u64::MAX);
 
     /// Returns the instant `ns` nanoseconds after the origin.
@@ -62,29 +62,29 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// Returns the time between `origin` and `at`: [`Self::ZERO`] if `at` is before `origin`, and
-    /// [`Self::FAR_FUTURE`] from 584 years after it on.
+    /// Converts an instant of the standard library, which `origin` maps to [`Self::ZERO`]. Instants before
+    /// `origin` also become [`Self::ZERO`].
     // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn from_std(at: std::time::Instant, origin: std::time::Instant) -> Self {
         at.saturating_duration_since(origin).into()
     }
 
-    /// Returns the point in time at which the clock of the standard library shows `self`, if `self` counts
-    /// from `origin`; `None` where that clock cannot show it, as at [`Self::FAR_FUTURE`] on some systems.
+    /// Converts to an instant of the standard library, with [`Self::ZERO`] at `origin`. Returns `None` if the
+    /// standard library cannot represent it: on some systems that is so for [`Self::FAR_FUTURE`].
     // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn to_std(self, origin: std::time::Instant) -> Option<std::time::Instant> {
         origin.checked_add(self.into())
     }
 
-    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is in fact later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the first instant from `self` on that is a multiple of `step` after the origin, or `self`
-    /// if `step` is zero. Timers that need not be exact are rounded up by it, so that they run together.
+    /// Rounds up to a multiple of `step` since the origin. Returns `self` if `step` is zero. Timers that need not
+    /// be exact are rounded so that several of them expire together, in one wake-up.
     pub fn next_multiple_of(self, step: Duration) -> Instant {
         match nanos(step) {
             0 => self,
@@ -92,13 +92,13 @@ impl Instant {
         }
     }
 
-    /// Returns the first of `times`, if there is any.
+    /// Returns the earliest of the `times` that are present, or `None` if none is.
     pub fn earliest(times: impl IntoIterator<Item = Option<Instant>>) -> Option<Instant> {
-        let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
             _ => a.or(b),
         };
-        times.into_iter().fold(None, first)
+        times.into_iter().fold(None, earlier)
     }
 }
 
@@ -114,20 +114,20 @@ impl core::fmt::Display for Instant {
     }
 }
 
-/// Returns a duration in whole nanoseconds; durations past 584 years saturate.
+/// Returns the nanoseconds of a duration. Durations over 584 years saturate.
 fn nanos(d: Duration) -> u64 {
     let seconds = d.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(d.subsec_nanos().into())
 }
 
-/// Takes the time since the origin. Durations past 584 years become [`Instant::FAR_FUTURE`].
+/// Converts the time since the origin. Durations over 584 years become [`Instant::FAR_FUTURE`].
 impl From<Duration> for Instant {
     fn from(since_origin: Duration) -> Instant {
         Instant(nanos(since_origin))
     }
 }
 
-/// Returns the time since the origin, without loss.
+/// Converts to the time since the origin, without loss.
 impl From<Instant> for Duration {
     fn from(at: Instant) -> Duration {
         Duration::from_nanos(at.0)
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn multiples_are_of_the_time_since_the_origin() {
+    fn rounding_counts_from_the_origin() {
         let step = Duration::from_millis(50);
         for (at, next) in [(0, 0), (1, 50), (50, 50), (51, 100)] {
             let at = Instant::from_millis(at);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn earliest_is_the_first_there_is() {
+    fn earliest_ignores_absent_times() {
         let [early, late] = [3, 10].map(|ns| Some(Instant::from_nanos(ns)));
         assert_eq!(Instant::earliest([None, late, early, None]), early);
         assert_eq!(Instant::earliest([None, None]), None);

@@ -9,13 +9,13 @@ use crate::{Error, Result, ip};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 8;
 
-/// The place of the checksum in a header.
+/// The bytes of a header that contain the checksum.
 const CHECKSUM: core::ops::Range<usize> = 6..8;
 
 /// A validated UDP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
-    /// Source port; 0 where no answer is expected.
+    /// Source port; 0 if the sender expects no answer.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
@@ -24,8 +24,8 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses a datagram and returns header and payload, which is cut to the header's length field. The
-    /// checksum is not verified: see [`verify_checksum`].
+    /// Parses a datagram and returns its header and payload. The payload ends where the header's length field
+    /// says. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(datagram: &[u8]) -> Result<(Repr, &[u8])> {
         let mut fields = Reader(datagram);
         let (src_port, dst_port) = (fields.u16()?, fields.u16()?);
@@ -40,13 +40,14 @@ impl Repr {
         Ok((repr, payload))
     }
 
-    /// Writes the header to the start of `buf` without a checksum. IPv6 requires one: see
+    /// Writes the header to the start of `buf` without a checksum. Over IPv6 a checksum is required: see
     /// [`fill_checksum`].
     ///
     /// # Panics
     /// Panics if `buf` is shorter than [`HEADER_LEN`] or the datagram longer than 65,535 bytes.
     pub fn emit(&self, buf: &mut [u8]) {
-        let len = u16::try_from(HEADER_LEN + self.payload_len).expect("a datagram too long");
+        let len = u16::try_from(HEADER_LEN + self.payload_len)
+            .expect("the datagram's length fits its length field");
         let mut w = Writer::new(buf);
         w.u16(self.src_port);
         w.u16(self.dst_port);
@@ -55,20 +56,21 @@ impl Repr {
     }
 }
 
-/// Returns whether the checksum of `datagram` (header and payload) is right, or, with IPv4, absent.
+/// Returns whether the checksum of `datagram` (header and payload) is right. Over IPv4 an absent checksum (0)
+/// counts as right (RFC 768).
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     let absent = src.is_ipv4() && datagram.get(CHECKSUM) == Some(&[0, 0]);
     absent || checksum::fold(checksum::sum(pseudo_header(src, dst, datagram), datagram)) == 0xffff
 }
 
-/// Fills in the checksum of `datagram` (header and payload).
+/// Computes and writes the checksum of `datagram` (header and payload).
 ///
 /// # Panics
 /// Panics if `datagram` is shorter than [`HEADER_LEN`].
 pub fn fill_checksum(src: IpAddr, dst: IpAddr, datagram: &mut [u8]) {
     datagram[CHECKSUM].fill(0);
     let sum = checksum::sum(pseudo_header(src, dst, datagram), datagram);
-    // RFC 768: zero says that there is no checksum.
+    // A field of zero means that there is no checksum, so a computed zero is sent as all ones (RFC 768).
     let value = match checksum::finish(sum) {
         0 => 0xffff,
         value => value,
@@ -105,9 +107,9 @@ mod tests {
         assert!(verify_checksum(src, dst, &bytes));
         assert_eq!(Repr::parse(&bytes), Ok((repr, &b"abc"[..])));
         for bit in 0..8 * bytes.len() {
-            let mut spoilt = bytes;
-            spoilt[bit / 8] ^= 1 << (bit % 8);
-            assert!(!verify_checksum(src, dst, &spoilt), "bit {bit}");
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verify_checksum(src, dst, &damaged), "bit {bit}");
         }
     }
 

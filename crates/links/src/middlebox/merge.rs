@@ -1,4 +1,4 @@
-//! Middleboxes that join segments.
+//! Middleboxes that merge segments.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use super::segment::Segment;
 use super::split::finish;
 use super::{Direction, Middlebox, Output, Packet};
 
-/// The segment whose header a joined segment gets.
+/// The segment whose header the merged segment gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// The first segment.
@@ -20,38 +20,40 @@ pub enum Keep {
     Last,
 }
 
-/// Most flows that have a segment held.
+/// Maximum number of flows of which a segment is held back, to bound memory. A guess, more than tests have flows.
 const MAX_FLOWS: usize = 1024;
-/// Most bytes of payload in an IP packet with the longest headers: 60 bytes each of IPv4 and TCP.
+/// Maximum number of payload bytes in an IP packet with the longest headers: 60 bytes each for IPv4 and TCP.
 const MAX_PAYLOAD: usize = 65_535 - 60 - 60;
 
-/// A box that joins adjacent segments, like a network card with GRO, but whatever their options: the
-/// options of one segment stay, those of the others are lost.
+/// A middlebox that merges adjacent segments, like a network card with GRO. Unlike GRO it also merges segments
+/// with different options, and loses the options of all but one.
 #[derive(Debug)]
 pub struct Merge {
-    most: usize,
+    max_payload: usize,
     hold: Duration,
     keep: Keep,
+    /// The segment of each flow that waits for its successor.
     held: BTreeMap<Flow, HeldSegment>,
     merged: u64,
 }
 
-/// One direction of a connection.
+/// One direction of a connection: direction, source and destination.
 type Flow = (Direction, SocketAddr, SocketAddr);
 
 #[derive(Debug)]
 struct HeldSegment {
     packet: Packet,
     segment: Segment,
+    /// The time at which the segment leaves without a successor.
     until: Instant,
 }
 
 impl Merge {
-    /// Makes a box that joins up to `most` bytes of payload (at most those of an IP packet) and holds a
-    /// segment for up to `hold` to see whether the next one follows.
-    pub fn new(most: usize, hold: Duration, keep: Keep) -> Self {
+    /// Creates a middlebox that merges segments up to `max_payload` bytes of payload, but no more than an IP
+    /// packet can hold. It holds a segment back for up to `hold`, in case the next one follows.
+    pub fn new(max_payload: usize, hold: Duration, keep: Keep) -> Self {
         Merge {
-            most: most.min(MAX_PAYLOAD),
+            max_payload: max_payload.min(MAX_PAYLOAD),
             hold,
             keep,
             held: BTreeMap::new(),
@@ -59,23 +61,24 @@ impl Merge {
         }
     }
 
-    /// Returns the number of segments joined to an earlier one so far.
+    /// Returns the number of segments that were merged into an earlier one so far.
     pub fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Returns whether `segment` continues `held` and both may become one. Segments with different ECN
-    /// bits stay apart: a mark is about its packet alone (RFC 3168 section 5.3).
-    fn joins(&self, held: &HeldSegment, segment: &Segment) -> bool {
+    /// Returns whether `segment` follows `held` directly and may be merged with it. Segments with different ECN
+    /// bits are not merged, because a mark concerns its own packet only (RFC 3168 section 5.3).
+    fn may_merge(&self, held: &HeldSegment, segment: &Segment) -> bool {
         held.segment.end() == segment.seq
             && held.segment.class == segment.class
-            && held.segment.payload_len + segment.payload_len <= self.most
+            && held.segment.payload_len + segment.payload_len <= self.max_payload
     }
 
-    fn join(&mut self, held: &mut HeldSegment, packet: &Packet, segment: &Segment) {
+    /// Appends the payload of `segment` to `held`.
+    fn merge(&mut self, held: &mut HeldSegment, packet: &Packet, segment: &Segment) {
         self.merged += 1;
         let (first, last) = (held.segment, *segment);
-        let header = match self.keep {
+        let (fields, header) = match self.keep {
             Keep::First => (first, &held.packet.bytes[..first.header_end()]),
             Keep::Last => (last, &packet.bytes[..last.header_end()]),
         };
@@ -83,12 +86,12 @@ impl Merge {
             &held.packet.bytes[first.header_end()..],
             &packet.bytes[last.header_end()..],
         ];
-        let bytes = [header.1, payloads[0], payloads[1]].concat();
+        let bytes = [header, payloads[0], payloads[1]].concat();
         let segment = Segment {
             seq: first.seq,
             flags: first.flags | last.flags,
             payload_len: payloads[0].len() + payloads[1].len(),
-            ..header.0
+            ..fields
         };
         held.packet.bytes = bytes;
         finish(&mut held.packet.bytes, &segment, segment.seq, segment.flags);
@@ -118,8 +121,8 @@ impl Middlebox for Merge {
         let mergeable = segment.is_plain_data() && segment.is_intact(&packet.bytes);
         let held = self.held.remove(&flow);
         let next = match held {
-            Some(mut held) if mergeable && self.joins(&held, &segment) => {
-                self.join(&mut held, &packet, &segment);
+            Some(mut held) if mergeable && self.may_merge(&held, &segment) => {
+                self.merge(&mut held, &packet, &segment);
                 held
             }
             other => {
@@ -131,10 +134,10 @@ impl Middlebox for Merge {
                 }
             }
         };
-        // A push or the end of the stream has no successor to wait for.
-        // With a full table, segments of further flows pass unmerged.
-        let ends = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
-        if !mergeable || ends || self.held.len() >= MAX_FLOWS {
+        // After a push or the end of the stream, no successor is expected soon. With a full table, segments of
+        // further flows are not held back.
+        let ends_burst = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
+        if !mergeable || ends_burst || self.held.len() >= MAX_FLOWS {
             out.push_back((direction, next.packet));
         } else {
             self.held.insert(flow, next);

@@ -1,4 +1,4 @@
-//! Links that carry smaller packets than the links before them.
+//! Links whose MTU is smaller than that of the links before them.
 
 use core::net::IpAddr;
 
@@ -7,31 +7,32 @@ use braid_wire::icmp::{self, Kind};
 
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A router before a link of a small MTU. Longer IP packets are dropped, as if "don't fragment" were set
-/// in each (RFC 1191, RFC 8201).
+/// A router before a link with a small MTU. It drops longer IP packets and never fragments them, as if each had DF
+/// set (RFC 1191, RFC 8201).
 #[derive(Debug, Clone, Default)]
 pub struct MtuLimit {
+    /// The MTU; `None` for no limit.
     mtu: Option<usize>,
-    /// The addresses in whose name senders are told.
+    /// The source addresses of ICMP errors, at most one of each address family.
     routers: Vec<IpAddr>,
     dropped: u64,
 }
 
 impl MtuLimit {
-    /// Makes a link that carries packets of any length until an MTU is set, and drops longer ones
-    /// silently: a black hole (RFC 2923 section 2.1).
+    /// Creates a link without a limit. Once [`set_mtu`](Self::set_mtu) has set one, longer packets are dropped
+    /// without an ICMP error: a black hole (RFC 2923 section 2.1).
     pub fn new() -> Self {
         MtuLimit::default()
     }
 
-    /// Tells senders by ICMP in the name of `router`, for packets of that address family.
+    /// Sends ICMP errors from the address `router` about dropped packets of its address family.
     #[must_use]
     pub fn reporting(mut self, router: IpAddr) -> Self {
         self.routers.push(router);
         self
     }
 
-    /// Carries IP packets of at most `mtu` bytes from now on; `None` removes the bound.
+    /// Limits IP packets to `mtu` bytes from now on; `None` removes the limit.
     pub fn set_mtu(&mut self, mtu: Option<usize>) {
         self.mtu = mtu;
     }
@@ -41,7 +42,8 @@ impl MtuLimit {
         self.dropped
     }
 
-    /// Returns the ICMP error for the sender of `packet`, if a router of its family reports.
+    /// Returns the ICMP error for the sender of `packet`, if there is a router address of its family and RFC 1812
+    /// or RFC 4443 allows an error about it.
     fn report(&self, mtu: usize, packet: &Packet) -> Option<Packet> {
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
         let kind = Kind::PacketTooBig { mtu };
@@ -59,10 +61,10 @@ impl Middlebox for MtuLimit {
             return;
         };
         self.dropped += 1;
-        let back = match direction {
+        let opposite = match direction {
             Direction::Outbound => Direction::Inbound,
             Direction::Inbound => Direction::Outbound,
         };
-        out.extend(self.report(mtu, &packet).map(|report| (back, report)));
+        out.extend(self.report(mtu, &packet).map(|report| (opposite, report)));
     }
 }

@@ -1,4 +1,4 @@
-//! Network address and port translation (RFC 4787, 5382, 5508).
+//! Network address and port translation (RFC 4787 for UDP, RFC 5382 for TCP, RFC 5508 for ICMP).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
@@ -11,40 +11,44 @@ use braid_wire::{Instant, ip, tcp, udp};
 use super::segment::{adjust, edit};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// The lowest port that a NAT gives out; lower ones are well-known ports.
+/// The lowest external port that a NAT assigns. Lower ports are well-known ports (RFC 6335).
 const FIRST_PORT: u16 = 1024;
-/// The number of ports that a NAT gives out.
+/// The number of external ports that a NAT assigns.
 const PORTS: usize = 65_536 - FIRST_PORT as usize;
-/// Bytes of an ICMP error's header before the packet that it quotes.
-const ICMP_LEN: usize = 8;
+/// Bytes of an ICMP error before the quoted packet.
+const ICMP_HEADER_LEN: usize = 8;
 
 /// Settings of a [`Nat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NatConfig {
     /// The external address that all inside hosts share.
     pub external: Ipv4Addr,
-    /// The longest idle time of a TCP connection (at least 2 h 4 min by RFC 5382 section 5; cheap NATs
-    /// have some minutes).
+    /// The idle time after which the mapping of an established TCP connection expires. RFC 5382 section 5 requires
+    /// at least 2 h 4 min; cheap NATs use some minutes.
     pub established: Duration,
-    /// The longest idle time of a TCP connection that is not answered yet, or has ended.
+    /// The same for a TCP connection that was not answered yet or has ended.
     pub transitory: Duration,
-    /// The longest idle time of a UDP flow.
+    /// The same for a UDP flow.
     pub udp: Duration,
-    /// Most mappings at a time; never more than there are ports from 1024 on.
+    /// Maximum number of mappings; never more than there are ports from 1024 on.
     pub capacity: usize,
-    /// A segment from the middle of an unknown connection makes a mapping; else only a SYN does.
+    /// True if a segment from the middle of an unknown connection creates a mapping, false if only a SYN does.
     pub adopts: bool,
-    /// A flow keeps its port outside if that is free; else ports are given out in turn.
+    /// True if a flow gets its inside port as external port when that port is free, false if ports are assigned in
+    /// turn.
     pub preserves_ports: bool,
 }
 
 impl NatConfig {
-    /// Makes settings with the times of the RFCs, 4096 mappings, and otherwise the behaviour of Linux.
+    /// Creates settings with the times of the RFCs, 4096 mappings (a guess), and otherwise the behaviour
+    /// of Linux, which adopts connections and preserves ports.
     pub fn new(external: Ipv4Addr) -> Self {
         NatConfig {
             external,
             established: Duration::from_secs(2 * 3600 + 4 * 60),
+            // RFC 5382 section 5: "transitory connection idle-timeout".
             transitory: Duration::from_secs(4 * 60),
+            // RFC 4787 section 4.3 recommends 5 minutes.
             udp: Duration::from_secs(5 * 60),
             capacity: 4096,
             adopts: true,
@@ -56,27 +60,28 @@ impl NatConfig {
 /// Counters of a [`Nat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NatCounters {
-    /// Packets translated, either way.
+    /// Packets translated in either direction.
     pub translated: u64,
-    /// Mappings made.
+    /// Mappings created.
     pub mapped: u64,
-    /// Packets dropped because they have no mapping and may not make one.
+    /// Packets dropped because they have no mapping and cannot create one.
     pub unknown: u64,
     /// Packets dropped because the table was full.
     pub full: u64,
-    /// Packets dropped because they are no whole packets of a known protocol.
+    /// Packets dropped because they are incomplete or of an unknown protocol.
     pub unsupported: u64,
 }
 
-/// A NAT: hosts inside share one IPv4 address outside. Each flow between an inside and an outside
-/// endpoint has a mapping of its own; a packet from outside without a mapping is dropped. IPv6 passes as
-/// it is.
+/// A NAT with one external IPv4 address for all inside hosts. Each pair of an inside and an outside endpoint has
+/// its own mapping ("address and port-dependent", RFC 4787 section 4.1). Packets from the outside without a
+/// mapping are dropped. IPv6 packets pass unchanged.
 #[derive(Debug)]
 pub struct Nat {
     config: NatConfig,
     mappings: BTreeMap<Flow, Mapping>,
-    /// The flow that has each port outside.
+    /// The flow that has each external port, by protocol and port.
     ports: BTreeMap<(u8, u16), Flow>,
+    /// The port from which the search for a free one begins, if ports are assigned in turn.
     next_port: u16,
     counters: NatCounters,
 }
@@ -90,15 +95,16 @@ struct Flow {
 
 #[derive(Debug, Clone, Copy)]
 struct Mapping {
+    /// The external port.
     port: u16,
     expires: Instant,
-    /// The outside has answered.
+    /// True once a packet came from the outside.
     answered: bool,
-    /// Inside and outside have sent a FIN; both are set after a RST.
+    /// True once the inside (first) or the outside (second) has sent a FIN. A RST sets both.
     ended: [bool; 2],
 }
 
-/// The reason for which a packet is dropped.
+/// The reason why a packet is dropped.
 enum Refusal {
     Unknown,
     Full,
@@ -111,7 +117,7 @@ impl From<braid_wire::Error> for Refusal {
     }
 }
 
-/// One of the two endpoints in a header.
+/// The source or the destination in a header.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Src,
@@ -119,7 +125,7 @@ enum Side {
 }
 
 impl Nat {
-    /// Makes a NAT without mappings.
+    /// Creates a NAT without mappings.
     pub fn new(config: NatConfig) -> Self {
         Nat {
             config,
@@ -130,13 +136,13 @@ impl Nat {
         }
     }
 
-    /// Forgets all mappings, as after a restart.
+    /// Removes all mappings, as after a restart.
     pub fn forget(&mut self) {
         self.mappings.clear();
         self.ports.clear();
     }
 
-    /// Changes the external address and forgets all mappings, as when a link is dialled anew.
+    /// Changes the external address and removes all mappings, as after a link has reconnected.
     pub fn rebind(&mut self, external: Ipv4Addr) {
         self.config.external = external;
         self.forget();
@@ -147,11 +153,12 @@ impl Nat {
         self.counters
     }
 
-    /// Returns the number of mappings, including expired ones that no packet has asked for since.
+    /// Returns the number of mappings. Expired mappings count until a packet needs them or their room.
     pub fn mappings(&self) -> usize {
         self.mappings.len()
     }
 
+    /// Translates a packet in place.
     fn translate(
         &mut self,
         now: Instant,
@@ -182,30 +189,30 @@ impl Nat {
                 let port = self.port_of(now, flow, flags)?;
                 self.keep(now, flow, direction, flags);
                 let to = SocketAddrV4::new(self.config.external, port);
-                readdress(header, Side::Src, *to.ip());
+                set_addr(header, Side::Src, *to.ip());
                 rewrite(payload, protocol, Side::Src, (src, to));
             }
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, dst, src)?;
                 self.keep(now, flow, direction, flags);
-                readdress(header, Side::Dst, *flow.inside.ip());
+                set_addr(header, Side::Dst, *flow.inside.ip());
                 rewrite(payload, protocol, Side::Dst, (dst, flow.inside));
             }
         }
         Ok(())
     }
 
-    /// Translates an ICMP error and the packet that it quotes (RFC 5508 section 4). Errors pass only for
-    /// flows that have a mapping.
+    /// Translates an ICMP error and the packet that it quotes (RFC 5508 section 4). An error about a flow without
+    /// a mapping is refused.
     fn translate_error(
         &mut self,
         now: Instant,
         direction: Direction,
         (header, message): (&mut [u8], &mut [u8]),
     ) -> Result<(), Refusal> {
-        // Destination unreachable, time exceeded, parameter problem.
+        // Types: destination unreachable, time exceeded, parameter problem.
         let is_error = message.first().is_some_and(|t| matches!(t, 3 | 11 | 12));
-        let quoted = message.get(ICMP_LEN..).filter(|_| is_error);
+        let quoted = message.get(ICMP_HEADER_LEN..).filter(|_| is_error);
         let quoted = quoted.ok_or(Refusal::Unsupported)?;
         let inner_len = usize::from(*quoted.first().ok_or(Refusal::Unsupported)? & 0x0f) * 4;
         if inner_len < 20 || quoted.len() < inner_len + 4 {
@@ -218,10 +225,10 @@ impl Nat {
             endpoint(inner, ports, Side::Dst),
         );
         let (side, to) = match direction {
-            // The error is about a packet from the inside.
+            // The error is about a packet from the inside, which was quoted after its translation.
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, src, dst)?;
-                readdress(header, Side::Dst, *flow.inside.ip());
+                set_addr(header, Side::Dst, *flow.inside.ip());
                 (Side::Src, flow.inside)
             }
             Direction::Outbound => {
@@ -231,22 +238,24 @@ impl Nat {
                     outside: src,
                 };
                 let mapping = self.mappings.get(&flow).ok_or(Refusal::Unknown)?;
-                readdress(header, Side::Src, self.config.external);
+                set_addr(header, Side::Src, self.config.external);
                 (
                     Side::Dst,
                     SocketAddrV4::new(self.config.external, mapping.port),
                 )
             }
         };
+        // The transport checksum in the quoted packet is left alone: receivers cannot verify it, as payload is
+        // missing.
         edit(message, 2, |message| {
-            let (inner, ports) = message[ICMP_LEN..].split_at_mut(inner_len);
-            readdress(inner, side, *to.ip());
+            let (inner, ports) = message[ICMP_HEADER_LEN..].split_at_mut(inner_len);
+            set_addr(inner, side, *to.ip());
             set_port(ports, side, to.port());
         });
         Ok(())
     }
 
-    /// Returns the flow that has `external`, if its outside endpoint is `outside`.
+    /// Returns the flow whose external endpoint is `external` and whose outside endpoint is `outside`.
     fn flow_at(
         &mut self,
         now: Instant,
@@ -265,8 +274,7 @@ impl Nat {
         }
     }
 
-    /// Returns the port outside of `flow`, for a packet from the inside; makes a mapping if there is
-    /// none.
+    /// Returns the external port of `flow`, for a packet from the inside. Creates a mapping if there is none.
     fn port_of(&mut self, now: Instant, flow: Flow, flags: Flags) -> Result<u16, Refusal> {
         if self.is_current(now, flow) {
             return Ok(self.mappings[&flow].port);
@@ -278,6 +286,7 @@ impl Nat {
             return Err(Refusal::Unknown);
         }
         let capacity = self.config.capacity.min(PORTS);
+        // Expired mappings are removed only when their room is needed.
         if self.mappings.len() >= capacity {
             self.mappings.retain(|_, mapping| mapping.expires > now);
             self.ports
@@ -289,6 +298,7 @@ impl Nat {
         let port = self.free_port(flow);
         self.counters.mapped += 1;
         self.ports.insert((flow.protocol, port), flow);
+        // The caller extends the mapping by `keep`.
         let mapping = Mapping {
             port,
             expires: now,
@@ -299,24 +309,25 @@ impl Nat {
         Ok(port)
     }
 
-    /// Returns a port that no mapping has. One exists, since fewer than all are given out.
+    /// Returns an external port that no mapping has. There is one, because the capacity is at most the number of
+    /// ports, and the table is not full here.
     fn free_port(&mut self, flow: Flow) -> u16 {
         let wanted = flow.inside.port();
         let mut port = match self.config.preserves_ports && wanted >= FIRST_PORT {
             true => wanted,
             false => self.next_port,
         };
-        let after = |port: u16| port.checked_add(1).unwrap_or(FIRST_PORT);
+        let next = |port: u16| port.checked_add(1).unwrap_or(FIRST_PORT);
         while self.ports.contains_key(&(flow.protocol, port)) {
-            port = after(port);
+            port = next(port);
         }
         if !self.config.preserves_ports {
-            self.next_port = after(port);
+            self.next_port = next(port);
         }
         port
     }
 
-    /// Returns whether `flow` has a mapping that is not expired; removes an expired one.
+    /// Returns whether `flow` has a mapping that has not expired. Removes an expired one.
     fn is_current(&mut self, now: Instant, flow: Flow) -> bool {
         let Some(mapping) = self.mappings.get(&flow) else {
             return false;
@@ -329,27 +340,27 @@ impl Nat {
         false
     }
 
-    /// Extends the mapping of `flow`, of which a packet passed.
+    /// Updates the state and the expiry of the mapping of `flow`, after a packet of it.
     fn keep(&mut self, now: Instant, flow: Flow, direction: Direction, flags: Flags) {
         let Some(mapping) = self.mappings.get_mut(&flow) else {
             return;
         };
-        let outside = direction == Direction::Inbound;
-        mapping.answered |= outside;
-        mapping.ended[usize::from(outside)] |= flags.contains(Flags::FIN);
+        let from_outside = direction == Direction::Inbound;
+        mapping.answered |= from_outside;
+        mapping.ended[usize::from(from_outside)] |= flags.contains(Flags::FIN);
         if flags.contains(Flags::RST) {
             mapping.ended = [true; 2];
         }
-        if flags.contains(Flags::SYN) && !outside {
+        if flags.contains(Flags::SYN) && !from_outside {
             // A SYN opens a new connection on the same ports.
             mapping.ended = [false; 2];
         }
-        let time = match (flow.protocol, mapping.answered, mapping.ended) {
+        let timeout = match (flow.protocol, mapping.answered, mapping.ended) {
             (ip::PROTO_UDP, ..) => self.config.udp,
             (_, false, _) | (.., [true, true]) => self.config.transitory,
             _ => self.config.established,
         };
-        mapping.expires = now + time;
+        mapping.expires = now + timeout;
     }
 }
 
@@ -377,25 +388,25 @@ impl Middlebox for Nat {
     }
 }
 
-/// Returns source and destination of a TCP segment or a UDP datagram.
+/// Returns the source and the destination of a TCP segment or a UDP datagram.
 fn endpoints(
     header: &[u8],
     payload: &[u8],
     protocol: u8,
 ) -> Result<(SocketAddrV4, SocketAddrV4), Refusal> {
-    let least = match protocol {
+    let min_len = match protocol {
         ip::PROTO_TCP => tcp::HEADER_LEN,
         ip::PROTO_UDP => udp::HEADER_LEN,
         _ => return Err(Refusal::Unsupported),
     };
-    if payload.len() < least {
+    if payload.len() < min_len {
         return Err(Refusal::Unsupported);
     }
-    let of = |side| endpoint(header, payload, side);
-    Ok((of(Side::Src), of(Side::Dst)))
+    let endpoint_at = |side| endpoint(header, payload, side);
+    Ok((endpoint_at(Side::Src), endpoint_at(Side::Dst)))
 }
 
-/// Returns one endpoint, from an IPv4 header of at least 20 bytes and the ports behind it.
+/// Returns one endpoint of a packet, from its IPv4 header (at least 20 bytes) and the ports after it.
 fn endpoint(header: &[u8], ports: &[u8], side: Side) -> SocketAddrV4 {
     let (addr, port) = match side {
         Side::Src => (&header[12..16], &ports[..2]),
@@ -405,8 +416,8 @@ fn endpoint(header: &[u8], ports: &[u8], side: Side) -> SocketAddrV4 {
     SocketAddrV4::new(addr, u16::from_be_bytes([port[0], port[1]]))
 }
 
-/// Replaces an address in an IPv4 header.
-fn readdress(header: &mut [u8], side: Side, addr: Ipv4Addr) {
+/// Replaces an address in an IPv4 header, and adjusts the header checksum.
+fn set_addr(header: &mut [u8], side: Side, addr: Ipv4Addr) {
     let at = match side {
         Side::Src => 12,
         Side::Dst => 16,
@@ -424,11 +435,11 @@ fn set_port(ports: &mut [u8], side: Side, port: u16) {
     ports[at..at + 2].copy_from_slice(&port.to_be_bytes());
 }
 
-/// Replaces the endpoint in a TCP or UDP header. The checksum there covers the address too.
+/// Replaces a port in a TCP or UDP header, and adjusts the checksum, which covers the address too.
 fn rewrite(payload: &mut [u8], protocol: u8, side: Side, (from, to): (SocketAddrV4, SocketAddrV4)) {
     set_port(payload, side, to.port());
     let field = if protocol == ip::PROTO_TCP { 16 } else { 6 };
-    // RFC 768: zero says that there is no checksum, and a sum of zero is sent as all ones.
+    // In UDP, zero means that there is no checksum, and a computed zero is sent as all ones (RFC 768).
     if protocol == ip::PROTO_UDP && payload[field..field + 2] == [0, 0] {
         return;
     }

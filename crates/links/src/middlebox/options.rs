@@ -11,7 +11,7 @@ use super::{Direction, Middlebox, Output, Packet};
 pub enum Target {
     /// Options of this kind.
     Kind(u8),
-    /// Options newer than RFC 7323: Multipath TCP, fast open, and all that have no name yet.
+    /// Options that an old middlebox does not know: all but MSS, window scale, SACK and timestamps.
     Unknown,
 }
 
@@ -39,37 +39,39 @@ impl Target {
 pub enum Scope {
     /// SYN and SYN/ACK.
     Syn,
-    /// All but SYN and SYN/ACK.
+    /// All segments but SYN and SYN/ACK.
     Later,
     /// All segments.
     All,
 }
 
-/// The edit of an option.
+/// The change to an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edit {
     /// Removes the option, which shortens the header.
     Remove,
     /// Overwrites the option with NOPs.
     Blank,
-    /// Overwrites all but kind and length with zeros.
+    /// Overwrites the option with zeros, except for kind and length.
     Zero,
 }
 
-/// A box that edits TCP options, like those that Honda et al. found ("Is it still possible to extend
+/// A middlebox that edits TCP options, as Honda et al. found them in the Internet ("Is it still possible to extend
 /// TCP?", IMC 2011).
 #[derive(Debug, Clone)]
 pub struct OptionEdit {
     target: Target,
     scope: Scope,
     edit: Edit,
+    /// The direction of the segments to edit; `None` for both.
     direction: Option<Direction>,
     since: Instant,
     edited: u64,
 }
 
 impl OptionEdit {
-    /// Makes a box that does `edit` to the options `target` of segments in `scope`, in both directions.
+    /// Creates a middlebox that applies `edit` to the options `target` of the segments in `scope`, in both
+    /// directions.
     pub fn new(target: Target, scope: Scope, edit: Edit) -> Self {
         OptionEdit {
             target,
@@ -81,26 +83,27 @@ impl OptionEdit {
         }
     }
 
-    /// Edits only segments of one direction.
+    /// Restricts the edits to segments of one direction.
     #[must_use]
     pub fn only(mut self, direction: Direction) -> Self {
         self.direction = Some(direction);
         self
     }
 
-    /// Edits only from `since` on, as when a route changes and leads through another box.
+    /// Restricts the edits to the time from `since` on, as if a route changed and led through another middlebox.
     #[must_use]
     pub fn since(mut self, since: Instant) -> Self {
         self.since = since;
         self
     }
 
-    /// Returns the number of segments edited so far.
+    /// Returns the number of edited segments so far.
     pub fn edited(&self) -> u64 {
         self.edited
     }
 
-    fn concerns(&self, now: Instant, direction: Direction, flags: Flags) -> bool {
+    /// Returns whether the options of a segment with `flags` are to be edited.
+    fn applies_to(&self, now: Instant, direction: Direction, flags: Flags) -> bool {
         let syn = flags.contains(Flags::SYN);
         let in_scope = match self.scope {
             Scope::Syn => syn,
@@ -111,13 +114,14 @@ impl OptionEdit {
     }
 
     fn apply(&mut self, packet: &mut Vec<u8>, segment: &Segment) {
-        let mut kept = Vec::with_capacity(segment.tcp_len - HEADER_LEN);
+        // The options without the targets, and all options with the targets edited; `edit` decides which are used.
+        let mut others = Vec::with_capacity(segment.tcp_len - HEADER_LEN);
         let mut edited = segment.options(packet).to_vec();
         let mut found = false;
         for range in segment::options(segment.options(packet)) {
             let option = &mut edited[range];
             if !self.target.covers(option[0]) {
-                kept.extend_from_slice(option);
+                others.extend_from_slice(option);
                 continue;
             }
             found = true;
@@ -132,7 +136,7 @@ impl OptionEdit {
         }
         self.edited += 1;
         let options = match self.edit {
-            Edit::Remove => kept,
+            Edit::Remove => others,
             Edit::Blank | Edit::Zero => edited,
         };
         segment::replace_options(packet, segment, &options);
@@ -148,7 +152,7 @@ impl Middlebox for OptionEdit {
         out: &mut Output,
     ) {
         if let Some(segment) = Segment::find(&mut packet.bytes)
-            && self.concerns(now, direction, segment.flags)
+            && self.applies_to(now, direction, segment.flags)
         {
             self.apply(&mut packet.bytes, &segment);
         }

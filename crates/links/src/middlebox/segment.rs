@@ -1,4 +1,4 @@
-//! TCP segments as middleboxes handle them: found, edited in place, rebuilt.
+//! Access to TCP segments for middleboxes: finding, editing in place, and rebuilding.
 
 use core::net::SocketAddr;
 use core::ops::Range;
@@ -8,9 +8,9 @@ use braid_wire::tcp::{self, Flags, kind};
 use braid_wire::{Seq32, ip};
 
 /// Offset of the checksum in a TCP header.
-const CHECKSUM: usize = 16;
+const CHECKSUM_OFFSET: usize = 16;
 
-/// The place of a TCP segment within an IP packet, and its header fields.
+/// The position of a TCP segment within an IP packet, and its header fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     /// Length of the IP header, bytes.
@@ -27,12 +27,12 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Finds the segment in `packet` and cuts `packet` to its length. `None` if there is no whole TCP
-    /// segment right behind a sound IP header.
+    /// Finds the segment in `packet`, and cuts bytes after the IP packet off. Returns `None` unless `packet` is a
+    /// complete TCP segment directly after an IP header with a right checksum.
     pub fn find(packet: &mut Vec<u8>) -> Option<Segment> {
         let view = ip::Packet::new(&packet[..]).ok()?;
-        let sound = view.checksum_ok() && !view.is_v4_fragment();
-        if !sound || view.next_header() != ip::PROTO_TCP {
+        let is_whole = view.checksum_ok() && !view.is_v4_fragment();
+        if !is_whole || view.next_header() != ip::PROTO_TCP {
             return None;
         }
         let tcp = tcp::Packet::new(view.payload()).ok()?;
@@ -61,7 +61,7 @@ impl Segment {
         tcp::verify_checksum(self.src.ip(), self.dst.ip(), &packet[self.ip_len..])
     }
 
-    /// Returns the sequence number behind the payload.
+    /// Returns the sequence number after the payload.
     pub fn end(&self) -> Seq32 {
         self.seq.add(self.payload_len as u32)
     }
@@ -71,14 +71,15 @@ impl Segment {
         &packet[self.ip_len + tcp::HEADER_LEN..self.header_end()]
     }
 
-    /// Returns whether the segment is payload of a running connection and nothing else.
+    /// Returns whether the segment has payload, and no flag that makes it more than data of an established
+    /// connection.
     pub fn is_plain_data(&self) -> bool {
         let special = Flags::SYN | Flags::RST | Flags::URG;
         self.payload_len > 0 && !self.flags.intersects(special)
     }
 }
 
-/// Edits `bytes` and adjusts the checksum at `field` within them, which covers them.
+/// Edits `bytes`, and adjusts the checksum that covers them. The checksum is within `bytes`, at offset `field`.
 pub(crate) fn edit(bytes: &mut [u8], field: usize, edit: impl FnOnce(&mut [u8])) {
     let before = checksum::sum(Sum::default(), bytes);
     edit(bytes);
@@ -86,29 +87,29 @@ pub(crate) fn edit(bytes: &mut [u8], field: usize, edit: impl FnOnce(&mut [u8]))
     adjust(bytes, field, before, after);
 }
 
-/// Adjusts the checksum at `field` of `bytes`, where a part that it covers summed up to `before` and now
-/// to `after`.
+/// Adjusts the checksum at offset `field` of `bytes`, after the sum of a part that it covers has changed from
+/// `before` to `after`.
 pub(crate) fn adjust(bytes: &mut [u8], field: usize, before: Sum, after: Sum) {
     if let Some(field) = bytes[field..].first_chunk_mut() {
         *field = checksum::adjust(u16::from_be_bytes(*field), before, after).to_be_bytes();
     }
 }
 
-/// Edits the TCP header of `segment` in `packet` in place.
+/// Edits the TCP header of `segment` in `packet`, and adjusts its checksum.
 pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&mut [u8])) {
     edit(
         &mut packet[segment.ip_len..segment.header_end()],
-        CHECKSUM,
+        CHECKSUM_OFFSET,
         f,
     );
 }
 
-/// Replaces the options of `segment` in `packet` by `options`, padded with NOPs to 4 bytes. The new
-/// options must not be longer than the old ones.
+/// Replaces the options of `segment` in `packet` by `options`, padded with NOPs to a multiple of 4 bytes. The new
+/// options must not be longer than the old ones, or the header could exceed 60 bytes.
 pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: &[u8]) {
     let sums = |packet: &[u8], tcp_len: usize| {
         let header = &packet[segment.ip_len..segment.ip_len + tcp_len];
-        // The pseudo-header, which the checksum covers, holds the length.
+        // The checksum also covers the pseudo-header, which contains the length.
         let len = (tcp_len + segment.payload_len) as u64;
         Sum(checksum::sum(Sum::default(), header).0 + len)
     };
@@ -121,11 +122,17 @@ pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: 
     let tcp_len = tcp::HEADER_LEN + padded;
     packet[segment.ip_len + 12] = (tcp_len as u8 / 4) << 4 | packet[segment.ip_len + 12] & 0x0f;
     let after = sums(packet, tcp_len);
-    adjust(&mut packet[segment.ip_len..], CHECKSUM, before, after);
+    adjust(
+        &mut packet[segment.ip_len..],
+        CHECKSUM_OFFSET,
+        before,
+        after,
+    );
     set_length(packet, segment.ip_len);
 }
 
-/// Writes the length of `packet` into its IP header of `ip_len` bytes.
+/// Writes the length of `packet` into its IP header, which has `ip_len` bytes, and computes the IPv4 header
+/// checksum.
 pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
     let v6 = packet[0] >> 4 == 6;
     let (at, len) = if v6 {
@@ -139,7 +146,8 @@ pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
     }
 }
 
-/// Returns the ranges of the options in `bytes`, up to the end of the list or the first malformed option.
+/// Returns the ranges of the options in `bytes`, NOPs excluded. Ends at the end of the list or at the first
+/// malformed option.
 pub(crate) fn options(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Firewalls that hide sequence numbers.
+//! Firewalls that randomise sequence numbers.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,19 +8,21 @@ use braid_wire::{Instant, Rng, Seq32};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A firewall that shifts the sequence numbers of each connection, so that nobody can guess them from
-/// earlier ones.
+/// A firewall that adds a random amount to the sequence numbers of each connection, so that nobody can predict
+/// them from those of earlier connections.
 ///
-/// Each direction has an amount of its own. Acknowledgements and SACK blocks are shifted back. The
-/// amounts follow from the addresses and a key, so that the box keeps no state.
+/// Each direction has its own amount. Acknowledgement numbers and SACK blocks are shifted back by the amount of
+/// the opposite direction. The amounts are derived from the addresses and a key, so that the firewall needs no
+/// state.
 #[derive(Debug, Clone)]
 pub struct SequenceShift {
     key: u64,
+    /// True if SACK blocks are not shifted.
     forgets_sack: bool,
 }
 
 impl SequenceShift {
-    /// Makes a firewall with this key.
+    /// Creates a firewall with this key.
     pub fn new(key: u64) -> Self {
         SequenceShift {
             key,
@@ -28,41 +30,42 @@ impl SequenceShift {
         }
     }
 
-    /// Leaves SACK blocks as they are, as some firewalls did: the blocks then name data that was never
-    /// sent.
+    /// Leaves SACK blocks unchanged, as some firewalls did. The blocks then acknowledge sequence numbers that were
+    /// never sent.
     #[must_use]
     pub fn forgetting_sack(mut self) -> Self {
         self.forgets_sack = true;
         self
     }
 
-    /// Returns the amounts added to sequence numbers on the way out and on the way in.
+    /// Returns the amounts that are added to outbound and to inbound sequence numbers.
     fn shifts(&self, inside: SocketAddr, outside: SocketAddr) -> (u32, u32) {
         let mut rng = Rng::for_component(self.key, fingerprint(inside, outside));
         (rng.u32(), rng.u32())
     }
 
     fn apply(&self, direction: Direction, packet: &mut [u8], segment: &Segment) {
-        let (along, against) = match direction {
+        // The amounts for the direction of this segment, and for the opposite direction, which it acknowledges.
+        let (seq_shift, ack_shift) = match direction {
             Direction::Outbound => self.shifts(segment.src, segment.dst),
             Direction::Inbound => {
-                let (out, back) = self.shifts(segment.dst, segment.src);
-                (back, out)
+                let (outbound, inbound) = self.shifts(segment.dst, segment.src);
+                (inbound, outbound)
             }
         };
         let acknowledges = segment.flags.contains(Flags::ACK);
         let shifts_sack = acknowledges && !self.forgets_sack;
         segment::edit_header(packet, segment, |header| {
-            shift(&mut header[4..8], along);
+            shift(&mut header[4..8], seq_shift);
             if acknowledges {
-                shift(&mut header[8..12], against.wrapping_neg());
+                shift(&mut header[8..12], ack_shift.wrapping_neg());
             }
             let (_, options) = header.split_at_mut(HEADER_LEN);
-            let found: Vec<_> = segment::options(options).collect();
-            for range in found.into_iter().filter(|_| shifts_sack) {
+            let ranges: Vec<_> = segment::options(options).collect();
+            for range in ranges.into_iter().filter(|_| shifts_sack) {
                 if options[range.start] == kind::SACK {
                     for edge in options[range].split_at_mut(2).1.chunks_exact_mut(4) {
-                        shift(edge, against.wrapping_neg());
+                        shift(edge, ack_shift.wrapping_neg());
                     }
                 }
             }
@@ -85,15 +88,16 @@ impl Middlebox for SequenceShift {
     }
 }
 
-/// Adds `by` to the sequence number that `field` holds.
-fn shift(field: &mut [u8], by: u32) {
+/// Adds `amount` to the sequence number in `field`.
+fn shift(field: &mut [u8], amount: u32) {
     if let Some(field) = field.first_chunk_mut() {
-        *field = Seq32(u32::from_be_bytes(*field)).add(by).0.to_be_bytes();
+        let shifted = Seq32(u32::from_be_bytes(*field)).add(amount);
+        *field = shifted.0.to_be_bytes();
     }
 }
 
-/// Returns the FNV-1a hash of the addresses; unlike std's hash, it is the same in every build, so runs
-/// repeat.
+/// Returns the FNV-1a hash of the addresses. Unlike the hash of the standard library, it is the same in every
+/// build, so that runs are repeatable.
 fn fingerprint(inside: SocketAddr, outside: SocketAddr) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut mix = |bytes: &[u8]| {

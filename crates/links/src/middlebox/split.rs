@@ -1,4 +1,4 @@
-//! Middleboxes that cut segments.
+//! Middleboxes that split segments.
 
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Seq32};
@@ -6,16 +6,17 @@ use braid_wire::{Instant, Seq32};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A box that cuts segments into smaller ones, each with the options of the original, like a network card
+/// A middlebox that splits segments into smaller ones, each with the options of the original, like a network card
 /// with TSO.
 #[derive(Debug, Clone)]
 pub struct Split {
     mss: usize,
+    /// Segments that were split so far.
     cut: u64,
 }
 
 impl Split {
-    /// Makes a box that lets at most `mss` bytes of payload into a segment; 0 counts as 1.
+    /// Creates a middlebox that splits segments with more than `mss` bytes of payload; 0 counts as 1.
     pub fn new(mss: u16) -> Self {
         Split {
             mss: usize::from(mss).max(1),
@@ -23,7 +24,7 @@ impl Split {
         }
     }
 
-    /// Returns the number of segments cut so far.
+    /// Returns the number of segments that were split so far.
     pub fn cut(&self) -> u64 {
         self.cut
     }
@@ -63,8 +64,8 @@ impl Middlebox for Split {
     }
 }
 
-/// Returns the flags of a part: FIN and PSH belong to the last part only, CWR to the first (RFC 3168
-/// section 6.1.2).
+/// Returns the flags of a part. Only the last part has FIN and PSH, and only the first has CWR (RFC 3168 section
+/// 6.1.2).
 fn flags(original: Flags, first: bool, last: bool) -> Flags {
     let not_last = if last {
         Flags::EMPTY
@@ -75,7 +76,8 @@ fn flags(original: Flags, first: bool, last: bool) -> Flags {
     original.without(not_last | not_first)
 }
 
-/// Completes the packet `bytes`, whose headers come from `segment` and whose payload is new.
+/// Completes the packet `bytes`, which has the headers of `segment` and a new payload: sets lengths, sequence
+/// number, flags and checksums.
 pub(super) fn finish(bytes: &mut [u8], segment: &Segment, seq: Seq32, flags: Flags) {
     segment::set_length(bytes, segment.ip_len);
     if let Ok(mut view) = tcp::Packet::new(&mut bytes[segment.ip_len..]) {

@@ -11,7 +11,7 @@ use super::versions::Versions;
 pub enum ChannelError {
     /// The peer does not know our key.
     Refused,
-    /// The peer has not proved the expected key, or presented no usable key.
+    /// The peer has not proved the expected key, or has presented no usable key.
     WrongKey,
     /// The peer speaks TLS, but another version of Braid or another protocol.
     Incompatible,
@@ -22,28 +22,28 @@ pub enum ChannelError {
         /// The versions and features of the peer; `None` where it announces them in an unknown form.
         theirs: Option<Versions>,
     },
-    /// The peer reports an error in what it received.
+    /// The peer reports an error in the bytes that it received.
     Alert(AlertDescription),
-    /// A record is malformed or fails authentication, or this is another protocol.
+    /// A record is malformed or fails authentication, or the peer broke the protocol.
     Damaged,
-    /// The connection ended without the peer's close_notify or end of the user's bytes.
+    /// The connection ended before the peer's close_notify, or before the end of the user's bytes.
     Truncated,
     /// The cryptographic library failed.
     Failed,
 }
 
 impl ChannelError {
-    /// Returns a short kind for statistics and logs, and a description for the operator of a box.
+    /// Returns a short name of the error for statistics and logs, and a description for the operator of a box.
     pub fn at_box(self) -> (&'static str, Cow<'static, str>) {
         let (kind, text) = match self {
             ChannelError::Refused => (
                 "key refused",
-                "the server does not know this box: its configuration has to have this box's key",
+                "the server does not know this box: add this box's key to the server's configuration",
             ),
             ChannelError::WrongKey => (
                 "wrong key",
-                "the server has not the key that the configuration says: a mistake, or somebody else \
-                 in its place",
+                "the server has not the key that this box's configuration names: correct the key, unless \
+                 somebody else answers in the server's place",
             ),
             ChannelError::Incompatible => (
                 "incompatible",
@@ -52,8 +52,9 @@ impl ChannelError {
             ChannelError::OtherVersions { ours, theirs } => {
                 let speaks = match theirs {
                     Some(theirs) => format!("it speaks {theirs} of the protocol, the box {ours}"),
-                    None => "it says its versions in another form".to_owned(),
+                    None => "it announces its versions in an unknown form".to_owned(),
                 };
+                // Only a later release can have another form of the announcement.
                 let (age, older) = if theirs.is_some_and(|theirs| theirs.is_older(ours)) {
                     ("old", "the server")
                 } else {
@@ -66,19 +67,23 @@ impl ChannelError {
             }
             ChannelError::Alert(_) => (
                 "alert",
-                "the server broke off: what came to it was changed on the way",
+                "the server ended the connection: bytes of this box were changed on the way to it",
             ),
             ChannelError::Damaged => (
                 "damaged",
-                "what came from the server was changed on the way",
+                "bytes of the server were changed on the way to this box",
             ),
-            ChannelError::Truncated => ("truncated", "the connection was cut off on the way"),
+            ChannelError::Truncated => (
+                "truncated",
+                "the connection ended without the server's announcement: something on the way cut it off",
+            ),
             ChannelError::Failed => ("TLS", "the cryptographic library failed"),
         };
         (kind, text.into())
     }
 
-    /// Returns the alert for the peer where rustls raised none itself; `None` where no alert is due.
+    /// Returns the alert to send to the peer if rustls raised none itself. Returns `None` for errors that rustls
+    /// raises, that the peer reports, or after which the peer reads no more.
     pub(super) fn alert(self) -> Option<AlertDescription> {
         match self {
             ChannelError::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),
@@ -94,6 +99,7 @@ impl From<rustls::Error> for ChannelError {
         use rustls::Error;
         match error {
             Error::AlertReceived(alert) => match alert {
+                // What a server's rustls sends for the error of its verifier: an unknown key.
                 AlertDescription::AccessDenied => ChannelError::Refused,
                 AlertDescription::HandshakeFailure
                 | AlertDescription::MissingExtension
@@ -133,8 +139,8 @@ mod tests {
             ),
             (
                 None,
-                "the server's release is too new for this box: it says its versions in another form; update this \
-                 box",
+                "the server's release is too new for this box: it announces its versions in an unknown form; \
+                 update this box",
             ),
         ] {
             let error = ChannelError::OtherVersions { ours, theirs };

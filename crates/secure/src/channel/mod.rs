@@ -1,14 +1,16 @@
 //! A connection between box and server, protected by TLS 1.3 or in plaintext.
 //!
-//! The calls mirror those of the [`Stack`], but carry only the payload of box and server. A user's first bytes
-//! leave with the first flight where the box has a ticket of the server, and wait for the server's answer
-//! otherwise.
+//! The methods of a channel mirror those of the [`Stack`], but their bytes exclude handshake and record headers.
+//! If the box has a ticket of the server, a user's first bytes leave with the first flight. Otherwise they wait
+//! for the server's answer.
 //!
-//! A channel buffers few of the users' bytes, and none while a connection is idle. Outgoing, it holds one record,
-//! or a rejected first flight, while the engine has no memory. Incoming, it holds a batch that a reader did not
-//! take, one opened record behind that, and the first part of a record. A box also holds its first flight until
-//! the server has accepted it. Outgoing bytes are encrypted in the engine's memory, into which the socket was
-//! read.
+//! A channel buffers few of the users' bytes, and none while a connection is idle:
+//!
+//! - Outgoing: one record, or a rejected first flight, until the engine has memory for it. A box also keeps its
+//!   first flight until the server has accepted it. All other outgoing bytes are read from the socket into the
+//!   engine's memory, and encrypted there.
+//! - Incoming: a batch that a reader did not take, one opened record after that batch, and the first part of a
+//!   record whose rest has not arrived.
 
 mod error;
 mod flow;
@@ -35,9 +37,11 @@ use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
 pub use versions::{Agreed, Versions};
 
-/// Most bytes that are encrypted, or offered to a reader, at a time.
+/// Maximum number of bytes that are encrypted, or offered to a reader, at a time. 64 KiB is a guess: large enough
+/// that a system call per batch costs little, small enough that a batch stays in the processor's cache.
 const MAX_BATCH: usize = 64 << 10;
-/// The first byte of a ClientHello from a `braid/3` box, whose records had another form.
+/// The first byte of a ClientHello from a box of the protocol `braid/3`, whose records had another form. A server
+/// recognizes such a box only to tell it by an alert that its version is refused.
 const BRAID_3_FIRST_BYTE: u8 = 1;
 
 /// A connection between box and server.
@@ -65,7 +69,8 @@ impl Channel {
     /// Opens a channel that `client` protects, and writes the ClientHello.
     ///
     /// # Errors
-    /// The engine has no memory; the cryptographic library fails.
+    /// [`ApiError::LimitReached`] if the cryptographic library fails; the engine's error if it has no memory or
+    /// the connection is gone.
     pub fn open(
         now: Instant,
         conn: ConnId,
@@ -82,20 +87,22 @@ impl Channel {
         })
     }
 
-    /// Starts an accepted connection once its first byte is there: protected by `server` where the byte begins a
-    /// TLS handshake, in plaintext otherwise. Returns `None` while nothing has come.
+    /// Starts an accepted connection once its first byte has arrived. If that byte begins a TLS handshake,
+    /// `server` protects the connection; otherwise it is plaintext. Returns `None` while no byte has arrived, or
+    /// if the cryptographic library fails.
     pub fn accept(now: Instant, conn: ConnId, server: &Server, stack: &mut Stack) -> Option<Self> {
-        let mut first = None;
+        let mut first_byte = None;
+        // Returning 0 leaves the byte in the engine.
         let peek = |bufs: &[IoSlice<'_>]| {
-            first = bufs.iter().find_map(|buf| buf.first().copied());
+            first_byte = bufs.iter().find_map(|buf| buf.first().copied());
             Ok::<_, ApiError>(0)
         };
         let _ = stack.read_with(now, conn, peek);
-        let tls = match first? {
+        let tls = match first_byte? {
             byte @ (record::FIRST_TLS_BYTE | BRAID_3_FIRST_BYTE) => {
                 let (session, join_secret) = server.accept().ok()?;
-                let own = ServerSide::new(join_secret, &server.tickets);
-                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.endpoint));
+                let side = ServerSide::new(join_secret, &server.tickets);
+                let mut tls = Box::new(Tls::new(session.into(), Some(side), &server.endpoint));
                 if byte == BRAID_3_FIRST_BYTE {
                     tls.refuse_braid_3();
                 }
@@ -125,13 +132,14 @@ impl Channel {
         self.tls.as_ref()?.agreed
     }
 
-    /// Takes the address families that the server reports to reach. Present once, after the handshake.
+    /// Takes the address families that the server reports to reach. Returns them once, after the handshake of a
+    /// client.
     pub fn take_families(&mut self) -> Option<Families> {
         self.tls.as_mut()?.peer_families.take()
     }
 
-    /// Returns the peer's key once the peer has proved to hold it. A client that resumes with a ticket proves its
-    /// key by the first early data.
+    /// Returns the peer's key, once the peer has proved that it has the private key. A client that resumes with a
+    /// ticket has proved it when its first early data opens.
     pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref()?.peer()
     }
@@ -164,8 +172,9 @@ impl Channel {
         tls.read_with(now, self.conn, stack, drain)
     }
 
-    /// Returns whether the direction has ended, as [`Stack::read_finished`] does. On a protected channel the peer
-    /// must have announced it: by close_notify, or by the end of the user's bytes while those are read.
+    /// Returns whether the incoming direction has ended, as [`Stack::read_finished`] does. On a protected channel
+    /// the peer must have announced the end by close_notify or, between [`begin_reading`](Self::begin_reading) and
+    /// [`release`](Self::release), by the end of the user's bytes. A DATA_FIN alone could be forged.
     pub fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
             Some(tls) => tls.read_finished(),
@@ -187,7 +196,8 @@ impl Channel {
         }
     }
 
-    /// Returns whether the user's bytes have ended in both directions, whatever the state of the connection.
+    /// Returns whether the user's bytes have ended in both directions, even if the connection has failed or
+    /// closed.
     pub fn has_flow_ended(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_flow_ended())
     }
@@ -197,7 +207,8 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.is_reusable())
     }
 
-    /// Notes that the peer has acknowledged all of the user's bytes, as the stack reports.
+    /// Records that the peer has acknowledged all of the user's bytes. For the stack's event
+    /// [`FlowDelivered`](braid_engine::Event).
     pub fn on_delivered(&mut self) {
         if let Some(tls) = &mut self.tls
             && tls.outgoing == Outgoing::Ended
@@ -218,15 +229,16 @@ impl Channel {
         read && stack.readable(self.conn) == 0
     }
 
-    /// Ends the current user's exchange: box and server exchange messages from now on.
+    /// Forgets the current user, whose bytes have ended both ways. Box and server exchange messages from now on,
+    /// until the next user.
     pub fn release(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.release();
         }
     }
 
-    /// Returns whether every byte was delivered both ways, provided that the stack reports an orderly end of both
-    /// directions.
+    /// Returns whether every byte of the user was delivered both ways. The caller has to know from the stack that
+    /// both directions ended in order, which in plaintext is all that there is to know.
     pub fn is_complete(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.has_flow_ended())
     }
@@ -245,7 +257,8 @@ impl Channel {
         tls.write_with(now, self.conn, stack, max, fill)
     }
 
-    /// Writes as [`Stack::write`] does, but a protected channel takes all of `bytes` or none.
+    /// Writes as [`Stack::write`] does, but a protected channel takes all of `bytes` or none, so that a message is
+    /// not split over differently padded records.
     pub fn write(
         &mut self,
         now: Instant,
@@ -258,7 +271,10 @@ impl Channel {
         tls.write(now, self.conn, stack, bytes)
     }
 
-    /// Writes all of `bytes` or fails; room lacks only where the engine has run out of memory.
+    /// Writes all of `bytes`. For the messages of box and server, which always fit unless memory has run out.
+    ///
+    /// # Errors
+    /// [`ApiError::LimitReached`] if the engine has no memory; the engine's other errors.
     pub fn write_all(
         &mut self,
         now: Instant,
@@ -271,9 +287,9 @@ impl Channel {
         }
     }
 
-    /// Ends the written direction: the user's bytes alone while a user's are written, else the connection as
-    /// [`close`](Self::close) does. [`Event::FlowDelivered`](braid_engine::Event) reports that the peer has the
-    /// end of the user's bytes.
+    /// Ends the outgoing direction. After [`begin_writing`](Self::begin_writing) on a protected channel, only the
+    /// user's bytes end, and [`Event::FlowDelivered`](braid_engine::Event) later reports that the peer has
+    /// acknowledged their end. Otherwise the connection ends, as by [`close`](Self::close).
     pub fn shutdown(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {
             Some(tls) => tls.shutdown(now, self.conn, stack),
@@ -281,7 +297,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether [`Self::close`] was called on a protected channel: the close_notify is sent or due.
+    /// Returns whether [`Self::close`] was called on a protected channel: its close_notify was sent, or will be.
     pub fn is_closing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_closing())
     }

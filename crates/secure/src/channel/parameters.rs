@@ -1,9 +1,9 @@
 //! The parameters that box and server exchange in the handshake, encoded as QUIC transport parameters (RFC 9000
-//! section 18). The box sends its own in the ClientHello, which anybody can read; the server sends its own in the
-//! EncryptedExtensions, which only the box can read. The box relies on them once the handshake is complete.
+//! section 18). The box sends its parameters in the ClientHello, which anybody can read. The server sends its own
+//! in the EncryptedExtensions, which only the box can read. The box relies on them once the handshake is complete.
 //!
-//! - The secret that authenticates subflows. The server draws it, so the server has it before the box and is never
-//!   asked for a proof that it cannot check.
+//! - The secret that authenticates subflows. The server draws it, and so knows the secret before a box can use it.
+//!   The box's parameter is empty: an offer to use the server's secret.
 //! - The address families in which the server reaches destinations.
 //! - The versions of the protocol that the end speaks, and its features.
 
@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 use super::versions::Versions;
 use crate::Families;
 
-// The numbers begin at "brid" in ASCII, as much of it as the 30 bits of a four-byte integer hold.
+// The numbers count up from "brid" in ASCII (0x62726964), without the two bits that a four-byte integer of QUIC
+// uses for its length. They are large so that they do not meet registered parameters.
 /// The number of the parameter with the secret.
 const JOIN_SECRET_ID: u32 = 0x2272_6964;
 /// The number of the parameter with the families.
@@ -24,7 +25,7 @@ const VERSIONS_ID: u32 = 0x2272_6966;
 /// The secret of one connection that authenticates its subflows.
 pub(super) type JoinSecret = Zeroizing<[u8; 32]>;
 
-/// Returns the parameters of a box: it can authenticate subflows, and speaks `versions`.
+/// Returns the parameters of a box that speaks `versions`. They offer to authenticate subflows by a secret.
 pub(super) fn client_parameters(versions: Versions) -> Vec<u8> {
     let mut out = Vec::new();
     put(&mut out, JOIN_SECRET_ID, &[]);
@@ -32,14 +33,14 @@ pub(super) fn client_parameters(versions: Versions) -> Vec<u8> {
     out
 }
 
-/// Returns the parameters of a server. A box that made no offer ignores them. The families are left out where the
-/// server reaches both.
+/// Returns the parameters of a server. They do not depend on the box's parameters: rustls needs them before it
+/// reads the ClientHello, and a box of an older release ignores numbers that it does not know.
 pub(super) fn server_parameters(
     secret: &JoinSecret,
     reached: Families,
     versions: Versions,
 ) -> Vec<u8> {
-    // A box of an older release takes missing families for both, so only a restriction needs a word.
+    // A box takes missing families for both, so only a server that reaches fewer announces them.
     let mut out = Vec::new();
     put(&mut out, JOIN_SECRET_ID, &secret[..]);
     if reached != Families::BOTH {
@@ -49,7 +50,8 @@ pub(super) fn server_parameters(
     out
 }
 
-/// Appends the versions of an end. An end that speaks version 1 alone announces nothing.
+/// Appends the versions of an end. An end that speaks version 1 alone announces nothing, as releases did before
+/// there was an announcement.
 fn put_versions(out: &mut Vec<u8>, versions: Versions) {
     if versions != Versions::UNANNOUNCED {
         put(out, VERSIONS_ID, &versions.encode());
@@ -72,10 +74,12 @@ pub(super) fn families(parameters: &[u8]) -> Families {
     }
 }
 
-/// Returns how MP_JOINs authenticate after the peer sent `parameters`; `own` is the secret of a server.
-pub(super) fn join_auth(own: Option<&JoinSecret>, parameters: &[u8]) -> JoinAuth {
-    let secret = match (own, find(parameters, JOIN_SECRET_ID)) {
-        (Some(own), Some(_)) => Some(**own),
+/// Returns how MP_JOINs authenticate after the peer sent `parameters`. A server passes the secret that it drew as
+/// `drawn`; a box passes `None`, and finds the secret in `parameters`. Without a secret on either end, the keys of
+/// MPTCP authenticate (RFC 8684 section 3.2), as with an older release.
+pub(super) fn join_auth(drawn: Option<&JoinSecret>, parameters: &[u8]) -> JoinAuth {
+    let secret = match (drawn, find(parameters, JOIN_SECRET_ID)) {
+        (Some(drawn), Some(_)) => Some(**drawn),
         (None, Some(secret)) => secret.try_into().ok(),
         (_, None) => None,
     };
@@ -86,6 +90,7 @@ pub(super) fn join_auth(own: Option<&JoinSecret>, parameters: &[u8]) -> JoinAuth
 fn put(out: &mut Vec<u8>, id: u32, value: &[u8]) {
     /// The two leading bits of a four-byte integer (RFC 9000 section 16).
     const FOUR_BYTES: u32 = 0b10 << 30;
+    // A one-byte integer has 6 bits for the value (RFC 9000 section 16).
     debug_assert!(value.len() < 64, "the length of {id:#x} has one byte");
     out.extend_from_slice(&(FOUR_BYTES | id).to_be_bytes());
     out.push(value.len() as u8);
@@ -108,6 +113,7 @@ fn find(mut parameters: &[u8], wanted: u32) -> Option<&[u8]> {
 /// Takes an integer of variable length (RFC 9000 section 16); `None` where it is cut off.
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let (first, _) = bytes.split_first()?;
+    // The two highest bits are the logarithm of the length: 1, 2, 4 or 8 bytes. They are no part of the value.
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
     *bytes = rest;
     let value = number.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
@@ -120,7 +126,7 @@ mod tests {
 
     #[test]
     fn numbers_are_as_in_the_rfc() {
-        // RFC 9000 appendix A.1.
+        // All but the last are from RFC 9000 appendix A.1.
         let numbers: [(&[u8], u64); 6] = [
             (
                 &[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c],
@@ -143,23 +149,24 @@ mod tests {
     #[test]
     fn both_ends_agree_on_the_secret_of_the_server() {
         let secret = Zeroizing::new([7; 32]);
-        let agreed_on = JoinAuth::Secret([7; 32]);
+        let expected = JoinAuth::Secret([7; 32]);
         assert_eq!(
             join_auth(Some(&secret), &client_parameters(Versions::OURS)),
-            agreed_on
+            expected
         );
         let answer = server_parameters(&secret, Families::BOTH, Versions::OURS);
-        assert_eq!(join_auth(None, &answer), agreed_on);
-        // Other parameters may stand around it.
+        assert_eq!(join_auth(None, &answer), expected);
+        // Parameters with other numbers (1 and 3) may precede and follow the secret.
         let among = [&[1, 2, 0, 0][..], &answer, &[3, 0]].concat();
-        assert_eq!(join_auth(None, &among), agreed_on);
+        assert_eq!(join_auth(None, &among), expected);
     }
 
     #[test]
-    fn without_it_on_either_end_the_keys_decide() {
+    fn without_a_secret_on_either_end_the_keys_authenticate() {
         let secret = Zeroizing::new([7; 32]);
         assert_eq!(join_auth(Some(&secret), &[]), JoinAuth::Keys);
         let answer = server_parameters(&secret, Families::BOTH, Versions::OURS);
+        // No parameter, another one, an empty secret, and a secret that is cut off (36 of 37 bytes).
         for parameters in [
             &[][..],
             &[1, 1, 0],
@@ -178,6 +185,7 @@ mod tests {
             v6: false,
         };
         let parameters = server_parameters(&secret, v4_only, Versions::OURS);
+        // The secret takes 4 bytes for its number, 1 for its length and 32 for its value.
         assert_eq!(parameters[37..43], [0xa2, 0x72, 0x69, 0x65, 1, 0b01]);
         assert_eq!(families(&parameters), v4_only);
         let both = server_parameters(&secret, Families::BOTH, Versions::OURS);
@@ -185,7 +193,7 @@ mod tests {
             (find(&both, FAMILIES_ID), families(&both)),
             (None, Families::BOTH)
         );
-        // A parameter of a later release stands before it, and further bits have a meaning there.
+        // A later release may put another parameter first, and give further bits a meaning.
         let later = [
             &[0x40, 0x25, 1, 9][..],
             &[0xa2, 0x72, 0x69, 0x65, 1, 0b1110],
@@ -201,7 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nothing_of_families_reaches_both() {
+    fn a_server_that_announces_no_valid_families_reaches_both() {
+        // Two bytes instead of one; a length of one without the byte.
         let malformed = [0xa2, 0x72, 0x69, 0x65, 2, 0, 0];
         let cut = [0xa2, 0x72, 0x69, 0x65, 1];
         for parameters in [&[][..], &[1, 1, 0], &malformed, &cut] {
@@ -229,6 +238,7 @@ mod tests {
             versions(&client_parameters(Versions::UNANNOUNCED)),
             Some(Versions::UNANNOUNCED)
         );
+        // Empty, a byte too short, oldest (5) above newest (2), and version 0.
         for malformed in [
             &[][..],
             &[0, 5, 0, 2, 0, 0, 0],

@@ -1,10 +1,12 @@
 //! The record layer between box and server.
 //!
-//! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what TLS shows: a type, a
-//! version, a length and ciphertext. The [`ContentType`] is encrypted behind the bytes, followed by zeros
-//! that pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and
-//! the header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
-//! interface of rustls encrypts in place; its own record layer copies.
+//! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what any TLS connection
+//! shows: a type, a version, a length and ciphertext. The encrypted part contains the payload, one byte for the
+//! [`ContentType`], and zeros as padding. Nonce and additional data also follow TLS 1.3: each key numbers its
+//! records from 0, and the header is authenticated.
+//!
+//! Handshake and keys come from the QUIC interface of rustls (RFC 9001), because it encrypts in place. The record
+//! layer of rustls copies every byte.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -16,30 +18,38 @@ use super::ChannelError;
 
 /// Bytes of the record header: type, version, length.
 pub(super) const HEADER_LEN: usize = 5;
-/// Bytes behind the payload of a protected record: the content type, and the AEAD tag.
+/// Bytes of the content type, which follows the payload of a protected record.
 const CONTENT_TYPE_LEN: usize = 1;
+/// Bytes of the AEAD tag at the end of a protected record, the same for both ciphers.
 const TAG_LEN: usize = 16;
 /// Bytes that protection adds to the payload, without padding.
 pub const RECORD_OVERHEAD: usize = HEADER_LEN + CONTENT_TYPE_LEN + TAG_LEN;
-/// Most bytes of a record. A reader needs the whole record before its first byte can be used.
+/// Maximum number of bytes of a record. TLS allows 2^14 payload bytes; here the whole record takes 2^14, so that
+/// four records fill a batch exactly. Larger records would cost latency, because a reader can use no byte of a
+/// record before all of the record has arrived.
 pub(super) const MAX_RECORD: usize = 16 << 10;
-/// Most payload bytes of a record.
+/// Maximum number of payload bytes of a record.
 pub(super) const MAX_PAYLOAD: usize = MAX_RECORD - RECORD_OVERHEAD;
 /// The version in every TLS 1.3 record (RFC 8446 section 5.1).
 const RECORD_VERSION: [u8; 2] = [3, 3];
-/// The fewest bytes that are encrypted in a record once keys exist, so that messages, ends of users' bytes, alerts
-/// and keystrokes have the same size.
+/// Minimum size of a TLSInnerPlaintext (RFC 8446 section 5.2: payload, content type and padding), so that short
+/// messages, ends of users' bytes, alerts and keystrokes have the same size. 128 is a guess: such messages fit,
+/// and padding costs little of a packet.
 const MIN_INNER_PLAINTEXT: usize = 128;
 /// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET_INNER_PLAINTEXT`].
+/// The next power of two would not fit a packet.
 const MAX_DOUBLED_INNER_PLAINTEXT: usize = 1024;
-/// The plaintext that fills a record of 1,400 bytes, which fits a packet with any TCP options.
+/// The plaintext that fills a record of 1,400 bytes. Such a record fits a packet of 1,500 bytes with any options:
+/// 1,500 less 40 (IPv6), 20 (TCP) and 40 (maximum TCP options).
 const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
-/// Fewest records under a key before the peer may replace it. A rekey costs more than reading a record, so a peer
-/// must not force one per record.
+/// Minimum number of records under a key before the peer may replace it. A rekey costs more than reading a record,
+/// so a peer must not force one per record. 1,024 is a guess: the cost of a rekey becomes negligible.
 const MIN_RECORDS_PER_KEY: u64 = 1024;
-/// Most keys that one direction may be ahead of the other, which was asked to follow.
+/// Maximum number of rekeys of one direction that the other direction has not followed. Each keeps a key in
+/// memory. 16 is a guess: a peer that reads follows each rekey, so an honest peer is a few behind at most.
 const MAX_KEYS_AHEAD: usize = 16;
-/// Most records that [`split_into_records`] lays out in one write.
+/// Maximum number of records that [`split_into_records`] lays out in one write. A batch of 64 KiB needs 4 records,
+/// and more if the engine's memory is in short pieces; what does not fit is left to the next write.
 pub(super) const MAX_RECORDS_PER_WRITE: usize = 16;
 
 /// The keys that protect a record.
@@ -49,11 +59,11 @@ pub(super) enum EncryptionLevel {
     /// The key of a ticket, for early data.
     Early,
     Handshake,
-    /// The keys of the established connection.
+    /// The keys of the established connection, for application data.
     Traffic,
 }
 
-/// The content type of a record. All but the last are content types of TLS.
+/// The content type of a record. All but [`FlowEnd`](Self::FlowEnd) are content types of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentType {
     /// An error or close_notify (RFC 8446 section 6): level and description.
@@ -62,7 +72,7 @@ pub(super) enum ContentType {
     Handshake = 22,
     /// A user's bytes, or messages between box and server.
     Data = 23,
-    /// The end of a user's bytes; the connection goes on. No protocol has assigned this number.
+    /// The end of a user's bytes; the connection goes on. TLS has assigned no content type near this number.
     FlowEnd = 0xe0,
 }
 
@@ -77,14 +87,14 @@ impl ContentType {
         }
     }
 
-    /// Returns whether the record belongs to a user's bytes. Where one user follows another, the second one's
-    /// records wait until the first is finished.
+    /// Returns whether the record belongs to a user's bytes. If a second user follows on the connection, such
+    /// records of the second user wait until the first user's bytes have been read.
     pub(super) fn is_flow(self) -> bool {
         matches!(self, ContentType::Data | ContentType::FlowEnd)
     }
 }
 
-/// The first byte of a TLS connection. SOCKS5 begins with 5.
+/// The first byte of a TLS connection, from which a server recognizes protection: SOCKS5 begins with 5.
 pub(super) const FIRST_TLS_BYTE: u8 = ContentType::Handshake as u8;
 
 /// The EndOfEarlyData message (RFC 8446 section 4.5).
@@ -95,10 +105,10 @@ const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// The close_notify alert: the sender writes no more.
 pub(super) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
-/// Returns the KeyUpdate message, which asks the peer to follow where `asks`.
-pub(super) fn key_update(asks: bool) -> [u8; 5] {
+/// Returns the KeyUpdate message. Where `update_requested` is true, it asks the peer to replace its key too.
+pub(super) fn key_update(update_requested: bool) -> [u8; 5] {
     let [a, b, c, d] = KEY_UPDATE;
-    [a, b, c, d, u8::from(asks)]
+    [a, b, c, d, u8::from(update_requested)]
 }
 
 /// Returns whether `message` is a KeyUpdate.
@@ -113,13 +123,15 @@ pub(super) fn encode_plaintext(content: ContentType, bytes: &[u8]) -> Vec<u8> {
     [&header[..], bytes].concat()
 }
 
-/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`MIN_INNER_PLAINTEXT`] only.
+/// Returns the number of padding bytes for a record with `len` payload bytes.
+///
 /// Messages have few sizes, so that a size reveals neither the length of a destination's name nor the kind of
-/// message.
-pub(super) fn padding(len: usize, of_user: bool) -> usize {
+/// message. Users' bytes (`is_user_data`) are padded to [`MIN_INNER_PLAINTEXT`] only: to pad bulk data would cost
+/// capacity of the links.
+pub(super) fn padding(len: usize, is_user_data: bool) -> usize {
     let inner = len + CONTENT_TYPE_LEN;
     let padded = match inner {
-        _ if of_user => inner.max(MIN_INNER_PLAINTEXT),
+        _ if is_user_data => inner.max(MIN_INNER_PLAINTEXT),
         ..=MAX_DOUBLED_INNER_PLAINTEXT => inner.next_power_of_two().max(MIN_INNER_PLAINTEXT),
         _ => inner.next_multiple_of(PACKET_INNER_PLAINTEXT),
     };
@@ -132,8 +144,8 @@ pub(super) struct Header {
     bytes: [u8; HEADER_LEN],
     /// The type visible on the wire: [`ContentType::Data`] on every protected record.
     pub(super) outer: ContentType,
-    /// Bytes behind the header.
-    pub(super) body: usize,
+    /// Bytes of the record after the header.
+    pub(super) body_len: usize,
 }
 
 impl Header {
@@ -145,22 +157,25 @@ impl Header {
         let [kind, major, minor, a, b] = bytes;
         let outer = ContentType::read(kind).filter(|c| *c != ContentType::FlowEnd);
         let outer = outer.ok_or(ChannelError::Damaged)?;
-        // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
+        // RFC 8446 section 5.1 allows the version of TLS 1.0 (3, 1) in the record of a ClientHello.
         let version = [major, minor] == RECORD_VERSION
             || (outer, major, minor) == (ContentType::Handshake, 3, 1);
-        let body = usize::from(u16::from_be_bytes([a, b]));
-        let least = match outer {
+        let body_len = usize::from(u16::from_be_bytes([a, b]));
+        let min_body_len = match outer {
             ContentType::Data => CONTENT_TYPE_LEN + TAG_LEN,
             _ => 0,
         };
-        let sound = version && body >= least && body <= MAX_RECORD - HEADER_LEN;
-        sound
-            .then_some(Header { bytes, outer, body })
-            .ok_or(ChannelError::Damaged)
+        let is_valid = version && body_len >= min_body_len && body_len <= MAX_RECORD - HEADER_LEN;
+        let header = Header {
+            bytes,
+            outer,
+            body_len,
+        };
+        is_valid.then_some(header).ok_or(ChannelError::Damaged)
     }
 }
 
-/// A key, and the number of its next record, from which the nonce follows.
+/// A key, and the number of its next record. The library XORs the number with the key's IV to get the nonce.
 struct Key {
     key: Box<dyn PacketKey>,
     number: u64,
@@ -181,9 +196,9 @@ pub(super) struct DirectionKeys {
 
 struct Traffic {
     key: Key,
-    /// Most records under one key, from the AEAD's confidentiality limit.
+    /// Maximum number of records under one key, from the AEAD's confidentiality limit (RFC 9001 section 6.6).
     limit: u64,
-    /// The number of keys before this one.
+    /// The number of earlier traffic keys of this direction.
     generation: u64,
 }
 
@@ -205,7 +220,8 @@ impl DirectionKeys {
     }
 
     pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
-        // A batch is sealed without a check in between, so a batch's worth of records is held in reserve.
+        // The limit is checked before a batch of records is sealed, not before each record. The limit is therefore
+        // lower by the records of one batch.
         let limit = key.confidentiality_limit() - MAX_RECORDS_PER_WRITE as u64;
         self.traffic = Some(Traffic {
             key: Key::new(key),
@@ -218,28 +234,29 @@ impl DirectionKeys {
         self.early.is_some()
     }
 
-    /// Drops the key of early data at its end.
+    /// Drops the key of early data, once the last early record was sealed or opened.
     pub(super) fn forget_early(&mut self) {
         self.early = None;
     }
 
-    /// Drops the handshake's keys at its end.
+    /// Drops the keys of early data and handshake, once the handshake is complete.
     pub(super) fn forget_handshake(&mut self) {
         self.early = None;
         self.handshake = None;
     }
 
-    /// Returns whether the key has reached its record limit, so that a rekey must come first.
+    /// Returns whether the key has reached its record limit, so that it must be replaced before the next record.
     pub(super) fn is_key_limit_reached(&self) -> bool {
         let reached = |traffic: &Traffic| traffic.key.number >= traffic.limit;
         self.traffic.as_ref().is_some_and(reached)
     }
 
-    /// Returns whether the sender of these records may rekey: after enough records, or to follow the `other`
-    /// direction.
+    /// Returns whether the peer may replace the key of this direction, after its KeyUpdate was opened: if the key
+    /// has protected enough records, or to follow the `other` direction.
     pub(super) fn may_rekey(&self, other: &DirectionKeys) -> bool {
-        let used = |traffic: &Traffic| traffic.key.number > MIN_RECORDS_PER_KEY;
-        self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
+        // The number already counts the KeyUpdate itself, which is not one of the 1,024 records.
+        let has_min_records = |traffic: &Traffic| traffic.key.number > MIN_RECORDS_PER_KEY;
+        self.traffic.as_ref().is_some_and(has_min_records) || self.is_behind(other)
     }
 
     /// Returns whether this direction has replaced fewer keys than the `other` one.
@@ -266,8 +283,8 @@ impl DirectionKeys {
         }
     }
 
-    /// Seals a record in place. The `len` payload bytes stand in `record` behind room for the header; the rest of
-    /// `record`, but for content type and tag, becomes padding.
+    /// Seals a record in place. On entry `record` has room for the header, then the `len` payload bytes, then room
+    /// for content type, padding and tag. The length of `record` determines the padding.
     ///
     /// # Errors
     /// The key of this level is missing; the library fails.
@@ -296,14 +313,15 @@ impl DirectionKeys {
         content_slot.copy_from_slice(&[content as u8]);
         padding.fill(0);
         let key = self.key(level).ok_or(ChannelError::Failed)?;
-        let made = key.key.encrypt_in_place(key.number, &header, bytes)?;
-        tag.copy_from_slice(made.as_ref());
+        let computed_tag = key.key.encrypt_in_place(key.number, &header, bytes)?;
+        tag.copy_from_slice(computed_tag.as_ref());
         key.number += 1;
         Ok(())
     }
 
     /// Opens a record in place: decrypts `body` and returns the content type and the length of the payload at its
-    /// start. A record that cannot be opened does not advance the record number.
+    /// start. A record that cannot be opened does not advance the record number, so that a server can skip
+    /// rejected early data.
     ///
     /// # Errors
     /// The key of this level is missing; authentication fails; the content type is unknown.
@@ -325,12 +343,16 @@ impl DirectionKeys {
     }
 }
 
-/// The secret from which the next keys follow. The library derives the keys of both directions at a time and keeps
-/// no older secret. The key of the direction that has not rekeyed yet waits here, so no secret is left of a key
-/// that was replaced.
+/// The secrets from which the next keys are derived.
+///
+/// The library derives the next keys of both directions together, and overwrites the secrets. If one direction
+/// rekeys first, the other direction's new key waits here. To keep the secrets instead would let somebody who
+/// reads memory derive the replaced key again.
 pub(super) struct NextKeys {
     secrets: Secrets,
+    /// Derived keys that this end's direction has not taken yet, oldest first.
     local: VecDeque<Box<dyn PacketKey>>,
+    /// The same for the peer's direction.
     remote: VecDeque<Box<dyn PacketKey>>,
 }
 
@@ -353,8 +375,10 @@ impl NextKeys {
         }
         let keys = self.secrets.next_packet_keys();
         self.remote.push_back(keys.remote);
-        let follows = self.remote.len() <= MAX_KEYS_AHEAD;
-        follows.then_some(keys.local).ok_or(ChannelError::Damaged)
+        let is_within_limit = self.remote.len() <= MAX_KEYS_AHEAD;
+        is_within_limit
+            .then_some(keys.local)
+            .ok_or(ChannelError::Damaged)
     }
 
     /// Returns the next key of the peer's direction.
@@ -367,13 +391,17 @@ impl NextKeys {
         }
         let keys = self.secrets.next_packet_keys();
         self.local.push_back(keys.local);
-        let follows = self.local.len() <= MAX_KEYS_AHEAD;
-        follows.then_some(keys.remote).ok_or(ChannelError::Damaged)
+        let is_within_limit = self.local.len() <= MAX_KEYS_AHEAD;
+        is_within_limit
+            .then_some(keys.remote)
+            .ok_or(ChannelError::Damaged)
     }
 }
 
-/// Divides memory into slots for consecutive records, of which the last one in use need not be full. Stops at the
-/// first slot that would be too small for any payload.
+/// Divides memory into slots for consecutive records. Each buffer gives slots of about equal size, so that none is
+/// a small remainder.
+///
+/// Stops at the first slot that is too small for any payload: the records must follow each other without a gap.
 pub(super) fn split_into_records<'a>(
     bufs: &'a mut [IoSliceMut<'_>],
 ) -> ArrayVec<&'a mut [u8], MAX_RECORDS_PER_WRITE> {
@@ -381,8 +409,8 @@ pub(super) fn split_into_records<'a>(
     for buf in bufs {
         let mut rest = &mut buf[..];
         let count = rest.len().div_ceil(MAX_RECORD);
-        for left in (1..=count).rev() {
-            let (slot, after) = rest.split_at_mut(rest.len() / left);
+        for remaining in (1..=count).rev() {
+            let (slot, after) = rest.split_at_mut(rest.len() / remaining);
             rest = after;
             if slot.len() <= RECORD_OVERHEAD || slots.try_push(slot).is_err() {
                 return slots;
@@ -392,7 +420,7 @@ pub(super) fn split_into_records<'a>(
     slots
 }
 
-/// Returns the payload bytes of a protected record's slot.
+/// Returns the part of a slot for the payload of a protected record.
 pub(super) fn payload_mut(slot: &mut [u8]) -> &mut [u8] {
     let end = slot.len() - CONTENT_TYPE_LEN - TAG_LEN;
     &mut slot[HEADER_LEN..end]

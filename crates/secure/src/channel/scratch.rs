@@ -1,19 +1,20 @@
-//! Memory for users' bytes on their way between a socket and the engine.
+//! Shared memory for users' bytes between a socket and the engine.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use super::MAX_BATCH;
 
-/// Memory that all connections of a [`Client`](super::Client) or [`Server`](super::Server) use in turn,
-/// so that none has to keep its own.
+/// Memory that all connections of a [`Client`](super::Client) or [`Server`](super::Server) use in turn, so that no
+/// connection keeps memory of its own.
 #[derive(Default)]
 pub(super) struct Scratch(Mutex<Box<[u8]>>);
 
 impl Scratch {
-    /// Lends [`MAX_BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in
-    /// memory.
+    /// Lends [`MAX_BATCH`] bytes to `work`. The caller [wipes](wipe) the bytes that it wrote, so that no user's
+    /// bytes stay in memory.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        // A panic in `work` leaves no invalid state, only bytes that are not wiped.
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.is_empty() {
             *memory = vec![0; MAX_BATCH].into();
@@ -29,23 +30,26 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// Overwrites users' bytes. The compiler keeps the stores because the memory stays in use and other threads can
-/// see it; before a deallocation it could drop them.
+/// Overwrites users' bytes. The compiler may not drop these stores, because the memory stays allocated and later
+/// code can read it. Before a deallocation the compiler could drop them; such memory has to be `Zeroizing`.
 pub(super) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
 }
 
-/// Decrypted bytes for a reader, contiguous, and free room behind them. They are wiped on drop.
+/// Decrypted bytes for a reader at the front of borrowed memory, and free room after them. The memory is wiped on
+/// drop.
 pub(super) struct PlaintextBuf<'a> {
     memory: &'a mut [u8],
+    /// Bytes for the reader.
     len: usize,
-    /// The end of the room that was lent so far: the bytes to wipe.
-    used: usize,
+    /// Bytes of `memory` that [`room`](Self::room) has lent so far, and that have to be wiped. Decrypting needs
+    /// more room (tag, padding) than the reader gets bytes.
+    lent: usize,
 }
 
 impl Drop for PlaintextBuf<'_> {
     fn drop(&mut self) {
-        wipe(&mut self.memory[..self.used]);
+        wipe(&mut self.memory[..self.lent]);
     }
 }
 
@@ -54,7 +58,7 @@ impl<'a> PlaintextBuf<'a> {
         PlaintextBuf {
             memory,
             len: 0,
-            used: 0,
+            lent: 0,
         }
     }
 
@@ -66,20 +70,20 @@ impl<'a> PlaintextBuf<'a> {
         &self.memory[..self.len]
     }
 
-    /// Returns whether `len` bytes more would fit.
+    /// Returns whether there is room for `len` more bytes.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.memory.len() - self.len >= len
     }
 
-    /// Returns the next `len` bytes of room, or `None` where fewer are left.
+    /// Returns the next `len` bytes of room, or `None` if fewer are left.
     pub(super) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.len + len;
         let room = self.memory.get_mut(self.len..end)?;
-        self.used = self.used.max(end);
+        self.lent = self.lent.max(end);
         Some(room)
     }
 
-    /// Passes the first `n` bytes of the last [`room`](Self::room) to the reader.
+    /// Adds the first `n` bytes of the last [`room`](Self::room) to the reader's bytes.
     pub(super) fn commit(&mut self, n: usize) {
         self.len += n;
     }
@@ -90,13 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_reader_was_shown_is_wiped_and_no_more() {
+    fn only_the_lent_memory_is_wiped() {
         let mut memory = [7; 100];
         let mut plain = PlaintextBuf::new(&mut memory);
         assert!(plain.room(101).is_none());
         plain.room(20).unwrap().fill(1);
         plain.commit(10);
-        // An opened record that holds nothing for a reader.
+        // A record with no bytes for a reader: lent, not committed. It starts after the 10 committed bytes.
         plain.room(30).unwrap().fill(2);
         assert_eq!(plain.bytes(), [1; 10]);
         drop(plain);

@@ -1,4 +1,7 @@
-//! The state of a protected connection.
+//! The state of a protected connection, and its send path; `incoming` is the receive path.
+//!
+//! Every outgoing record goes to the engine, either through `pending` ([`Tls::flush`]) or, for the bulk of users'
+//! bytes, sealed directly in the engine's memory ([`Tls::write_with`]).
 
 mod incoming;
 
@@ -29,65 +32,78 @@ use super::{ChannelError, MAX_BATCH};
 use crate::Families;
 use crate::keys::PublicKey;
 
-/// Most bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
+/// Maximum number of bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
+/// 40 KiB is a guess, well above the early data of 14 KiB and the longest messages.
 const MAX_PRE_HANDSHAKE_BUF: usize = 40 << 10;
-/// Most bytes that are accepted before a handshake ends: early data, and 8 KiB of handshake messages.
+/// Maximum number of bytes that are accepted before a handshake ends, so that a peer without a key cannot fill
+/// memory: early data, and 8 KiB of handshake messages. 8 KiB is a guess; messages with raw public keys need about
+/// 1 KiB.
 const MAX_BYTES_BEFORE_TRAFFIC_KEYS: usize = MAX_EARLY_DATA_ON_WIRE + (8 << 10);
-/// Least contiguous room in the engine's memory; below it a record is sealed in scratch memory and copied.
+/// Minimum contiguous room in the engine's memory for sealing in place. With less room a record would be mostly
+/// overhead, so it is sealed in scratch memory and copied. The factor 4 is a guess.
 const MIN_IN_PLACE_ROOM: usize = 4 * RECORD_OVERHEAD;
-/// Least room to ask the engine for: enough for a padded record.
+/// Minimum room to ask the engine for: enough for a record with the minimum padding, 128 bytes and the overhead.
 const MIN_WRITE_REQUEST: usize = 256;
 
 /// The state of a protected connection.
 pub(super) struct Tls {
+    /// The TLS handshake of rustls. It sees no user's bytes and none of the records.
     session: Connection,
     endpoint: Arc<EndpointState>,
-    /// State of a server's end; `None` at a client.
+    /// The state that only a server has; `None` at a client.
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the peer has announced its own.
     pub(super) agreed: Option<Agreed>,
-    /// Set once both ends have announced what they support: whether subflows authenticate by the server's secret.
+    /// Whether subflows authenticate by the server's secret (otherwise by the keys of MPTCP); `None` until the
+    /// peer has announced what it supports.
     pub(super) joins_use_secret: Option<bool>,
-    /// At a client, the families that the server reports to reach, until they are taken.
+    /// At a client, the families that the server reports to reach, until
+    /// [`Channel::take_families`](super::Channel::take_families).
     pub(super) peer_families: Option<Families>,
     outgoing_keys: DirectionKeys,
     incoming_keys: DirectionKeys,
+    /// The source of keys for rekeying, once traffic keys exist.
     next_keys: Option<NextKeys>,
-    /// The level of records that this end writes.
+    /// The level of the records that this end writes. Early data is written apart from it.
     write_level: EncryptionLevel,
-    /// The level of records to be read; a client's first flight may also contain [`EncryptionLevel::Early`].
+    /// The level of the records to be read. While it is [`EncryptionLevel::Handshake`], a server also reads
+    /// records of
+    /// [`EncryptionLevel::Early`].
     read_level: EncryptionLevel,
     /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
-    /// The first part of a record whose rest has not come.
+    /// The first part of a record whose rest has not arrived.
     partial: Vec<u8>,
-    /// At a client, the bytes that were written before the server's answer.
+    /// At a client, the payload that was written before the server's answer.
     first_flight: FirstFlight,
     /// Decrypted bytes that a reader was offered and did not take.
     plaintext_buf: Zeroizing<Vec<u8>>,
     /// An opened record that has to wait for a reader, or for the next user.
     opened: Option<Opened>,
-    /// Bytes of the records received before the handshake ended.
+    /// Bytes of all records received before the handshake ended, headers included.
     handshake_bytes: usize,
-    /// The peer has sent close_notify.
+    /// True once the peer's close_notify was opened.
     close_notify_received: bool,
-    /// The user's bytes end behind [`plaintext_buf`](Self::plaintext_buf).
+    /// True once the end of the user's bytes was opened. A reader may still have to take
+    /// [`plaintext_buf`](Self::plaintext_buf).
     flow_ended: bool,
     closing: Closing,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
+    /// The first error, which later errors do not replace.
     error: Option<ChannelError>,
 }
 
 /// State that only a server's end of a connection has.
 pub(super) struct ServerSide {
-    /// The secret that authenticates subflows, until it goes to the engine.
+    /// The secret that authenticates subflows, until the engine gets it.
     join_secret: Option<JoinSecret>,
-    /// The tickets that the server gave.
+    /// The tickets of all connections of the server.
     tickets: Arc<ServerTickets>,
-    /// The client may have sent early data under a key that this server does not have.
+    /// True while the client may send early data that this server cannot open, because it does not know the
+    /// ticket.
     skips_early: bool,
-    /// The client's ticket has proved its key.
+    /// True once early data has opened, which proves that the client has the ticket's secret.
     ticket_proved: bool,
 }
 
@@ -102,20 +118,22 @@ impl ServerSide {
     }
 }
 
-/// The bytes of a client from before the server's answer.
+/// The payload that a client wrote before the server's answer. It is kept because a server that rejects early data
+/// gets it again after the handshake.
 #[derive(Default)]
 struct FirstFlight {
     pre_handshake_buf: Zeroizing<Vec<u8>>,
-    /// Bytes of `pre_handshake_buf` that left as early data, in how many records, with how much padding.
+    /// Bytes at the front of `pre_handshake_buf` that left as early data.
     early: usize,
+    /// Early records, and the bytes of padding in them.
     records: usize,
     padding: usize,
-    /// The end of the user's bytes left as early data too.
+    /// True if the end of the user's bytes left as early data too.
     ended: bool,
 }
 
 impl FirstFlight {
-    /// Returns how many bytes may still leave as early data.
+    /// Returns the number of bytes that may still leave as early data.
     fn room(&self) -> usize {
         if self.records < MAX_EARLY_RECORDS {
             MAX_EARLY_DATA - self.early - self.padding
@@ -124,13 +142,13 @@ impl FirstFlight {
         }
     }
 
-    /// Returns whether some bytes have to wait for the server's answer.
+    /// Returns whether bytes wait for the server's answer because they did not leave as early data.
     fn is_waiting(&self) -> bool {
         self.early < self.pre_handshake_buf.len()
     }
 }
 
-/// An opened record of users' bytes that nobody has read.
+/// An opened record of a user's bytes that no reader has taken.
 struct Opened {
     content: ContentType,
     bytes: Zeroizing<Vec<u8>>,
@@ -140,10 +158,11 @@ struct Opened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    Wanted,
-    /// The close_notify is written; the engine may not have taken it yet.
+    /// The close_notify has to wait for the end of the handshake.
+    Requested,
+    /// The close_notify is in `pending`; the engine may not have taken it yet.
     Queued,
-    /// The engine was asked to end the direction.
+    /// The engine has taken the close_notify and was asked to end the direction.
     Done,
 }
 
@@ -214,10 +233,11 @@ impl Tls {
 
     /// Refuses a client of `braid/3`, whose records had another form, by an alert in that form. For servers.
     pub(super) fn refuse_braid_3(&mut self) {
-        // The record type of a one-byte plaintext alert in `braid/3`.
-        const ALERT: u8 = 6;
-        let what = AlertDescription::NoApplicationProtocol.into();
-        self.pending = vec![ALERT, 0, 1, what];
+        // In `braid/3` a plaintext record was its type (1 byte), its length (2 bytes) and its payload, here the
+        // alert's description.
+        const BRAID_3_ALERT: u8 = 6;
+        let description = AlertDescription::NoApplicationProtocol.into();
+        self.pending = vec![BRAID_3_ALERT, 0, 1, description];
         self.error = Some(ChannelError::Incompatible);
     }
 
@@ -226,9 +246,9 @@ impl Tls {
             .server
             .as_ref()
             .is_some_and(|server| server.ticket_proved);
-        let proved = ticket_proved || !self.session.is_handshaking();
+        let key_proved = ticket_proved || !self.session.is_handshaking();
         let certificate = self.session.peer_certificates()?.first()?;
-        tls::public_key_of(certificate).filter(|_| proved)
+        tls::public_key_of(certificate).filter(|_| key_proved)
     }
 
     pub(super) fn has_flow_ended(&self) -> bool {
@@ -236,18 +256,18 @@ impl Tls {
         ended && self.incoming == Incoming::Ended
     }
 
-    /// Returns whether this end has closed the connection.
+    /// Returns whether [`close`](Self::close) was called.
     pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::No
     }
 
-    /// Returns whether the user's bytes have ended both ways and the connection can go on.
+    /// Returns whether the user's bytes have ended both ways and neither end has closed the connection.
     pub(super) fn is_reusable(&self) -> bool {
-        let goes_on = !self.is_closing() && !self.close_notify_received && self.error.is_none();
-        self.has_flow_ended() && goes_on
+        let is_open = !self.is_closing() && !self.close_notify_received && self.error.is_none();
+        self.has_flow_ended() && is_open
     }
 
-    /// Returns whether no received byte waits to be read.
+    /// Returns whether no received byte is buffered here.
     pub(super) fn is_drained(&self) -> bool {
         self.plaintext_buf.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
@@ -265,7 +285,7 @@ impl Tls {
         self.finish_flow_if_read();
     }
 
-    /// Starts over with messages of box and server behind the ended bytes of a user.
+    /// Returns to messages of box and server, after the user's bytes have ended both ways.
     pub(super) fn release(&mut self) {
         (self.outgoing, self.incoming) = Default::default();
         self.flow_ended = false;
@@ -287,7 +307,7 @@ impl Tls {
         self.is_client() && self.session.is_handshaking()
     }
 
-    // --- what goes out
+    // --- the send path
 
     /// Writes as [`Stack::write_with`] does.
     pub(super) fn write_with<E: From<ApiError>>(
@@ -303,8 +323,8 @@ impl Tls {
             return Ok(0);
         }
         let room = match self.awaits_server() {
-            // Take only what may leave at once: a user's bytes that must wait do so in the socket, not in memory
-            // here.
+            // Take no more bytes than can leave as early data. The rest of a user's bytes waits in the user's
+            // socket instead of in memory here.
             true if self.first_flight.is_waiting() => 0,
             true => self.early_room(),
             false if self.write_level != EncryptionLevel::Traffic || !self.pending.is_empty() => 0,
@@ -319,7 +339,7 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Seals up to `room` bytes that `fill` writes to scratch memory, and queues the records.
+    /// Lets `fill` write up to `room` bytes into scratch memory, seals them, and queues the records.
     fn write_via_scratch<E>(
         &mut self,
         room: usize,
@@ -329,7 +349,7 @@ impl Tls {
         endpoint.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
-            // A failing `fill` may have written anywhere, so all of the room is wiped.
+            // A `fill` that failed may have written anywhere, so all of the room is wiped.
             let used = filled.as_ref().map_or(room, |filled| room.min(*filled));
             if filled.is_ok() {
                 self.queue_bytes(&memory[..used]);
@@ -339,7 +359,8 @@ impl Tls {
         })
     }
 
-    /// Seals what `fill` writes in the engine's own memory, without a copy. For established connections.
+    /// Lets `fill` write into the engine's own memory, and seals the bytes there, without a copy. For established
+    /// connections.
     fn write_in_place<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -356,7 +377,7 @@ impl Tls {
             }
         }
         let mut filled = 0;
-        // Ask for room for padding even where there is little to write.
+        // The room includes padding, which short writes need more of than payload.
         let wanted = max
             .saturating_add(RECORD_OVERHEAD)
             .clamp(MIN_WRITE_REQUEST, MAX_BATCH);
@@ -366,11 +387,11 @@ impl Tls {
                 return Ok(self.move_pending(bufs));
             }
             let mut slots = record::split_into_records(bufs);
-            let mut left = max;
+            let mut remaining = max;
             let plain = slots.iter_mut().map(|slot| {
                 let plain = record::payload_mut(slot);
-                let len = plain.len().min(left);
-                left -= len;
+                let len = plain.len().min(remaining);
+                remaining -= len;
                 &mut plain[..len]
             });
             let mut plain: ArrayVec<_, { record::MAX_RECORDS_PER_WRITE }> =
@@ -383,12 +404,13 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Seals the `filled` bytes that stand at the front of `slots`, and returns the total size of the records.
+    /// Seals the first `filled` payload bytes of `slots`, and returns the total size of the records. Only the last
+    /// record may leave its slot partly unused, so the records follow each other without a gap.
     fn seal_in_place(&mut self, slots: &mut [&mut [u8]], filled: usize) -> usize {
-        let (mut left, mut used) = (filled, 0);
+        let (mut remaining, mut used) = (filled, 0);
         for slot in slots {
             let room = slot.len() - RECORD_OVERHEAD;
-            let len = left.min(room);
+            let len = remaining.min(room);
             if len == 0 {
                 break;
             }
@@ -401,7 +423,7 @@ impl Tls {
                 self.error = self.error.or(Some(error));
                 break;
             }
-            (left, used) = (left - len, used + record.len());
+            (remaining, used) = (remaining - len, used + record.len());
         }
         used
     }
@@ -415,13 +437,13 @@ impl Tls {
         bytes: &[u8],
     ) -> Result<usize, ApiError> {
         self.flush(now, conn, stack)?;
-        let takes = match self.awaits_server() {
+        let has_room = match self.awaits_server() {
             true => {
                 self.first_flight.pre_handshake_buf.len() + bytes.len() <= MAX_PRE_HANDSHAKE_BUF
             }
             false => self.write_level == EncryptionLevel::Traffic && self.pending.is_empty(),
         };
-        if !takes {
+        if !has_room {
             return Ok(0);
         }
         self.queue_bytes(bytes);
@@ -429,7 +451,7 @@ impl Tls {
         Ok(bytes.len())
     }
 
-    /// Ends the user's bytes where a user's are written, else the connection.
+    /// Ends the user's bytes if the outgoing direction carries a user's; otherwise closes the connection.
     pub(super) fn shutdown(
         &mut self,
         now: Instant,
@@ -440,10 +462,12 @@ impl Tls {
             Outgoing::Flow => {
                 self.outgoing = Outgoing::Ending;
                 match self.awaits_server() {
+                    // The end may leave as early data only if all bytes before it did.
                     true if !self.first_flight.is_waiting() && self.early_room() > 0 => {
                         self.queue_early_record(ContentType::FlowEnd, &[]);
                         self.first_flight.ended = true;
                     }
+                    // `queue_rejected_first_flight` queues the end after the handshake.
                     true => {}
                     false => self.queue_record(ContentType::FlowEnd, &[]),
                 }
@@ -461,7 +485,7 @@ impl Tls {
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
         if !self.is_closing() {
-            self.closing = Closing::Wanted;
+            self.closing = Closing::Requested;
         }
         self.flush(now, conn, stack)
     }
@@ -475,8 +499,8 @@ impl Tls {
         }
     }
 
-    /// Queues `bytes` for writing, as early data or to wait for the answer while a client's handshake runs. Does
-    /// nothing if they are empty.
+    /// Queues `bytes` for writing, unless they are empty. While a client's handshake runs, they become early data
+    /// as far as its limit allows, and all are kept until the server's answer.
     fn queue_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -487,15 +511,17 @@ impl Tls {
         let room = self.early_room();
         let first = &mut self.first_flight;
         first.pre_handshake_buf.extend_from_slice(bytes);
-        let next = (first.pre_handshake_buf.len() - first.early).min(room);
-        if next > 0 {
-            let next =
-                Zeroizing::new(first.pre_handshake_buf[first.early..first.early + next].to_vec());
-            first.early += next.len();
-            self.queue_early_record(ContentType::Data, &next);
+        let len = (first.pre_handshake_buf.len() - first.early).min(room);
+        if len > 0 {
+            let chunk =
+                Zeroizing::new(first.pre_handshake_buf[first.early..first.early + len].to_vec());
+            first.early += chunk.len();
+            self.queue_early_record(ContentType::Data, &chunk);
         }
     }
 
+    /// Queues a record of early data. Padding counts against the limit of early data, and is left out where it
+    /// would exceed the limit.
     fn queue_early_record(&mut self, content: ContentType, bytes: &[u8]) {
         let padding = record::padding(bytes.len(), self.is_writing_flow()).min(self.early_room());
         self.first_flight.records += 1;
@@ -503,7 +529,10 @@ impl Tls {
         self.push_sealed((EncryptionLevel::Early, content), bytes, padding);
     }
 
-    /// Ends early data where the server accepted it (RFC 8446 section 4.5). For clients.
+    /// Queues EndOfEarlyData if the server accepted early data (RFC 8446 section 4.5). For clients.
+    ///
+    /// The message is no part of the transcript here: the QUIC interface of rustls knows no EndOfEarlyData (RFC
+    /// 9001 section 8.3). It only tells the server that the next record has the handshake's key.
     fn queue_end_of_early_data(&mut self) {
         if let Connection::Client(client) = &self.session
             && client.is_early_data_accepted()
@@ -524,71 +553,80 @@ impl Tls {
         self.queue_padded_record(content, bytes, self.is_writing_flow());
     }
 
-    /// Works as [`queue_record`](Self::queue_record) does, padding as a user's bytes or as messages.
-    fn queue_padded_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
+    /// Works as [`queue_record`](Self::queue_record) does, with the padding of a user's bytes (`is_user_data`) or
+    /// of messages.
+    fn queue_padded_record(&mut self, content: ContentType, bytes: &[u8], is_user_data: bool) {
         let mut rest = bytes;
+        // A loop that runs at least once: an empty record (the end of a user's bytes) is sealed too.
         loop {
             if self.outgoing_keys.is_key_limit_reached() {
                 self.rekey(true);
             }
-            let (now, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
-            self.push_record(content, now, of_user);
-            rest = later;
+            let (payload, remaining) = rest.split_at(rest.len().min(MAX_PAYLOAD));
+            self.push_record(content, payload, is_user_data);
+            rest = remaining;
             if rest.is_empty() {
                 return;
             }
         }
     }
 
-    /// Returns whether a user's bytes are written now.
+    /// Returns whether the outgoing direction carries a user's bytes.
     fn is_writing_flow(&self) -> bool {
         self.outgoing == Outgoing::Flow
     }
 
-    /// Replaces this end's key by a KeyUpdate, which asks the peer to follow where `asks`.
-    fn rekey(&mut self, asks: bool) {
+    /// Replaces this end's key, and announces it by a KeyUpdate under the old key. Where `update_requested` is
+    /// true, it asks the peer to replace its key too. Before the handshake has traffic keys, there is nothing to
+    /// replace.
+    fn rekey(&mut self, update_requested: bool) {
         let Some(next) = &mut self.next_keys else {
             return;
         };
         match next.local() {
             Ok(key) => {
-                self.push_record(ContentType::Handshake, &record::key_update(asks), false);
+                let message = record::key_update(update_requested);
+                self.push_record(ContentType::Handshake, &message, false);
                 self.outgoing_keys.replace_key(key);
             }
             Err(error) => self.error = self.error.or(Some(error)),
         }
     }
 
-    fn push_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
+    /// Appends one record at the current level to `pending`.
+    fn push_record(&mut self, content: ContentType, bytes: &[u8], is_user_data: bool) {
         let padding = match self.write_level {
             EncryptionLevel::Plaintext => {
                 let record = record::encode_plaintext(content, bytes);
                 return self.pending.extend_from_slice(&record);
             }
-            // Handshake records have the sizes of any TLS handshake; padding would hide nothing.
+            // The sizes of handshake messages are the same for all boxes, so there is nothing to hide.
             EncryptionLevel::Handshake => 0,
-            _ => record::padding(bytes.len(), of_user),
+            _ => record::padding(bytes.len(), is_user_data),
         };
         self.push_sealed((self.write_level, content), bytes, padding);
     }
 
+    /// Seals one record at the end of `pending`. On an error it leaves no payload there.
     fn push_sealed(&mut self, kind: (EncryptionLevel, ContentType), bytes: &[u8], padding: usize) {
-        let at = self.pending.len();
-        self.pending.resize(at + HEADER_LEN, 0);
+        let start = self.pending.len();
+        self.pending.resize(start + HEADER_LEN, 0);
         self.pending.extend_from_slice(bytes);
         self.pending
-            .resize(at + bytes.len() + RECORD_OVERHEAD + padding, 0);
+            .resize(start + bytes.len() + RECORD_OVERHEAD + padding, 0);
         let sealed = self
             .outgoing_keys
-            .seal(kind, &mut self.pending[at..], bytes.len());
+            .seal(kind, &mut self.pending[start..], bytes.len());
         if let Err(error) = sealed {
-            wipe(&mut self.pending[at..]);
-            self.pending.truncate(at);
+            wipe(&mut self.pending[start..]);
+            self.pending.truncate(start);
             self.error = self.error.or(Some(error));
         }
     }
 
-    /// Passes queued records to the engine until its room ends; the engine then reports when there is room again.
+    /// Passes queued records to the engine while it has room, and queues the records that are due after them:
+    /// rekeys, close_notify, and the end of the user's bytes. If the room ends, the engine reports when there is
+    /// room again, and the caller flushes again.
     pub(super) fn flush(
         &mut self,
         now: Instant,
@@ -600,18 +638,18 @@ impl Tls {
                 self.rekey(false);
             }
             while !self.pending.is_empty() && self.closing != Closing::Done {
-                let most = self.pending.len();
-                let passed = stack.write_with(now, conn, most, |bufs| {
+                let max = self.pending.len();
+                let moved = stack.write_with(now, conn, max, |bufs| {
                     Ok::<_, ApiError>(self.move_pending(bufs))
                 })?;
-                if passed == 0 {
+                if moved == 0 {
                     return Ok(());
                 }
             }
             match self.closing {
-                // The peer has replaced several keys: follow each of them.
+                // The peer has replaced several keys: loop to replace as many.
                 _ if self.must_follow_rekey() => {}
-                Closing::Wanted if !self.session.is_handshaking() => {
+                Closing::Requested if !self.session.is_handshaking() => {
                     self.queue_record(ContentType::Alert, &CLOSE_NOTIFY);
                     self.closing = Closing::Queued;
                 }
@@ -628,7 +666,8 @@ impl Tls {
         }
     }
 
-    /// Returns whether the peer has replaced its key and this end is to follow now.
+    /// Returns whether the peer has replaced its key more often than this end, which now has to follow. It follows
+    /// only once `pending` is empty, so that a peer that does not read cannot make KeyUpdates pile up.
     fn must_follow_rekey(&self) -> bool {
         let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
         behind && self.pending.is_empty() && self.closing == Closing::No && self.error.is_none()
@@ -636,16 +675,17 @@ impl Tls {
 
     /// Moves queued records into `bufs` until either ends, and returns the number of bytes moved.
     fn move_pending(&mut self, bufs: &mut [IoSliceMut<'_>]) -> usize {
-        let passed = slices::copy(&self.pending, bufs);
-        self.pending.drain(..passed);
+        let moved = slices::copy(&self.pending, bufs);
+        self.pending.drain(..moved);
         if self.pending.is_empty() {
             // Release the memory, so that an idle connection keeps none.
             self.pending = Vec::new();
         }
-        passed
+        moved
     }
 
-    /// Writes rustls's pending handshake messages, and installs the keys that follow them.
+    /// Queues the handshake messages that rustls has to send, and installs the keys that rustls derives after
+    /// each.
     fn write_handshake(&mut self) {
         loop {
             let mut messages = Vec::new();
@@ -661,6 +701,7 @@ impl Tls {
                     self.incoming_keys.set_handshake(keys.remote.packet);
                     (self.write_level, self.read_level) =
                         (EncryptionLevel::Handshake, EncryptionLevel::Handshake);
+                    // A client has these keys since `new`.
                     if !self.is_client()
                         && let Some(keys) = self.session.zero_rtt_keys()
                     {
@@ -671,6 +712,7 @@ impl Tls {
                     self.outgoing_keys.set_traffic(keys.local.packet);
                     self.incoming_keys.set_traffic(keys.remote.packet);
                     self.next_keys = Some(NextKeys::new(next));
+                    // The read level follows in `read_handshake`, once the peer's Finished is verified.
                     self.write_level = EncryptionLevel::Traffic;
                 }
                 None => return,
@@ -678,19 +720,20 @@ impl Tls {
         }
     }
 
-    /// Writes what the server did not accept of the first flight. For clients.
+    /// Queues the part of the first flight that did not leave as early data, or all of it if the server rejected
+    /// early data. For clients, after the handshake.
     fn queue_rejected_first_flight(&mut self) {
         let Connection::Client(client) = &self.session else {
             return;
         };
-        let unsent = core::mem::take(&mut self.first_flight.pre_handshake_buf);
-        let (arrived, ended) = match client.is_early_data_accepted() {
+        let payload = core::mem::take(&mut self.first_flight.pre_handshake_buf);
+        let (accepted, ended) = match client.is_early_data_accepted() {
             true => (self.first_flight.early, self.first_flight.ended),
             false => (0, false),
         };
-        if arrived < unsent.len() {
-            // A request stands in these bytes or before them, so they are padded like messages.
-            self.queue_padded_record(ContentType::Data, &unsent[arrived..], false);
+        if accepted < payload.len() {
+            // These bytes may contain a request, so they are padded like messages.
+            self.queue_padded_record(ContentType::Data, &payload[accepted..], false);
         }
         if self.outgoing == Outgoing::Ending && !ended {
             self.queue_record(ContentType::FlowEnd, &[]);

@@ -1,11 +1,13 @@
-//! Cursors over the engine's buffers, for reading and writing.
+//! A read cursor over the engine's buffers, and a copy into them. The engine's memory is a ring, so a record may
+//! lie in several buffers.
 
 use std::io::{IoSlice, IoSliceMut};
 
-/// Slices to read from.
+/// A read cursor. A copy of it reads ahead without consuming bytes of the original.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a, 'b> {
     bufs: &'a [IoSlice<'b>],
+    /// Bytes of the first buffer that were read.
     at: usize,
 }
 
@@ -16,11 +18,11 @@ impl<'a, 'b> Input<'a, 'b> {
 
     /// Returns the number of unread bytes.
     pub(super) fn remaining(&self) -> usize {
-        let all: usize = self.bufs.iter().map(|buf| buf.len()).sum();
-        all - self.at
+        let total: usize = self.bufs.iter().map(|buf| buf.len()).sum();
+        total - self.at
     }
 
-    /// Takes up to `max` contiguous bytes; empty at the end of the input.
+    /// Takes up to `max` bytes that lie in one buffer. Returns an empty slice at the end of the input.
     pub(super) fn chunk(&mut self, max: usize) -> &'a [u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
@@ -38,7 +40,7 @@ impl<'a, 'b> Input<'a, 'b> {
         (self.bufs, self.at) = (&[], 0);
     }
 
-    /// Fills `to` from the input and returns the number of bytes copied, fewer than `to.len()` at the input's end.
+    /// Copies bytes of the input into `to` until either ends, and returns the number of bytes copied.
     pub(super) fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
@@ -55,11 +57,11 @@ impl<'a, 'b> Input<'a, 'b> {
 
 /// Copies `bytes` into `bufs` until either ends, and returns the number of bytes copied.
 pub(super) fn copy(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) -> usize {
-    let all = bytes.len();
+    let total = bytes.len();
     for buf in bufs {
-        let (now, rest) = bytes.split_at(bytes.len().min(buf.len()));
-        buf[..now.len()].copy_from_slice(now);
+        let (copied, rest) = bytes.split_at(bytes.len().min(buf.len()));
+        buf[..copied.len()].copy_from_slice(copied);
         bytes = rest;
     }
-    all - bytes.len()
+    total - bytes.len()
 }

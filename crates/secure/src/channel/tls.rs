@@ -1,8 +1,9 @@
-//! TLS 1.3 (RFC 8446) with raw public keys (RFC 7250). One key each identifies box and server, so there are no
-//! certificates to manage.
+//! The TLS 1.3 (RFC 8446) configuration of both ends, with raw public keys (RFC 7250). Box and server have one key
+//! each, so there are no certificates to manage.
 //!
-//! A ticket is good for one connection: the server forgets it when it is used. A replayed first flight therefore
-//! finds no ticket, and its sender has to prove its key by a full handshake.
+//! A ticket is valid for one connection: the server forgets the ticket when a client uses it. If somebody replays
+//! a first flight, the server therefore no longer knows its ticket. The replayer has to prove the key by a full
+//! handshake, and cannot.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,30 +40,37 @@ use crate::Families;
 use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
-/// The protocol that both ends announce (ALPN, RFC 7301), so that incompatible record formats fail early.
+/// The protocol that both ends announce (ALPN, RFC 7301), so that a peer with another record format is refused in
+/// the handshake. The number counts record formats; [`Versions`] counts messages within one format.
 const ALPN_PROTOCOL: &[u8] = b"braid/4";
 
-/// Most bytes that a box sends before the server's answer, with padding: 14 KiB, about an initial window of 10
-/// segments (RFC 6928).
+/// Maximum number of bytes of early data, with padding. 14 KiB is about an initial window of 10 segments (RFC
+/// 6928): more could not leave before the server's answer.
 pub(super) const MAX_EARLY_DATA: usize = 14 << 10;
-/// Most records of early data.
+/// Maximum number of early records, which bounds their total overhead. 64 is a guess: many times the few writes
+/// (request, hints, a user's first bytes) before the server's answer.
 pub(super) const MAX_EARLY_RECORDS: usize = 64;
-/// Most bytes of early data on the wire. The server accepts as many, or skips them where it does not know the
-/// ticket.
+/// Maximum number of bytes of early data on the wire. The server reads or, if it does not know the ticket, skips
+/// that many bytes.
 pub(super) const MAX_EARLY_DATA_ON_WIRE: usize =
     MAX_EARLY_DATA + MAX_EARLY_RECORDS * RECORD_OVERHEAD;
 
-/// Tickets that a server gives on each connection: one replaces the ticket that was used, one serves a growing
-/// number of connections.
+/// Number of tickets that a server issues on each connection: one replaces the ticket that the connection used,
+/// the other lets the box open more connections than before.
 const TICKETS_PER_CONNECTION: usize = 2;
-/// Most tickets that a box keeps of each server; it uses the newest first.
+/// Maximum number of tickets that a box keeps for each server; the oldest is dropped first. 64 is a guess: more
+/// than the connections that a box opens at once.
 const MAX_CLIENT_TICKETS: usize = 64;
-/// The lifetime of an unused ticket at either end.
+/// The lifetime of an unused ticket at either end. Within it, reading the memory of an end suffices to decrypt the
+/// early data of its tickets. A day is a guess, below the seven days that RFC 8446 section 4.6.1 allows.
 const TICKET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Most tickets that a server remembers, of all users; the oldest are dropped first.
+/// Maximum number of tickets that a server remembers for all users; the oldest are dropped first. 16,384 is a
+/// guess: 64 tickets of each of 256 boxes. A box whose ticket was dropped needs a round trip more, and no
+/// connection fails.
 const MAX_SERVER_TICKETS: usize = 16 << 10;
 
-/// The clock for the age of tickets: wall-clock time, advanced by the driver's instants.
+/// The clock that rustls uses for the age of tickets. The wall clock is set seldom and advances by the driver's
+/// instants in between, because this crate reads no clock.
 #[derive(Debug, Default)]
 pub(super) struct TicketClock {
     /// Wall-clock time at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
@@ -83,7 +91,7 @@ impl TicketClock {
         self.now_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
-    /// Returns the monotonic time, which steps of the wall clock do not change.
+    /// Returns the latest instant as time since [`Instant::ZERO`]. Steps of the wall clock do not change it.
     fn now(&self) -> Duration {
         Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
@@ -96,11 +104,11 @@ impl TimeProvider for TicketClock {
     }
 }
 
-/// The reason why the version can be configured, for `expect`.
+/// The reason why configuring the version cannot fail, for `expect`.
 const SUITES_ARE_TLS13: &str = "the suites are of TLS 1.3";
 
-/// Returns a provider with one key exchange and two ciphers, which differ in speed only: machines without AES
-/// instructions prefer ChaCha20-Poly1305.
+/// Returns a provider with one key exchange and two ciphers, so that little is negotiable. The second cipher is
+/// faster on machines without AES instructions.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
@@ -133,7 +141,8 @@ pub(super) struct EndpointState {
     pub(super) scratch: Scratch,
     /// The versions that this end speaks.
     pub(super) versions: Versions,
-    /// The version and features of a client's latest handshake; `None` where it found none in common.
+    /// The version and features of a client's latest handshake. `None` before the first handshake, and if the
+    /// latest found no version in common.
     agreed: Mutex<Option<Agreed>>,
 }
 
@@ -152,7 +161,7 @@ impl EndpointState {
     }
 }
 
-/// A box's end of connections to one server.
+/// The TLS configuration and tickets of a box for one server.
 pub struct Client {
     config: Arc<ClientConfig>,
     tickets: Arc<ClientTickets>,
@@ -160,7 +169,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates the end of a box with `key` that speaks `versions`, and accepts only the server with the key
+    /// Creates the client of a box with `key`. It speaks `versions`, and accepts only the server with the key
     /// `server`.
     pub fn new(key: &PrivateKey, server: PublicKey, versions: Versions) -> Self {
         let provider = provider();
@@ -175,6 +184,7 @@ impl Client {
                 certified_key(key),
             )));
         config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
+        // The pinned key identifies the server, so a name would only tell observers more.
         config.enable_sni = false;
         config.enable_early_data = true;
         let tickets = Arc::new(ClientTickets::new(&clock));
@@ -192,8 +202,8 @@ impl Client {
         drop(self.tickets.unexpired());
     }
 
-    /// Returns the version and features of the latest handshake: `None` before the first, and where they have no
-    /// version in common.
+    /// Returns the version and features of the latest handshake. Returns `None` before the first handshake, and if
+    /// the latest found no version in common.
     pub fn agreed(&self) -> Option<Agreed> {
         *self
             .endpoint
@@ -202,16 +212,18 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a connection, whose ClientHello is ready.
+    /// Starts a connection. Its ClientHello is ready to be written.
     ///
     /// # Errors
     /// The cryptographic library fails.
     pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
         self.endpoint.clock.advance(now);
-        // Tickets are stored per server already, and the name is not sent, so any will do.
+        // rustls needs a name to find tickets by and to send as SNI. This client has one server and sends no SNI,
+        // so any name will do.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         quic::ClientConnection::new(
             Arc::clone(&self.config),
+            // The QUIC version selects the labels of the keys (RFC 9001 section 5.1); no packet names the version.
             quic::Version::V1,
             name,
             parameters::client_parameters(self.endpoint.versions),
@@ -225,18 +237,18 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A server's end of connections to its users.
+/// The TLS configuration and tickets of a server.
 pub struct Server {
     config: Arc<ServerConfig>,
-    /// The families in which this server reaches destinations, as it reports to boxes.
+    /// The families in which this server reaches destinations. New connections report them to their boxes.
     pub reached: Families,
-    known: Arc<UserVerifier>,
+    users: Arc<UserVerifier>,
     pub(super) tickets: Arc<ServerTickets>,
     pub(super) endpoint: Arc<EndpointState>,
 }
 
 impl Server {
-    /// Creates the end of a server with `key` that speaks `versions`, and accepts only the keys `users`.
+    /// Creates a server with `key`. It speaks `versions`, and accepts only boxes with one of the keys `users`.
     pub fn new(
         key: &PrivateKey,
         users: impl IntoIterator<Item = PublicKey>,
@@ -244,14 +256,14 @@ impl Server {
     ) -> Self {
         let provider = provider();
         let clock = Arc::new(TicketClock::default());
-        let known = Arc::new(UserVerifier {
-            users: RwLock::new(users.into_iter().collect()),
+        let users = Arc::new(UserVerifier {
+            keys: RwLock::new(users.into_iter().collect()),
             signatures: provider.signature_verification_algorithms,
         });
         let mut config = ServerConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
             .expect(SUITES_ARE_TLS13)
-            .with_client_cert_verifier(Arc::clone(&known) as _)
+            .with_client_cert_verifier(Arc::clone(&users) as _)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
                 certified_key(key),
             )));
@@ -259,14 +271,14 @@ impl Server {
         config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
         config.send_tls13_tickets = TICKETS_PER_CONNECTION;
-        // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1); the receive path bounds early data
-        // instead. The answer to a first flight leaves at once. Each ticket is good once, so nobody obtains the
-        // answer by a replay.
+        // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1), so the receive path bounds early data
+        // instead. Early data is processed before the handshake ends. That is safe from replay, because each
+        // ticket is valid once.
         config.max_early_data_size = u32::MAX;
         Server {
             config: Arc::new(config),
             reached: Families::BOTH,
-            known,
+            users,
             tickets,
             endpoint: EndpointState::new(&clock, versions),
         }
@@ -278,11 +290,11 @@ impl Server {
         drop(self.tickets.unexpired());
     }
 
-    /// Accepts only the keys `users` from now on. A ticket of a removed user still proves its key, so the caller
-    /// has to look up the user of a resumed connection as well.
+    /// Accepts only the keys `users` in later handshakes. The ticket of a removed user still resumes, because no
+    /// verifier runs then. The caller therefore has to look up the user of every connection by its key.
     pub fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
-        let known = self.known.users.write();
-        *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
+        let accepted = self.users.keys.write();
+        *accepted.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
     }
 
     /// Prepares a connection that waits for a ClientHello, and draws the secret that authenticates its subflows.
@@ -300,9 +312,10 @@ impl Server {
         Ok((session, secret))
     }
 
-    /// Returns the number of presented tickets that were unknown: used before, or expired.
+    /// Returns the number of tickets that clients presented and this server did not know: used before, expired,
+    /// dropped, or from before a restart.
     pub fn unknown_tickets(&self) -> u64 {
-        self.tickets.unknown.load(Ordering::Relaxed)
+        self.tickets.unknown_count.load(Ordering::Relaxed)
     }
 }
 
@@ -312,10 +325,11 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Tickets of one server with the times of their receipt, newest last.
+/// A box's tickets of one server. It uses the newest first, because the server drops the oldest first.
 #[derive(Debug)]
 struct ClientTickets {
     clock: Arc<TicketClock>,
+    /// The time of receipt and the ticket, newest last.
     tickets: Mutex<VecDeque<(Duration, Tls13ClientSessionValue)>>,
 }
 
@@ -333,7 +347,7 @@ impl ClientTickets {
         let now = self.clock.now();
         while tickets
             .front()
-            .is_some_and(|(given, _)| *given + TICKET_LIFETIME <= now)
+            .is_some_and(|(received_at, _)| *received_at + TICKET_LIFETIME <= now)
         {
             tickets.pop_front();
         }
@@ -341,6 +355,7 @@ impl ClientTickets {
     }
 }
 
+// There is one key exchange group and no TLS 1.2, so those methods have nothing to store.
 impl ClientSessionStore for ClientTickets {
     fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
 
@@ -369,29 +384,37 @@ impl ClientSessionStore for ClientTickets {
     }
 }
 
-/// Tickets that a server gave. The library looks up a ticket before it checks the client's proof (the binder, RFC
-/// 8446 section 4.2.11.2). The ticket is used up only after that check; otherwise anybody who saw a ClientHello
-/// could use up the ticket in it.
+/// The tickets that a server has issued.
+///
+/// rustls takes a ticket from this store before it checks that the client knows the ticket's secret (the binder,
+/// RFC 8446 section 4.2.11.2). The store removes the ticket only after that check. Otherwise anybody who saw a
+/// ClientHello could send its ticket first, and so use it up.
 #[derive(Debug)]
 pub(super) struct ServerTickets {
     clock: Arc<TicketClock>,
     tickets: Mutex<TicketTable>,
-    unknown: AtomicU64,
+    /// Presented tickets that were not in the table.
+    unknown_count: AtomicU64,
 }
 
-/// Tickets by number, oldest first. The hash table serves look-ups only; its order is never used.
+/// Tickets by their order of issue.
 #[derive(Debug, Default)]
 struct TicketTable {
+    /// The number of each ticket, by the key under which rustls stores it. Nothing iterates over the hash table,
+    /// because its order is random.
     numbers: HashMap<Vec<u8>, u64>,
+    /// Tickets by number, so that the oldest is first.
     tickets: BTreeMap<u64, Ticket>,
-    next: u64,
+    next_number: u64,
     /// The ticket that the latest ClientHello presented, known or not.
     presented: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
 struct Ticket {
-    given: Duration,
+    /// The time of issue, since [`Instant::ZERO`].
+    issued_at: Duration,
+    /// The key under which rustls stores the ticket: the ticket itself, as the client presents it.
     key: Vec<u8>,
     /// The session state with the secret that protects early data.
     value: Zeroizing<Vec<u8>>,
@@ -402,9 +425,9 @@ impl TicketTable {
         if self.tickets.len() == MAX_SERVER_TICKETS {
             self.forget_first();
         }
-        self.numbers.insert(ticket.key.clone(), self.next);
-        self.tickets.insert(self.next, ticket);
-        self.next += 1;
+        self.numbers.insert(ticket.key.clone(), self.next_number);
+        self.tickets.insert(self.next_number, ticket);
+        self.next_number += 1;
     }
 
     fn get(&self, key: &[u8]) -> Option<&Ticket> {
@@ -422,9 +445,10 @@ impl TicketTable {
         }
     }
 
-    fn forget_given_before(&mut self, than: Duration) {
-        let first = |all: &Self| all.tickets.first_key_value().map(|(_, t)| t.given);
-        while first(self).is_some_and(|given| given <= than) {
+    /// Removes the tickets that were issued at `time` or earlier.
+    fn forget_issued_until(&mut self, time: Duration) {
+        let first = |table: &Self| table.tickets.first_key_value().map(|(_, t)| t.issued_at);
+        while first(self).is_some_and(|issued_at| issued_at <= time) {
             self.forget_first();
         }
     }
@@ -435,26 +459,27 @@ impl ServerTickets {
         ServerTickets {
             clock: Arc::clone(clock),
             tickets: Mutex::default(),
-            unknown: AtomicU64::new(0),
+            unknown_count: AtomicU64::new(0),
         }
     }
 
-    /// Prepares for the next ClientHello.
+    /// Prepares for the next ClientHello. Calls for different connections must not interleave until
+    /// [`finish_client_hello`](Self::finish_client_hello): the presented ticket is stored here.
     pub(super) fn begin_client_hello(&self) {
         self.unexpired().presented = None;
     }
 
-    /// Concludes a ClientHello. Where `proved`, the client has shown that it knows the ticket's secret, and the
-    /// ticket is used up. Returns whether the ClientHello presented a ticket.
+    /// Concludes a ClientHello, and returns whether it presented a ticket. If the client has proved that it knows
+    /// the ticket's secret (`secret_proved`), the ticket is removed.
     ///
     /// # Errors
-    /// Another connection has used the ticket meanwhile.
-    pub(super) fn finish_client_hello(&self, proved: bool) -> Result<bool, ChannelError> {
-        let mut all = self.unexpired();
-        let Some(presented) = all.presented.take() else {
+    /// Another connection has used the ticket in the meantime.
+    pub(super) fn finish_client_hello(&self, secret_proved: bool) -> Result<bool, ChannelError> {
+        let mut table = self.unexpired();
+        let Some(presented) = table.presented.take() else {
             return Ok(false);
         };
-        match proved && all.take(&presented).is_none() {
+        match secret_proved && table.take(&presented).is_none() {
             true => Err(ChannelError::Damaged),
             false => Ok(true),
         }
@@ -463,8 +488,9 @@ impl ServerTickets {
     /// Drops expired tickets and returns the rest.
     fn unexpired(&self) -> MutexGuard<'_, TicketTable> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(than) = self.clock.now().checked_sub(TICKET_LIFETIME) {
-            tickets.forget_given_before(than);
+        // In the first day of the clock no ticket can have expired.
+        if let Some(time) = self.clock.now().checked_sub(TICKET_LIFETIME) {
+            tickets.forget_issued_until(time);
         }
         tickets
     }
@@ -472,24 +498,28 @@ impl ServerTickets {
 
 impl StoresServerSessions for ServerTickets {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        let given = self.clock.now();
-        let value = Zeroizing::new(value);
-        self.unexpired().put(Ticket { given, key, value });
+        let ticket = Ticket {
+            issued_at: self.clock.now(),
+            key,
+            value: Zeroizing::new(value),
+        };
+        self.unexpired().put(ticket);
         true
     }
 
+    // TLS 1.3 takes tickets, so rustls does not call this method.
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.take(key)
     }
 
-    /// Shows a ticket to the library without removing it;
+    /// Returns a ticket to rustls without removing it, contrary to the name of the method;
     /// [`finish_client_hello`](ServerTickets::finish_client_hello) removes it.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let mut all = self.unexpired();
-        all.presented = Some(key.to_vec());
-        let value = all.get(key).map(|ticket| ticket.value.to_vec());
+        let mut table = self.unexpired();
+        table.presented = Some(key.to_vec());
+        let value = table.get(key).map(|ticket| ticket.value.to_vec());
         if value.is_none() {
-            self.unknown.fetch_add(1, Ordering::Relaxed);
+            self.unknown_count.fetch_add(1, Ordering::Relaxed);
         }
         value
     }
@@ -499,7 +529,7 @@ impl StoresServerSessions for ServerTickets {
     }
 }
 
-/// Verifier methods that clients and servers share: Ed25519 raw public keys, and no TLS 1.2.
+/// Defines the verifier methods that clients and servers share: Ed25519 raw public keys, and no TLS 1.2.
 macro_rules! raw_keys {
     () => {
         fn verify_tls12_signature(
@@ -558,7 +588,7 @@ impl ServerCertVerifier for PinnedServerVerifier {
 /// Accepts users whose keys are in the configuration.
 #[derive(Debug)]
 struct UserVerifier {
-    users: RwLock<BTreeSet<PublicKey>>,
+    keys: RwLock<BTreeSet<PublicKey>>,
     signatures: WebPkiSupportedAlgorithms,
 }
 
@@ -567,7 +597,8 @@ impl ClientCertVerifier for UserVerifier {
         &[]
     }
 
-    /// Accepts any well-formed key; the user is looked up once the client has proved to hold the key.
+    /// Accepts any well-formed key. The user is looked up in `verify_tls13_signature`, after the client has proved
+    /// its key.
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -580,8 +611,8 @@ impl ClientCertVerifier for UserVerifier {
         }
     }
 
-    /// Checks the signature before the key, and gives one answer to every refused client. Neither the answer nor
-    /// its time then tells somebody without the private key whether a guessed public key is a user's.
+    /// Checks the signature before the key, and gives the same error to every refused client. Somebody without the
+    /// private key therefore learns neither from the answer nor from its time whether a public key is a user's.
     fn verify_tls13_signature(
         &self,
         message: &[u8],
@@ -589,11 +620,11 @@ impl ClientCertVerifier for UserVerifier {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let signed = signed_by(message, key, signature, &self.signatures);
-        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        let known = public_key_of(key).is_some_and(|key| users.contains(&key));
+        let users = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let is_user = public_key_of(key).is_some_and(|key| users.contains(&key));
         signed
             .ok()
-            .filter(|_| known)
+            .filter(|_| is_user)
             .ok_or(CertificateError::ApplicationVerificationFailure.into())
     }
 
@@ -642,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn subflows_prove_themselves_where_both_ends_can() {
+    fn subflows_authenticate_by_a_secret_if_both_ends_can() {
         let [key, user] = [1, 2].map(|seed| PrivateKey::from_seed([seed; 32]));
         let server = Server::new(&key, [user.public()], Versions::OURS);
         let client = Client::new(&user, key.public(), Versions::OURS);
@@ -670,37 +701,39 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_good_once_and_for_a_day_and_not_kept_longer() {
+    fn a_ticket_is_valid_once_and_kept_for_a_day() {
         let key = PrivateKey::from_seed([1; 32]);
         let server = Server::new(&key, [key.public()], Versions::OURS);
-        let give = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
+        let issue = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
         let at = |hours: u64| Instant::ZERO + Duration::from_secs(hours * 3600);
         server.endpoint.clock.advance(at(1));
-        give(1);
-        give(2);
+        issue(1);
+        issue(2);
         // Presenting a ticket without proof of its secret does not use it up.
-        let show = |ticket: u8, proves: bool| {
+        let present = |ticket: u8, secret_proved: bool| {
             server.tickets.begin_client_hello();
             let value = server.tickets.take(&[ticket]);
-            (value, server.tickets.finish_client_hello(proves))
+            (value, server.tickets.finish_client_hello(secret_proved))
         };
-        assert_eq!(show(1, false), (Some(vec![1, 0]), Ok(true)));
-        assert_eq!(show(1, true), (Some(vec![1, 0]), Ok(true)));
-        assert_eq!(show(1, false), (None, Ok(true)));
+        assert_eq!(present(1, false), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(present(1, true), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(present(1, false), (None, Ok(true)));
         assert_eq!(server.unknown_tickets(), 1);
         server.tickets.begin_client_hello();
         assert_eq!(server.tickets.finish_client_hello(true), Ok(false));
         server.endpoint.clock.advance(at(20));
-        give(3);
+        issue(3);
+        // 24 hours after tickets 1 and 2, 5 hours after ticket 3.
         server.set_clock(at(25), &WallClock::default());
-        let left = |all: &TicketTable| (all.numbers.len(), all.tickets.len());
-        assert_eq!(left(&server.tickets.tickets.lock().unwrap()), (1, 1));
+        let counts = |table: &TicketTable| (table.numbers.len(), table.tickets.len());
+        assert_eq!(counts(&server.tickets.tickets.lock().unwrap()), (1, 1));
         assert_eq!(server.tickets.take(&[2]), None);
         assert_eq!(server.tickets.take(&[3]), Some(vec![3, 0]));
+        // One ticket too many: the oldest, number 0, is dropped.
         for n in 0..=MAX_SERVER_TICKETS as u32 {
             server.tickets.put(n.to_be_bytes().to_vec(), Vec::new());
         }
-        assert_eq!(left(&server.tickets.unexpired()).1, MAX_SERVER_TICKETS);
+        assert_eq!(counts(&server.tickets.unexpired()).1, MAX_SERVER_TICKETS);
         assert_eq!(server.tickets.take(&0u32.to_be_bytes()), None);
     }
 }

@@ -1,17 +1,17 @@
 //! Versions and features of the protocol that box and server speak under TLS.
 //!
-//! Each end announces the oldest and the newest version that it speaks, and its features. Both then use the newest
-//! version that both know, with the features that both have, so that adjacent releases interoperate. A peer that
-//! announces nothing runs a release before version 2.
+//! Each end announces the oldest and the newest version that it speaks, and its features. Both ends use the newest
+//! version that both speak, with the features that both have, so that adjacent releases interoperate. A peer that
+//! announces nothing speaks version 1 alone: version 2 introduced the announcement.
 
 use core::fmt;
 
-/// The versions that an end speaks, from `oldest` to `newest`, and its optional features.
+/// The versions that an end speaks (all from `oldest` to `newest`), and its optional features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
     oldest: u16,
     newest: u16,
-    /// One bit for each feature, numbered as in `docs/protocol.md`.
+    /// One bit for each feature; `docs/protocol.md` numbers the features.
     features: u32,
 }
 
@@ -25,8 +25,8 @@ pub struct Agreed {
 }
 
 impl Versions {
-    /// The versions of this release. Version 2 adds the announcement of versions to version 1. No feature has a
-    /// number yet.
+    /// The versions of this release. Version 2 adds the announcement of versions to version 1. No features are
+    /// defined yet.
     pub const OURS: Versions = Versions {
         oldest: 1,
         newest: 2,
@@ -40,11 +40,11 @@ impl Versions {
         features: 0,
     };
 
-    /// Bytes of an announcement, without the parameter's header.
+    /// Bytes of an announcement, without the header (number and length) of its parameter.
     const LEN: usize = 8;
 
-    /// Returns the versions from `oldest` to `newest` with these features; `None` where `oldest` is 0 or above
-    /// `newest`.
+    /// Returns the versions from `oldest` to `newest` with these features. Returns `None` if `oldest` is 0 or
+    /// above `newest`, which a peer's announcement may claim.
     pub fn new(oldest: u16, newest: u16, features: u32) -> Option<Self> {
         let versions = Versions {
             oldest,
@@ -59,7 +59,8 @@ impl Versions {
         self.newest
     }
 
-    /// Returns the version and features for both ends; `None` where they have no version in common.
+    /// Returns the version and features that both ends use, or `None` if they have no version in common. Both ends
+    /// compute the same result.
     pub fn agree(self, other: Versions) -> Option<Agreed> {
         let version = self.newest.min(other.newest);
         let agreed = Agreed {
@@ -69,7 +70,7 @@ impl Versions {
         (version >= self.oldest.max(other.oldest)).then_some(agreed)
     }
 
-    /// Returns whether this end runs an older release than `other`; meaningful where they have no version in
+    /// Returns whether this end runs an older release than `other`. Meaningful only if the two have no version in
     /// common.
     pub fn is_older(self, other: Versions) -> bool {
         self.newest < other.newest
@@ -83,7 +84,8 @@ impl Versions {
         bytes
     }
 
-    /// Reads an announcement, ignoring what later releases add behind it; `None` where it is malformed.
+    /// Decodes an announcement, and ignores bytes after it, which a later release may add. Returns `None` if the
+    /// announcement is malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let [n0, n1, o0, o1, features @ ..] = bytes.first_chunk::<{ Self::LEN }>()?;
         let (newest, oldest) = ([*n0, *n1], [*o0, *o1]);
@@ -116,6 +118,7 @@ mod tests {
         let cases = [
             (speaks(1, 1, 0), speaks(1, 1, 0), agreed(1, 0)),
             (speaks(1, 2, 0b011), speaks(1, 1, 0), agreed(1, 0)),
+            // The newest common version is 4; only feature 1 is common.
             (speaks(1, 4, 0b011), speaks(3, 6, 0b110), agreed(4, 0b010)),
             (speaks(2, 3, 1), speaks(1, 2, 1), agreed(2, 1)),
             (speaks(1, 2, 1), speaks(3, 4, 1), None),

@@ -1,4 +1,4 @@
-//! Rules for sending data in flight once more, on another subflow.
+//! Rules for sending copies: data in flight on one subflow once more, on another.
 
 use std::time::Duration;
 
@@ -6,40 +6,41 @@ use braid_engine::strategy::{Decision, InFlight, Payload, SendView, SubflowView}
 
 use super::usable::{by_rtt, grace_period, is_slow, usable};
 
-/// Returns data that no subflow carries any more, for the fastest subflow that works and has room. The
-/// data of a failed path goes on as soon as possible.
+/// Returns a copy of data that is in flight on no working subflow, because its path has failed. The copy goes on
+/// the fastest subflow with room.
 pub fn lost(view: &SendView<'_>) -> Option<Decision> {
-    let (on, data) = fastest(view, |s| s.copies.lost)?;
-    Some(Decision::copy_on(on.id, data))
+    let (target, data) = fastest(view, |s| s.copies.lost)?;
+    Some(Decision::copy_on(target.id, data))
 }
 
-/// Returns data that is overdue on a path that still delivers.
+/// Returns a copy of data that is overdue on a path that still delivers.
 ///
-/// The path's rate has fallen, so data arrives far later than before, no timer tells, and everything
-/// behind it waits.
+/// The rate of such a path has fallen, so its data arrives far later than before. No timer expires, because
+/// acknowledgements still come, but the peer cannot read past the late data.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
-    let (on, data) = fastest_worthwhile(view, |s, last_sender, data| {
+    let (target, data) = fastest_worthwhile(view, |s, last_sender, data| {
         s.id != last_sender.id && overdue_at(last_sender, data).is_some_and(|at| at <= view.now)
     })?;
-    Some(Decision::copy_on(on.id, data))
+    Some(Decision::copy_on(target.id, data))
 }
 
-/// Returns when [`late`] will want data that is in flight now, at the earliest.
+/// Returns the time at which the oldest data in flight becomes [`late`], or `None` if it is late already.
 pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
     let oldest = view.oldest?;
     overdue_at(view.subflow(oldest.last_sender)?, &oldest).filter(|at| *at > view.now)
 }
 
-/// Returns the time from which on `data` is late: after a round trip without queues and twice the grace
-/// period, of which queues should take at most half. There is none before the first round trip.
+/// Returns the time at which `data` becomes late: a round trip without queues and twice the grace period after it
+/// was sent. Queues should take at most one grace period; the second one is a margin. Returns `None` before the
+/// first sample of the round-trip time.
 fn overdue_at(last_sender: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
-    let measured = !last_sender.base_rtt.is_zero();
-    measured.then(|| data.sent_at + last_sender.base_rtt + 2 * grace_period(last_sender))
+    let has_sample = !last_sender.base_rtt.is_zero();
+    has_sample.then(|| data.sent_at + last_sender.base_rtt + 2 * grace_period(last_sender))
 }
 
-/// Returns the oldest data for a faster subflow while the peer's window is used up and there is more to
-/// send, since that data keeps the window shut. The subflow that holds it is penalised, because it filled
-/// the window with data that it delivers late.
+/// Returns a copy of the oldest data in flight for a faster subflow, if the peer's window is used up and more data
+/// waits to be sent: the oldest data keeps the window shut. The subflow that carries it is penalised (its
+/// congestion window is halved), because it filled the peer's window with data that it delivers late.
 ///
 /// This is opportunistic retransmission and penalising (Raiciu et al., "How Hard Can It Be? Designing and
 /// Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2).
@@ -48,11 +49,11 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
         return None;
     }
     let oldest = view.oldest?;
-    let (on, data) = fastest_worthwhile(view, |s, last_sender, data| {
+    let (target, data) = fastest_worthwhile(view, |s, last_sender, data| {
         data.start == oldest.start && s.srtt < last_sender.srtt
     })?;
     Some(Decision::Send {
-        subflow: on.id,
+        subflow: target.id,
         data: Payload::Copy {
             data,
             penalise: true,
@@ -61,42 +62,44 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
     })
 }
 
-/// Returns one packet to try a path with that is idle and slow, or slow by its record alone.
+/// Returns a copy of one packet that measures an idle path which is slow, or has an implausibly slow record.
 ///
-/// The packet is a copy of data on another path; how it fares tells when the path can be used again.
+/// Such a path gets no new data, so only a copy can show that it has become usable again.
 pub fn trial(view: &SendView<'_>) -> Option<Decision> {
-    let idle = |s: &SubflowView| s.in_flight == 0 && (is_slow(s) || is_record_implausible(s));
-    let (on, data) = fastest(view, |s| s.copies.single.filter(|_| idle(s)))?;
+    let needs_trial =
+        |s: &SubflowView| s.in_flight == 0 && (is_slow(s) || is_record_implausible(s));
+    let (target, data) = fastest(view, |s| s.copies.single.filter(|_| needs_trial(s)))?;
     Some(Decision::Send {
-        subflow: on.id,
+        subflow: target.id,
         data: Payload::Copy {
             data,
             penalise: false,
         },
-        max_bytes: on.mss,
+        max_bytes: target.mss,
     })
 }
 
-/// Returns whether a path's recorded rate is below one packet a second, which no link has. The record
-/// keeps the path from being used, so nothing else would correct it.
+/// Returns whether a path's recorded rate is between 0 and one packet a second. No link is so slow, so the record
+/// is wrong. It keeps the path unused, so no new measurement would correct it.
 fn is_record_implausible(subflow: &SubflowView) -> bool {
     (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
 }
 
-/// Returns the oldest data in flight for a faster subflow once everything has been sent.
+/// Returns a copy of the oldest data in flight for a faster subflow, once all data has been sent.
 ///
-/// A flow ends when its last byte arrives, and a subflow with room has nothing better to do than to
-/// overtake a slower one.
+/// A flow ends when its last byte arrives. Once there is no new data, a subflow with room can only help by
+/// overtaking a slower one.
 pub fn tail(view: &SendView<'_>) -> Option<Decision> {
     if view.unsent > 0 {
         return None;
     }
-    let (on, data) = fastest_worthwhile(view, |s, last_sender, _| overtakes(s, last_sender))?;
-    Some(Decision::copy_on(on.id, data))
+    let (target, data) = fastest_worthwhile(view, |s, last_sender, _| overtakes(s, last_sender))?;
+    Some(Decision::copy_on(target.id, data))
 }
 
-/// Returns the fastest subflow with room that may carry data sent once, and the oldest such data, where
-/// the copy is `worthwhile` given the subflow that holds the data.
+/// Returns the fastest subflow with room that may carry a copy, and the oldest data that was sent once only.
+/// Considers copies that are `worthwhile`, given the subflow for the copy, the subflow that sent the data, and the
+/// data.
 fn fastest_worthwhile<'a>(
     view: &SendView<'a>,
     worthwhile: impl Fn(&SubflowView, &SubflowView, &InFlight) -> bool,
@@ -109,23 +112,23 @@ fn fastest_worthwhile<'a>(
     })
 }
 
-/// Returns the fastest subflow with room that has something to carry, and the data.
+/// Returns the fastest subflow with room for which `choose` returns data, and the data.
 fn fastest<'a>(
     view: &SendView<'a>,
-    to_carry: impl Fn(&SubflowView) -> Option<InFlight>,
+    choose: impl Fn(&SubflowView) -> Option<InFlight>,
 ) -> Option<(&'a SubflowView, InFlight)> {
     usable(view)
         .filter(|s| s.ready)
-        .filter_map(|s| Some((s, to_carry(s)?)))
+        .filter_map(|s| Some((s, choose(s)?)))
         .min_by_key(|(s, _)| by_rtt(s))
 }
 
 /// Returns whether a copy sent now on `fast` should arrive clearly before the data on `last_sender`.
 ///
-/// Data in flight is taken to be half-way: it arrives in a quarter of the holder's round trip, a copy in
-/// half of the faster subflow's.
+/// Data in flight is assumed to be half-way to the receiver, so it arrives in a quarter of its round trip. The
+/// copy needs half of the faster subflow's round trip; the deviation is a margin.
 fn overtakes(fast: &SubflowView, last_sender: &SubflowView) -> bool {
-    let copy = fast.srtt.saturating_add(fast.rttvar) / 2;
-    let remaining: Duration = last_sender.srtt / 4;
-    copy < remaining
+    let copy_arrival = fast.srtt.saturating_add(fast.rttvar) / 2;
+    let original_arrival: Duration = last_sender.srtt / 4;
+    copy_arrival < original_arrival
 }

@@ -1,16 +1,16 @@
-//! Classes of flows by size, and the share of a flow that is worth sending twice (Xing et al., "MPTCP
-//! Meets Big Data", IEEE Network 34(4), 2020).
+//! Classes of flows by size, and the share of copies that suits a flow of a given size (Xing et al., "MPTCP Meets
+//! Big Data", IEEE Network 34(4), 2020).
 
 use braid_engine::strategy::FlowSize;
 
 /// The class of a flow by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowClass {
-    /// The flow is over within one round trip, so one subflow suffices.
+    /// The flow fits one initial window and is over within one round trip, so one subflow suffices.
     Mosquito,
-    /// The flow is short enough for a single loss to matter.
+    /// The flow is so short that a single loss delays its end noticeably.
     Mouse,
-    /// The flow is long: throughput counts.
+    /// The flow is so long that only its throughput counts.
     Elephant,
 }
 
@@ -23,7 +23,7 @@ pub struct Limits {
     pub elephant: u64,
 }
 
-/// The published limits: 4 kB, which is one initial window of three segments, and 1 MB, both binary.
+/// The limits of the paper, taken as powers of two: 4 kB (one initial window of three segments) and 1 MB.
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -43,18 +43,18 @@ impl Limits {
         }
     }
 
-    /// Returns the redundancy degree alpha of a flow of `size` bytes: the share of copies among the
-    /// packets on the slower subflows. Alpha falls from 1 for a mosquito to 0 for an elephant.
+    /// Returns the redundancy degree alpha of a flow of `size` bytes: the share of copies among the packets on all
+    /// subflows but the best. Alpha falls linearly from 1 for the largest mosquito to 0 for the smallest elephant.
     pub fn redundancy(&self, size: u64) -> f64 {
         let span = self.elephant.saturating_sub(self.mosquito).max(1);
-        let over = size.saturating_sub(self.mosquito);
-        (1.0 - over as f64 / span as f64).max(0.0)
+        let excess = size.saturating_sub(self.mosquito);
+        (1.0 - excess as f64 / span as f64).max(0.0)
     }
 }
 
-/// Returns the size to go by, where `known` was said of the flow and `seen` of its bytes exist so far.
+/// Returns the size by which to classify a flow: the larger of its `announced` size and the bytes `seen` so far.
 ///
-/// A flow of unknown size starts small and grows, and so does one that is larger than was said.
-pub fn size(known: FlowSize, seen: u64) -> u64 {
-    known.bytes().unwrap_or(0).max(seen)
+/// A flow of unknown size therefore starts small and grows, as does a flow that exceeds its announced size.
+pub fn size(announced: FlowSize, seen: u64) -> u64 {
+    announced.bytes().unwrap_or(0).max(seen)
 }

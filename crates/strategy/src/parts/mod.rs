@@ -1,4 +1,4 @@
-//! The parts that strategies are put together from; each part answers one question.
+//! The rules that strategies combine. Each module answers one question, such as which subflows are usable.
 
 pub mod again;
 pub mod attempt;

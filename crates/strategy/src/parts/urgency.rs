@@ -1,5 +1,5 @@
-//! Precedence by urgency, within one connection and between several: important data takes the best path,
-//! and less urgent data stands back on a path that carries more urgent data.
+//! Precedence by urgency, within one connection and between the connections over a path. Important data takes the
+//! best path. Less urgent data yields on a path that carries more urgent data.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
 use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
-/// The queueing delay from which on less urgent data stands back for more urgent data.
+/// The queueing delay above which less urgent data yields to more urgent data. The delay is what less urgent data
+/// may add to the more urgent. 7 ms is a guess.
 const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 
-/// The number of important urgencies, which are the lowest ones: 0, 1 and 2.
+/// The number of important urgency levels: 0, 1 and 2. Lower levels are more urgent; 3 is the default (RFC 9218).
 pub const IMPORTANT_LEVELS: usize = 3;
 
 /// Returns whether data of this urgency is important.
@@ -20,45 +21,49 @@ pub fn is_important(urgency: Urgency) -> bool {
     usize::from(urgency.level()) < IMPORTANT_LEVELS
 }
 
-/// Returns the urgency of the data that is sent next.
+/// Returns the urgency of the data that is sent next, the most urgent in the send queue.
 pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
-    let next = view.unsent_by_urgency.iter().position(|bytes| *bytes > 0)?;
-    Urgency::new(u8::try_from(next).ok()?)
+    let level = view.unsent_by_urgency.iter().position(|bytes| *bytes > 0)?;
+    Urgency::new(u8::try_from(level).ok()?)
 }
 
-/// Returns whether new data of the urgency `next` keeps off `subflow` for now, because more urgent data
-/// goes over the same path.
+/// Returns whether new data of the urgency `next` yields on `subflow`, because more urgent data of any connection
+/// uses the same path.
 ///
-/// Background data leaves the path, but for two packets. Other data stands back only where there is a
-/// queue and the path's capacity is in flight, so that the path loses nothing but the queue.
+/// Background data leaves the path except for two packets, which keep its measurements current. Other data yields
+/// only if the path has a queue and its full capacity is in flight, so that yielding shortens the queue without
+/// leaving the path idle.
 pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     let Some(next) = next.filter(|next| subflow.most_urgent.is_some_and(|m| m < *next)) else {
         return false;
     };
-    let least = 2 * u64::from(subflow.mss);
+    let min_in_flight = 2 * u64::from(subflow.mss);
     if next == Urgency::LEAST_URGENT {
-        return subflow.in_flight >= least;
+        return subflow.in_flight >= min_in_flight;
     }
-    let carried = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
-    subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > YIELD_QUEUE_DELAY
+    let capacity = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
+    subflow.in_flight >= min_in_flight.max(capacity as u64)
+        && subflow.queueing_delay() > YIELD_QUEUE_DELAY
 }
 
-/// Returns new data for the path of lowest round-trip time, and for the next while that is full; paths
-/// that have become slow are left out.
+/// Returns new data for the path of lowest round-trip time or, if that path is full, for the next one. Skips paths
+/// with long queues, unless all paths have long queues.
 pub fn on_best_path(view: &SendView<'_>) -> Option<Decision> {
     let waiting = view.unsent_by_urgency[..IMPORTANT_LEVELS].iter().sum();
-    let all = usable(view).all(keeps_waiting);
-    first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
+    let all_slow = usable(view).all(keeps_waiting);
+    first_with_room(view, waiting, by_base_rtt, |s| {
+        all_slow || !keeps_waiting(s)
+    })
 }
 
-/// Returns a copy of data that important data waits for.
+/// Returns a copy of data that keeps the peer from reading important data after it.
 ///
-/// Everything behind missing data waits for it. So data that only a slower path carries is sent once more
-/// on a faster one as soon as its acknowledgement is overdue. Where there is nothing else to send, the
-/// copy need not wait, as long as it would arrive first and is affordable.
+/// The copy repeats data of a slower path on a faster one as soon as its acknowledgement is overdue. If there is
+/// nothing else to send, the copy does not wait so long, provided that it would arrive before the original and is
+/// `affordable`.
 pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> Option<Decision> {
-    let passes = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
-    if !view.subflows.iter().any(passes) {
+    let carries_important = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
+    if !view.subflows.iter().any(carries_important) {
         return None;
     }
     let ready = usable(view).filter(|s| s.ready);
@@ -66,6 +71,8 @@ pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> O
         let data = s.copies.single?;
         let last_sender = view.subflow(data.last_sender)?;
         let age = view.now.saturating_since(data.sent_at);
+        // The original arrives half a round trip after it was sent, the copy half of the faster round trip from
+        // now.
         let overdue = age > last_sender.srtt + 2 * last_sender.rttvar;
         let overtakes =
             view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < last_sender.base_rtt / 2;

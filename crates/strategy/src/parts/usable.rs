@@ -1,14 +1,14 @@
-//! The subflows that count at all, and the better ones among them.
+//! The subflows that may carry data, and the checks for paths with long queues.
 
 use std::time::Duration;
 
 use braid_engine::strategy::{SendView, SubflowView};
 
-/// Returns the subflows that data may be sent on, with room now or not.
+/// Returns the subflows on which data may be sent, whether or not they have room now.
 ///
-/// These have not potentially failed, and backup subflows count only if there is no other (RFC 8684
-/// sections 3.2 and 3.3.8). A regular subflow whose window is full still keeps the backup ones quiet: it
-/// will have room again, and a backup link may cost money.
+/// A usable subflow has not potentially failed. Backup subflows are usable only if there is no regular one (RFC
+/// 8684 sections 3.2 and 3.3.8). A regular subflow counts even if its window is full: it will have room again, and
+/// a backup link may cost money.
 pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
     let subflows = view.subflows;
     let regular = subflows.iter().any(|s| !s.stale && !s.backup);
@@ -17,49 +17,52 @@ pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> 
         .filter(move |s| !s.stale && s.backup != regular)
 }
 
-/// Returns the [`usable`] subflows that have room or will have it. A subflow that the peer keeps shut and
-/// that has nothing in flight is left out: a wait for it would never end.
+/// Returns the [`usable`] subflows that have room or will get it. A subflow without room and with nothing in
+/// flight is left out: no acknowledgement will make room, so a wait for it would never end.
 pub fn progressing<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
     usable(view).filter(|s| s.ready || s.in_flight > 0)
 }
 
-/// Orders by round-trip time. A subflow without a sample comes last: its handshake had trouble.
+/// Returns a sort key: lowest round-trip time first. A subflow without a sample comes last: its handshake took
+/// retransmissions, so it gave no sample (Karn's algorithm).
 pub fn by_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.srtt.is_zero(), subflow.srtt)
 }
 
-/// Returns the grace period of a path: how long data may stand in its queues before the path counts as
-/// slow. The fixed part bounds the delay on fast paths; a long path may queue for a round trip more.
+/// Returns the grace period of a path: the queueing delay above which the path counts as slow. A round trip is
+/// what congestion control may fill a queue with. The fixed part (150 ms, a guess) allows for deep queues on short
+/// paths.
 pub fn grace_period(subflow: &SubflowView) -> Duration {
     Duration::from_millis(150).saturating_add(subflow.base_rtt)
 }
 
-/// Returns whether new data is better off elsewhere: the path has long queues because it [is
-/// slow](is_slow) or [overfull](is_overfull).
+/// Returns whether new data should go on another path, because data on this one would wait in long queues: the
+/// path [is slow](is_slow) or [overfull](is_overfull).
 pub fn keeps_waiting(subflow: &SubflowView) -> bool {
-    // Most often the queues are short, and the more expensive checks are not needed.
+    // Usually the queues are short, and the first comparison saves the more expensive checks.
     subflow.queueing_delay() * 2 > grace_period(subflow)
         && (is_slow(subflow) || is_overfull(subflow))
 }
 
-/// Returns whether a path has become so slow that a single packet takes longer than half the grace
-/// period. New data there would hold up all data behind it, for next to no gain.
+/// Returns whether a path has become so slow that it needs more than half the grace period for a single packet.
+/// The peer could not read past new data there, and the path would carry next to nothing.
 pub fn is_slow(subflow: &SubflowView) -> bool {
-    let bearable = grace_period(subflow) / 2;
-    subflow.queueing_delay() > bearable
-        && f64::from(subflow.mss) > bearable.as_secs_f64() * subflow.delivery_rate as f64
+    let max_delay = grace_period(subflow) / 2;
+    subflow.queueing_delay() > max_delay
+        && f64::from(subflow.mss) > max_delay.as_secs_f64() * subflow.delivery_rate as f64
 }
 
-/// Returns whether more data is in flight on a path than it delivers within its round trip and
+/// Returns whether more data is in flight on a path than the path delivers within a round trip and the
 /// [`grace_period`].
 ///
-/// Its rate has fallen, or congestion control fills a long queue. New data is better off elsewhere until
-/// the queue has drained; the queue still holds so much that the path loses nothing.
+/// Either the path's rate has fallen, or congestion control has filled a long queue. New data should go on other
+/// paths until the queue is shorter. The path stays busy in the meantime, because its queue is long.
 pub fn is_overfull(subflow: &SubflowView) -> bool {
     let grace_period = grace_period(subflow);
     if subflow.queueing_delay() <= grace_period || subflow.delivery_rate == 0 {
         return false;
     }
-    let takes = (subflow.base_rtt + grace_period).as_secs_f64() * subflow.delivery_rate as f64;
-    subflow.in_flight as f64 > takes.max(f64::from(subflow.mss))
+    let max_in_flight =
+        (subflow.base_rtt + grace_period).as_secs_f64() * subflow.delivery_rate as f64;
+    subflow.in_flight as f64 > max_in_flight.max(f64::from(subflow.mss))
 }

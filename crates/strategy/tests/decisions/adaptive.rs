@@ -1,4 +1,4 @@
-//! The strategy that combines the others.
+//! Decisions of `adaptive`.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ fn adaptive(view: &SendView<'_>) -> Decision {
     decide("adaptive", view)
 }
 
-/// Returns a subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
+/// Returns a subflow in congestion avoidance that delivers 1 MB/s, with a window of 20 segments of 1000 bytes and
+/// nothing in flight.
 fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     SubflowView {
         cwnd: 20_000,
@@ -30,7 +31,7 @@ fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     }
 }
 
-/// Fills the subflow's window with data that was sent evenly over the last round trip.
+/// Returns `s` with a window full of data that was sent evenly over the last round trip.
 fn used_up(s: SubflowView) -> SubflowView {
     SubflowView {
         oldest_sent: Some(NOW - s.srtt),
@@ -38,6 +39,7 @@ fn used_up(s: SubflowView) -> SubflowView {
     }
 }
 
+/// Returns the subflow on which a decision sends new data.
 fn on(decision: Decision) -> Option<u32> {
     match decision {
         Decision::Send {
@@ -49,8 +51,8 @@ fn on(decision: Decision) -> Option<u32> {
     }
 }
 
-/// Returns `view` with so many bytes left to send.
-fn left(view: SendView<'_>, unsent: u64) -> SendView<'_> {
+/// Returns `view` with `unsent` bytes left to send.
+fn with_unsent(view: SendView<'_>, unsent: u64) -> SendView<'_> {
     SendView {
         unsent,
         unsent_by_urgency: [0, 0, 0, unsent, 0, 0, 0, 0],
@@ -62,7 +64,8 @@ fn left(view: SendView<'_>, unsent: u64) -> SendView<'_> {
 fn new_data_goes_where_it_arrives_first() {
     let subflows = [steady(0, 60), steady(1, 20)];
     assert_eq!(on(adaptive(&view(&subflows))), Some(1));
-    // 30 kB of a burst pass the bottleneck in 30 ms; the other path takes 20 ms longer.
+    // A burst of 30 kB needs 30 ms at the bottleneck. The other path's one-way delay is only 20 ms longer (30
+    // against 10).
     let burst = SubflowView {
         in_flight: 10_000,
         cwnd: 40_000,
@@ -79,17 +82,18 @@ fn new_data_goes_where_it_arrives_first() {
     assert_eq!(on(adaptive(&view(&[steady(0, 60), burst]))), Some(1));
 }
 
-/// The fast subflow is full. A segment sent on the slow one arrives after 41 ms. By then the fast one
-/// delivers 31 ms' worth of 1 MB/s less its queue beyond the 20 kB that the path holds, which is empty.
+/// The fast subflow is full. A segment on the slow one arrives after 41 ms (40 ms one-way, 1 ms at 1 MB/s). Until
+/// then the fast one can send for 31 ms (10 ms one-way), which is 31 kB. Its queue is empty, because its path
+/// holds the 20 kB in flight.
 #[test]
-fn it_waits_for_a_faster_subflow_that_will_do() {
+fn it_waits_for_a_faster_subflow_that_suffices() {
     let subflows = [used_up(steady(0, 20)), steady(1, 80)];
-    let rest = |unsent| adaptive(&left(view(&subflows), unsent));
+    let rest = |unsent| adaptive(&with_unsent(view(&subflows), unsent));
     assert_eq!(rest(25_000), Decision::WAIT);
     assert_eq!(on(rest(40_000)), Some(1));
 }
 
-/// A record of 100 bytes/s is nothing beside the first path's rate, so the path is tried with a packet.
+/// A recorded rate of 100 bytes/s keeps the path from being used, so it is tried with one packet.
 #[test]
 fn a_record_alone_does_not_shut_a_path() {
     let recorded = SubflowView {
@@ -115,32 +119,33 @@ fn a_record_alone_does_not_shut_a_path() {
     assert_eq!(beside(under_way), Decision::WAIT);
 }
 
-/// A greedy flow has more to come than there was room for: as much as its size says, or else as much as
-/// it has sent.
+/// If the application waits for room, the remaining bytes are those of the announced size or, without one, as many
+/// as were sent. From 31 kB on a wait does not pay.
 #[test]
-fn it_does_not_wait_while_much_is_to_come() {
+fn it_does_not_wait_while_much_data_will_follow() {
     let subflows = [used_up(steady(0, 20)), steady(1, 80)];
     let rest = |writer, sent, flow_size| {
         on(adaptive(&SendView {
             writer,
             sent,
             flow_size,
-            ..left(view(&subflows), 25_000)
+            ..with_unsent(view(&subflows), 25_000)
         }))
     };
     let unknown = FlowSize::Unknown;
     assert_eq!(rest(Writer::Waiting, 40_000, unknown), Some(1));
     assert_eq!(rest(Writer::Waiting, 25_000, unknown), None);
-    let said = FlowSize::Declared(100_000);
-    assert_eq!(rest(Writer::Waiting, 60_000, said), Some(1));
-    assert_eq!(rest(Writer::Waiting, 75_000, said), None);
-    // The size may be about the peer's data.
-    assert_eq!(rest(Writer::Open, 40_000, said), None);
-    // The flow is larger than was said.
-    assert_eq!(rest(Writer::Waiting, 150_000, said), Some(1));
+    let declared = FlowSize::Declared(100_000);
+    assert_eq!(rest(Writer::Waiting, 60_000, declared), Some(1));
+    assert_eq!(rest(Writer::Waiting, 75_000, declared), None);
+    // The application does not wait, so the size may be that of the peer's data.
+    assert_eq!(rest(Writer::Open, 40_000, declared), None);
+    // The flow has exceeded its announced size, so as much as was sent is assumed to follow.
+    assert_eq!(rest(Writer::Waiting, 150_000, declared), Some(1));
 }
 
-/// Returns a subflow with 41 kB in flight, more than a pipe of 20 kB and a queue of 20 packets hold.
+/// Returns a subflow with 41 kB in flight: 1 kB more than the path (20 kB) and the allowed queue (20 packets)
+/// hold.
 fn deep() -> SubflowView {
     SubflowView {
         cwnd: 100_000,
@@ -150,7 +155,7 @@ fn deep() -> SubflowView {
     }
 }
 
-/// Returns the same subflow in slow start, after 100 packets without loss.
+/// Returns the subflow of [`deep`] in slow start, after 100 packets without loss.
 fn growing() -> SubflowView {
     SubflowView {
         ssthresh: u64::MAX,
@@ -159,53 +164,65 @@ fn growing() -> SubflowView {
     }
 }
 
-/// Late in a flow no more is put into a deep queue; before that, congestion control decides.
+/// Late in a flow a deep queue gets no more data. Before that, in congestion avoidance, congestion control
+/// decides.
 #[test]
 fn late_in_a_flow_no_queue_is_overfilled() {
     let subflows = [deep(), used_up(steady(1, 200))];
-    assert_eq!(adaptive(&left(view(&subflows), 20_000)), Decision::WAIT);
-    assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(0));
-    // More is to come than was written.
+    assert_eq!(
+        adaptive(&with_unsent(view(&subflows), 20_000)),
+        Decision::WAIT
+    );
+    assert_eq!(
+        on(adaptive(&with_unsent(view(&subflows), 200_000))),
+        Some(0)
+    );
+    // The announced size shows that the flow is not near its end.
     let more = SendView {
         flow_size: FlowSize::Declared(300_000),
-        ..left(view(&subflows), 20_000)
+        ..with_unsent(view(&subflows), 20_000)
     };
     assert_eq!(on(adaptive(&more)), Some(0));
 }
 
-/// Slow start is held as soon as the queue is deep. After 100 packets one of 1200 is expected to be lost:
-/// 0.15 of the 180 packets left to this path.
+/// Slow start is held back once the queue is deep, if few losses by chance are expected. After 100 packets without
+/// loss the prior (0.1 of 20 packets) gives one loss in 1200. This path carries 1 / 1.1 of the 200 packets left,
+/// so 0.15 losses are expected.
 #[test]
 fn slow_start_is_held_before_it_overshoots() {
     let growing = growing();
     let with = |growing| [growing, used_up(steady(1, 200))];
-    let decision = |subflows: &[SubflowView]| adaptive(&left(view(subflows), 200_000));
+    let decision = |subflows: &[SubflowView]| adaptive(&with_unsent(view(subflows), 200_000));
     assert_eq!(decision(&with(growing)), Decision::WAIT);
     let lossy = SubflowView {
         non_congestive_loss: 1_000,
         ..growing
     };
     assert_eq!(on(decision(&with(lossy))), Some(0));
-    // 42 kB are twice what this subflow has in the queue.
+    // This subflow has 21 kB in the queue. A delay of 43 ms at 1 MB/s means 43 kB, more than twice as much.
     let shared = SubflowView {
         latest_rtt: growing.base_rtt + Duration::from_millis(43),
         ..growing
     };
     assert_eq!(on(decision(&with(shared))), Some(0));
+    // 980 packets are left, so 0.74 losses are expected on this path.
     let long = with(growing);
     let long = SendView {
         flow_size: FlowSize::Declared(1_000_000),
-        ..left(view(&long), 200_000)
+        ..with_unsent(view(&long), 200_000)
     };
     assert_eq!(on(adaptive(&long)), Some(0));
 }
 
-/// Other paths take what a deep queue does not: new data, but no copies there either.
+/// A path with a deep queue gets neither new data, which goes on another path, nor copies.
 #[test]
 fn a_deep_queue_gets_nothing() {
     let growing = growing();
     let subflows = [growing, steady(1, 80)];
-    assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(1));
+    assert_eq!(
+        on(adaptive(&with_unsent(view(&subflows), 200_000))),
+        Some(1)
+    );
     let data = sent_range(1, 0, 5);
     let holder = SubflowView {
         in_flight: 5_000,
@@ -221,10 +238,10 @@ fn a_deep_queue_gets_nothing() {
     assert_eq!(copies(shallow), copy(0, data));
 }
 
-/// Everything was sent. A copy on the fast path arrives well before a loss on the slow one would be
-/// noticed; the other way round it does not.
+/// All data has been sent. A copy on the fast path arrives long before a loss on the slow path would be repaired.
+/// A copy on the slow path does not.
 #[test]
-fn the_tail_is_copied_where_that_helps() {
+fn the_tail_is_copied_if_that_helps() {
     let sent = |id, rtt| SubflowView {
         in_flight: 5_000,
         oldest_sent: Some(NOW - Duration::from_millis(5)),
@@ -235,25 +252,26 @@ fn the_tail_is_copied_where_that_helps() {
     assert_eq!(adaptive(&at_the_end(&fast)), copy(0, data));
     let slow = [single(steady(0, 300), data), sent(1, 20)];
     assert_eq!(adaptive(&at_the_end(&slow)), Decision::WAIT);
-    // New data has a better use for the room.
+    // New data makes better use of the room.
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
 
-/// Ready subflows are not waited for, however many there are: a tie of three would hold the last bytes
-/// for a round trip.
+/// A wait is only for subflows without room. Otherwise, of three equal subflows with room, each would wait for the
+/// other two, and the last bytes would be late by a round trip.
 #[test]
 fn ready_subflows_do_not_wait_for_each_other() {
     let three = [steady(0, 20), steady(1, 20), steady(2, 20)];
     let last = SendView {
         outstanding: 5_000,
-        ..left(view(&three), 1_000)
+        ..with_unsent(view(&three), 1_000)
     };
     assert_eq!(on(adaptive(&last)), Some(0));
 }
 
-/// While the application may write more a copy waits for an eighth of the holder's round trip.
+/// While the application may write more, a copy waits for an eighth of the round trip of the data's subflow: 10 of
+/// 80 ms.
 #[test]
-fn what_may_go_on_is_not_copied_at_once() {
+fn an_open_flow_is_not_copied_at_once() {
     let holder = SubflowView {
         in_flight: 5_000,
         ..steady(1, 80)
@@ -271,10 +289,10 @@ fn what_may_go_on_is_not_copied_at_once() {
     assert!(!copies(Writer::Open, 9));
 }
 
-/// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths have non-congestive
-/// losses.
+/// Flows from 256 kB on may copy 8 % of their bytes: of 500,000 bytes 40,000, the last copy of 1,000 included.
+/// Flows from 1 MB on may copy none, unless paths have non-congestive losses.
 #[test]
-fn copies_cost_no_more_than_they_may() {
+fn copies_stay_within_their_budget() {
     let data = sent_range(1, 0, 5);
     let holder = SubflowView {
         in_flight: 5_000,
@@ -299,10 +317,10 @@ fn copies_cost_no_more_than_they_may() {
     assert!(copies(&lossy, 1 << 20, 0));
 }
 
-/// Background data leaves a path that carries more urgent data, but for two packets; other data stands
-/// back where there is a queue.
+/// Background data (urgency 7) leaves a path that carries more urgent data, except for two packets. Other data
+/// yields only if the path has a queue of more than 7 ms.
 #[test]
-fn the_less_urgent_stand_back() {
+fn less_urgent_data_yields() {
     let busy = SubflowView {
         most_urgent: Some(Urgency::default()),
         in_flight: 4_000,
@@ -310,7 +328,11 @@ fn the_less_urgent_stand_back() {
     };
     let subflows = [busy, steady(1, 80)];
     let on_path = |subflows: &[SubflowView], level| {
-        on(adaptive(&urgent(left(view(subflows), 0), level, 50_000)))
+        on(adaptive(&urgent(
+            with_unsent(view(subflows), 0),
+            level,
+            50_000,
+        )))
     };
     assert_eq!(on_path(&subflows, 7), Some(1));
     assert_eq!(on_path(&subflows, 3), Some(0));
@@ -324,40 +346,41 @@ fn the_less_urgent_stand_back() {
     assert_eq!(on_path(&[queued, steady(1, 80)], 3), Some(0));
 }
 
-/// Important data takes the fastest path that has room, whatever waits behind it.
+/// Important data takes the fastest path with room, regardless of the less urgent data after it.
 #[test]
 fn important_data_goes_on_the_best_path() {
     let both = [steady(0, 20), steady(1, 80)];
-    let behind = |subflows| urgent(left(view(subflows), 500_000), 1, 25_000);
-    assert_eq!(on(adaptive(&behind(&both))), Some(0));
+    let important = |subflows| urgent(with_unsent(view(subflows), 500_000), 1, 25_000);
+    assert_eq!(on(adaptive(&important(&both))), Some(0));
     let full = [used_up(steady(0, 20)), steady(1, 80)];
-    assert_eq!(on(adaptive(&behind(&full))), Some(1));
-    // The pacer lets 20 kB through soon; only the rest goes the other way.
+    assert_eq!(on(adaptive(&important(&full))), Some(1));
+    // The pacer holds the fast subflow back, which has window room for 25 kB: all of the important data. With room
+    // for 20 kB, the other 5 kB go on the slow subflow.
     let held = SubflowView {
         in_flight: 1_000,
         cwnd: 26_000,
         ..paced(steady(0, 20))
     };
     let all_held = [held, steady(1, 80)];
-    assert_eq!(on(adaptive(&behind(&all_held))), None);
+    assert_eq!(on(adaptive(&important(&all_held))), None);
     let less = SubflowView {
         cwnd: 21_000,
         ..held
     };
     let some_held = [less, steady(1, 80)];
-    assert_eq!(adaptive(&behind(&some_held)), send(1, 5_000));
+    assert_eq!(adaptive(&important(&some_held)), send(1, 5_000));
 }
 
-/// Returns the decision on `then` after data of urgency `level` was sent from byte 20,000 on.
+/// Returns the decision on `then`, made after data of urgency `level` was sent from byte 20,000 on.
 fn after_important(then: &SendView<'_>, level: usize) -> Decision {
     let (mut adaptive, mut rng) = (Adaptive::default(), Rng::from_seed([0; 32]));
     let both = [steady(0, 20), steady(1, 30)];
-    let first = urgent(left(view(&both), 0), level, 1_000);
+    let first = urgent(with_unsent(view(&both), 0), level, 1_000);
     assert_eq!(on(adaptive.next(&first, &mut rng)), Some(0));
     adaptive.next(then, &mut rng)
 }
 
-/// A long flow of important messages keeps its room for the next one, as long as there may be one.
+/// A long flow of important messages keeps its room for the next message while the application may write one.
 #[test]
 fn long_important_flows_are_not_copied_before_they_end() {
     let lossy = |s| SubflowView {
@@ -377,7 +400,7 @@ fn long_important_flows_are_not_copied_before_they_end() {
             outstanding: sent - 20_000,
             writer,
             may_send_new: false,
-            ..left(view(&subflows), 0)
+            ..with_unsent(view(&subflows), 0)
         };
         on_copy(after_important(&then, level)) == Some(1)
     };
@@ -391,14 +414,15 @@ fn long_important_flows_are_not_copied_before_they_end() {
         outstanding: (256 << 10) - 20_001,
         writer: Writer::Open,
         may_send_new: false,
-        ..left(view(&subflows), 0)
+        ..with_unsent(view(&subflows), 0)
     };
     assert_eq!(on_copy(after_important(&then, 2)), Some(1));
 }
 
-/// Only the connection that carries important data repeats overdue data of a slower path for it.
+/// Only the connection that carries important data copies overdue data for it. Other connections over the same
+/// path do not.
 #[test]
-fn the_others_do_not_copy_for_the_important() {
+fn other_connections_do_not_copy_for_important_data() {
     let data = sent_range(1, 5_000, 100);
     let best = SubflowView {
         most_urgent: Some(Urgency::MOST_URGENT),
@@ -409,11 +433,12 @@ fn the_others_do_not_copy_for_the_important() {
         ..steady(1, 60)
     };
     let subflows = [best, slow];
-    let then = urgent(left(view(&subflows), 0), 5, 50_000);
+    let then = urgent(with_unsent(view(&subflows), 0), 5, 50_000);
     assert_eq!(on_copy(after_important(&then, 2)), Some(0));
     assert_eq!(on_copy(after_important(&then, 5)), None);
 }
 
+/// Returns the subflow on which a decision sends a copy.
 fn on_copy(decision: Decision) -> Option<u32> {
     match decision {
         Decision::Send {
@@ -425,6 +450,7 @@ fn on_copy(decision: Decision) -> Option<u32> {
     }
 }
 
+/// Returns the path on which `adaptive` opens.
 fn opens(view: &OpenView<'_>) -> Option<u8> {
     let opening = Adaptive::default().open(view);
     opening.map(|Opening { path, protocol }| {
@@ -443,7 +469,8 @@ fn it_opens_where_data_is_expected_first() {
         ..opening(&paths, size)
     };
     assert_eq!(opens(&again), Some(0));
-    // One in ten packets lost costs more than 10 ms of round trip.
+    // One lost packet in ten costs more than 10 ms of round-trip time: 2 * 40 + 4 * 0.1 * 240 = 176 ms against
+    // 2 * 50 + 4 * 0.005 * 250 = 105 ms.
     let mut lossy = paths;
     lossy[0] = path(0, Some(50));
     lossy[2].record = lossy[2].record.map(|record| PathRecord {
@@ -467,6 +494,7 @@ fn a_second_syn_follows_one_that_is_late() {
         assert_eq!(one, other);
         one
     };
+    // Two round trips and 20 ms, or 250 ms if the round trip is unknown or longer.
     let ms = |ms| Some(Duration::from_millis(ms));
     let paths = [path(0, Some(40)), path(1, None), path(2, Some(600))];
     assert_eq!(attempt_delay(&paths, 0), ms(100));
@@ -491,11 +519,12 @@ fn a_mosquito_joins_only_when_it_is_late() {
         }),
         ..tiny
     };
+    // One and a half round trips and 20 ms.
     assert_eq!(join(&open), Some(since + Duration::from_millis(80)));
-    // A connection that waits for its user joins a little earlier.
+    // A connection in the idle pool joins after 20 ms.
     let waiting = Waiting::default().join(&open, &paths[1]);
     assert_eq!(waiting, Some(since + Duration::from_millis(20)));
-    // An unknown flow that has grown, and one that is known to be larger.
+    // A flow of unknown size that has exceeded the initial window (14,280 bytes), and one with a larger size.
     let grown = OpenView {
         seen: 14_281,
         flow_size: FlowSize::Unknown,
@@ -505,10 +534,9 @@ fn a_mosquito_joins_only_when_it_is_late() {
     assert_eq!(join(&opening(&paths, FlowSize::Read(14_281))), Some(NOW));
 }
 
-/// Overdue data on a path that has fallen behind is copied all the same; a subflow without a sample comes
-/// last.
+/// Lost data is copied before new data is sent, and a subflow without a sample of the round-trip time ranks last.
 #[test]
-fn trouble_is_met() {
+fn lost_data_and_unsampled_subflows() {
     let last_sender = SubflowId(1);
     let data = sent_range(last_sender.0, 0, 2_000);
     let subflows = [lost(steady(0, 20), data), steady(2, 40)];

@@ -1,4 +1,4 @@
-//! The parts, by literals of the papers.
+//! The parts of strategies on literal values, some from the papers.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn redundancy_falls_from_one_to_nothing() {
 }
 
 #[test]
-fn a_size_is_what_was_said_or_has_been_seen() {
+fn the_size_is_the_larger_of_announced_and_seen() {
     assert_eq!(size(FlowSize::Unknown, 700), 700);
     assert_eq!(size(FlowSize::Predicted(64_000), 700), 64_000);
     assert_eq!(size(FlowSize::Declared(64_000), 70_000), 70_000);
@@ -77,7 +77,7 @@ fn equal_round_trips_are_ordered_by_window() {
 }
 
 #[test]
-fn a_queue_of_its_own_does_not_make_a_path_worse() {
+fn a_queue_does_not_change_the_rank_of_a_path() {
     let queued = SubflowView {
         srtt: Duration::from_millis(150),
         ..subflow(0, 40)
@@ -95,9 +95,10 @@ fn the_score_joins_round_trip_and_loss() {
     };
     let path = |rtt, loss| Attributes { rtt, loss };
     let highest = path(0.2, 0.04);
+    // Half of a quarter and half of a quarter.
     assert!(close(score(half, path(0.05, 0.01), highest), 0.25));
     assert!(close(score(half, path(0.2, 0.0), highest), 0.5));
-    // One path, or equal ones.
+    // The only path, or one of equal paths, has the highest values itself.
     assert!(close(score(half, highest, highest), 1.0));
     // No loss anywhere, and no sample.
     assert!(close(score(half, path(0.1, 0.0), path(0.2, 0.0)), 0.25));
@@ -109,15 +110,15 @@ fn the_score_joins_round_trip_and_loss() {
     assert!(close(score(rtt_only, path(0.05, 0.04), highest), 0.25));
 }
 
-/// MPTCP-MAPS, equation 4: 20 segments of 1500 bytes in a round trip without queues.
+/// MPTCP-MAPS, equation 4. The window of 30,000 bytes is 20 segments of 1500 bytes per round trip without queues.
 #[test]
-fn the_window_tells_of_loss() {
+fn the_modelled_loss_follows_from_the_window() {
     let base = Duration::from_millis(50);
     assert!(close(
         modelled_loss(0.05, base, 30_000),
         (1.22f64 / 20.0).powi(2)
     ));
-    // At twice the round trip the model takes twice as much to be in flight.
+    // At twice the round-trip time the model assumes twice the bytes in flight.
     assert!(close(
         modelled_loss(0.1, base, 30_000),
         (1.22f64 / 40.0).powi(2)
@@ -128,13 +129,14 @@ fn the_window_tells_of_loss() {
 }
 
 #[test]
-fn the_highest_is_that_of_all_paths_and_ten_seconds() {
+fn the_highest_values_are_those_of_all_paths_in_ten_seconds() {
     let at = Instant::from_millis;
     let path = |rtt, loss| Attributes { rtt, loss };
     let mut highest = Highest::default();
     let first = [path(0.2, 0.01), path(0.1, 0.03)];
     assert_eq!(highest.with(at(5_000), first.into_iter()), path(0.2, 0.03));
     let later = [path(0.1, 0.02)];
+    // The value from second 5 is in one of the ten buckets until second 14.
     assert_eq!(highest.with(at(14_999), later.into_iter()), path(0.2, 0.03));
     assert_eq!(highest.with(at(15_000), later.into_iter()), path(0.1, 0.02));
     let none = [path(0.0, 0.0)];
@@ -142,7 +144,7 @@ fn the_highest_is_that_of_all_paths_and_ten_seconds() {
 }
 
 #[test]
-fn counted_loss_is_forgotten_after_ten_seconds() {
+fn measured_loss_is_forgotten_after_ten_seconds() {
     let at = Instant::from_millis;
     let mut loss = MeasuredLoss::default();
     assert_eq!(loss.share(at(0)), 0.0);
@@ -150,13 +152,15 @@ fn counted_loss_is_forgotten_after_ten_seconds() {
     loss.on_lost(1_000);
     assert!(close(loss.share(at(1_000)), 0.1));
     loss.on_delivered(10_000);
+    // 1,000 of 20,000.
     assert!(close(loss.share(at(2_000)), 0.05));
     assert_eq!(loss.share(at(11_000)), 0.0);
 }
 
 #[test]
-fn what_is_known_of_a_subflow_goes_with_it() {
+fn the_table_drops_ended_and_oldest_subflows() {
     let mut table = PerSubflow::<u32>::default();
+    // Of 40 subflows, the table has room for 32: it drops 0 to 7.
     for id in 0..40 {
         *table.of(SubflowId(id)) += id;
     }

@@ -1,4 +1,4 @@
-//! Properties of every strategy, on any view.
+//! Properties of all strategies, on random views.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::views::subflow;
 
-/// A moment: subflows, connection, and the events before it.
+/// The input of one decision: subflows, connection, and the events before it.
 #[derive(Debug, Clone)]
 struct Moment {
     subflows: Vec<SubflowView>,
@@ -151,11 +151,11 @@ fn a_moment() -> impl Strategy<Value = Moment> {
 fn decisions(name: &str, moments: &[Moment]) -> Vec<Decision> {
     let mut strategy = by_name(name).unwrap();
     let mut rng = Rng::for_component(3, 3);
-    let at = moments.iter().map(|moment| {
+    let decisions = moments.iter().map(|moment| {
         moment.events.iter().for_each(|e| strategy.on_event(e));
         strategy.next(&moment.view(), &mut rng)
     });
-    at.collect()
+    decisions.collect()
 }
 
 /// Generates moments in order of time.
@@ -167,9 +167,9 @@ fn some_moments() -> impl Strategy<Value = Vec<Moment>> {
 }
 
 proptest! {
-    /// A strategy chooses only among what the view shows.
+    /// A strategy chooses only subflows with room, and only data that the view offers them.
     #[test]
-    fn choices_are_among_what_is_shown(moments in some_moments()) {
+    fn choices_are_among_those_of_the_view(moments in some_moments()) {
         let with_settings = ["maps:single", "maps:plr=measured,eps=1", "po:base=roundrobin"];
         for name in names().chain(with_settings) {
             for (moment, decision) in moments.iter().zip(decisions(name, &moments)) {
@@ -183,20 +183,20 @@ proptest! {
                     Payload::New => {
                         prop_assert!(view.may_send_new, "{name}: {decision:?}");
                         let mss = chosen.map_or(0, |s| s.mss);
-                        prop_assert!(max_bytes >= mss, "{name}: a sliver, {decision:?}");
+                        prop_assert!(max_bytes >= mss, "{name}: less than a segment, {decision:?}");
                     }
                     Payload::Copy { data, .. } => {
                         let copies = chosen.unwrap().copies;
                         let Copies { lost, single, any } = copies;
-                        let shown = [lost, single, any].contains(&Some(data));
-                        prop_assert!(shown, "{name}: {decision:?}");
+                        let is_offered = [lost, single, any].contains(&Some(data));
+                        prop_assert!(is_offered, "{name}: {decision:?}");
                     }
                 }
             }
         }
     }
 
-    /// PO-MPTCP: without priorities it decides exactly as its base does.
+    /// Without important data `po` decides exactly as its base strategy does.
     #[test]
     fn po_without_priorities_is_its_base(mut moments in some_moments()) {
         for moment in &mut moments {
@@ -208,7 +208,7 @@ proptest! {
         }
     }
 
-    /// FSA-MPTCP: at alpha = 0 nothing is copied but data lost with its path.
+    /// At alpha = 0 `fsa` copies only data that was lost with a failed path.
     #[test]
     fn fsa_copies_no_part_of_an_elephant(mut moments in some_moments()) {
         for moment in &mut moments {

@@ -13,9 +13,9 @@ use braid_wire::Rng;
 use crate::views::*;
 
 const MOUSE: FlowSize = FlowSize::Declared(512 << 10);
-/// The smallest mouse: its alpha is so close to 1 that every draw says "copy".
+/// The smallest mouse. Its alpha is so close to 1 that the draws in these tests give copies only.
 const TINY_MOUSE: FlowSize = FlowSize::Predicted(4_097);
-/// The largest mouse: its alpha is so close to 0 that no draw says "copy".
+/// The largest mouse. Its alpha is so close to 0 that the draws in these tests give new data only.
 const HUGE_MOUSE: FlowSize = FlowSize::Read((1 << 20) - 1);
 const ELEPHANT: FlowSize = FlowSize::Declared(1 << 20);
 
@@ -23,7 +23,8 @@ fn fsa(view: &SendView<'_>) -> Decision {
     decide("fsa", view)
 }
 
-/// Returns a view of a flow that has shown no more bytes than its size.
+/// Returns a view of a flow of size `size` that has written at most 4,000 bytes, so that the size determines the
+/// class.
 fn sized<'a>(size: FlowSize, view: SendView<'a>) -> SendView<'a> {
     SendView {
         flow_size: size,
@@ -33,6 +34,7 @@ fn sized<'a>(size: FlowSize, view: SendView<'a>) -> SendView<'a> {
     }
 }
 
+/// Returns the decision to send a copy of at most `max_bytes` bytes.
 fn copy_of(id: u32, data: braid_engine::strategy::InFlight, max_bytes: u32) -> Decision {
     Decision::Send {
         subflow: SubflowId(id),
@@ -55,7 +57,7 @@ fn fsa_puts_new_data_on_the_best_subflow() {
         let decision = fsa(&sized(size, view(&all)));
         assert_eq!(decision, Decision::new_on(SubflowId(0)), "{size:?}");
     }
-    // The best path by its round trip without queues, whether it has room or not.
+    // The best path is the one with the lowest round-trip time without queues, even if it is full.
     let best = SubflowView {
         srtt: Duration::from_millis(200),
         ..full(subflow(0, 30))
@@ -72,9 +74,9 @@ fn fsa_puts_new_data_on_the_best_subflow() {
     assert_eq!(fsa(&sized(MOUSE, at_the_end(&all))), Decision::WAIT);
 }
 
-/// A mouse sends the other kind where nothing of the drawn kind can be sent, or nothing once all is sent.
+/// A mouse sends data of the other kind if there is none of the drawn kind, and nothing if there is neither.
 #[test]
-fn fsa_settles_what_the_draw_leaves_open() {
+fn fsa_sends_the_other_kind_if_the_drawn_one_is_missing() {
     let data = sent_range(0, 0, 10);
     let with = [full(subflow(0, 30)), single(subflow(1, 70), data)];
     let without = [full(subflow(0, 30)), subflow(1, 70)];
@@ -90,13 +92,13 @@ fn fsa_settles_what_the_draw_leaves_open() {
         matches!(tail, Decision::Send { subflow, data: Payload::Copy { .. }, .. }
         if subflow.0 == 1)
     );
-    // New data that the peer's window does not take still counts as new data to send.
+    // If new data waits for the peer's window, no copy takes its place.
     let shut = sized(HUGE_MOUSE, blocked(&with, data));
     assert_eq!(fsa(&shut), Decision::WAIT);
 }
 
-/// Returns the share of copies among the packets beside the best subflow, where the engine sends up to
-/// `burst` packets of what a decision allows.
+/// Returns the share of copies among the packets on the other subflows, if the engine sends at most `burst`
+/// packets for each decision.
 fn share_of_copies(size: FlowSize, burst: u64) -> f64 {
     let mut strategy = Fsa::default();
     let mut rng = Rng::for_component(7, burst);
@@ -126,7 +128,8 @@ fn share_of_copies(size: FlowSize, burst: u64) -> f64 {
 }
 
 #[test]
-fn fsa_copies_the_share_alpha_however_much_goes_out_at_once() {
+fn fsa_copies_the_share_alpha_for_any_burst() {
+    // Alpha falls linearly from 1 at 4 KiB to 0 at 1 MiB: 1 - (64 - 4) / (1024 - 4) = 0.941.
     for (size, alpha) in [(64 << 10, 0.941), (512 << 10, 0.502), (900 << 10, 0.122)] {
         for burst in [1, 4, 40] {
             let share = share_of_copies(FlowSize::Declared(size), burst);
@@ -145,7 +148,7 @@ fn fsa_sends_no_copy_of_an_elephant() {
         assert_eq!(fsa(&sized(size, at_the_end(&all))), Decision::WAIT);
         assert_eq!(fsa(&sized(size, blocked(&all, data))), Decision::WAIT);
     }
-    // A flow that grew to an elephant, whatever was said of it.
+    // A flow that has grown to an elephant beyond its announced size.
     for size in [FlowSize::Unknown, FlowSize::Declared(1)] {
         let grown = SendView {
             sent: 1 << 20,
@@ -216,7 +219,7 @@ fn fsa_opens_on_the_fastest_path_on_record() {
     let known = [path(0, Some(100)), path(1, Some(120)), path(2, Some(40))];
     let open = opening(&known, MOUSE);
     assert_eq!(opens(&open), mptcp(2));
-    // A path that did not answer is followed by the next one.
+    // After a path that did not answer, the next one is tried.
     let again = OpenView {
         unanswered: Some(PathId(2)),
         ..open
@@ -232,15 +235,15 @@ fn fsa_opens_on_the_fastest_path_on_record() {
         opens(&opening(&[spare, path(1, Some(80))], MOUSE)),
         mptcp(1)
     );
-    // Without records the flow opens as stock MPTCP, where it was asked to.
+    // Without records the flow opens as stock MPTCP does, on the requested path.
     let unknown = [path(0, None), path(1, None)];
     assert_eq!(opens(&opening(&unknown, MOUSE)), mptcp(1));
     assert_eq!(opens(&opening(&[], MOUSE)), None);
 }
 
-/// A mosquito opens regular TCP only where its size is declared, and never joins.
+/// A mosquito uses regular TCP only if its size is declared, and joins no further path.
 #[test]
-fn fsa_opens_nothing_more_for_a_mosquito() {
+fn fsa_opens_one_subflow_for_a_mosquito() {
     let paths = [path(0, Some(40)), path(1, Some(100))];
     for (size, protocol, joins) in [
         (FlowSize::Declared(4_096), Protocol::Tcp, false),
@@ -254,7 +257,7 @@ fn fsa_opens_nothing_more_for_a_mosquito() {
         assert_eq!(opens(&view), Some((0, protocol)), "{size:?}");
         let join = Fsa::default().join(&view, &paths[1]);
         assert_eq!(join, joins.then_some(NOW), "{size:?}");
-        // The flow may grow.
+        // A flow that has grown to a mouse joins.
         let grown = OpenView {
             seen: 4_097,
             ..view
@@ -263,7 +266,7 @@ fn fsa_opens_nothing_more_for_a_mosquito() {
     }
 }
 
-/// Puts `bytes` of the given urgency before the other unsent data.
+/// Returns `view` with `bytes` more unsent data, of the given urgency.
 pub fn urgent(view: SendView<'_>, urgency: usize, bytes: u64) -> SendView<'_> {
     let mut unsent_by_urgency = view.unsent_by_urgency;
     unsent_by_urgency[urgency] += bytes;
@@ -276,7 +279,7 @@ pub fn urgent(view: SendView<'_>, urgency: usize, bytes: u64) -> SendView<'_> {
 
 #[test]
 fn po_sends_important_data_on_the_best_subflow() {
-    // The base would begin with subflow 0.
+    // The base strategy would begin with subflow 0.
     let decide = |view: &SendView<'_>| decide("po:base=roundrobin", view);
     let larger = SubflowView {
         cwnd: 25_000,
@@ -295,7 +298,7 @@ fn po_sends_important_data_on_the_best_subflow() {
     let best_full = [subflow(0, 70), subflow(1, 30), full(larger)];
     let important = urgent(view(&best_full), 0, 50_000);
     assert_eq!(decide(&important), send(1, 10_000));
-    // A subflow that the pacer holds is not full.
+    // A subflow that only its pacer holds back is not full: its window room of 10,000 bytes is reserved for it.
     let best_paced = [subflow(0, 70), paced(subflow(1, 30))];
     assert_eq!(
         decide(&urgent(view(&best_paced), 0, 10_000)),
@@ -308,7 +311,7 @@ fn po_sends_important_data_on_the_best_subflow() {
 }
 
 #[test]
-fn po_lets_nothing_overtake_important_data_but_what_was_lost() {
+fn po_sends_only_lost_data_before_important_data() {
     let data = sent_range(1, 0, 10);
     let all = [subflow(0, 30), single(subflow(1, 70), data)];
     let important = urgent(view(&all), 1, 5_000);
@@ -316,15 +319,15 @@ fn po_lets_nothing_overtake_important_data_but_what_was_lost() {
     let all = [subflow(0, 30), lost(subflow(1, 70), data)];
     let important = urgent(view(&all), 1, 5_000);
     assert_eq!(decide("po", &important), copy(1, data));
-    // The base decides on data that the peer's window does not take.
+    // While the peer's window is shut, the base strategy decides.
     let all = [single(subflow(0, 30), data), subflow(1, 70)];
     let shut = urgent(blocked(&all, data), 1, 5_000);
     assert_eq!(decide("po", &shut), penalty(0, data));
 }
 
-/// Subflows with a score of 0.9 at 40 ms and the highest loss, and of 0.56 at 50 ms and a ninth of that
-/// loss.
-fn unlike() -> [SubflowView; 2] {
+/// Returns two subflows. The first has 40 ms and the highest modelled loss, the second 50 ms and three times the
+/// window, so a ninth of that loss. Their scores are 0.5 * 40 / 50 + 0.5 = 0.9 and 0.5 + 0.5 / 9 = 0.56.
+fn unequal() -> [SubflowView; 2] {
     let wide = SubflowView {
         cwnd: 60_000,
         ..subflow(1, 50)
@@ -334,13 +337,13 @@ fn unlike() -> [SubflowView; 2] {
 
 #[test]
 fn maps_sends_on_the_path_of_lowest_score() {
-    let [a, b] = unlike();
+    let [a, b] = unequal();
     assert_eq!(decide("maps", &view(&[a, b])), send(1, 50_000));
     assert_eq!(
         decide("maps:single", &view(&[a, b])),
         Decision::new_on(SubflowId(1))
     );
-    // By round-trip time alone, or by counted loss, of which there was none.
+    // Without the weight of loss, or with measured loss, of which there was none, the round-trip time decides.
     for name in ["maps:beta=0", "maps:plr=measured"] {
         assert_eq!(decide(name, &view(&[a, b])), send(0, 10_000), "{name}");
     }
@@ -354,7 +357,7 @@ fn maps_sends_on_the_path_of_lowest_score() {
 
 #[test]
 fn maps_takes_the_next_path_while_the_best_is_full() {
-    let [a, b] = unlike();
+    let [a, b] = unequal();
     let best_full = [a, full(b)];
     assert_eq!(decide("maps", &view(&best_full)), send(0, 10_000));
     assert_eq!(decide("maps:single", &view(&best_full)), Decision::WAIT);
@@ -385,7 +388,8 @@ fn maps_smooths_every_sample_of_the_round_trip() {
     };
     let other = subflow(1, 70);
     assert_eq!(first(0, &[subflow(0, 40), other]), 0);
-    // 40, 70, 85 ms: a sample counts only with an acknowledgement.
+    // With eps = 0.5 and samples of 100 ms, the smoothed value goes from 40 to 70 and 85 ms; the other path has
+    // 70. A sample counts only after an acknowledgement.
     let slower = SubflowView {
         latest_rtt: Duration::from_millis(100),
         ..subflow(0, 40)
@@ -397,12 +401,12 @@ fn maps_smooths_every_sample_of_the_round_trip() {
 }
 
 #[test]
-fn maps_counts_losses_where_that_is_wanted() {
+fn maps_measures_losses_if_set_to() {
     let mut strategy = by_name("maps:plr=measured").unwrap();
     let all = [subflow(0, 40), subflow(1, 50)];
     let mut rng = Rng::for_component(0, 0);
     assert_eq!(strategy.next(&view(&all), &mut rng), send(0, 10_000));
-    // 0.5 * 0.8 + 0.5 against 0.5 * 1.
+    // The first path now has the highest loss: 0.5 * 40 / 50 + 0.5 * 1 = 0.9 against 0.5 * 1 + 0.
     for event in [
         StrategyEvent::Acknowledged {
             subflow: SubflowId(0),
@@ -418,11 +422,12 @@ fn maps_counts_losses_where_that_is_wanted() {
     assert_eq!(strategy.next(&view(&all), &mut rng), send(1, 10_000));
 }
 
-/// A path is measured by a windowful of copies, ten segments at most, once in four round trips.
+/// A path without new data is measured by at most ten segments of copies, once in four round trips (4 * 40 ms =
+/// 160).
 #[test]
-fn maps_single_measures_the_paths_it_does_not_use() {
+fn maps_single_measures_the_paths_without_new_data() {
     let data = sent_range(1, 0, 10);
-    let [a, b] = unlike();
+    let [a, b] = unequal();
     let mut strategy = by_name("maps:single").unwrap();
     let mut at = |ms, sent| {
         let idle = SubflowView {
@@ -440,7 +445,7 @@ fn maps_single_measures_the_paths_it_does_not_use() {
     assert_eq!(at(0, 11_500), copy_of(0, data, 3_500));
     assert_eq!(at(159, 15_000), Decision::WAIT);
     assert_eq!(at(160, 15_000), copy_of(0, data, 10_000));
-    // A third path has its turn after the second one's.
+    // A third path is measured after the second.
     let spent = SubflowView {
         sent: 15_000,
         ..single(a, data)
@@ -455,7 +460,7 @@ fn maps_single_measures_the_paths_it_does_not_use() {
     };
     assert_eq!(next([fresh, full(b), third]), copy_of(0, data, 10_000));
     assert_eq!(next([spent, full(b), third]), copy_of(2, data, 10_000));
-    // Without `single`, MAPS measures the paths as it uses them.
+    // Without `single`, all paths carry new data and need no measurement.
     let all = [full(b), single(full(a), data)];
     assert_eq!(decide("maps", &view(&all)), Decision::WAIT);
 }

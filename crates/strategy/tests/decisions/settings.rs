@@ -1,9 +1,9 @@
-//! Strategies' names, and the settings that may stand behind them.
+//! Names of strategies, and the settings after them.
 
 use braid_strategy::{by_name, factory, names, split_list};
 
 #[test]
-fn strategies_answer_to_the_name_they_are_listed_under() {
+fn strategies_have_the_name_in_the_list() {
     for name in names() {
         assert_eq!(by_name(name).unwrap().name(), name);
     }
@@ -25,7 +25,7 @@ fn settings_follow_a_colon() {
 }
 
 #[test]
-fn mistakes_are_answered_by_what_was_read_and_what_there_is() {
+fn errors_name_the_text_and_the_valid_values() {
     let known: Vec<_> = names().collect();
     let known = format!("one of {}", known.join(", "));
     let maps = "each once of plr=model|measured, single, eps=NUMBER, alpha=NUMBER, beta=NUMBER";
@@ -91,7 +91,7 @@ fn mistakes_are_answered_by_what_was_read_and_what_there_is() {
 }
 
 #[test]
-fn a_list_may_hold_names_with_settings() {
+fn a_list_may_contain_names_with_settings() {
     for (list, names) in [
         ("minrtt,fsa", vec!["minrtt", "fsa"]),
         (

@@ -1,4 +1,4 @@
-//! Views to decide on, and decisions to compare with.
+//! Builders of views and of expected decisions.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use braid_wire::{Instant, Rng};
 
 pub const NOW: Instant = Instant::from_millis(10_000);
 
-/// Returns a regular subflow with room for 10 of its 20 segments of 1000 bytes, which its rate fills in a
-/// round trip.
+/// Returns a regular subflow with a window of 20 segments of 1000 bytes, half of it in flight. Its rate is one
+/// window in each round trip.
 pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
     let srtt = Duration::from_millis(srtt_ms);
     SubflowView {
@@ -46,6 +46,7 @@ pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
     }
 }
 
+/// Returns `s` with a full window.
 pub fn full(s: SubflowView) -> SubflowView {
     SubflowView {
         in_flight: s.cwnd,
@@ -54,6 +55,7 @@ pub fn full(s: SubflowView) -> SubflowView {
     }
 }
 
+/// Returns `s` held back by its pacer, although its window has room.
 pub fn paced(s: SubflowView) -> SubflowView {
     SubflowView { ready: false, ..s }
 }
@@ -66,7 +68,7 @@ pub fn backup(s: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..s }
 }
 
-/// Returns the bytes `start..start + 1000`, sent by `last_sender` `age` ms ago.
+/// Returns the range of 1000 bytes from `start` on, which `last_sender` sent `age` ms ago.
 pub fn sent_range(last_sender: u32, start: u64, age: u64) -> InFlight {
     InFlight {
         start,
@@ -76,7 +78,7 @@ pub fn sent_range(last_sender: u32, start: u64, age: u64) -> InFlight {
     }
 }
 
-/// Lets `s` carry `data` too, which was sent once.
+/// Returns `s` with `data` as the data that it may copy and that was sent once only.
 pub fn single(s: SubflowView, data: InFlight) -> SubflowView {
     let copies = Copies {
         single: Some(data),
@@ -86,6 +88,7 @@ pub fn single(s: SubflowView, data: InFlight) -> SubflowView {
     SubflowView { copies, ..s }
 }
 
+/// Returns `s` with `data` as lost data that it may carry.
 pub fn lost(s: SubflowView, data: InFlight) -> SubflowView {
     let copies = Copies {
         lost: Some(data),
@@ -95,6 +98,8 @@ pub fn lost(s: SubflowView, data: InFlight) -> SubflowView {
     SubflowView { copies, ..s }
 }
 
+/// Returns the view of a flow that has sent 20,000 bytes, all unacknowledged, and has 100,000 unsent, all that
+/// will come.
 pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
     SendView {
         now: NOW,
@@ -113,7 +118,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
     }
 }
 
-/// Returns a view in which everything has been sent.
+/// Returns a view in which all data has been sent.
 pub fn at_the_end(subflows: &[SubflowView]) -> SendView<'_> {
     SendView {
         unsent: 0,

@@ -1,4 +1,4 @@
-//! The lazy view of an IP packet.
+//! A view of an IP packet that reads fields on demand.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,20 +16,20 @@ const FRAGMENT: u8 = 44;
 /// IPv6 extension header: destination options.
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// An IPv4 or IPv6 packet in a buffer. [`Packet::new`] checks only that the lengths in the header lie
-/// within the buffer; the accessors read fields as they are.
+/// An IPv4 or IPv6 packet in a buffer. [`Packet::new`] checks only that the lengths in the header do not exceed
+/// the buffer. The accessors return fields without further checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Makes a view of `buffer`, which may be longer than the packet.
+    /// Creates a view of the packet at the start of `buffer`.
     pub fn new(buffer: T) -> Result<Packet<T>> {
         let len = buffer.as_ref().len();
         Packet::of_head(buffer, len)
     }
 
-    /// Makes a view like [`new`](Self::new), where `head` holds only the first of the `len` bytes of the
-    /// packet. The payload of the view ends with `head`.
+    /// Creates a view of a packet of which `head` contains only the first bytes; the buffer for the whole packet
+    /// has `len` bytes. The payload of the view ends where `head` ends.
     pub(crate) fn of_head(head: T, len: usize) -> Result<Packet<T>> {
         let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
@@ -42,6 +42,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
             6 => (V6_HEADER_LEN, V6_HEADER_LEN + usize::from(be16(bytes, 4))),
             _ => return Err(Error::BadVersion),
         };
+        // An IPv4 header has at least five words; an IPv6 header passes in any case.
         if header < V4_HEADER_LEN || total < header {
             return Err(Error::BadLength);
         }
@@ -55,7 +56,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()
     }
 
-    /// Returns whether this is IPv6 (else it is IPv4).
+    /// Returns true for IPv6, false for IPv4.
     pub fn is_v6(&self) -> bool {
         self.bytes()[0] >> 4 == 6
     }
@@ -69,7 +70,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Returns the length of the packet.
+    /// Returns the length of the packet, header included, as the header says.
     pub fn total_len(&self) -> usize {
         if self.is_v6() {
             V6_HEADER_LEN + usize::from(be16(self.bytes(), 4))
@@ -106,7 +107,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ipv6Addr::from(octets).into()
     }
 
-    /// Returns the protocol of the header that follows, which may be an extension header.
+    /// Returns the protocol number of the next header, which may be an extension header.
     pub fn next_header(&self) -> u8 {
         self.bytes()[if self.is_v6() { 6 } else { 9 }]
     }
@@ -125,19 +126,20 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Returns whether this is an IPv4 fragment (first, middle or last). An IPv6 fragment shows in its
+    /// Returns whether this is an IPv4 fragment (first, middle or last). False for IPv6, whose fragments have an
     /// extension header: see [`Packet::transport`].
     pub fn is_v4_fragment(&self) -> bool {
+        // The MF bit and the 13 bits of the fragment offset.
         !self.is_v6() && be16(self.bytes(), 6) & 0x3fff != 0
     }
 
-    /// Returns whether the header checksum is right; true for IPv6, which has none.
+    /// Returns whether the header checksum is right. True for IPv6, whose header has no checksum.
     pub fn checksum_ok(&self) -> bool {
         let header = &self.bytes()[..self.header_len()];
         self.is_v6() || checksum::fold(checksum::sum(Sum::default(), header)) == 0xffff
     }
 
-    /// Returns the bytes behind the header, up to the length in the header.
+    /// Returns the bytes after the header, up to the end that the header's length field gives.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[self.header_len()..self.end()]
     }
@@ -147,8 +149,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.total_len().min(self.bytes().len())
     }
 
-    /// Returns the upper-layer protocol and its payload; hop-by-hop, routing and destination options
-    /// headers are skipped. Fragments are `Unsupported`.
+    /// Returns the upper-layer protocol and its payload. Skips the IPv6 headers for hop-by-hop options, routing
+    /// and destination options. Fragments are `Unsupported`.
     pub fn transport(&self) -> Result<(u8, &[u8])> {
         if self.is_v4_fragment() {
             return Err(Error::Unsupported);
@@ -162,7 +164,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Replaces the source address.
+    /// Replaces the source address. Checksums stay as they were.
     ///
     /// # Panics
     /// Panics if `addr` is of the other family.
@@ -171,7 +173,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.set_addr(at, addr);
     }
 
-    /// Replaces the destination address.
+    /// Replaces the destination address. Checksums stay as they were.
     ///
     /// # Panics
     /// Panics if `addr` is of the other family.
@@ -181,7 +183,11 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 
     fn set_addr(&mut self, at: usize, addr: IpAddr) {
-        assert_eq!(self.is_v6(), addr.is_ipv6(), "address of the other family");
+        assert_eq!(
+            self.is_v6(),
+            addr.is_ipv6(),
+            "the address has the family of the packet"
+        );
         match addr {
             IpAddr::V4(a) => self.0.as_mut()[at..at + 4].copy_from_slice(&a.octets()),
             IpAddr::V6(a) => self.0.as_mut()[at..at + 16].copy_from_slice(&a.octets()),
@@ -206,13 +212,15 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
     }
 
-    /// Marks congestion (CE) and returns true if the transport is ECN-capable (RFC 3168 section 5). The
-    /// IPv4 header checksum is adjusted (RFC 1624), so that a wrong checksum stays wrong.
+    /// Sets CE if the transport is ECN-capable (RFC 3168 section 5), and returns whether it is. The IPv4 header
+    /// checksum is adjusted (RFC 1624) instead of computed, so that a wrong checksum stays wrong.
     pub fn mark(&mut self) -> bool {
         let class = self.traffic_class();
+        // CE has both ECN bits set, so it serves as their mask too.
         if class & super::CE == super::NOT_ECT {
             return false;
         }
+        // The first 16-bit word contains the traffic class.
         let first_word = |bytes: &[u8]| checksum::sum(Sum::default(), &bytes[..2]);
         let old = first_word(self.bytes());
         self.set_traffic_class(class | super::CE);
@@ -234,15 +242,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         super::fill_v4_checksum(&mut self.0.as_mut()[..len]);
     }
 
-    /// Returns the bytes behind the header, to be changed in place.
+    /// Returns the bytes after the header, for changes in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let range = self.header_len()..self.end();
         &mut self.0.as_mut()[range]
     }
 }
 
-/// Skips the IPv6 extension headers at the start of `payload` that say nothing about the upper layer (RFC
-/// 8200 section 4). Each round consumes at least 8 bytes, so the loop ends.
+/// Skips the IPv6 extension headers at the start of `payload` that do not concern the upper layer (RFC 8200
+/// section 4). `protocol` is the type of the first header. Each round of the loop consumes at least 8 bytes, so it
+/// ends.
 pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u8, &[u8])> {
     loop {
         match protocol {
@@ -253,8 +262,8 @@ pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u
         let [next, units, _, segments_left, ..] = *payload else {
             return Err(Error::Truncated);
         };
-        // With segments left, the destination is a way-point, so the pseudo-header has another
-        // destination (RFC 8200 section 8.1).
+        // While segments are left, the destination address is that of an intermediate node. The pseudo-header
+        // contains the final destination instead (RFC 8200 section 8.1), so checksums could not be verified.
         if protocol == ROUTING && segments_left != 0 {
             return Err(Error::Unsupported);
         }

@@ -1,4 +1,4 @@
-//! Bytes to MPTCP options and back.
+//! Parsing and emitting of MPTCP options.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use super::{
 use crate::bytes::{Reader, Writer};
 use crate::{Dsn64, Error, Result};
 
-/// Kind, length and the byte that holds the subtype.
+/// Bytes before the body of an option: kind, length, and the byte with the subtype and four flags.
 const PREFIX_LEN: usize = 3;
 
 /// Flags of DSS (section 3.3).
@@ -21,14 +21,15 @@ mod dss_flag {
     pub(super) const ACK: u8 = 0x01;
 }
 
-/// The B flag of MP_JOIN and MP_PRIO, the E flag of ADD_ADDR and the T flag of MP_TCPRST.
+/// The lowest bit of the byte with the subtype: the B flag of MP_JOIN and MP_PRIO, the E flag of ADD_ADDR, and the
+/// T flag of MP_TCPRST.
 const LOW_FLAG: u8 = 0x01;
 
 impl MptcpOption {
     /// Parses one whole option, kind and length bytes included.
     ///
-    /// Reserved bits are ignored. A length that no form of the subtype has is `BadOption`; a subtype
-    /// outside RFC 8684 or the handshake of another version is `Unsupported`.
+    /// Reserved bits are ignored. An option is `BadOption` if its subtype has no form of this length. It is
+    /// `Unsupported` if RFC 8684 does not define the subtype, or if it is an MP_CAPABLE of another version.
     // Conforms: 8684-3.4.1-11, 8684-3.6-2
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
@@ -55,12 +56,14 @@ impl MptcpOption {
                 .ok_or(Error::BadOption),
             (subtype::PRIO, 3) => Ok(MptcpOption::Prio { backup }),
             (subtype::FAIL, 12) => {
+                // Reserved.
                 body.u8()?;
                 Ok(MptcpOption::Fail {
                     dsn: Dsn64(body.u64()?),
                 })
             }
             (subtype::FASTCLOSE, 12) => {
+                // Reserved.
                 body.u8()?;
                 Ok(MptcpOption::FastClose {
                     receiver_key: body.u64()?,
@@ -99,7 +102,7 @@ impl MptcpOption {
         }
     }
 
-    /// Returns false: an option has at least its kind and length.
+    /// Returns false, because an option has at least a kind and a length. Clippy demands the method beside `len`.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -145,7 +148,7 @@ impl Dss {
         4 + ack + mapping
     }
 
-    /// Returns false: an option has at least its kind and length.
+    /// Returns false, because an option has at least a kind and a length. Clippy demands the method beside `len`.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -155,8 +158,8 @@ fn checksum_len(checksum: Option<u16>) -> usize {
     if checksum.is_some() { 2 } else { 0 }
 }
 
-/// Parses MP_CAPABLE (section 3.1, figure 4). All forms have the version, but only the first two
-/// negotiate it.
+/// Parses MP_CAPABLE (section 3.1, figure 4). The forms on SYN and SYN/ACK negotiate the version, so any version
+/// is accepted there. The later forms must have the negotiated version.
 fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
     let flags = CapableFlags::from(body.u8()?);
     match len {
@@ -275,18 +278,19 @@ fn emit_join(join: &Join, w: &mut Writer<'_>) {
     }
 }
 
-/// Parses DSS (section 3.3, figure 9). The checksum is there if the length leaves room for it.
+/// Parses DSS (section 3.3, figure 9). No flag announces a checksum: it is present if bytes are left after the
+/// other fields.
 fn dss(body: &mut Reader<'_>) -> Result<Dss> {
     let flags = body.u8()?;
     let data_ack = match flags & (dss_flag::ACK | dss_flag::ACK_8) {
         dss_flag::ACK => Some(WireDsn::Four(body.u32()?)),
-        // The width flag has no meaning without an acknowledgement.
+        // Without an acknowledgement the flag for its width has no meaning.
         0 | dss_flag::ACK_8 => None,
         _ => Some(WireDsn::Eight(body.u64()?)),
     };
     let mapping = if flags & dss_flag::MAPPING != 0 {
-        let wide = flags & dss_flag::DSN_8 != 0;
-        let dsn = if wide {
+        let has_eight_bytes = flags & dss_flag::DSN_8 != 0;
+        let dsn = if has_eight_bytes {
             WireDsn::Eight(body.u64()?)
         } else {
             WireDsn::Four(body.u32()?)
@@ -349,7 +353,8 @@ fn emit_dsn(dsn: WireDsn, w: &mut Writer<'_>) {
     }
 }
 
-/// Parses ADD_ADDR (section 3.4.1, figure 12). The length tells the address family.
+/// Parses ADD_ADDR (section 3.4.1, figure 12). The length determines the address family and whether there is a
+/// port.
 fn add_addr(echo: bool, len: u8, body: &mut Reader<'_>) -> Result<AddAddr> {
     let without_hmac = if echo {
         len

@@ -29,7 +29,7 @@ pub mod kind {
     pub const FAST_OPEN: u8 = 34;
 }
 
-/// Largest window scale (RFC 7323 section 2.3).
+/// Maximum window scale (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
 /// RFC 7323 timestamps.
@@ -43,24 +43,25 @@ pub struct Timestamps {
 
 /// A fast-open cookie (RFC 7413): empty for a request, otherwise of even length from 4 to 16.
 pub type FastOpenCookie = ArrayVec<u8, 16>;
-/// SACK blocks as (left edge, right edge), newest first.
+/// SACK blocks as (left edge, right edge), newest first. More than four do not fit a header (RFC 2018 section 3).
 pub type SackBlocks = ArrayVec<(Seq32, Seq32), 4>;
-/// The MPTCP options of one segment, in order.
+/// The MPTCP options of one segment, in order. No sender needs more than four in 40 bytes.
 pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
 
-/// Every option in use.
+/// The options of one segment, of all kinds that the engine uses.
 ///
-/// Options are emitted in a fixed order (MSS, SACK permitted, timestamps, window scale, fast open, MPTCP,
-/// SACK), padded with NOPs so that each group starts on 4 bytes.
+/// Options are emitted in a fixed order: MSS, SACK permitted, timestamps, window scale, fast open, MPTCP, SACK.
+/// NOPs pad each of them to a multiple of 4 bytes.
 ///
-/// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`], as with
-/// timestamps and an ADD_ADDR of an IPv6 address with port and HMAC. Callers ask [`Options::room`] before
-/// they add an option.
+/// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`]. For example, timestamps
+/// (12 bytes) do not fit beside an ADD_ADDR of an IPv6 address with port and HMAC (30 bytes, padded to 32).
+/// Callers check
+/// [`Options::room`] before they add an option.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size, SYN only.
     pub mss: Option<u16>,
-    /// Shift count, SYN only; values over 14 are read as 14 (RFC 7323 section 2.3).
+    /// Window scale (shift count), SYN only. Received values above 14 become 14 (RFC 7323 section 2.3).
     pub window_scale: Option<u8>,
     /// SACK permitted, SYN only.
     pub sack_permitted: bool,
@@ -75,7 +76,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Makes an empty list.
+    /// Creates an empty set of options.
     pub const fn new() -> Options {
         Options {
             mss: None,
@@ -88,10 +89,10 @@ impl Options {
         }
     }
 
-    /// Returns how many bytes these options take in a header, padding included.
+    /// Returns the number of bytes that these options take in a header, padding included.
     pub fn len(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
-        // SACK permitted takes the place of the two NOPs before timestamps.
+        // Beside timestamps, SACK permitted needs no room of its own: it replaces the two NOPs before them.
         let sack_permitted = if self.sack_permitted { 4 } else { 0 };
         let timestamps = if self.timestamps.is_some() {
             12
@@ -109,17 +110,17 @@ impl Options {
         self.len() == 0
     }
 
-    /// Returns the bytes left of [`MAX_OPTIONS_LEN`]; 0 if they are exceeded.
+    /// Returns the number of bytes left of [`MAX_OPTIONS_LEN`], or 0 if the options exceed it.
     pub fn room(&self) -> usize {
         MAX_OPTIONS_LEN.saturating_sub(self.len())
     }
 
-    /// Returns whether `option` fits beside the others, both in the header and in the list.
+    /// Returns whether `option` fits beside the other options: in the header, and in the list of MPTCP options.
     pub fn fits(&self, option: &MptcpOption) -> bool {
         !self.mptcp.is_full() && padded_len(option) <= self.room()
     }
 
-    /// Returns how many more SACK blocks fit.
+    /// Returns the number of further SACK blocks that fit.
     pub fn sack_room(&self) -> usize {
         let others = self.len() - sack_len(self.sack.len());
         // Two NOPs, kind and length take 4 bytes, and each block 8 (RFC 2018 section 3).
@@ -129,7 +130,7 @@ impl Options {
             .saturating_sub(self.sack.len())
     }
 
-    /// Returns the first DSS.
+    /// Returns the first DSS option, if there is one.
     pub fn dss(&self) -> Option<&Dss> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Dss(dss) => Some(dss),
@@ -137,7 +138,7 @@ impl Options {
         })
     }
 
-    /// Returns the first MP_CAPABLE.
+    /// Returns the first MP_CAPABLE option, if there is one.
     pub fn capable(&self) -> Option<&Capable> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Capable(capable) => Some(capable),
@@ -145,7 +146,7 @@ impl Options {
         })
     }
 
-    /// Returns the first MP_JOIN.
+    /// Returns the first MP_JOIN option, if there is one.
     pub fn join(&self) -> Option<&Join> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Join(join) => Some(join),
@@ -153,12 +154,14 @@ impl Options {
         })
     }
 
-    /// Parses the option bytes of a header. `syn` says whether the segment has SYN; otherwise the options
-    /// of a SYN are ignored.
+    /// Parses the option bytes of a header. `syn` is true if the segment has SYN; otherwise options that belong on
+    /// a SYN are ignored.
     ///
-    /// Unknown options, malformed MPTCP options and fast-open cookies of a length outside RFC 7413 are
-    /// skipped, as are MPTCP options past the 4th. If another option comes twice, the last one counts.
-    /// `BadOption` if a length contradicts the list or the option's kind.
+    /// The following are skipped: unknown options, malformed MPTCP options, MPTCP options after the fourth, and
+    /// fast-open cookies of a length that RFC 7413 does not allow. If an option other than MPTCP occurs twice, the
+    /// last one counts.
+    ///
+    /// Returns `BadOption` if a length exceeds the list, or does not suit the option's kind.
     // Conforms: 9293-3.1-2
     pub fn parse(bytes: &[u8], syn: bool) -> Result<Options> {
         let mut options = Options::new();
@@ -166,7 +169,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Parses like [`parse`](Self::parse), and adds to the options already here.
+    /// Parses as [`parse`](Self::parse) does, and adds the options to this set.
     pub(super) fn take_all(&mut self, bytes: &[u8], syn: bool) -> Result<()> {
         for raw in raw_options(bytes) {
             self.take(raw?, syn)?;
@@ -183,7 +186,7 @@ impl Options {
             }
             (kind::MPTCP, _) => {
                 if let Ok(option) = MptcpOption::parse(raw.bytes()) {
-                    // The push fails when the list is full: no sender needs more than four in 40 bytes.
+                    // If the list is full, the option is dropped.
                     let _ = self.mptcp.try_push(option);
                 }
             }
@@ -210,17 +213,18 @@ impl Options {
     /// Writes the options to the start of `buf` and returns their length, [`Self::len`].
     ///
     /// # Panics
-    /// Panics if `buf` is shorter.
+    /// Panics if `buf` is shorter than that.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
             w.put(&[kind::MSS, 4]);
             w.u16(mss);
         }
+        // SACK permitted or two NOPs, then timestamps or two NOPs: 12 bytes, or 4 without timestamps.
         if self.sack_permitted || self.timestamps.is_some() {
-            let first = [kind::SACK_PERMITTED, 2];
+            let sack_permitted = [kind::SACK_PERMITTED, 2];
             w.put(if self.sack_permitted {
-                &first
+                &sack_permitted
             } else {
                 &[kind::NOP; 2]
             });
@@ -260,7 +264,7 @@ impl Options {
     }
 }
 
-/// One option as it lies in a header.
+/// One option as its bytes in a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawOption<'a>(&'a [u8]);
 
@@ -281,8 +285,9 @@ impl<'a> RawOption<'a> {
     }
 }
 
-/// Returns the options in the option bytes of a header, without NOPs and up to the end of the list. After
-/// an error (a length below 2 or past the end) nothing follows.
+/// Returns an iterator over the options in the option bytes of a header, NOPs excluded. It ends at END or at the
+/// end of the bytes. It also ends after an error (a length below 2 or past the end), because the next option
+/// cannot be found.
 pub fn raw_options(bytes: &[u8]) -> impl Iterator<Item = Result<RawOption<'_>>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {
@@ -320,7 +325,8 @@ fn sack_blocks(bytes: &[u8]) -> Result<SackBlocks> {
     }
 }
 
-/// Returns whether the length is valid (RFC 7413 section 2): 0 for a request, or even and 4 to 16.
+/// Returns whether `bytes` have a valid length for a cookie (RFC 7413 section 2): 0 for a request, or an even
+/// length from 4 to 16.
 fn is_cookie(bytes: &[u8]) -> bool {
     bytes.is_empty() || (4..=16).contains(&bytes.len()) && bytes.len().is_multiple_of(2)
 }

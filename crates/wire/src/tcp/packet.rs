@@ -1,16 +1,16 @@
-//! The lazy view of a TCP segment.
+//! A view of a TCP segment that reads fields on demand.
 
 use super::{Flags, HEADER_LEN};
 use crate::bytes::{be16, be32};
 use crate::{Error, Result, Seq32};
 
-/// A TCP segment in a buffer that ends where the segment does. [`Packet::new`] checks only that the
-/// header lies within the buffer; the accessors read fields as they are.
+/// A TCP segment in a buffer that ends with the segment. [`Packet::new`] checks only that the header does not
+/// exceed the buffer. The accessors return fields without further checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Makes a view of `buffer`.
+    /// Creates a view of the segment in `buffer`.
     pub fn new(buffer: T) -> Result<Packet<T>> {
         let bytes = buffer.as_ref();
         if bytes.len() < HEADER_LEN {
@@ -81,7 +81,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 }
 
-/// Setters leave the checksum as it was: see [`super::fill_checksum`].
+/// The setters do not change the checksum field: see [`super::fill_checksum`].
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Sets the source port.
     pub fn set_src_port(&mut self, port: u16) {
@@ -113,7 +113,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.0.as_mut()[14..16].copy_from_slice(&window.to_be_bytes());
     }
 
-    /// Returns the payload, to be changed in place.
+    /// Returns the payload, for changes in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_len();
         &mut self.0.as_mut()[start..]

@@ -9,7 +9,7 @@ use crate::keys::PrivateKey;
 
 const DATA: (EncryptionLevel, ContentType) = (EncryptionLevel::Traffic, ContentType::Data);
 
-/// Both directions of one end, and its next keys.
+/// The keys of one end: for records that it seals, for records that it opens, and the next keys.
 struct End {
     out: DirectionKeys,
     into: DirectionKeys,
@@ -50,9 +50,9 @@ fn ends() -> [End; 2] {
     while ends.iter().any(|end| end.is_handshaking()) {
         for (from, to) in [(0, 1), (1, 0)] {
             loop {
-                let mut said = Vec::new();
-                let change = ends[from].write_hs(&mut said);
-                ends[to].read_hs(&said).unwrap();
+                let mut messages = Vec::new();
+                let change = ends[from].write_hs(&mut messages);
+                ends[to].read_hs(&messages).unwrap();
                 match change {
                     Some(KeyChange::OneRtt { keys: k, next }) => {
                         keys[from] = Some(End::new(k, next));
@@ -93,7 +93,7 @@ fn open_as(
 ) -> Result<(ContentType, Vec<u8>), ChannelError> {
     let (head, body) = record.split_first_chunk().unwrap();
     let header = Header::read(*head)?;
-    assert_eq!(header.body, body.len());
+    assert_eq!(header.body_len, body.len());
     let mut body = body.to_vec();
     let (content, len) = keys.open(EncryptionLevel::Traffic, &header, &mut body)?;
     body.truncate(len);
@@ -105,11 +105,11 @@ fn open(keys: &mut DirectionKeys, record: &[u8]) -> Result<Vec<u8>, ChannelError
 }
 
 #[test]
-fn what_is_sealed_is_opened_in_its_order_only() {
+fn records_open_in_the_order_of_sealing_only() {
     let (mut out, mut into) = directions();
     let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
     assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
-    // A record out of order, and one that is repeated.
+    // Record 2 is out of order; record 1 comes a second time.
     assert_eq!(open(&mut into, &records[2]), Err(ChannelError::Damaged));
     assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
     assert_eq!(open(&mut into, &records[1]), Err(ChannelError::Damaged));
@@ -117,11 +117,13 @@ fn what_is_sealed_is_opened_in_its_order_only() {
 }
 
 #[test]
-fn a_bit_that_was_changed_is_found_wherever_it_stands() {
+fn a_changed_bit_is_found_in_each_byte() {
+    // The record has 3 payload bytes.
     for at in 0..RECORD_OVERHEAD + 3 {
         let (mut out, mut into) = directions();
         let mut record = seal(&mut out, DATA, b"abc");
-        // A wrong length would fail earlier: the test itself could not cut out the record.
+        // Bytes 3 and 4 are the length. With a wrong length the helper `open` already fails, so it has its own
+        // case below.
         if at == 3 || at == 4 {
             continue;
         }
@@ -129,7 +131,7 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
         let found = open(&mut into, &record);
         assert_eq!(found, Err(ChannelError::Damaged), "byte {at}");
     }
-    // The length is authenticated too.
+    // The length is authenticated too: the record grows by a byte, and its header says so.
     let (mut out, mut into) = directions();
     let mut record = seal(&mut out, DATA, b"abc");
     record[4] += 1;
@@ -137,9 +139,10 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
     assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
 }
 
-/// From outside, a record reveals only its size.
+/// The header shows neither the content type nor the length of the payload: all these records encrypt 128 bytes
+/// and have a tag of 16.
 #[test]
-fn the_content_is_inside_and_padding_is_taken_off() {
+fn content_type_and_padding_are_encrypted() {
     for content in [
         ContentType::Alert,
         ContentType::Handshake,
@@ -155,7 +158,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
             assert_eq!(opened, Ok((content, bytes.to_vec())));
         }
     }
-    // Zeros alone have no content type (RFC 8446 section 5.4), and unknown types are refused.
+    // Zeros alone have no content type (RFC 8446 section 5.4), and the content type 24 is unknown.
     for inside in [&[0; 20][..], &[1, 2, 3, 24]] {
         let (mut out, mut into) = directions();
         let header = [23, 3, 3, 0, inside.len() as u8 + 16];
@@ -169,12 +172,16 @@ fn the_content_is_inside_and_padding_is_taken_off() {
 
 #[test]
 fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
-    let sizes = |of_user: bool, lens: core::ops::Range<usize>| {
-        let mut sizes: Vec<usize> = lens.map(|len| len + 1 + padding(len, of_user)).collect();
+    // The sizes include the content type, so a payload of 1,023 bytes is the longest that is padded to 1,024.
+    let sizes = |is_user_data: bool, lens: core::ops::Range<usize>| {
+        let mut sizes: Vec<usize> = lens
+            .map(|len| len + 1 + padding(len, is_user_data))
+            .collect();
         sizes.dedup();
         sizes
     };
     assert_eq!(sizes(false, 0..1024), [128, 256, 512, 1024]);
+    // One or two packets of 1,400 less header (5) and tag (16).
     assert_eq!(sizes(false, 1024..1400), [1379, 2758]);
     assert_eq!(
         sizes(false, MAX_PAYLOAD - 9..MAX_PAYLOAD + 1),
@@ -190,7 +197,7 @@ fn keys_reach_their_limit_and_are_replaced() {
     assert_eq!(
         limit,
         (1 << 23) - MAX_RECORDS_PER_WRITE as u64,
-        "as RFC 9001 has it"
+        "the limit of RFC 9001 section 6.6, less one batch"
     );
     client.out.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
     server.into.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
@@ -203,7 +210,7 @@ fn keys_reach_their_limit_and_are_replaced() {
     assert_eq!(open(&mut server.into, &old).unwrap(), b"old");
     server.rekey_into();
     assert_eq!(open(&mut server.into, &new).unwrap(), b"new");
-    // The replaced key opens nothing any more.
+    // After the server has replaced the key, a record under the old key does not open.
     let [mut client, mut server] = ends();
     let under_old = seal(&mut client.out, DATA, b"old");
     server.rekey_into();
@@ -215,7 +222,7 @@ fn keys_reach_their_limit_and_are_replaced() {
 
 /// The keys of both ends agree whatever the order in which the directions rekey.
 #[test]
-fn directions_move_on_in_any_order() {
+fn directions_rekey_in_any_order() {
     let [mut client, mut server] = ends();
     for (of_client, times) in [(true, 1), (false, 3), (true, 4), (false, 2)] {
         for _ in 0..times {
@@ -229,15 +236,15 @@ fn directions_move_on_in_any_order() {
             assert_eq!(open(&mut to.into, &record).unwrap(), b"new");
         }
     }
-    // Five rekeys each way: neither direction waits for the other, and no earlier key is kept.
+    // Both directions have rekeyed five times (1 + 4 and 3 + 2). Neither is behind, and no derived key waits.
     assert!(!client.out.is_behind(&client.into) && !client.into.is_behind(&client.out));
     assert!(client.next.local.is_empty() && client.next.remote.is_empty());
 }
 
-/// After a rekey the old secret is gone from that end: the remaining secrets do not derive the earlier key, nor is
-/// it kept for the other direction.
+/// Forward secrecy: after two rekeys of the client, no key that the server still has or can derive opens a record
+/// under the client's second key.
 #[test]
-fn a_replaced_key_cannot_be_made_again() {
+fn a_replaced_key_cannot_be_derived_again() {
     let [mut client, mut server] = ends();
     let second = |end: &mut End| {
         end.rekey_out();
@@ -251,11 +258,11 @@ fn a_replaced_key_cannot_be_made_again() {
     );
     client.rekey_out();
     server.rekey_into();
-    // All keys that the server still has derive the client's third key and later ones, not the second.
-    let mut left = vec![server.next.remote().unwrap()];
-    left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
-    left.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
-    for key in left {
+    // The client's second key is used up at the server. Its waiting keys and secrets give later keys only.
+    let mut remaining = vec![server.next.remote().unwrap()];
+    remaining.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
+    remaining.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
+    for key in remaining {
         let (head, body) = record.split_first_chunk::<HEADER_LEN>().unwrap();
         let opened = key.decrypt_in_place(0, head, &mut body.to_vec()).is_ok();
         assert!(!opened);
@@ -263,7 +270,7 @@ fn a_replaced_key_cannot_be_made_again() {
 }
 
 #[test]
-fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
+fn keys_for_a_direction_that_does_not_follow_are_bounded() {
     let [mut client, _] = ends();
     for _ in 0..MAX_KEYS_AHEAD {
         assert!(client.next.remote().is_ok());
@@ -272,15 +279,15 @@ fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
 }
 
 #[test]
-fn heads_of_no_record_are_told() {
+fn invalid_headers_are_refused() {
     let head = |kind: u8, len: u16| {
         let [a, b] = len.to_be_bytes();
-        Header::read([kind, 3, 3, a, b]).map(|header| (header.outer as u8, header.body))
+        Header::read([kind, 3, 3, a, b]).map(|header| (header.outer as u8, header.body_len))
     };
-    let most = (MAX_RECORD - HEADER_LEN) as u16;
-    assert_eq!(head(23, most), Ok((23, MAX_RECORD - HEADER_LEN)));
-    assert_eq!(head(23, most + 1), Err(ChannelError::Damaged));
-    // A protected record has at least a content type and a tag; a plaintext one may be empty.
+    let max_body = (MAX_RECORD - HEADER_LEN) as u16;
+    assert_eq!(head(23, max_body), Ok((23, MAX_RECORD - HEADER_LEN)));
+    assert_eq!(head(23, max_body + 1), Err(ChannelError::Damaged));
+    // A protected record has at least a content type and a tag, 17 bytes; a plaintext record may be empty.
     assert_eq!(head(23, 17), Ok((23, 17)));
     assert_eq!(head(23, 16), Err(ChannelError::Damaged));
     assert_eq!(head(FIRST_TLS_BYTE, 0), Ok((FIRST_TLS_BYTE, 0)));
@@ -301,7 +308,7 @@ const VECTORS: [&str; 3] = [
 
 /// The keys are those of RFC 9001 appendix A.1; `docs/security.md` shows the records for other implementations.
 #[test]
-fn records_are_these_bytes() {
+fn records_equal_the_vectors() {
     let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
     let quic = suite.quic_suite().unwrap();
     let id = 0x8394_c8f0_3e51_5708_u64.to_be_bytes();
@@ -327,7 +334,7 @@ fn records_are_these_bytes() {
 }
 
 #[test]
-fn records_lie_one_behind_the_other() {
+fn memory_is_divided_into_record_slots() {
     let lens = |bufs: &[usize]| -> Vec<usize> {
         let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
         let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
@@ -337,10 +344,10 @@ fn records_lie_one_behind_the_other() {
             .collect()
     };
     assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
-    // No record exceeds the most, and memory is divided evenly so that none is a small remainder.
+    // No record exceeds 16 KiB, and memory is divided evenly so that none is a small remainder.
     assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
     assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
-    // The last place is too small for any payload.
+    // The last buffer is too small for any payload.
     assert_eq!(lens(&[20_000, RECORD_OVERHEAD]), [10_000, 10_000]);
     assert_eq!(lens(&[RECORD_OVERHEAD]), []);
     assert_eq!(lens(&[32 << 10; 20]).len(), MAX_RECORDS_PER_WRITE);

@@ -1,4 +1,4 @@
-//! The receive path of a protected connection.
+//! The receive path of a protected connection: received records go to the handshake, or to a reader.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::super::slices::Input;
 use super::{MAX_BYTES_BEFORE_TRAFFIC_KEYS, Opened, Tls};
 
 impl Tls {
-    /// Processes received records. Puts a reader's bytes into `plain` while room lasts; without `plain`, stops at
-    /// the first record that needs a reader.
+    /// Processes received records. With a reader's buffer `plain`, puts the payload into it until there is no more
+    /// room. Without `plain`, stops at the first record that needs a reader.
     pub(in crate::channel) fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
@@ -34,17 +34,18 @@ impl Tls {
             self.endpoint.clock.advance(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
-                let all = input.remaining();
+                let total = input.remaining();
                 if self.close_notify_received {
-                    // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
-                    return Ok(all);
+                    // Bytes after close_notify are ignored (RFC 8446 section 6.1).
+                    return Ok(total);
                 }
                 if let Err(error) = self.read_records(&mut input, &mut plain) {
                     self.fail(error);
                 }
-                Ok::<_, ApiError>(all - input.remaining())
+                Ok::<_, ApiError>(total - input.remaining())
             })?;
-            // The engine must learn the secret before the answer goes out, after which the box can use it.
+            // The engine must have the secret before the answer leaves, because the box can join as soon as it has
+            // the answer.
             self.agree_on_joins(now, conn, stack)?;
             // Sends an answer, or the alert about an error.
             self.flush(now, conn, stack)?;
@@ -52,18 +53,20 @@ impl Tls {
                 break;
             }
         }
-        // An orderly end would have been announced by close_notify.
+        // The TCP connection has ended without a close_notify, so bytes may be missing.
         if stack.read_finished(conn) && !self.close_notify_received && self.opened.is_none() {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
         // A record opened behind the end of a user's bytes belongs to the next user.
-        let unread = !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
-        let unread = unread || plain.is_some_and(|plain| !plain.is_empty());
-        if unread {
+        let has_unread =
+            !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
+        let has_unread = has_unread || plain.is_some_and(|plain| !plain.is_empty());
+        if has_unread {
+            // An error is reported only after the reader has the bytes that precede it.
             return Ok(());
         }
         self.finish_flow_if_read();
-        // The connection must not end before the user's bytes do, or some are missing.
+        // Without the record that ends the user's bytes, some of them may be missing, even after a close_notify.
         if self.close_notify_received && self.incoming == Incoming::Flow {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
@@ -87,8 +90,8 @@ impl Tls {
         let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let own = self.server.as_mut().and_then(|s| s.join_secret.take());
-        let auth = parameters::join_auth(own.as_ref(), peer_parameters);
+        let drawn = self.server.as_mut().and_then(|s| s.join_secret.take());
+        let auth = parameters::join_auth(drawn.as_ref(), peer_parameters);
         self.joins_use_secret = Some(auth != JoinAuth::Keys);
         self.peer_families = self
             .is_client()
@@ -96,6 +99,8 @@ impl Tls {
         stack.set_join_auth(now, conn, auth)
     }
 
+    /// Reads as [`Stack::read_with`] does. `drain` sees either the bytes that it left before, or newly decrypted
+    /// ones in scratch memory, of which the part that it leaves is kept.
     pub(in crate::channel) fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
@@ -108,6 +113,7 @@ impl Tls {
             let taken = drain(&[IoSlice::new(&self.plaintext_buf)]);
             self.plaintext_buf.drain(..*taken.as_ref().unwrap_or(&0));
             if self.plaintext_buf.is_empty() {
+                // Release the memory, so that an idle connection keeps none.
                 self.plaintext_buf = Zeroizing::default();
             }
             self.finish_flow_if_read();
@@ -120,7 +126,7 @@ impl Tls {
             if plain.is_empty() {
                 driven?;
                 if self.flow_ended && self.incoming == Incoming::Messages {
-                    // The peer ended a user's bytes although none were announced.
+                    // The peer ended a user's bytes while box and server exchange messages.
                     self.fail(ChannelError::Damaged);
                     self.flush(now, conn, stack)?;
                     return Err(ChannelError::Damaged.into());
@@ -128,25 +134,28 @@ impl Tls {
                 return Ok(0);
             }
             let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
-            let done = *taken.as_ref().unwrap_or(&0);
-            self.plaintext_buf.extend_from_slice(&plain.bytes()[done..]);
+            let taken_len = *taken.as_ref().unwrap_or(&0);
+            self.plaintext_buf
+                .extend_from_slice(&plain.bytes()[taken_len..]);
             self.finish_flow_if_read();
             taken
         })
     }
 
-    /// Records an error in the received bytes, and tells the peer by an alert.
+    /// Stores an error in the received bytes, and queues an alert for the peer.
     fn fail(&mut self, error: ChannelError) {
         self.error = self.error.or(Some(error));
         let alert = self.session.alert().or(error.alert());
         if let Some(alert) = alert {
+            // The level of every alert but close_notify (RFC 8446 section 6).
             const FATAL: u8 = 2;
+            // A server that reads early data would take the alert for part of it.
             self.queue_end_of_early_data();
             self.queue_record(ContentType::Alert, &[FATAL, alert.into()]);
         }
     }
 
-    /// Passes on the record that was opened earlier, unless it still has to wait.
+    /// Processes the record in [`opened`](Self::opened), unless it still has to wait.
     fn deliver_opened(&mut self, plain: &mut Option<&mut PlaintextBuf<'_>>) {
         let Some(opened) = &self.opened else {
             return;
@@ -171,19 +180,21 @@ impl Tls {
         }
     }
 
-    /// Returns whether nobody will read users' bytes any more.
+    /// Returns whether no reader will take users' bytes any more: this end closes the connection after its last
+    /// user.
     fn discards_flow(&self) -> bool {
         self.is_closing() && self.has_flow_ended()
     }
 
-    /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
-    /// ended.
+    /// Returns whether a record has to wait: for a reader, or for the next user if the bytes of the current user
+    /// have ended.
     fn must_wait(&self, content: ContentType, has_reader: bool) -> bool {
         content.is_flow() && !self.discards_flow() && (self.flow_ended || !has_reader)
     }
 
-    /// Opens records while `plain` has room for their payload. A record's content type shows only after opening,
-    /// so the first one that has to wait is kept, and the rest stay in the engine.
+    /// Opens records while `plain` has room for their payload. The content type is encrypted, so only an opened
+    /// record shows whether it has to wait. The first record that has to wait is kept in [`opened`](Self::opened);
+    /// the records after it stay in the engine.
     fn read_records(
         &mut self,
         input: &mut Input<'_, '_>,
@@ -197,14 +208,14 @@ impl Tls {
                 self.buffer_partial(input);
                 return Ok(());
             };
-            let size = HEADER_LEN + header.body;
+            let size = HEADER_LEN + header.body_len;
             if self.read_level != EncryptionLevel::Traffic
                 && self.handshake_bytes + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
             {
                 return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
-            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body);
+            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body_len);
             if !plain.as_ref().is_none_or(fits) {
                 return Ok(());
             }
@@ -212,12 +223,13 @@ impl Tls {
                 self.buffer_partial(input);
                 return Ok(());
             }
-            let mut elsewhere = Zeroizing::new(Vec::new());
-            let body = match plain.as_mut().and_then(|plain| plain.room(header.body)) {
+            // Without a reader the body needs memory of its own.
+            let mut own_memory = Zeroizing::new(Vec::new());
+            let body = match plain.as_mut().and_then(|plain| plain.room(header.body_len)) {
                 Some(body) => body,
                 None => {
-                    elsewhere.resize(header.body, 0);
-                    &mut elsewhere[..]
+                    own_memory.resize(header.body_len, 0);
+                    &mut own_memory[..]
                 }
             };
             self.read_body(input, body);
@@ -234,7 +246,8 @@ impl Tls {
             {
                 return Err(ChannelError::Damaged);
             }
-            // Early data must not block the end of the handshake behind it, so it never waits for a reader.
+            // The end of the handshake follows early data in the stream. Early data therefore never waits for a
+            // reader, but goes to `plaintext_buf`; its limit bounds that buffer.
             if self.must_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
@@ -243,15 +256,17 @@ impl Tls {
             } else if !self.discards_flow() {
                 match plain {
                     Some(plain) => plain.commit(len),
-                    None => self.plaintext_buf.extend_from_slice(&elsewhere[..len]),
+                    None => self.plaintext_buf.extend_from_slice(&own_memory[..len]),
                 }
             }
         }
+        // Bytes after close_notify are ignored (RFC 8446 section 6.1).
         input.skip();
         Ok(())
     }
 
-    /// Returns the level of the key under which a record must be.
+    /// Returns the level at which a record has to be sealed, from its outer type and the progress of the
+    /// handshake.
     fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
         match (header.outer, self.read_level) {
             (ContentType::Handshake | ContentType::Alert, EncryptionLevel::Plaintext) => {
@@ -268,7 +283,7 @@ impl Tls {
         }
     }
 
-    /// Processes a record that holds no user's bytes.
+    /// Processes a record that contains no user's bytes.
     fn process_control(
         &mut self,
         level: EncryptionLevel,
@@ -280,8 +295,8 @@ impl Tls {
                 ContentType::Alert,
                 EncryptionLevel::Plaintext | EncryptionLevel::Handshake | EncryptionLevel::Traffic,
             ) => match *bytes {
-                // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
-                // close_notify.
+                // TLS 1.3 ignores the level byte (RFC 8446 section 6). Description 0 is close_notify. At a lower
+                // level it counts as an error, because anybody could forge it.
                 [_, 0] if level == EncryptionLevel::Traffic => self.close_notify_received = true,
                 [_, alert] => return Err(classify_alert(level, alert.into())),
                 _ => return Err(ChannelError::Damaged),
@@ -303,14 +318,14 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns the header of the next record, or `None` while a part of it is missing.
+    /// Returns the header of the next record without consuming it, or `None` while a part of it is missing.
     fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, ChannelError> {
         let mut bytes = [0; HEADER_LEN];
-        let kept = self.partial.len().min(HEADER_LEN);
-        bytes[..kept].copy_from_slice(&self.partial[..kept]);
-        match kept + input.read(&mut bytes[kept..]) {
+        let buffered = self.partial.len().min(HEADER_LEN);
+        bytes[..buffered].copy_from_slice(&self.partial[..buffered]);
+        match buffered + input.read(&mut bytes[buffered..]) {
             HEADER_LEN => match Header::read(bytes) {
-                // A peer whose first bytes are no TLS record is not a Braid server.
+                // If the first bytes from a server are no TLS record, it is no Braid server.
                 Err(_) if self.read_level == EncryptionLevel::Plaintext && self.is_client() => {
                     Err(ChannelError::Incompatible)
                 }
@@ -327,13 +342,14 @@ impl Tls {
         }
     }
 
-    /// Copies the body of a record, all of which has come, into `body`, and consumes the header.
+    /// Copies the body of a record into `body` and consumes header and body. The whole record must have arrived,
+    /// partly in [`partial`](Self::partial) and partly in `input`.
     fn read_body(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
         let partial = core::mem::take(&mut self.partial);
         match partial.get(HEADER_LEN..) {
-            Some(kept) => {
-                body[..kept.len()].copy_from_slice(kept);
-                input.read(&mut body[kept.len()..]);
+            Some(buffered) => {
+                body[..buffered.len()].copy_from_slice(buffered);
+                input.read(&mut body[buffered.len()..]);
             }
             None => {
                 input.read(&mut [0; HEADER_LEN][partial.len()..]);
@@ -342,7 +358,7 @@ impl Tls {
         }
     }
 
-    /// Opens a record; `None` where it is early data that this server skips.
+    /// Opens a record. Returns `None` if it is early data that this server skips.
     fn open_record(
         &mut self,
         level: EncryptionLevel,
@@ -357,6 +373,7 @@ impl Tls {
         }
         match self.incoming_keys.open(level, header, body) {
             Ok((content, len)) => {
+                // Users' bytes have to wait until the handshake has authenticated both ends.
                 let allowed = match level {
                     EncryptionLevel::Handshake => !content.is_flow(),
                     _ => true,
@@ -369,7 +386,8 @@ impl Tls {
                     .then_some(Some((content, len)))
                     .ok_or(ChannelError::Damaged)
             }
-            // The client sends rejected early data again (RFC 8446 section 4.2.10).
+            // A record that does not open may be early data under an unknown key (RFC 8446 section 4.2.10).
+            // Nothing is lost, because the client sends rejected early data again.
             Err(_) if level == EncryptionLevel::Handshake && self.skips_early() => Ok(None),
             Err(error) => Err(error),
         }
@@ -377,14 +395,15 @@ impl Tls {
 
     /// Processes handshake messages of TLS.
     fn read_handshake(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
-        // After the handshake only a server sends further messages (tickets), and none is empty.
-        let over = self.read_level == EncryptionLevel::Traffic && !self.is_client();
-        if over || messages.is_empty() {
+        // After the handshake only a server sends further messages (tickets). RFC 8446 section 5.1 forbids empty
+        // handshake records.
+        let is_unexpected = self.read_level == EncryptionLevel::Traffic && !self.is_client();
+        if is_unexpected || messages.is_empty() {
             return Err(ChannelError::Damaged);
         }
         self.read_tls_messages(messages)?;
-        // Answer before the versions are compared, so that the box learns the server's versions even where none is
-        // in common.
+        // Queue the answer before the versions are compared, so that the box learns the server's versions even if
+        // they have none in common.
         self.write_handshake();
         self.agree_on_version()?;
         if self.read_level == EncryptionLevel::Handshake && !self.session.is_handshaking() {
@@ -396,12 +415,12 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns whether early data may come that this server skips.
+    /// Returns whether the client may send early data that this server has to skip.
     fn skips_early(&self) -> bool {
         self.server.as_ref().is_some_and(|s| s.skips_early)
     }
 
-    /// Computes the version and the features in use, once the peer has announced its own.
+    /// Computes the version and the features that both ends use, once the peer has announced its own.
     fn agree_on_version(&mut self) -> Result<(), ChannelError> {
         if self.agreed.is_some() || self.awaits_server() {
             return Ok(());
@@ -424,11 +443,11 @@ impl Tls {
         }
     }
 
-    /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
-    /// any byte under it is read.
+    /// Passes messages to rustls. At a server, a ClientHello that proves the secret of its ticket uses the ticket
+    /// up, before any early data under the ticket is read.
     fn read_tls_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
-        let is_hello = self.read_level == EncryptionLevel::Plaintext;
-        let mut server = self.server.as_mut().filter(|_| is_hello);
+        let is_client_hello = self.read_level == EncryptionLevel::Plaintext;
+        let mut server = self.server.as_mut().filter(|_| is_client_hello);
         if let Some(server) = &server {
             server.tickets.begin_client_hello();
         }
@@ -444,8 +463,8 @@ impl Tls {
     }
 }
 
-/// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
-/// encrypted one, so a plaintext refusal does not count as one.
+/// Classifies a received alert. A server sends the alert about an unknown key encrypted. The same alert in
+/// plaintext may be forged by anybody, so it is classified as any other alert.
 fn classify_alert(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
         ChannelError::Refused if level == EncryptionLevel::Plaintext => ChannelError::Alert(alert),
