@@ -105,8 +105,8 @@ fn page(name: &str) -> String {
     fs::read_to_string(file).expect("a readable page")
 }
 
-/// Rule of the count: one key of one table is one setting. A key that both files have means the same in both, stands
-/// in one row, and counts once.
+/// Rule of the count: one key of one table is one setting. A key that both files have means the same in both,
+/// stands in one row, and counts once.
 #[test]
 fn settings_are_few_and_all_on_the_pages() {
     let (boxed, server) = (settings(of_box), settings(of_server));

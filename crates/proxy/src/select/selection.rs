@@ -172,6 +172,7 @@ pub struct Measuring {
 impl Default for Measuring {
     fn default() -> Self {
         Measuring {
+            // Follows the changes of a mobile link; the bound of 1 % of a link lengthens it on slow ones.
             least: Duration::from_secs(5),
             most: Duration::from_secs(300),
             gain: 0.15,
