@@ -54,8 +54,8 @@ pub(super) struct Tls {
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the peer has announced its own.
     pub(super) agreed: Option<Agreed>,
-    /// Whether subflows authenticate by the server's secret (otherwise by the keys of MPTCP); `None` until the
-    /// peer has announced what it supports.
+    /// True if subflows authenticate by the server's secret, false if by the keys of MPTCP; `None` until the peer
+    /// has announced what it supports.
     pub(super) joins_use_secret: Option<bool>,
     /// At a client, the families that the server reports to reach, until
     /// [`Channel::take_families`](super::Channel::take_families).
