@@ -17,13 +17,11 @@ use crate::settings::{Rate, Settings};
 pub const MAX_LINK_PACKETS: usize = 1 << 17;
 
 /// One direction of a link, for packets of type `P`. The link does not read packets. It clones those that it
-/// duplicates.
-/// [`Delivery::flip`] tells the driver which bit of a corrupted packet to flip. [`mark_by`](Self::mark_by) sets
-/// the function that marks a packet.
+/// duplicates. [`Delivery::flip`] tells the driver which bit of a corrupted packet to flip.
+/// [`mark_by`](Self::mark_by) sets the function that marks a packet.
 ///
 /// The driver passes each packet to [`enqueue`](Self::enqueue). At the time of [`next_event`](Self::next_event) it
-/// calls
-/// [`poll_deliver`](Self::poll_deliver) until that returns `None`. Because [`enqueue`](Self::enqueue) and
+/// calls [`poll_deliver`](Self::poll_deliver) until that returns `None`. Because [`enqueue`](Self::enqueue) and
 /// [`set`](Self::set) may change `next_event`, the driver queries it again after each of them. If packets overtake
 /// each other or CoDel drops them, no packet may be due at `next_event`; the driver then waits for the next one.
 ///

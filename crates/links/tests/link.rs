@@ -1,4 +1,4 @@
-//! Link models in virtual time, against literals.
+//! Queue, rate, delay, jitter and loss of links in virtual time, compared with literal values and formulas.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn rng() -> Rng {
     Rng::for_component(7, 0)
 }
 
-/// Returns settings of 8 Mbit/s, so that 1000 bytes take 1 ms.
+/// Returns settings with a rate of 8 Mbit/s, at which 1000 bytes take 1 ms.
 fn one_ms_a_packet() -> Settings {
     Settings {
         rate: Rate::bits_per_second(8_000_000),
@@ -19,6 +19,7 @@ fn one_ms_a_packet() -> Settings {
     }
 }
 
+/// Polls the link at each of its events until `until`, and returns the packets with their arrival times.
 fn drain<P>(link: &mut Link<P>, until: Instant) -> Vec<(Instant, P)> {
     let mut out = Vec::new();
     while let Some(at) = link.next_event().filter(|at| *at <= until) {
@@ -48,7 +49,7 @@ fn packets_follow_each_other_at_the_rate_and_arrive_after_the_delay() {
         drain(&mut link, MS(1000)),
         [(MS(11), 0), (MS(12), 1), (MS(13), 2)]
     );
-    // After a pause the line starts when the packet comes, not when it became free.
+    // After a pause the line starts when the packet arrives, not when the line became free.
     link.enqueue(MS(100), 3, 500, &mut rng());
     assert_eq!(
         drain(&mut link, MS(1000)),
@@ -59,7 +60,7 @@ fn packets_follow_each_other_at_the_rate_and_arrive_after_the_delay() {
 
 #[test]
 fn a_rate_that_does_not_divide_the_nanosecond_does_not_drift() {
-    // 1 byte at 3 Gbit/s is 8/3 ns; 3 million of them are exactly 8 ms.
+    // 1 byte at 3 Gbit/s takes 8/3 ns, so 3 million bytes take exactly 8 ms.
     let mut link = Link::new(Settings {
         rate: Rate::bits_per_second(3_000_000_000),
         queue: QueueLimit::Packets(100),
@@ -82,7 +83,7 @@ fn a_rate_that_does_not_divide_the_nanosecond_does_not_drift() {
 }
 
 #[test]
-fn the_queue_is_bounded_in_packets_besides_the_one_on_the_line() {
+fn the_queue_is_bounded_in_packets_without_the_one_on_the_line() {
     let mut link = Link::new(Settings {
         queue: QueueLimit::Packets(2),
         ..one_ms_a_packet()
@@ -140,7 +141,7 @@ fn the_queue_is_bounded_in_bytes() {
 }
 
 #[test]
-fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
+fn a_link_that_goes_down_drops_all_packets() {
     let up = Settings {
         delay: Duration::from_millis(10),
         ..one_ms_a_packet()
@@ -149,7 +150,7 @@ fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
     for n in 0..5 {
         link.enqueue(Instant::ZERO, n, 1000, &mut rng());
     }
-    // At 2.5 ms two packets are in the air, one is on the line, two are in the queue.
+    // At 2.5 ms two packets are in flight, one is on the line, and two are in the queue.
     link.set(
         Instant::from_micros(2500),
         Settings {
@@ -175,7 +176,7 @@ fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
 }
 
 #[test]
-fn a_new_rate_holds_for_the_rest_of_the_packet_on_the_line() {
+fn a_new_rate_applies_to_the_rest_of_the_packet_on_the_line() {
     let mut link = Link::new(one_ms_a_packet());
     for n in 0..2 {
         link.enqueue(Instant::ZERO, n, 1000, &mut rng());
@@ -188,7 +189,7 @@ fn a_new_rate_holds_for_the_rest_of_the_packet_on_the_line() {
             ..one_ms_a_packet()
         },
     );
-    // Half a packet remains, which takes 5 ms at a tenth of the rate; then a whole one takes 10 ms.
+    // At a tenth of the rate, the remaining half of the packet takes 5 ms, and the next packet 10 ms.
     let expected = [
         (Instant::from_micros(5_500), 0),
         (Instant::from_micros(15_500), 1),
@@ -230,7 +231,7 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
     let mut rng = rng();
     let mut sum = 0;
     for n in 0..10_000u64 {
-        // The packets are far enough apart that none holds up the next.
+        // The packets are so far apart that none delays the next.
         link.enqueue(MS(n * 100), (), 100, &mut rng);
         let at = link.next_event().unwrap();
         let delay = at.saturating_since(MS(n * 100));
@@ -238,7 +239,8 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
         sum += delay.as_nanos() as u64;
         assert!(link.poll_deliver(at).is_some());
     }
-    // The delay is uniform over 4 ms, so sigma of the mean of 10,000 is 11.5 µs.
+    // The delay is uniform over 4 ms, with a standard deviation of 4 / sqrt(12) ms. For the mean of 10,000 packets
+    // it is a hundredth of that, 11.5 µs.
     let mean = sum / 10_000;
     assert!(
         mean.abs_diff(12_000_000) < 3 * 11_547,
@@ -257,7 +259,7 @@ fn losses_are_within_three_sigma_and_counted() {
     let lost = (0..n)
         .filter(|i| link.enqueue(MS(*i), (), 1000, &mut rng) == Verdict::Dropped(DropCause::Loss))
         .count() as u64;
-    // sqrt(100,000 x 0.01 x 0.99) = 31.5
+    // The standard deviation is sqrt(100,000 x 0.01 x 0.99) = 31.5; the bound is 3 of them.
     assert!(lost.abs_diff(1000) <= 94, "{lost} lost");
     while link.poll_deliver(MS(n)).is_some() {}
     let Counters {
@@ -280,6 +282,7 @@ fn poisson_arrivals_wait_as_in_an_m_d_1_queue() {
     let load = 0.7;
     let (mut at, mut waited, n) = (0.0, 0u64, 200_000u64);
     for _ in 0..n {
+        // Exponential gaps with a mean of 1 / 0.7 ms, in nanoseconds.
         at += -(1.0 - rng.unit()).ln() * 1e6 / load;
         let now = Instant::from_nanos(at as u64);
         while let Some(delivery) = link.poll_deliver(now) {
@@ -287,7 +290,7 @@ fn poisson_arrivals_wait_as_in_an_m_d_1_queue() {
         }
         link.enqueue(now, now, 1000, &mut rng);
     }
-    // Pollaczek-Khinchine: rho / (2 (1 - rho)) service times.
+    // Pollaczek-Khinchine formula for the mean wait: rho / (2 (1 - rho)) service times of 1 ms.
     let (mean, expected) = (waited as f64 / n as f64 / 1e6, load / (2.0 * (1.0 - load)));
     assert!(
         (mean / expected - 1.0).abs() < 0.03,
@@ -296,23 +299,23 @@ fn poisson_arrivals_wait_as_in_an_m_d_1_queue() {
 }
 
 #[test]
-fn an_unlimited_link_is_bounded_all_the_same() {
+fn the_number_of_packets_in_an_unlimited_link_is_bounded() {
     let mut link = Link::new(Settings {
         delay: Duration::from_secs(1),
         ..Settings::default()
     });
     let mut rng = rng();
-    let taken = (0..braid_links::MAX_LINK_PACKETS + 10)
+    let queued = (0..braid_links::MAX_LINK_PACKETS + 10)
         .filter(|_| link.enqueue(Instant::ZERO, (), 1, &mut rng) == Verdict::Queued)
         .count();
     assert!(
-        taken <= braid_links::MAX_LINK_PACKETS && taken > braid_links::MAX_LINK_PACKETS - 10,
-        "{taken}"
+        queued <= braid_links::MAX_LINK_PACKETS && queued > braid_links::MAX_LINK_PACKETS - 10,
+        "{queued}"
     );
 }
 
-/// A token bucket: a burst passes at once, later packets as tokens come. Tokens come while the link is
-/// idle, up to the depth.
+/// The token bucket holds 3 packets. A burst of 3 passes at once; later packets wait for tokens, one packet in
+/// each millisecond. Tokens accumulate while the link is idle, up to the depth of the bucket.
 #[test]
 fn a_burst_passes_at_once_after_a_pause() {
     let settings = Settings {
@@ -324,11 +327,14 @@ fn a_burst_passes_at_once_after_a_pause() {
         for n in 0..packets {
             link.enqueue(MS(at), n, 1000, &mut rng());
         }
-        let came = drain(&mut link, MS(at + 1_000));
-        came.iter().map(|(when, _)| when.as_millis() - at).collect()
+        let arrived = drain(&mut link, MS(at + 1_000));
+        arrived
+            .iter()
+            .map(|(when, _)| when.as_millis() - at)
+            .collect()
     };
     assert_eq!(burst(100, 6), [0, 0, 0, 1, 2, 3]);
-    // Two tokens of 1,000 bytes each have come back.
+    // The bucket was empty at 103 ms, so at 105 ms it has tokens for two packets.
     assert_eq!(burst(105, 4), [0, 0, 1, 2]);
     assert_eq!(burst(1_000, 5), [0, 0, 0, 1, 2]);
 }

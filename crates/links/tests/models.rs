@@ -1,4 +1,4 @@
-//! Traces, CoDel, bursts of loss, reordering, duplication and corruption, in virtual time.
+//! Traces, CoDel, loss in bursts, reordering, duplication and corruption, in virtual time.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn traced(text: &str) -> Settings {
     }
 }
 
-/// Returns settings of 8 Mbit/s, so that 1000 bytes take 1 ms, and a queue that CoDel alone bounds.
+/// Returns settings with a rate of 8 Mbit/s, at which 1000 bytes take 1 ms, and a queue that only CoDel bounds.
 fn codel() -> Settings {
     Settings {
         rate: Rate::bits_per_second(8_000_000),
@@ -36,6 +36,7 @@ fn send<P: Clone>(link: &mut Link<P>, at: Instant, packet: P, len: u32) {
     assert_eq!(verdict, Verdict::Queued);
 }
 
+/// Polls the link at each of its events, and returns the packets with their arrival times in milliseconds.
 fn drain<P>(link: &mut Link<P>) -> Vec<(u64, P)> {
     let mut out = Vec::new();
     while let Some(at) = link.next_event() {
@@ -52,7 +53,7 @@ fn times<P>(link: &mut Link<P>) -> Vec<u64> {
 }
 
 #[test]
-fn a_trace_delivers_one_full_packet_an_opportunity_again_and_again() {
+fn a_trace_delivers_a_full_packet_at_each_opportunity_and_repeats() {
     let mut link = Link::new(traced("2\n2\n5\n10\n"));
     (0..10).for_each(|n| send(&mut link, MS(0), n, 1500));
     assert_eq!(times(&mut link), [2, 2, 5, 10, 12, 12, 15, 20, 22, 22]);
@@ -64,32 +65,33 @@ fn an_opportunity_carries_bytes_not_packets() {
     for (n, len) in [500, 1000, 1, 3000, 1499].into_iter().enumerate() {
         send(&mut link, MS(0), n, len);
     }
-    // 1500 bytes at 1 ms; 1 and 1499 of the 3000 at 2 ms; 1500 at 3 ms; 1 at 4 ms with the 1499.
+    // At 1 ms: 500 + 1000 bytes. At 2 ms: 1, and 1499 of the 3000. At 3 ms: 1500 of them. At 4 ms: the last one,
+    // and 1499.
     assert_eq!(times(&mut link), [1, 1, 2, 4, 4]);
 }
 
 #[test]
-fn an_opportunity_nobody_uses_is_gone() {
+fn an_unused_opportunity_is_lost() {
     let mut link = Link::new(traced("1\n2\n3\n10\n"));
     send(&mut link, Instant::from_micros(1_001), 0, 100);
     send(&mut link, Instant::from_micros(2_500), 1, 1500);
-    // The rest of the opportunity at 2 ms does not wait for the second packet.
+    // The rest of the opportunity at 2 ms is lost before the second packet, sent at 2.5 ms.
     send(&mut link, MS(3), 2, 1500);
     assert_eq!(times(&mut link), [2, 3, 10]);
-    // An opportunity is available at its very moment, even at the end of a round.
+    // A packet sent at the time of an opportunity can use it, even at the end of a round (20 ms).
     send(&mut link, MS(20), 3, 1500);
     send(&mut link, MS(20), 4, 1500);
     assert_eq!(times(&mut link), [20, 21]);
 }
 
 #[test]
-fn a_trace_starts_when_it_comes_into_force() {
+fn a_trace_starts_when_the_link_begins_to_use_it() {
     let trace = traced("3\n10\n");
     let mut link = Link::starting_at(MS(1000), trace.clone());
     send(&mut link, MS(1001), 0, 1500);
     send(&mut link, MS(1001), 1, 1500);
     assert_eq!(times(&mut link), [1003, 1010]);
-    // Settings with the same trace do not restart it.
+    // Settings with the same trace do not restart it: its opportunity is at 1013 ms, and the delay 100 ms.
     let farther = Settings {
         delay: Duration::from_millis(100),
         ..trace.clone()
@@ -97,7 +99,7 @@ fn a_trace_starts_when_it_comes_into_force() {
     link.set(MS(1012), farther);
     send(&mut link, MS(1012), 2, 1500);
     assert_eq!(times(&mut link), [1113]);
-    // A link that is down misses its opportunities.
+    // The trace goes on while the link is down: the opportunity at 1203 ms is lost.
     link.set(
         MS(1200),
         Settings {
@@ -111,18 +113,20 @@ fn a_trace_starts_when_it_comes_into_force() {
 }
 
 #[test]
-fn what_remains_of_a_packet_changes_between_trace_and_constant_rate() {
+fn the_rest_of_a_packet_changes_between_trace_and_constant_rate() {
     let fixed = Settings {
         rate: Rate::bits_per_second(12_000_000),
         ..Settings::default()
     };
-    // Half of the packet is sent by 2 ms; the rest takes 1 ms at 1500 bytes a ms.
+    // Half of the packet has left by 2 ms. At 12 Mbit/s, which is 1500 bytes in a millisecond, the rest takes 1
+    // ms.
     let mut link = Link::new(traced("1\n9\n10\n"));
     send(&mut link, MS(0), 0, 3000);
     send(&mut link, MS(0), 1, 1500);
     link.set(MS(2), fixed.clone());
     assert_eq!(times(&mut link), [3, 4]);
-    // In the other direction 1500 of 3000 bytes remain at 101 ms, for the opportunity at 109 ms.
+    // From the constant rate to a trace: at 101 ms, 1500 of 3000 bytes remain. The trace starts then, with
+    // opportunities after 8 and 9 ms.
     send(&mut link, MS(100), 2, 3000);
     send(&mut link, MS(100), 3, 1500);
     link.set(MS(101), traced("8\n9\n10\n"));
@@ -130,7 +134,7 @@ fn what_remains_of_a_packet_changes_between_trace_and_constant_rate() {
 }
 
 #[test]
-fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
+fn the_error_names_the_line_and_the_expected_text() {
     let refused = |text: &str| Trace::parse(text).unwrap_err().to_string();
     let time = "where a trace has a time in whole milliseconds from 0 to 4294967295";
     assert_eq!(refused("1\n2\nx3\n4"), format!("line 3: `x3` {time}"));
@@ -162,7 +166,7 @@ fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
 }
 
 #[test]
-fn a_trace_knows_its_figures_and_takes_any_line_ends() {
+fn a_trace_reports_its_length_and_accepts_all_line_ends() {
     let trace = Trace::parse("0\r\n5\r\n 10 \r\n\r\n").unwrap();
     assert_eq!(trace.opportunities(), 3);
     assert_eq!(trace.duration(), Duration::from_millis(10));
@@ -171,8 +175,8 @@ fn a_trace_knows_its_figures_and_takes_any_line_ends() {
 
 #[test]
 fn codel_keeps_the_delay_of_a_greedy_sender_near_its_target() {
-    // The sender offers 1.05 times what the line carries, without ever giving way. (The larger the
-    // excess, the longer CoDel takes: at 1.25 times the delay keeps swinging by 0.3 s.)
+    // The sender offers 1.05 times the rate of the line, a packet each 0.952 ms, and does not react to losses.
+    // (With a larger excess CoDel takes longer: at 1.25 times the rate the delay keeps swinging by 0.3 s.)
     let mean_delay = |settings: Settings| {
         let mut link = Link::new(settings);
         let mut rng = rng();
@@ -187,6 +191,7 @@ fn codel_keeps_the_delay_of_a_greedy_sender_near_its_target() {
             }
             link.enqueue(now, now, 1000, &mut rng);
         }
+        // The second half, 20 s, has time for 20,000 packets.
         assert!(n > 18_900, "the line idles: {n} packets in 20 s");
         (sum / n, link.counters())
     };
@@ -202,7 +207,8 @@ fn codel_keeps_the_delay_of_a_greedy_sender_near_its_target() {
 }
 
 #[test]
-fn codel_leaves_a_burst_alone_that_is_gone_within_its_interval() {
+fn codel_drops_nothing_of_a_burst_shorter_than_its_interval() {
+    // A burst of 90 packets takes 90 ms, less than the interval of 100 ms.
     let mut link = Link::new(codel());
     for burst in 0..20 {
         (0..90).for_each(|n| send(&mut link, MS(burst * 200), n, 1000));
@@ -211,24 +217,25 @@ fn codel_leaves_a_burst_alone_that_is_gone_within_its_interval() {
 }
 
 #[test]
-fn codel_drops_first_an_interval_after_the_target_was_passed_then_ever_faster() {
+fn codel_drops_after_an_interval_and_then_faster() {
     let mut link = Link::new(codel());
     let mut rng = rng();
     (0..600).for_each(|n| send(&mut link, MS(0), n, 1000));
     let mut drops = Vec::new();
     for ms in 1..=600 {
         link.poll_deliver(MS(ms));
-        // One packet comes for each that leaves, so that the delay stays.
+        // One packet enters for each that leaves, so the delay stays the same.
         link.enqueue(MS(ms), 0, 1000, &mut rng);
         if link.counters().dropped_codel.packets > drops.len() as u64 {
             drops.push(ms);
         }
     }
-    // The delay is above the target from 5 ms on; drops are then 100/sqrt(n) ms apart, at the next end of
-    // a packet.
+    // The delay is above the target (5 ms) from 5 ms on, so the first drop is an interval (100 ms) later. The
+    // drops are then 100 / sqrt(n) ms apart: 100, 70.7, 57.7, 50, rounded up to the next end of a packet.
     assert_eq!(drops[..5], [105, 205, 276, 334, 384]);
 }
 
+/// Returns the share of lost packets and the lengths of all bursts of losses.
 fn bursts(loss: Loss, packets: u64) -> (f64, Vec<f64>) {
     let mut link = Link::new(Settings {
         loss,
@@ -253,14 +260,14 @@ fn bursts(loss: Loss, packets: u64) -> (f64, Vec<f64>) {
 fn bursts_of_loss_have_their_mean_share_and_length_within_three_sigma() {
     let (mean, burst, packets) = (0.02, 5.0, 400_000);
     let (share, runs) = bursts(Loss::bursts(mean, burst), packets);
-    // A two-state chain with correlation c = 1 - to_bad - to_good has (1 + c) / (1 - c) times the
-    // variance of independent draws.
+    // In a Markov chain with two states, neighbours have the correlation c = 1 - to_bad - to_good. The variance of
+    // the share is (1 + c) / (1 - c) times that of independent draws.
     let to_good = 1.0 / burst;
     let c = 1.0 - to_good - to_good * mean / (1.0 - mean);
     let variance = mean * (1.0 - mean) * (1.0 + c) / (1.0 - c) / packets as f64;
     let off = (share - mean) / variance.sqrt();
     assert!(off.abs() < 3.0, "{share} lost, {off} sigma");
-    // Lengths are geometric, with the variance (1 - to_good) / to_good^2.
+    // The lengths are distributed geometrically, with the variance (1 - to_good) / to_good^2.
     let length = runs.iter().sum::<f64>() / runs.len() as f64;
     let sigma = ((1.0 - to_good) / to_good.powi(2) / runs.len() as f64).sqrt();
     let off = (length - burst) / sigma;
@@ -275,7 +282,7 @@ fn elliotts_model_loses_in_both_states() {
         loss_good: 0.01,
         loss_bad: 0.5,
     };
-    // The link is bad a fifth of the time: 0.8 x 0.01 + 0.2 x 0.5.
+    // The link is bad for 0.01 / (0.01 + 0.04), a fifth of the packets: 0.8 x 0.01 + 0.2 x 0.5 = 0.108.
     let (share, runs) = bursts(loss, 400_000);
     assert!((share - 0.108).abs() < 0.006, "{share}");
     assert!(runs.iter().any(|run| *run > 4.0));
@@ -283,7 +290,7 @@ fn elliotts_model_loses_in_both_states() {
 }
 
 #[test]
-fn a_packet_on_a_detour_is_overtaken_by_those_within_it() {
+fn later_packets_overtake_a_packet_on_a_detour() {
     let settings = Settings {
         rate: Rate::bits_per_second(8_000_000),
         delay: Duration::from_millis(10),
@@ -300,8 +307,9 @@ fn a_packet_on_a_detour_is_overtaken_by_those_within_it() {
     send(&mut link, MS(0), 0, 1000);
     link.set(MS(0), settings);
     (1..6).for_each(|n| send(&mut link, MS(0), n, 1000));
-    // The link does not know yet what comes before 11 ms, only that the line is free at 1 ms.
+    // A packet after the one on a detour may arrive first, which is known only once the line is free, at 1 ms.
     assert_eq!(link.next_event(), Some(MS(1)));
+    // Packet 0 arrives after 1 + 10 + 3 ms, at the same time as packet 3.
     let expected = [(12, 1), (13, 2), (14, 3), (14, 0), (15, 4), (16, 5)];
     assert_eq!(drain(&mut link), expected);
     assert_eq!(link.counters().detoured.packets, 1);
@@ -344,7 +352,8 @@ fn the_shares_of_reordering_duplication_and_corruption_are_within_three_sigma() 
     near(counters.duplicated.packets, 0.02);
     near(counters.corrupted.packets, 0.01 * 1.02);
     assert_eq!(counters.corrupted.packets, flips);
-    // A copy is seen unless it or its original took the detour; detours are always seen.
+    // The count of copies misses those where the copy or its original took the detour. It misses no detour,
+    // because packets are 1.1 ms apart and the detour is 4 ms. Copies take detours too, hence 1.02.
     assert!(copies.abs_diff(1000) < 200, "{copies}");
     near(overtaken, 0.05 * 1.02);
 }
@@ -359,7 +368,8 @@ fn a_copy_follows_its_original_over_the_line() {
     });
     let mut rng = rng();
     let verdicts = [0, 1, 2].map(|n| link.enqueue(MS(0), n, 1000, &mut rng));
-    // The second packet's copy and both of the third find the queue full.
+    // Packet 0 is on the line; its copy and packet 1 fill the queue. The copy of packet 1, packet 2 and its copy
+    // are dropped.
     let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(DropCause::Queue));
     assert_eq!(verdicts, [queued, queued, dropped]);
     assert_eq!(drain(&mut link), [(1, 0), (2, 0), (3, 1)]);
@@ -369,7 +379,7 @@ fn a_copy_follows_its_original_over_the_line() {
 }
 
 #[test]
-fn a_bit_is_flipped_where_the_packet_has_it() {
+fn only_existing_bits_are_flipped() {
     let mut packet = [0, 0xff];
     flip_bit(&mut packet, 0);
     flip_bit(&mut packet, 15);
@@ -379,7 +389,7 @@ fn a_bit_is_flipped_where_the_packet_has_it() {
 }
 
 #[test]
-fn what_is_off_draws_nothing() {
+fn disabled_features_draw_no_random_numbers() {
     let mut link = Link::new(traced("1\n"));
     let mut used = rng();
     for n in 0..100 {

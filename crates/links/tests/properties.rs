@@ -1,4 +1,4 @@
-//! Properties of every link, under any settings and any calls.
+//! Properties of links, under random settings and random calls.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ enum Step {
     Set { after_us: u32, settings: Settings },
 }
 
+/// Generates the times of a trace that lasts 50 ms.
 fn trace() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0u32..50, 1..20).prop_map(|mut times| {
         times.push(50);
@@ -64,8 +65,8 @@ fn settings() -> impl Strategy<Value = Settings> {
         })
 }
 
-/// Generates all settings.
-fn unruly() -> impl Strategy<Value = Settings> {
+/// Generates settings with reordering, duplication and corruption.
+fn unordered_settings() -> impl Strategy<Value = Settings> {
     let shares = (0.0..0.5, 0.0..0.5, 0.0..0.5);
     (settings(), shares, 0u64..20_000).prop_map(|(settings, shares, detour)| Settings {
         reorder: Reorder {
@@ -88,8 +89,9 @@ fn step(settings: impl Strategy<Value = Settings>) -> impl Strategy<Value = Step
 }
 
 proptest! {
+    /// Without reordering and duplication, each packet arrives at most once, in order, and not before it was sent.
     #[test]
-    fn nothing_is_invented_repeated_overtaken_or_early(
+    fn packets_arrive_once_and_in_order(
         first in settings(),
         steps in prop::collection::vec(step(settings()), 1..200),
         seed: u64,
@@ -122,7 +124,7 @@ proptest! {
                 prop_assert!(next > now);
             }
         }
-        // The numbers rise strictly: in order and none twice.
+        // The numbers of the packets rise strictly, so they are in order and none arrives twice.
         prop_assert!(arrived.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
         let c = link.counters();
         let held = c.offered.packets
@@ -135,10 +137,11 @@ proptest! {
         prop_assert_eq!(held == 0, link.next_event().is_none());
     }
 
+    /// The counters account for every packet and every copy.
     #[test]
-    fn what_is_offered_is_delivered_or_dropped_and_copies_are_counted(
-        first in unruly(),
-        steps in prop::collection::vec(step(unruly()), 1..200),
+    fn every_packet_is_delivered_or_dropped(
+        first in unordered_settings(),
+        steps in prop::collection::vec(step(unordered_settings()), 1..200),
         seed: u64,
     ) {
         let mut rng = Rng::for_component(seed, 0);
@@ -149,7 +152,7 @@ proptest! {
         let mut receive = |link: &mut Link<()>, until: Instant| {
             while let Some(at) = link.next_event().filter(|at| *at <= until) {
                 while let Some(delivery) = link.poll_deliver(at) {
-                    // The driver came when it was told to, so it is never late.
+                    // The driver polls at each event, so no delivery is late.
                     assert!(delivery.at == at && at >= last);
                     last = at;
                     arrivals += 1;
@@ -185,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn a_busy_trace_is_used_to_the_byte(
+    fn a_busy_line_uses_every_byte_of_a_trace(
         times in trace(),
         lens in prop::collection::vec(1u32..4000, 1..100),
     ) {
@@ -200,6 +203,7 @@ proptest! {
         let mut bytes = 0;
         for len in &lens {
             bytes += *len as usize;
+            // The opportunity with the last byte, in a trace that repeats each 50 ms.
             let nth = bytes.div_ceil(1500) - 1;
             let ms = nth / times.len() * 50 + times[nth % times.len()] as usize;
             let at = link.next_event().unwrap();

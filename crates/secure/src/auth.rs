@@ -134,7 +134,7 @@ pub struct SignIn {
 
 impl SignIn {
     /// Creates a password for one connection at `unix_ms`. The `nonce` must be random: the server refuses a second
-    /// password with the same time and nonce, and a signature for one would be valid for the other.
+    /// password with the same time and nonce, and a signature for the one connection would be valid for the other.
     pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
         let head = head(VERSION_SIGN_IN, unix_ms, nonce);
         SignIn { head }
@@ -224,7 +224,8 @@ impl Parties {
 /// The reason why a password is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthError {
-    /// The password has not the form of a Braid password: the client is no Braid client, or of another version.
+    /// The password does not have the form of a Braid password: the client is no Braid client, or of another
+    /// version.
     Malformed,
     /// No user has this key.
     UnknownUser,
@@ -233,8 +234,8 @@ pub enum AuthError {
     /// The signature is valid, but the time in the password differs too much from the server's. The value is the
     /// client's clock minus the server's, in milliseconds.
     ClockSkew(i64),
-    /// The password is older than this server's start or than a step back of its clock, so the server no longer
-    /// knows whether the password was used.
+    /// The password was made before this server started, or before the limit that a step back of its clock has
+    /// set. The server does not know whether such a password was used.
     BeforeStart,
     /// The password was used before.
     Replayed,
@@ -246,7 +247,7 @@ impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AuthError::Malformed => {
-                f.write_str("the password has not the form of a Braid password")
+                f.write_str("the password does not have the form of a Braid password")
             }
             AuthError::UnknownUser => f.write_str("no user has this key"),
             AuthError::WrongSignature => {
@@ -313,7 +314,7 @@ pub struct Verifier {
     server: PublicKey,
     users: Vec<PublicKey>,
     by_key: BTreeMap<PublicKey, usize>,
-    /// Greatest difference between a password's time and the server's, in either direction.
+    /// Maximum difference between a password's time and the server's, in either direction.
     max_skew_ms: u64,
     /// Passwords made before this time are refused, milliseconds since 1970-01-01 UTC.
     oldest_ms: Option<u64>,
@@ -365,11 +366,11 @@ impl Verifier {
         self.oldest_ms = Some(unix_ms);
     }
 
-    /// Handles a clock that was set back to `now_ms`. Used passwords from before `expired_before_ms` have expired
-    /// by the earlier, later-showing clock, and the replay cache may have dropped them. They would be in time
-    /// again, so they are refused from now on.
+    /// Handles a clock that was set back to `now_ms`. Until then, passwords made before `expired_before_ms` had
+    /// expired, and the replay cache may have dropped the used ones. By the new time they would be accepted again,
+    /// so passwords made before `expired_before_ms` are refused from now on.
     ///
-    /// The limit never exceeds `now_ms`. Otherwise, after a clock that was a day ahead is set right, the server
+    /// The limit never exceeds `now_ms`. Otherwise, after correcting a clock that was a day ahead, the server
     /// would refuse every new password for a day.
     pub fn clock_set_back(&mut self, expired_before_ms: u64, now_ms: u64) {
         let oldest = self.oldest_ms.unwrap_or(0).max(expired_before_ms);
@@ -436,7 +437,7 @@ impl Verifier {
         metadata: Option<SignedMetadata<'_>>,
     ) -> bool {
         let Some(head) = &grant.head else {
-            // On a protected connection the request is as authentic as the grant, so there is nothing to verify.
+            // On a protected connection TLS authenticates the request, so there is no signature to verify.
             return metadata.is_some();
         };
         let Some(parties) = self.parties(grant.user) else {
@@ -460,7 +461,7 @@ impl Verifier {
     /// password of version 4 may send none: it is no box.
     pub fn check_probe(&self, grant: &Grant, metadata: SignedMetadata<'_>) -> bool {
         let Some(head) = &grant.head else {
-            // As in `check_request`: TLS has authenticated the probe.
+            // As in `check_request`, TLS authenticates the probe.
             return true;
         };
         let parties = self.parties(grant.user).filter(|_| grant.is_sign_in());
@@ -487,7 +488,7 @@ impl Verifier {
 /// users share the capacity, so one user who signs in fast enough can keep others out of plaintext connections.
 /// The default capacity allows a thousand sign-ins a second. Only passwords with a valid signature take an entry.
 ///
-/// The user is no part of an entry, because random nonces of 16 bytes do not collide between users either.
+/// An entry does not contain the user, because random nonces of 16 bytes do not collide between users either.
 #[derive(Debug)]
 struct ReplayCache {
     /// The expiry in milliseconds since 1970-01-01 UTC and the nonce, earliest expiry first.

@@ -50,7 +50,7 @@ pub const DEFAULT: &str = "adaptive";
 /// Reads a strategy's settings and returns its factory.
 type Read = fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError>;
 
-/// The names of all strategies, with the readers of their settings. The order is that of `--help` and error texts.
+/// The names of all strategies, with the readers of their settings. Error texts list them in this order.
 const TABLE: &[(&str, Read)] = &[
     ("minrtt", |_| Ok(copies_of(MinRtt))),
     ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),

@@ -37,8 +37,7 @@ const V4_HEADER_LEN: usize = 20;
 const V6_HEADER_LEN: usize = 40;
 
 /// A validated IP header. Hop-by-hop options, routing headers and destination options of IPv6 are skipped.
-/// Fragments are
-/// [`crate::Error::Unsupported`].
+/// Fragments are [`crate::Error::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
     /// Source, of the same address family as `dst`.

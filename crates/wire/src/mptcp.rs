@@ -1,5 +1,4 @@
-//! The options of Multipath TCP v1 (RFC 8684): TCP option kind 30. Sections without a document are those of RFC
-//! 8684.
+//! The options of Multipath TCP v1 (RFC 8684): TCP option kind 30. Section numbers refer to that RFC.
 
 mod codec;
 

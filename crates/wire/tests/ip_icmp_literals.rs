@@ -1,4 +1,4 @@
-//! IP headers and ICMP errors byte by byte.
+//! IP headers and ICMP errors, compared byte by byte with literals.
 
 use core::net::IpAddr;
 
@@ -12,6 +12,7 @@ fn addr(text: &str) -> IpAddr {
 
 const V4_SRC: [u8; 4] = [192, 0, 2, 1];
 const V4_DST: [u8; 4] = [198, 51, 100, 2];
+/// The first 8 bytes of a TCP header: ports 40000 and 443, sequence number 0x01020304.
 const TCP_START: [u8; 8] = [0x9c, 0x40, 0x01, 0xbb, 1, 2, 3, 4];
 
 /// Returns an IPv4 header for `payload_len` bytes of TCP; `change` is applied before the checksum.
@@ -48,7 +49,7 @@ fn v4() {
     assert_eq!(
         ip::Repr::parse(&packet),
         Ok((repr, &TCP_START[..])),
-        "trimmed to its length"
+        "the payload ends where the header says"
     );
     let mut buf = [0xa5; 20];
     repr.emit(&mut buf);
@@ -57,6 +58,7 @@ fn v4() {
 
 #[test]
 fn v4_with_options() {
+    // Record route (option 7), 4 bytes: the header has 6 words.
     let mut packet = v4_header(12, |_| {});
     packet.extend([7, 4, 4, 0]);
     packet[0] = 0x46;
@@ -69,6 +71,7 @@ fn v4_with_options() {
 
 #[test]
 fn v4_refused() {
+    // Byte 0 is version and header length, 3 the total length (28), 6 and 7 flags and fragment offset.
     let parse = |change: &dyn Fn(&mut [u8])| {
         let packet = [v4_header(8, change), TCP_START.to_vec()].concat();
         ip::Repr::parse(&packet).map(|_| ())
@@ -119,7 +122,8 @@ fn v6() {
     assert_eq!(buf, packet[..40], "the flow label is 0");
 }
 
-/// RFC 8200 section 4: hop-by-hop options, destination options (16 bytes), routing without segments left.
+/// Three extension headers (RFC 8200 section 4): hop-by-hop options (8 bytes), destination options (16 bytes), and
+/// a routing header without segments left (8 bytes).
 #[test]
 fn v6_extension_headers_are_skipped() {
     let chain = [
@@ -143,9 +147,10 @@ fn v6_extension_headers_are_skipped() {
             "less {cut}"
         );
     }
-    let mut way_point = packet.clone();
-    way_point[40 + 8 + 16 + 3] = 1;
-    assert_eq!(ip::Repr::parse(&way_point), Err(Error::Unsupported));
+    // The routing header has a segment left, so the destination is an intermediate node.
+    let mut intermediate = packet.clone();
+    intermediate[40 + 8 + 16 + 3] = 1;
+    assert_eq!(ip::Repr::parse(&intermediate), Err(Error::Unsupported));
     let fragment = [
         v6_header(44, 16),
         vec![6, 0, 0, 1, 0, 0, 0, 9],
@@ -174,7 +179,7 @@ fn about_tcp(kind: Kind, src: &str, dst: &str) -> Result<TcpError, Error> {
     })
 }
 
-/// RFC 792 and 1191; the quoted packet was longer than the quote.
+/// ICMPv4 errors (RFC 792, RFC 1191). Only the first 28 bytes of the packet are quoted.
 #[test]
 fn icmp_v4_errors() {
     let quoted = [v4_header(200, |_| {}), TCP_START.to_vec()].concat();
@@ -191,9 +196,9 @@ fn icmp_v4_errors() {
         ((4, 0, [0; 4]), None),
         ((0, 0, [0; 4]), None),
     ];
-    for ((kind, code, rest), means) in cases {
+    for ((kind, code, rest), meaning) in cases {
         let parsed = TcpError::parse(false, &icmp_v4(kind, code, rest, &quoted));
-        let expected = means.map_or(Err(Error::Unsupported), |kind| {
+        let expected = meaning.map_or(Err(Error::Unsupported), |kind| {
             about_tcp(kind, "192.0.2.1", "198.51.100.2")
         });
         assert_eq!(parsed, expected, "type {kind} code {code}");
@@ -235,7 +240,7 @@ fn icmp_v4_refused() {
     assert_eq!(TcpError::parse(false, &damaged), Err(Error::BadChecksum));
 }
 
-/// RFC 4443 section 3.
+/// ICMPv6 errors (RFC 4443 section 3).
 #[test]
 fn icmp_v6_errors() {
     let quoted = [v6_header(6, 200), TCP_START.to_vec()].concat();
@@ -252,9 +257,9 @@ fn icmp_v6_errors() {
         ((4, 0), None),
         ((128, 0), None),
     ];
-    for ((kind, code), means) in cases {
+    for ((kind, code), meaning) in cases {
         let message = [&[kind, code, 0, 0, 0, 1, 5, 0][..], &quoted].concat();
-        let expected = means.map_or(Err(Error::Unsupported), |kind| {
+        let expected = meaning.map_or(Err(Error::Unsupported), |kind| {
             about_tcp(kind, "2001:db8::1", "2001:db8::2")
         });
         assert_eq!(
@@ -284,7 +289,7 @@ fn icmp_v6_checksum() {
 }
 
 #[test]
-fn errors_that_a_router_writes() {
+fn emitted_errors_parse_to_the_same_kind() {
     let v4 = [&v4_header(8, |_| {})[..], &TCP_START].concat();
     let v6 = [&v6_header(6, 8)[..], &TCP_START].concat();
     let mut buf = [0; icmp::MAX_LEN];
@@ -311,9 +316,9 @@ fn errors_that_a_router_writes() {
             );
             assert_eq!((error.src_port, error.dst_port), (0x9c40, 443));
             assert_eq!(error.seq, Seq32(0x0102_0304));
-            let written = buf[..len].to_vec();
-            let again = icmp::emit(kind, addr(router), &written, &mut buf);
-            assert_eq!(again, Err(Error::Unsupported), "an error about an error");
+            let emitted = buf[..len].to_vec();
+            let second = icmp::emit(kind, addr(router), &emitted, &mut buf);
+            assert_eq!(second, Err(Error::Unsupported), "an error about an error");
         }
     }
     let other = icmp::emit(Kind::TimeExceeded, addr("::1"), &v4, &mut buf);
@@ -335,6 +340,7 @@ fn a_long_packet_is_quoted_in_part() {
     let mut buf = [0; icmp::MAX_LEN];
     let kind = Kind::PacketTooBig { mtu: 1400 };
     let len = icmp::emit(kind, addr("203.0.113.7"), &packet, &mut buf);
+    // 576 bytes less the headers of IP (20) and ICMP (8) leave 548 for the quotation.
     assert_eq!(len, Ok(576));
     let (_, message) = ip::Repr::parse(&buf[..576]).unwrap();
     assert_eq!(message[8..], packet[..548]);

@@ -1,4 +1,4 @@
-//! Damaged input is refused or read as something else, but never panics.
+//! Damaged input is refused or parsed as something else, but causes no panic.
 
 mod strategies;
 
@@ -12,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use strategies::{mptcp_option, packet, tcp_repr};
 
-/// Calls every parser of outside bytes.
+/// Calls every parser of bytes from the network.
 fn parse_all(bytes: &[u8]) {
     if let Ok((ip, payload)) = ip::Repr::parse(bytes) {
         let _ = tcp::verify_checksum(ip.src, ip.dst, payload);
@@ -32,7 +32,7 @@ fn parse_all(bytes: &[u8]) {
 }
 
 proptest! {
-    /// A packet cut anywhere is shorter than its header says.
+    /// A packet that is cut short is refused, because its header gives a greater length.
     #[test]
     fn every_truncation_of_a_packet(packet in packet()) {
         for len in 0..packet.len() {
@@ -40,7 +40,7 @@ proptest! {
         }
     }
 
-    /// A segment cut within its header is refused.
+    /// A segment that is cut within its header is refused.
     #[test]
     fn every_truncation_of_a_header(repr in tcp_repr()) {
         let mut header = vec![0; repr.header_len()];
@@ -50,8 +50,8 @@ proptest! {
         }
     }
 
-    /// An MPTCP option cut anywhere is refused, even if its length byte agrees with the cut. If the rest
-    /// happens to be another form, the option parses as that form and emits the same bytes.
+    /// An MPTCP option that is cut short is refused. If its length byte is changed to the shorter length, it may
+    /// parse as another form of the option, which must have that length.
     #[test]
     fn every_truncation_of_an_mptcp_option(option in mptcp_option()) {
         let mut options = Options::default();
@@ -71,6 +71,7 @@ proptest! {
         }
     }
 
+    /// Random changes of a valid packet cause no panic.
     #[test]
     fn a_few_damaged_bytes(
         packet in packet(),
@@ -86,18 +87,19 @@ proptest! {
         parse_all(&packet[header..]);
     }
 
-    /// Every wrong option length, in every option of a header.
+    /// A random value in each byte of the options, among them the lengths, causes no panic.
     #[test]
-    fn flipped_option_lengths(repr in tcp_repr(), len in any::<u8>()) {
+    fn changed_option_bytes(repr in tcp_repr(), len in any::<u8>()) {
         let mut header = vec![0; repr.header_len()];
         repr.emit(&mut header);
         for at in tcp::HEADER_LEN..header.len() {
-            let was = std::mem::replace(&mut header[at], len);
+            let original = std::mem::replace(&mut header[at], len);
             let _ = tcp::Repr::parse(&header);
-            header[at] = was;
+            header[at] = original;
         }
     }
 
+    /// Random bytes cause no panic.
     #[test]
     fn noise(bytes in vec(any::<u8>(), 0..128)) {
         parse_all(&bytes);

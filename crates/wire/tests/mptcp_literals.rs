@@ -1,5 +1,5 @@
-//! Every form of every MPTCP option, byte by byte as in the figures of RFC 8684. Forms that Linux was
-//! seen to send have the bytes that Linux sent.
+//! Every form of every MPTCP option, compared byte by byte with the figures of RFC 8684. Where Linux sends a form,
+//! the bytes are those of Linux. Sections are those of RFC 8684.
 
 use braid_wire::checksum::{Sum, sum};
 use braid_wire::mptcp::{
@@ -26,9 +26,9 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Checks that `text` parses to `option`, and that `option` is emitted as `text` and padding.
+/// Checks that the bytes of `text` parse to `option`, and that `option` is emitted as these bytes and padding.
 #[track_caller]
-fn both_ways(text: &str, option: MptcpOption) {
+fn round_trip(text: &str, option: MptcpOption) {
     let bytes = hex(text);
     assert_eq!(MptcpOption::parse(&bytes), Ok(option));
     assert_eq!(option.len(), bytes.len());
@@ -43,11 +43,12 @@ fn both_ways(text: &str, option: MptcpOption) {
     );
     assert!(
         buf[options.len()..].iter().all(|&b| b == 0xee),
-        "nothing past the length"
+        "no byte after the length changes"
     );
     assert_eq!(options.len(), bytes.len().div_ceil(4) * 4);
 }
 
+/// Checks that parsing the bytes of `text` fails with `error`.
 #[track_caller]
 fn refused(text: &str, error: Error) {
     assert_eq!(MptcpOption::parse(&hex(text)), Err(error));
@@ -61,14 +62,14 @@ fn flags(byte: u8) -> CapableFlags {
 #[test]
 fn capable() {
     let h = CapableFlags::DEFAULT_OFFER;
-    both_ways(
+    round_trip(
         "1e040101",
         MptcpOption::Capable(Capable::Syn {
             version: 1,
             flags: h,
         }),
     );
-    both_ways(
+    round_trip(
         &format!("1e0c0101 {HEX_B}"),
         MptcpOption::Capable(Capable::SynAck {
             version: 1,
@@ -76,7 +77,7 @@ fn capable() {
             sender_key: KEY_B,
         }),
     );
-    both_ways(
+    round_trip(
         &format!("1e140101 {HEX_A}{HEX_B}"),
         MptcpOption::Capable(Capable::Ack {
             flags: h,
@@ -93,8 +94,8 @@ fn capable() {
             checksum,
         })
     };
-    both_ways(&format!("1e160101 {HEX_A}{HEX_B} 0564"), data(h, None));
-    both_ways(
+    round_trip(&format!("1e160101 {HEX_A}{HEX_B} 0564"), data(h, None));
+    round_trip(
         &format!("1e180181 {HEX_A}{HEX_B} 0564 beef"),
         data(flags(0x81), Some(0xbeef)),
     );
@@ -110,10 +111,11 @@ fn capable_flags() {
     assert_eq!(u8::from(flags(0xff)), 0xe1);
 }
 
-/// A version 0 client (RFC 6824) is recognised; version 1 does not support its third ACK.
+/// The SYN/ACK of version 0 (RFC 6824) parses, because it negotiates the version. The third ACK of version 0 does
+/// not.
 #[test]
 fn capable_of_other_versions() {
-    both_ways(
+    round_trip(
         &format!("1e0c0001 {HEX_A}"),
         MptcpOption::Capable(Capable::SynAck {
             version: 0,
@@ -132,7 +134,7 @@ fn capable_of_other_versions() {
 // Conforms: 8684-3.2-14
 #[test]
 fn join() {
-    both_ways(
+    round_trip(
         "1e0c1005 deadbeef 01020304",
         MptcpOption::Join(Join::Syn {
             backup: false,
@@ -141,7 +143,7 @@ fn join() {
             nonce: 0x0102_0304,
         }),
     );
-    both_ways(
+    round_trip(
         &format!("1e101102 {HEX_A} 0a0b0c0d"),
         MptcpOption::Join(Join::SynAck {
             backup: true,
@@ -151,7 +153,7 @@ fn join() {
         }),
     );
     let hmac = core::array::from_fn(|i| i as u8 + 1);
-    both_ways(
+    round_trip(
         "1e181000 0102030405060708090a0b0c0d0e0f1011121314",
         MptcpOption::Join(Join::Ack { hmac }),
     );
@@ -222,7 +224,7 @@ fn dss() {
         ),
     ];
     for (text, data_ack, mapping, data_fin) in cases {
-        both_ways(
+        round_trip(
             text,
             MptcpOption::Dss(Dss {
                 data_ack,
@@ -235,12 +237,12 @@ fn dss() {
 
 #[test]
 fn dss_of_wrong_length() {
-    // Acknowledgement cut short, trailing bytes, half a checksum.
+    // In order: a cut acknowledgement, trailing bytes, half a checksum, trailing bytes.
     refused("1e062001 0506", Error::Truncated);
     refused("1e0a2001 05060708 0000", Error::BadOption);
     refused("1e0f2004 05060708 11223344 5566 77", Error::Truncated);
     refused("1e112004 05060708 11223344 5566 7788 99", Error::BadOption);
-    // The width bits alone have no effect (m without M, a without A).
+    // The flags for the widths have no effect without their fields (m without M, a without A).
     let empty = Dss::default();
     assert_eq!(
         MptcpOption::parse(&hex("1e04200a")),
@@ -274,10 +276,10 @@ fn add_addr() {
             port,
             hmac,
         };
-        both_ways(&text, MptcpOption::AddAddr(add));
+        round_trip(&text, MptcpOption::AddAddr(add));
         assert_eq!(add.echo(), AddAddr { hmac: None, ..add });
     }
-    // An echo has no HMAC, an announcement must have one (version 0 had neither E nor HMAC).
+    // An echo has no HMAC; an announcement must have one. Version 0 had neither the E flag nor the HMAC.
     refused(&format!("1e103109 c0000207 {HEX_B}"), Error::BadOption);
     refused("1e083009 c0000207", Error::BadOption);
     refused("1e043009", Error::BadOption);
@@ -286,11 +288,11 @@ fn add_addr() {
 /// Section 3.4.2, figure 13.
 #[test]
 fn remove_addr() {
-    both_ways(
+    round_trip(
         "1e044007",
         MptcpOption::RemoveAddr(RemoveAddr::new(&[7]).unwrap()),
     );
-    both_ways(
+    round_trip(
         "1e06400007ff",
         MptcpOption::RemoveAddr(RemoveAddr::new(&[0, 7, 255]).unwrap()),
     );
@@ -304,28 +306,29 @@ fn remove_addr() {
 // Conforms: 8684-3.6-1
 #[test]
 fn prio_fail_fastclose_tcprst() {
-    both_ways("1e0350", MptcpOption::Prio { backup: false });
-    both_ways("1e0351", MptcpOption::Prio { backup: true });
-    // Version 0 has an address ID here; an option with one must not count for this subflow.
+    round_trip("1e0350", MptcpOption::Prio { backup: false });
+    round_trip("1e0351", MptcpOption::Prio { backup: true });
+    // In version 0 the option may name another subflow by an address ID. It must not be taken for one about this
+    // subflow.
     refused("1e045102", Error::BadOption);
-    both_ways(
+    round_trip(
         &format!("1e0c6000 {HEX_A}"),
         MptcpOption::Fail { dsn: Dsn64(KEY_A) },
     );
-    both_ways(
+    round_trip(
         &format!("1e0c7000 {HEX_B}"),
         MptcpOption::FastClose {
             receiver_key: KEY_B,
         },
     );
-    both_ways(
+    round_trip(
         "1e048001",
         MptcpOption::Reset {
             transient: false,
             reason: ResetReason::MptcpSpecific,
         },
     );
-    both_ways(
+    round_trip(
         "1e048106",
         MptcpOption::Reset {
             transient: true,
@@ -344,7 +347,8 @@ fn reset_reasons_are_their_codes() {
 }
 
 #[test]
-fn what_is_no_mptcp_option_of_rfc_8684() {
+fn options_that_are_not_of_rfc_8684() {
+    // Two undefined subtypes, another option kind, a wrong length byte, and an option without a subtype.
     refused("1e0490ff", Error::Unsupported);
     refused("1e04f000", Error::Unsupported);
     refused("1d040101", Error::BadOption);
@@ -352,8 +356,7 @@ fn what_is_no_mptcp_option_of_rfc_8684() {
     refused("1e02", Error::Truncated);
 }
 
-/// Section 3.3.1: DSN, subflow sequence number, length and two zero bytes, then the data. The expected
-/// value was computed by hand.
+/// The checksum covers DSN, subflow sequence number, length, two zero bytes, and the data (section 3.3.1).
 // Conforms: 8684-3.3.1-8
 #[test]
 fn dss_checksum_covers_its_pseudo_header() {

@@ -1,4 +1,4 @@
-//! Parsing returns what was emitted, for arbitrary headers and options.
+//! Parsing returns the emitted fields, for random headers and options.
 
 mod strategies;
 
@@ -20,7 +20,7 @@ proptest! {
         prop_assert_eq!(MptcpOption::parse(&buf[..option.len()]), Ok(option));
     }
 
-    /// Also: the announced length is the length written, and no byte past it changes.
+    /// The header has the announced length, and no byte after it changes.
     #[test]
     fn tcp_headers(repr in tcp_repr(), payload in vec(any::<u8>(), 0..64)) {
         let header_len = repr.header_len();
@@ -49,9 +49,9 @@ proptest! {
         tcp::Repr::parse(segment).unwrap();
     }
 
-    /// Any single damaged byte shows, in the header checksum of IPv4 or in the checksum of TCP.
+    /// The TCP checksum detects every single damaged byte of a segment.
     #[test]
-    fn checksums_see_one_damaged_byte(
+    fn the_checksum_detects_one_damaged_byte(
         packet in packet(),
         at in any::<prop::sample::Index>(),
         change in 1..=255u8,
@@ -62,7 +62,7 @@ proptest! {
         prop_assert!(!tcp::verify_checksum(ip.src, ip.dst, &damaged));
     }
 
-    /// The checksum does not depend on how the payload is cut, odd or even.
+    /// The checksum does not depend on the division of the payload into parts, of odd or even length.
     #[test]
     fn checksum_of_parts(
         (src, dst) in addr_pair(),
@@ -77,8 +77,8 @@ proptest! {
         prop_assert!(tcp::verify_checksum(src, dst, &segment));
     }
 
-    /// A device adds up everything from the TCP header on, including the field as filled in, and
-    /// complements. The result must be the checksum that software computes.
+    /// For checksum offload a device sums the segment, including the partial checksum in its field, and
+    /// complements the sum. The result must equal the checksum that software computes.
     #[test]
     fn partial_checksum((src, dst) in addr_pair(), payload in vec(any::<u8>(), 0..64)) {
         let repr = tcp::Repr::new(1, 2, Flags::ACK);
@@ -95,7 +95,7 @@ proptest! {
 
     /// A mark changes the ECN bits of ECN-capable packets and nothing else (RFC 3168 section 5).
     #[test]
-    fn what_bears_a_mark_is_marked(packet in packet(), bits in 0..4u8) {
+    fn only_ecn_capable_packets_are_marked(packet in packet(), bits in 0..4u8) {
         let mut packet = packet;
         let mut view = ip::Packet::new(&mut packet).unwrap();
         let dscp = view.traffic_class() & !ip::CE;
@@ -110,9 +110,10 @@ proptest! {
 
     /// A header that was corrupted before the mark still has a wrong checksum (RFC 1624).
     #[test]
-    fn a_mark_hides_no_corruption(packet in packet(), at in 2..20usize, bit in 0..8u32) {
+    fn a_mark_repairs_no_wrong_checksum(packet in packet(), at in 2..20usize, bit in 0..8u32) {
         let mut packet = packet;
         let mut view = ip::Packet::new(&mut packet).unwrap();
+        // A damaged length would be refused before the checksum.
         prop_assume!(!view.is_v6() && !(2..4).contains(&at));
         view.set_traffic_class(ip::ECT);
         view.fill_checksum();
@@ -121,9 +122,9 @@ proptest! {
         prop_assert!(ip::Repr::parse(&packet).is_err());
     }
 
-    /// The parser sees the changes made through the views.
+    /// The parser returns the values that the setters of the views wrote.
     #[test]
-    fn views_write_what_they_read(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {
+    fn setters_write_the_parsed_fields(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {
         let mut packet = packet;
         let mut view = ip::Packet::new(&mut packet).unwrap();
         let is_v6 = view.is_v6();

@@ -1,4 +1,4 @@
-//! TCP headers and options byte by byte, and the parser's treatment of odd ones.
+//! TCP headers and options, compared byte by byte with literals, and malformed ones.
 
 use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
 use braid_wire::tcp::{
@@ -57,8 +57,8 @@ fn syn_of_a_multipath_client() {
     );
 }
 
-/// RFC 8684 section 3.3 requires this to be possible: timestamps, an 8-byte DATA_ACK and a mapping with
-/// an 8-byte DSN fill the 40 bytes exactly, with checksum or without.
+/// Timestamps (12 bytes) and the longest DSS (26 bytes, or 28 with a checksum) fill the 40 bytes exactly. The DSS
+/// has an 8-byte DATA_ACK and a mapping with an 8-byte DSN. RFC 8684 section 3.3 requires that they fit together.
 #[test]
 fn widest_dss_with_timestamps_fills_the_header() {
     for checksum in [None, Some(7)] {
@@ -111,7 +111,7 @@ fn handshakes_fit_a_header() {
         ..Options::default()
     };
     assert!(timestamps.fits(&ack));
-    assert!(!syn.fits(&ack), "20 and 24 bytes");
+    assert!(!syn.fits(&ack), "20 and 24 bytes exceed 40");
 }
 
 #[test]
@@ -120,6 +120,7 @@ fn sack_room() {
         timestamps: Some(TS),
         ..Options::default()
     };
+    // 40 bytes less timestamps (12) and the head of SACK (4) leave 24, three blocks of 8.
     assert_eq!(options.sack_room(), 3);
     options.sack.push((Seq32(1), Seq32(2)));
     assert_eq!(options.sack_room(), 2);
@@ -128,6 +129,7 @@ fn sack_room() {
         data_ack: ack,
         ..Dss::default()
     }));
+    // The DSS takes 12 bytes, so one block is left, which is in use.
     assert_eq!(options.sack_room(), 0);
     assert_eq!(Options::default().sack_room(), 4);
 }
@@ -146,7 +148,8 @@ fn sack_alone() {
     assert_eq!(Options::parse(&bytes, false), Ok(options));
 }
 
-/// RFC 7413 section 2: a request is empty, a cookie even and 4 to 16 bytes; others are ignored.
+/// A request is empty, and a cookie has an even length from 4 to 16 (RFC 7413 section 2). Other lengths are
+/// ignored.
 // Conforms: 7413-4.1.1-1
 #[test]
 fn fast_open() {
@@ -158,7 +161,7 @@ fn fast_open() {
     assert_eq!(Options::parse(&[34, 2], false).unwrap(), Options::default());
 }
 
-/// RFC 7323 section 2.3.
+/// RFC 7323 section 2.3 limits the window scale to 14.
 #[test]
 fn window_scale_over_14_is_14() {
     assert_eq!(
@@ -199,7 +202,7 @@ fn lengths_that_contradict_the_list_refuse_the_segment() {
         let last = raw_options(bad).last();
         assert_eq!(last, Some(Err(Error::BadOption)));
     }
-    // Lengths that the kind does not have.
+    // Lengths that are invalid for the kind of the option.
     for bad in [
         &[2, 3, 0][..],
         &[3, 2],
@@ -222,7 +225,8 @@ fn a_fifth_mptcp_option_is_dropped() {
 }
 
 #[test]
-fn headers_that_are_none() {
+fn malformed_headers() {
+    // Byte 12 is the data offset in words, in its upper half; bytes 1 and 3 are the lower halves of the ports.
     let mut header = [0; 20];
     Repr::new(1, 2, Flags::ACK).emit(&mut header);
     assert!(Repr::parse(&header).is_ok());
@@ -240,7 +244,7 @@ fn headers_that_are_none() {
 
 #[test]
 #[should_panic(expected = "options exceed 40 bytes")]
-fn options_that_do_not_fit_are_a_bug_of_the_caller() {
+fn emitting_options_that_do_not_fit_panics() {
     let mut options = Options {
         timestamps: Some(TS),
         ..Options::default()
@@ -270,7 +274,8 @@ fn flags_read_as_names() {
 
 #[test]
 fn checksum_of_a_known_segment() {
-    // Ports 1 and 2, ACK: words 1 + 2 + 0x5010; pseudo-header 127.0.0.1 twice, 6, 21; data "!".
+    // Header: ports 1 and 2, and 0x5010 for data offset and ACK. Pseudo-header: 127.0.0.1 twice, protocol 6,
+    // length 21. Data: "!" and a zero byte.
     let (src, dst) = ("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
     let mut header = [0; 20];
     Repr::new(1, 2, Flags::ACK).emit(&mut header);

@@ -1,4 +1,4 @@
-//! Middleboxes, packet by packet.
+//! Tests of middleboxes with single packets.
 
 mod mtu_limit;
 mod nat;

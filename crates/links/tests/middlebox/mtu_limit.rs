@@ -1,4 +1,4 @@
-//! Links of a small MTU.
+//! Links with a small MTU.
 
 use braid_links::middlebox::{Direction, Middlebox, MtuLimit, Output};
 use braid_wire::icmp::{Kind, TcpError};
@@ -6,7 +6,7 @@ use braid_wire::ip;
 
 use crate::segment::{Seg, T0, abuse};
 
-/// Returns the output for a packet of 40 bytes and one of 50 through a link that takes 40.
+/// Returns the output for a packet of 40 bytes and one of 50, over a link with an MTU of 40.
 fn pass(mut limit: MtuLimit) -> Output {
     limit.set_mtu(Some(40));
     let mut out = Output::new();
@@ -19,14 +19,14 @@ fn pass(mut limit: MtuLimit) -> Output {
 }
 
 #[test]
-fn what_is_too_long_is_dropped() {
+fn longer_packets_are_dropped() {
     let out = pass(MtuLimit::new());
     assert_eq!(out, [(Direction::Outbound, Seg::data(7, "").packet())]);
 }
 
-/// RFC 1191 section 4: the report names the MTU and quotes the packet.
+/// The ICMP error contains the MTU and quotes the packet (RFC 1191 section 4).
 #[test]
-fn the_sender_is_told() {
+fn the_sender_gets_an_icmp_error() {
     let router = "192.0.2.254".parse().unwrap();
     let out = pass(
         MtuLimit::new()
@@ -44,7 +44,7 @@ fn the_sender_is_told() {
 }
 
 #[test]
-fn any_bytes_are_taken() {
+fn random_bytes_do_no_harm() {
     let mut limit = MtuLimit::new().reporting("192.0.2.254".parse().unwrap());
     limit.set_mtu(Some(30));
     abuse(&mut limit, &Seg::data(7, "ten bytes!"));

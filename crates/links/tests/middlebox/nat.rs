@@ -1,4 +1,4 @@
-//! Address translation.
+//! Tests of the NAT.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -23,7 +23,7 @@ fn syn() -> Seg {
     Seg::data(1, "").flags(Flags::SYN)
 }
 
-/// Returns the segment that leaves for `seg` at `now`, if any.
+/// Passes `seg` at `now`, and returns the segment that leaves, if any.
 fn at(nat: &mut Nat, now: Instant, direction: Direction, seg: &Seg) -> Option<Seg> {
     let out = process(nat, now, direction, seg.packet());
     assert!(out.len() <= 1);
@@ -42,7 +42,7 @@ fn a_connection_there_and_back() {
     let answer = syn().ends("192.0.2.1:80", "203.0.113.5:4000");
     let into = inbound(&mut nat, &answer);
     assert_eq!(into, answer.ends("192.0.2.1:80", "10.0.0.2:4000"));
-    // Another host with the same port gets another port outside.
+    // Another host with the same port gets the next external port. A port below 1024 is not preserved.
     let other = syn().ends("10.0.0.3:4000", "192.0.2.1:80");
     assert_eq!(outbound(&mut nat, &other).src, addr("203.0.113.5:4001"));
     let low = syn().ends("10.0.0.3:40", "192.0.2.1:80");
@@ -52,7 +52,7 @@ fn a_connection_there_and_back() {
 }
 
 #[test]
-fn nobody_else_gets_in() {
+fn only_the_answering_endpoint_gets_in() {
     let mut nat = Nat::new(config());
     outbound(&mut nat, &syn());
     for (src, dst) in [
@@ -61,14 +61,14 @@ fn nobody_else_gets_in() {
         ("192.0.2.1:80", "203.0.113.5:4001"),
         ("192.0.2.1:80", "203.0.113.6:4000"),
     ] {
-        let stranger = Seg::data(1, "x").ends(src, dst);
-        assert_eq!(through(&mut nat, IN, &stranger), []);
+        let unrelated = Seg::data(1, "x").ends(src, dst);
+        assert_eq!(through(&mut nat, IN, &unrelated), []);
     }
     assert_eq!(nat.counters().unknown, 4);
 }
 
 #[test]
-fn mappings_last_as_long_as_their_state_says() {
+fn mappings_expire_by_the_state_of_the_connection() {
     let mut nat = Nat::new(NatConfig {
         established: Duration::from_millis(100),
         transitory: Duration::from_millis(10),
@@ -77,27 +77,28 @@ fn mappings_last_as_long_as_their_state_says() {
     });
     let data = Seg::data(2, "x");
     let answer = data.clone().ends("192.0.2.1:80", "203.0.113.5:4000");
-    // The outside has not answered.
+    // Without an answer the mapping lasts for 10 ms.
     assert!(at(&mut nat, ms(0), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(10), OUT, &data).is_none());
     assert_eq!(nat.counters().unknown, 1);
-    // The outside has answered, and every packet keeps the mapping.
+    // After an answer it lasts for 100 ms after each packet, in either direction.
     assert!(at(&mut nat, ms(20), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(25), IN, &answer).is_some());
     assert!(at(&mut nat, ms(124), OUT, &data).is_some());
     assert!(at(&mut nat, ms(223), IN, &answer).is_some());
-    // The FIN of one end does not end the connection.
+    // The FIN of one end does not end the connection. After both FINs the mapping lasts for 10 ms after each
+    // packet.
     let fin = Flags::ACK | Flags::FIN;
     assert!(at(&mut nat, ms(300), OUT, &data.clone().flags(fin)).is_some());
     assert!(at(&mut nat, ms(399), IN, &answer.clone().flags(fin)).is_some());
     assert!(at(&mut nat, ms(408), OUT, &data).is_some());
     assert!(at(&mut nat, ms(418), IN, &answer).is_none());
-    // A new connection from the same ports, which the outside resets.
+    // The outside resets a new connection from the same ports.
     assert!(at(&mut nat, ms(500), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(501), IN, &answer.clone().flags(Flags::RST)).is_some());
     assert!(at(&mut nat, ms(511), IN, &answer).is_none());
     assert_eq!(nat.mappings(), 0);
-    // A new connection right after the end of another.
+    // A SYN on the ports of an ended connection begins a new one, which lasts for 100 ms.
     assert!(at(&mut nat, ms(600), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(601), IN, &answer.clone().flags(fin)).is_some());
     assert!(at(&mut nat, ms(602), OUT, &data.flags(fin)).is_some());
@@ -106,7 +107,7 @@ fn mappings_last_as_long_as_their_state_says() {
 }
 
 #[test]
-fn what_a_nat_forgets_it_may_adopt_again() {
+fn a_lenient_nat_adopts_connections_after_a_restart() {
     let data = Seg::data(2, "x");
     let mut strict = Nat::new(NatConfig {
         adopts: false,
@@ -121,7 +122,7 @@ fn what_a_nat_forgets_it_may_adopt_again() {
         nat.forget();
     }
     assert_eq!(at(&mut strict, T0, OUT, &data), None);
-    // The first port was 1024: to the peer this is another connection.
+    // The port was 1024 before. For the peer, a segment from another port belongs to another connection.
     let adopted = at(&mut lenient, T0, OUT, &data).unwrap();
     assert_eq!(adopted.src, addr("203.0.113.5:1025"));
     lenient.rebind(Ipv4Addr::new(203, 0, 113, 9));
@@ -140,7 +141,7 @@ fn what_a_nat_forgets_it_may_adopt_again() {
 }
 
 #[test]
-fn a_full_table_takes_no_more_until_something_expires() {
+fn a_full_table_refuses_flows_until_a_mapping_expires() {
     let mut nat = Nat::new(NatConfig {
         capacity: 3,
         transitory: Duration::from_millis(10),
@@ -152,13 +153,16 @@ fn a_full_table_takes_no_more_until_something_expires() {
     }
     assert_eq!(at(&mut nat, ms(5), OUT, &syn(4)), None);
     assert_eq!(nat.counters().full, 1);
-    assert!(at(&mut nat, ms(5), OUT, &syn(3)).is_some(), "known already");
+    assert!(
+        at(&mut nat, ms(5), OUT, &syn(3)).is_some(),
+        "the flow has a mapping"
+    );
     assert!(at(&mut nat, ms(12), OUT, &syn(4)).is_some());
-    assert_eq!(nat.mappings(), 2, "two had expired");
+    assert_eq!(nat.mappings(), 2, "those of hosts 1 and 2 have expired");
 }
 
-/// Returns a UDP datagram in an IP packet.
-fn datagram(src: &str, dst: &str, summed: bool) -> Packet {
+/// Returns a UDP datagram in an IP packet, with or without a checksum.
+fn datagram(src: &str, dst: &str, has_checksum: bool) -> Packet {
     let (src, dst) = (addr(src), addr(dst));
     let repr = ip::Repr {
         src: src.ip(),
@@ -177,7 +181,7 @@ fn datagram(src: &str, dst: &str, summed: bool) -> Packet {
     };
     header.emit(&mut bytes[20..]);
     bytes[28..].copy_from_slice(b"abc");
-    if summed {
+    if has_checksum {
         udp::fill_checksum(src.ip(), dst.ip(), &mut bytes[20..]);
     }
     Packet::new(bytes)
@@ -185,16 +189,16 @@ fn datagram(src: &str, dst: &str, summed: bool) -> Packet {
 
 #[test]
 fn udp_with_and_without_a_checksum() {
-    for summed in [true, false] {
+    for has_checksum in [true, false] {
         let mut nat = Nat::new(NatConfig {
             udp: Duration::from_millis(10),
             ..config()
         });
-        let sent = datagram("10.0.0.2:4000", "192.0.2.1:53", summed);
-        let expected = datagram("203.0.113.5:4000", "192.0.2.1:53", summed);
+        let sent = datagram("10.0.0.2:4000", "192.0.2.1:53", has_checksum);
+        let expected = datagram("203.0.113.5:4000", "192.0.2.1:53", has_checksum);
         assert_eq!(process(&mut nat, ms(0), OUT, sent), [(OUT, expected)]);
-        let answer = datagram("192.0.2.1:53", "203.0.113.5:4000", summed);
-        let expected = datagram("192.0.2.1:53", "10.0.0.2:4000", summed);
+        let answer = datagram("192.0.2.1:53", "203.0.113.5:4000", has_checksum);
+        let expected = datagram("192.0.2.1:53", "10.0.0.2:4000", has_checksum);
         assert_eq!(
             process(&mut nat, ms(9), IN, answer.clone()),
             [(IN, expected)]
@@ -205,12 +209,14 @@ fn udp_with_and_without_a_checksum() {
     }
 }
 
-/// RFC 768: a sum of zero is sent as all ones, since zero says that there is no checksum.
+/// A computed checksum of zero is sent as all ones, because zero means that there is no checksum (RFC 768).
 #[test]
-fn an_adjusted_udp_checksum_is_not_taken_for_none() {
+fn an_adjusted_udp_checksum_is_never_zero() {
     let from = |host: &str, port: u16| datagram(&format!("{host}:{port}"), "192.0.2.1:53", true);
     let sums_to_zero = |port: &u16| from("203.0.113.5", *port).bytes[26..28] == [0xff; 2];
-    let port = (1024..=u16::MAX).find(sums_to_zero).expect("one of all");
+    let port = (1024..=u16::MAX)
+        .find(sums_to_zero)
+        .expect("the sum of one port is zero");
     let mut nat = Nat::new(config());
     let sent = from("10.0.0.2", port);
     let expected = from("203.0.113.5", port);
@@ -225,13 +231,13 @@ fn error(router: &str, kind: Kind, packet: &Packet) -> Packet {
 }
 
 #[test]
-fn errors_find_their_way_and_speak_of_what_was_sent() {
+fn icmp_errors_and_their_quotations_are_translated() {
     let mut nat = Nat::new(config());
     let kind = Kind::PacketTooBig { mtu: 1300 };
     let sent = Seg::data(2, "x").ends("10.0.0.2:40", "192.0.2.1:80");
     let outside = outbound(&mut nat, &sent).packet();
-    let about_it = error("198.51.100.1", kind, &outside);
-    let [(IN, packet)] = &process(&mut nat, T0, IN, about_it)[..] else {
+    let report = error("198.51.100.1", kind, &outside);
+    let [(IN, packet)] = &process(&mut nat, T0, IN, report)[..] else {
         panic!("one packet inwards");
     };
     let (ip, message) = ip::Repr::parse(&packet.bytes).unwrap();
@@ -239,16 +245,19 @@ fn errors_find_their_way_and_speak_of_what_was_sent() {
         (ip.src, ip.dst),
         (addr("198.51.100.1:0").ip(), sent.src.ip())
     );
-    let told = TcpError::parse(false, message).unwrap();
+    let parsed = TcpError::parse(false, message).unwrap();
     assert_eq!(
-        (told.kind, told.src, told.dst),
+        (parsed.kind, parsed.src, parsed.dst),
         (kind, sent.src.ip(), sent.dst.ip())
     );
-    assert_eq!((told.src_port, told.dst_port, told.seq.0), (40, 80, 2));
+    assert_eq!(
+        (parsed.src_port, parsed.dst_port, parsed.seq.0),
+        (40, 80, 2)
+    );
     let quoted = ip::Packet::new(&message[8..]).unwrap();
     assert!(quoted.checksum_ok());
 
-    // An error of a router inside, about an answer.
+    // A router on the inside reports an error about a packet from the outside.
     let answer = Seg::data(9, "y").ends("192.0.2.1:80", "203.0.113.5:1024");
     let inside = inbound(&mut nat, &answer).packet();
     let [(OUT, packet)] = &process(&mut nat, T0, OUT, error("10.0.0.1", kind, &inside))[..] else {
@@ -256,14 +265,14 @@ fn errors_find_their_way_and_speak_of_what_was_sent() {
     };
     let (ip, message) = ip::Repr::parse(&packet.bytes).unwrap();
     assert_eq!((ip.src, ip.dst), (EXTERNAL.into(), answer.src.ip()));
-    let told = TcpError::parse(false, message).unwrap();
-    assert_eq!((told.dst, told.dst_port), (EXTERNAL.into(), 1024));
+    let parsed = TcpError::parse(false, message).unwrap();
+    assert_eq!((parsed.dst, parsed.dst_port), (EXTERNAL.into(), 1024));
 
-    // Errors about an unknown flow, or of an unknown kind.
-    let strange = answer.ends("203.0.113.5:9999", "192.0.2.1:80").packet();
+    // An error about an unknown flow, and an ICMP message that is no error (type 8, an echo request).
+    let unmapped = answer.ends("203.0.113.5:9999", "192.0.2.1:80").packet();
     let unknown = nat.counters().unknown;
     assert_eq!(
-        process(&mut nat, T0, IN, error("198.51.100.1", kind, &strange)),
+        process(&mut nat, T0, IN, error("198.51.100.1", kind, &unmapped)),
         []
     );
     assert_eq!(nat.counters().unknown, unknown + 1);
@@ -293,10 +302,10 @@ fn corrupted_packets_stay_corrupted() {
 }
 
 proptest! {
-    /// In any order of packets the table keeps its bound, no two flows share a port, and an answer finds
-    /// its way back.
+    /// For any order of packets the table keeps its bound, and an answer reaches the host that sent the packet. So
+    /// no two flows share a port.
     #[test]
-    fn answers_find_their_way(
+    fn answers_reach_the_sender(
         steps in prop::collection::vec((0u8..6, 0u16..4, 0u64..40), 1..80),
         capacity in 1usize..12,
         preserves_ports: bool,

@@ -1,11 +1,11 @@
-//! Boxes that rewrite headers: options and sequence numbers.
+//! Middleboxes that rewrite headers: options and sequence numbers.
 
 use braid_links::middlebox::{Chain, Direction, Edit, OptionEdit, Scope, SequenceShift, Target};
 use braid_wire::tcp::Flags;
 
 use crate::segment::{Seg, T0, abuse, inbound, outbound, process};
 
-/// MSS, MP_CAPABLE, fast open and window scale, as in a SYN.
+/// The options of a SYN: MSS, MP_CAPABLE, fast open and window scale.
 const SYN: &str = "02 04 05b4  1e 04 01 81  22 02 01 01  01 03 03 07";
 /// Timestamps and a DSS.
 const DATA: &str = "01 01 08 0a 00000001 00000002  1e 08 20 01 00000005";
@@ -36,7 +36,7 @@ fn mptcp_is_removed_from_later_segments_only() {
 }
 
 #[test]
-fn one_direction_only_and_not_before_its_time() {
+fn edits_are_restricted_by_direction_and_time() {
     let late = T0 + core::time::Duration::from_secs(1);
     let mut strip = OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove)
         .only(Direction::Inbound)
@@ -55,7 +55,7 @@ fn one_direction_only_and_not_before_its_time() {
 }
 
 #[test]
-fn what_is_unknown_is_blanked_or_zeroed_in_its_place() {
+fn unknown_options_are_blanked_or_zeroed() {
     let syn = Seg::syn(SYN);
     let mut blank = OptionEdit::new(Target::Unknown, Scope::All, Edit::Blank);
     let blanked = "02 04 05b4  01 01 01 01  01 01 01 01  01 03 03 07";
@@ -66,7 +66,8 @@ fn what_is_unknown_is_blanked_or_zeroed_in_its_place() {
 }
 
 #[test]
-fn a_malformed_list_is_read_as_far_as_it_goes() {
+fn a_malformed_option_list_is_left_unchanged() {
+    // A length below 2, a missing length, a length past the end, and an option after the end of the list.
     let mut strip = OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove);
     for odd in ["1e 01 00 00", "01 01 01 1e", "1e 09 00 00", "00 1e 03 00"] {
         let seg = Seg::data(1, "x").options(odd);
@@ -126,7 +127,7 @@ fn sequence_numbers_are_shifted_there_and_back() {
 }
 
 #[test]
-fn ipv6_too() {
+fn ipv6_is_rewritten_too() {
     let mut chain = Chain::new()
         .and(OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove))
         .and(SequenceShift::new(1));
@@ -142,8 +143,9 @@ fn ipv6_too() {
 }
 
 #[test]
-fn a_chain_runs_from_the_inside_out_and_back() {
-    // The inner box zeroes options and the outer one removes zeroed ones, so either way none is left.
+fn a_chain_passes_packets_in_both_directions() {
+    // The inner middlebox zeroes unknown options of outbound segments; the outer one removes timestamps in both
+    // directions.
     let mut chain = Chain::new()
         .and(OptionEdit::new(Target::Unknown, Scope::All, Edit::Zero).only(Direction::Outbound))
         .and(OptionEdit::new(Target::Kind(8), Scope::All, Edit::Remove));

@@ -1,4 +1,4 @@
-//! Packets to hand to a middlebox, and to compare with its output.
+//! Builders of packets for middleboxes and for comparison with their output.
 
 use core::net::SocketAddr;
 
@@ -44,6 +44,7 @@ impl Seg {
         }
     }
 
+    /// Returns a SYN from the inside to the outside.
     pub fn syn(options: &str) -> Seg {
         Seg {
             flags: Flags::SYN,
@@ -53,7 +54,7 @@ impl Seg {
         .options(options)
     }
 
-    /// Returns the same segment from the outside to the inside.
+    /// Returns the segment with source and destination exchanged.
     pub fn back(self) -> Seg {
         Seg {
             src: self.dst,
@@ -62,6 +63,7 @@ impl Seg {
         }
     }
 
+    /// Returns the segment with this source and destination.
     pub fn ends(self, src: &str, dst: &str) -> Seg {
         Seg {
             src: addr(src),
@@ -107,7 +109,7 @@ impl Seg {
         Packet { bytes, id: 7 }
     }
 
-    /// Reads the segment in `packet`, which must be sound.
+    /// Parses the segment in `packet`, and checks lengths and checksums.
     pub fn read(packet: &Packet) -> Seg {
         assert_eq!(packet.id, 7);
         let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
@@ -141,32 +143,32 @@ pub fn process(
     out.into()
 }
 
-/// Returns the segments that leave for `seg`, all in its direction.
+/// Returns the segments that leave the middlebox for `seg`. All must leave in the direction of `seg`.
 pub fn through(middlebox: &mut dyn Middlebox, direction: Direction, seg: &Seg) -> Vec<Seg> {
     let out = process(middlebox, T0, direction, seg.packet());
-    let read = |(left, packet): &(Direction, Packet)| {
-        assert_eq!(*left, direction);
+    let read = |(left_in, packet): &(Direction, Packet)| {
+        assert_eq!(*left_in, direction);
         Seg::read(packet)
     };
     out.iter().map(read).collect()
 }
 
-/// Returns the one segment that leaves for `seg` on the way out.
+/// Passes `seg` outbound, and returns the one segment that leaves.
 pub fn outbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
     let mut out = through(middlebox, Direction::Outbound, seg);
     assert_eq!(out.len(), 1, "{out:?}");
     out.remove(0)
 }
 
-/// Returns the one segment that leaves for `seg` on the way in.
+/// Passes `seg` inbound, and returns the one segment that leaves.
 pub fn inbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
     let mut out = through(middlebox, Direction::Inbound, seg);
     assert_eq!(out.len(), 1, "{out:?}");
     out.remove(0)
 }
 
-/// Hands in random bytes and packets damaged anywhere. Nothing may panic, and a packet with a wrong TCP
-/// checksum must not leave with a right one.
+/// Passes packets with a flipped bit, some of them cut short. The middlebox must not panic, and must not turn a
+/// wrong TCP checksum into a right one.
 pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
     let mut rng = Rng::for_component(5, 5);
     for round in 0..4000u64 {
@@ -174,7 +176,7 @@ pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
         packet.id = round;
         let bit = rng.below(8 * packet.bytes.len() as u64) as usize;
         packet.bytes[bit / 8] ^= 1 << (bit % 8);
-        mend_ip(&mut packet.bytes);
+        repair_ip_checksum(&mut packet.bytes);
         if round % 3 == 0 {
             packet
                 .bytes
@@ -184,20 +186,20 @@ pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
             0 => Direction::Outbound,
             _ => Direction::Inbound,
         };
-        let corrupt = !is_sound(&packet.bytes);
+        let was_corrupt = !is_intact(&packet.bytes);
         let mut out = Output::new();
         middlebox.process(T0, direction, packet, &mut out);
         for (_, packet) in out.into_iter().filter(|(_, packet)| packet.id == round) {
             assert!(
-                !(corrupt && is_sound(&packet.bytes)),
-                "bit {bit} was mended"
+                !(was_corrupt && is_intact(&packet.bytes)),
+                "bit {bit} was repaired"
             );
         }
     }
 }
 
-/// Computes the checksum of the IP header anew, so that boxes read what is behind it.
-fn mend_ip(bytes: &mut [u8]) {
+/// Computes the checksum of the IP header, so that middleboxes read the damaged segment after it.
+fn repair_ip_checksum(bytes: &mut [u8]) {
     if bytes[0] == 0x45 {
         bytes[10..12].fill(0);
         let sum = checksum::finish(checksum::sum(checksum::Sum::default(), &bytes[..20]));
@@ -205,7 +207,8 @@ fn mend_ip(bytes: &mut [u8]) {
     }
 }
 
-fn is_sound(bytes: &[u8]) -> bool {
+/// Returns whether `bytes` are a TCP segment with right checksums.
+fn is_intact(bytes: &[u8]) -> bool {
     ip::Repr::parse(bytes).is_ok_and(|(ip, segment)| {
         ip.protocol == ip::PROTO_TCP && tcp::verify_checksum(ip.src, ip.dst, segment)
     })

@@ -1,4 +1,4 @@
-//! Boxes that cut and join segments.
+//! Middleboxes that split and merge segments.
 
 use core::time::Duration;
 
@@ -13,10 +13,11 @@ const DSS: &str = "1e 08 20 01 00000005";
 const OTHER: &str = "1e 08 20 01 00000009";
 
 #[test]
-fn a_segment_is_cut_and_the_options_are_repeated() {
+fn a_segment_is_split_with_its_options() {
     let mut split = Split::new(4);
     let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
     let seg = Seg::data(u32::MAX, "abcdefghij").options(DSS).flags(all);
+    // The first byte has the last sequence number, so the second part begins at 3.
     let part = |seq, payload, flags| Seg::data(seq, payload).options(DSS).flags(flags);
     let parts = [
         part(u32::MAX, "abcd", Flags::ACK | Flags::CWR),
@@ -33,10 +34,11 @@ fn a_segment_is_cut_and_the_options_are_repeated() {
         payload: b"early".to_vec(),
         ..syn
     };
-    assert_eq!(outbound(&mut split, &syn), syn, "a SYN is not cut");
+    assert_eq!(outbound(&mut split, &syn), syn, "a SYN is not split");
 }
 
-/// Hands in `segs` at once and returns the segments that leave then, and after the holding time.
+/// Passes `segs` at one time. Returns the segments that leave at once, and those that leave after the holding
+/// time.
 fn merged(merge: &mut Merge, segs: &[Seg]) -> (Vec<Seg>, Vec<Seg>) {
     let mut out = Output::new();
     for seg in segs {
@@ -63,7 +65,7 @@ fn adjacent_segments_become_one_with_the_options_of_one() {
         let mut merge = Merge::new(100, HOLD, keep);
         let (at_once, later) = merged(&mut merge, &[a.clone(), b.clone()]);
         assert_eq!((at_once, later), (vec![], vec![expected.clone()]));
-        // A push says that nothing follows soon.
+        // After a push no segment is expected soon, so nothing is held back.
         let pushed = b.clone().flags(Flags::ACK | Flags::PSH);
         let (at_once, later) = merged(&mut merge, &[a.clone(), pushed]);
         let expected = expected.flags(Flags::ACK | Flags::PSH);
@@ -73,7 +75,8 @@ fn adjacent_segments_become_one_with_the_options_of_one() {
 }
 
 #[test]
-fn what_does_not_fit_lets_the_held_one_go() {
+fn a_segment_that_cannot_be_merged_releases_the_held_one() {
+    // The limit is 10 bytes: a bare ACK, a segment after a gap, and one that would make 11 bytes.
     let first = Seg::data(1, "abc");
     let ack = Seg::data(4, "");
     let gap = Seg::data(5, "e");
@@ -81,21 +84,22 @@ fn what_does_not_fit_lets_the_held_one_go() {
     for (next, held) in [(&ack, false), (&gap, true), (&long, true)] {
         let mut merge = Merge::new(10, HOLD, Keep::First);
         let (at_once, later) = merged(&mut merge, &[first.clone(), next.clone()]);
-        let (mut all, behind) = (vec![first.clone()], vec![next.clone()]);
+        let (mut expected, last) = (vec![first.clone()], vec![next.clone()]);
         if !held {
-            all.extend(behind.clone());
+            expected.extend(last.clone());
         }
-        assert_eq!(at_once, all);
-        assert_eq!(later, if held { behind } else { vec![] });
+        assert_eq!(at_once, expected);
+        assert_eq!(later, if held { last } else { vec![] });
     }
-    // Other flows and the other direction do not release it.
+    // A segment of another flow or direction does not release the held one.
     let mut merge = Merge::new(10, HOLD, Keep::First);
     let (at_once, later) = merged(&mut merge, &[first.clone(), ack.back()]);
     assert_eq!((at_once.len(), later), (1, vec![first]));
 }
 
 #[test]
-fn no_more_flows_are_held_than_there_is_room_for() {
+fn the_number_of_held_segments_is_bounded() {
+    // The table has room for 1,024 flows.
     let mut merge = Merge::new(1000, HOLD, Keep::First);
     let mut out = Output::new();
     for port in 0..3000 {
@@ -106,28 +110,28 @@ fn no_more_flows_are_held_than_there_is_room_for() {
 }
 
 #[test]
-fn corrupted_segments_are_neither_cut_nor_joined() {
+fn corrupted_segments_are_neither_split_nor_merged() {
     let seg = Seg::data(1, "some payload").options(DSS);
     abuse(&mut Split::new(5), &seg);
     let mut merge = Merge::new(1000, HOLD, Keep::Last);
     abuse(&mut merge, &seg);
     let before = merge.merged();
-    let mut spoilt = Seg::data(13, "more").packet();
-    *spoilt.bytes.last_mut().unwrap() ^= 1;
+    let mut corrupted = Seg::data(13, "more").packet();
+    *corrupted.bytes.last_mut().unwrap() ^= 1;
     process(&mut merge, T0, Direction::Outbound, seg.packet());
-    let out = process(&mut merge, T0, Direction::Outbound, spoilt);
+    let out = process(&mut merge, T0, Direction::Outbound, corrupted);
     assert_eq!((out.len(), merge.merged()), (2, before));
 }
 
 proptest! {
-    /// Cut and joined again, a stream is what it was, in order and complete.
+    /// A stream that is split, merged and split again stays complete and in order.
     #[test]
-    fn cutting_and_joining_keep_the_stream(
+    fn splitting_and_merging_preserve_the_stream(
         lens in prop::collection::vec(1usize..60, 1..20),
         mss in 1u16..50,
-        most in 1usize..200,
+        max_payload in 1usize..200,
     ) {
-        let merge = Merge::new(most, HOLD, Keep::First);
+        let merge = Merge::new(max_payload, HOLD, Keep::First);
         let mut chain = Chain::new().and(Split::new(mss)).and(merge).and(Split::new(13));
         let (mut out, mut seq, mut sent) = (Output::new(), u32::MAX - 30, Vec::new());
         for (n, len) in lens.into_iter().enumerate() {

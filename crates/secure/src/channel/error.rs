@@ -42,7 +42,7 @@ impl ChannelError {
             ),
             ChannelError::WrongKey => (
                 "wrong key",
-                "the server has not the key that this box's configuration names: correct the key, unless \
+                "the server does not have the key that this box's configuration names: correct the key, unless \
                  somebody else answers in the server's place",
             ),
             ChannelError::Incompatible => (

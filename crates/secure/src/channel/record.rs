@@ -45,8 +45,9 @@ const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
 /// Minimum number of records under a key before the peer may replace it. A rekey costs more than reading a record,
 /// so a peer must not force one per record. 1,024 is a guess: the cost of a rekey becomes negligible.
 const MIN_RECORDS_PER_KEY: u64 = 1024;
-/// Maximum number of rekeys of one direction that the other direction has not followed. Each keeps a key in
-/// memory. 16 is a guess: a peer that reads follows each rekey, so an honest peer is a few behind at most.
+/// Maximum number of rekeys of one direction that the other direction has not followed. Each such rekey
+/// keeps a key in memory. 16 is a guess: a peer that reads follows each rekey, so an honest peer is a few behind
+/// at most.
 const MAX_KEYS_AHEAD: usize = 16;
 /// Maximum number of records that [`split_into_records`] lays out in one write. A batch of 64 KiB needs 4 records,
 /// and more if the engine's memory is in short pieces; what does not fit is left to the next write.

@@ -54,8 +54,8 @@ pub(super) struct Tls {
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the peer has announced its own.
     pub(super) agreed: Option<Agreed>,
-    /// Whether subflows authenticate by the server's secret (otherwise by the keys of MPTCP); `None` until the
-    /// peer has announced what it supports.
+    /// True if subflows authenticate by the server's secret, false if by the keys of MPTCP; `None` until the peer
+    /// has announced what it supports.
     pub(super) joins_use_secret: Option<bool>,
     /// At a client, the families that the server reports to reach, until
     /// [`Channel::take_families`](super::Channel::take_families).
@@ -66,9 +66,8 @@ pub(super) struct Tls {
     next_keys: Option<NextKeys>,
     /// The level of the records that this end writes. Early data is written apart from it.
     write_level: EncryptionLevel,
-    /// The level of the records to be read. While it is [`EncryptionLevel::Handshake`], a server also reads
-    /// records of
-    /// [`EncryptionLevel::Early`].
+    /// The level of the records to be read. While it is [`EncryptionLevel::Handshake`], a server also reads early
+    /// data, at [`EncryptionLevel::Early`].
     read_level: EncryptionLevel,
     /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
@@ -377,7 +376,7 @@ impl Tls {
             }
         }
         let mut filled = 0;
-        // The room includes padding, which short writes need more of than payload.
+        // Short writes need more room for padding than for payload.
         let wanted = max
             .saturating_add(RECORD_OVERHEAD)
             .clamp(MIN_WRITE_REQUEST, MAX_BATCH);

@@ -121,7 +121,7 @@ impl Estimate {
         self.rate.min(self.growth * window / self.rtt)
     }
 
-    /// Returns how many bytes that are not sent yet this subflow could deliver within `time`.
+    /// Returns the number of unsent bytes that this subflow could deliver within `time`.
     pub fn delivered_within(&self, time: f64) -> f64 {
         let sending = time - self.one_way;
         if sending <= 0.0 || self.is_shut {
@@ -139,16 +139,16 @@ impl Estimate {
         (at_once + later).min(max_passed)
     }
 
-    /// Returns for how many bytes acknowledgements make room within `time`: for the acknowledged bytes, and for as
-    /// many again in slow start.
+    /// Returns the number of bytes for which acknowledgements make room within `time`: the acknowledged bytes, and
+    /// as many again in slow start.
     fn released(&self, time: f64) -> f64 {
         let rounds = time / self.rtt;
         let acknowledged = self.growth * self.in_flight;
         if rounds <= 1.0 {
             // The acknowledgements of the bytes in flight are assumed to spread evenly from the first one (the
             // oldest byte was sent `age` ago) to the end of a round trip from now. `first` is the share of the
-            // round trip until the first acknowledgement; it stays below 1, because the next line divides by `1 -
-            // first`.
+            // round trip until the first acknowledgement; it stays below 1, because the next line divides by
+            // `1 - first`.
             let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
             return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
         }

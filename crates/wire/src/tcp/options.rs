@@ -55,8 +55,7 @@ pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
 ///
 /// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`]. For example, timestamps
 /// (12 bytes) do not fit beside an ADD_ADDR of an IPv6 address with port and HMAC (30 bytes, padded to 32).
-/// Callers check
-/// [`Options::room`] before they add an option.
+/// Callers check [`Options::room`] before they add an option.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size, SYN only.

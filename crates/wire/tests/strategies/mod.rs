@@ -1,4 +1,4 @@
-//! Generators of arbitrary valid headers and options.
+//! Generators of random valid headers and options.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +20,7 @@ pub fn v6() -> impl Strategy<Value = IpAddr> {
     any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into())
 }
 
-/// Generates two addresses of one family.
+/// Generates two addresses of the same family.
 pub fn addr_pair() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     prop_oneof![(v4(), v4()), (v6(), v6())]
 }
@@ -155,7 +155,7 @@ pub fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
     ]
 }
 
-/// Generates options that fit a header, and options of a SYN only if `syn`.
+/// Generates options that fit a header. Options that belong on a SYN are generated only if `syn` is true.
 fn options(syn: bool) -> impl Strategy<Value = Options> {
     let cookie = prop_oneof![Just(0usize), (2..=8usize).prop_map(|pairs| 2 * pairs)]
         .prop_flat_map(|len| vec(any::<u8>(), len));

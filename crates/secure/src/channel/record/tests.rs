@@ -220,7 +220,7 @@ fn keys_reach_their_limit_and_are_replaced() {
     );
 }
 
-/// The keys of both ends agree whatever the order in which the directions rekey.
+/// The keys of both ends agree for any order in which the directions rekey.
 #[test]
 fn directions_rekey_in_any_order() {
     let [mut client, mut server] = ends();

@@ -57,7 +57,7 @@ impl Tls {
         if stack.read_finished(conn) && !self.close_notify_received && self.opened.is_none() {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
-        // A record opened behind the end of a user's bytes belongs to the next user.
+        // A record that was opened after the end of a user's bytes belongs to the next user.
         let has_unread =
             !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
         let has_unread = has_unread || plain.is_some_and(|plain| !plain.is_empty());
@@ -99,8 +99,8 @@ impl Tls {
         stack.set_join_auth(now, conn, auth)
     }
 
-    /// Reads as [`Stack::read_with`] does. `drain` sees either the bytes that it left before, or newly decrypted
-    /// ones in scratch memory, of which the part that it leaves is kept.
+    /// Reads as [`Stack::read_with`] does. `drain` gets the bytes that it left before or, if there are none, newly
+    /// decrypted bytes in scratch memory. Bytes that it leaves go to [`plaintext_buf`](Self::plaintext_buf).
     pub(in crate::channel) fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
