@@ -80,8 +80,8 @@ impl Connection {
         true
     }
 
-    /// Draws the consequences of a change: ends the connection or subflows that are done, removes closed
-    /// subflows, and opens further ones. Returns whether there may be something to send now.
+    /// Brings the connection up to date after a change: ends the connection or subflows that are done, removes
+    /// closed subflows, and opens further ones. Returns whether there may be something to send now.
     pub fn reconcile(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();

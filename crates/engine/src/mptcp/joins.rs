@@ -85,13 +85,13 @@ impl Joins {
     }
 }
 
-/// Returns the nonce of the join `number`; `keys` are those of its sender and its receiver.
+/// Returns the nonce of the join `number`; `keys` are the keys of the sender and of the receiver of its SYN.
 fn nonce(keys: (u64, u64), secret: &[u8; 32], number: u64) -> u32 {
     let [a, b, c, ..] = join_number_hmac(keys, secret, number);
     u32::from_be_bytes([number as u8, a, b, c])
 }
 
-/// The accepted numbers: a sliding window, as against replay in IPsec (RFC 4303 section 3.4.3).
+/// The accepted numbers, in a sliding window like the anti-replay window of IPsec (RFC 4303 section 3.4.3).
 #[derive(Debug, Default)]
 struct SeenNumbers {
     /// One more than the highest accepted number.

@@ -47,8 +47,8 @@ impl Keys {
 /// Returns the start of an HMAC-SHA256. Its key consists of both keys, the sender's first, and of the
 /// application's secret, if there is one.
 fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> {
-    // A key shorter than the 64 bytes of a block is padded with zeros (RFC 2104), so the key without a secret
-    // is that of RFC 8684.
+    // HMAC pads a key shorter than the 64 bytes of a block with zeros (RFC 2104). So without a secret this is
+    // the HMAC of RFC 8684, whose key has 16 bytes.
     let mut key = [0; 64];
     key[..8].copy_from_slice(&sender.to_be_bytes());
     key[8..16].copy_from_slice(&receiver.to_be_bytes());

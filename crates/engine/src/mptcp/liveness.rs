@@ -48,7 +48,8 @@ const MIN_UNANSWERED_TO_REPLACE: u32 = 3;
 /// The interval between the probes of different idle connections when a path is revalidated. Thousands of probes
 /// at once would fill the queue of a slow link. At one probe a millisecond they take about 0.5 Mbit/s, a guess.
 const REVALIDATION_SPACING: Duration = Duration::from_millis(1);
-/// The maximum delay of such a probe: a guess, so that no user waits longer for a stalled connection.
+/// The maximum delay of a probe on an idle connection when a path is revalidated: a guess, so that no user waits
+/// longer for a connection that has to be opened anew.
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {

@@ -266,8 +266,7 @@ impl Scoreboard {
         };
     }
 
-    /// Returns the data that the ready subflow at `slot` may carry as well; `cursors` are those of the
-    /// subflow.
+    /// Returns the data that the ready subflow at `slot` may carry as copies; `cursors` belong to this subflow.
     pub fn copies(&self, cursors: &mut Cursors, slot: Slot) -> Copies {
         if !self.has_outstanding() {
             return Copies::default();

@@ -18,8 +18,7 @@ const MIN_WINDOW: usize = 64 << 10;
 /// the application has written more. A guess: at 1 Gbit/s they last 2 ms.
 pub(super) const SEND_HEADROOM: u64 = 256 << 10;
 /// The maximum number of bytes of the congestion windows that count for buffering. Acknowledgements seldom free
-/// more at once, and data that waits longer has left the processor's caches when it is sent. With this bound
-/// the engine was measured to need a tenth less processor time at high rates.
+/// more at once, and data that waits longer has left the processor's caches when it is sent.
 const MAX_BUFFERED_CWND: u64 = 1 << 20;
 /// The memory of a send buffer that may be unused in partly filled blocks: two blocks for each urgency. Blocks
 /// also become partly empty if urgent bytes are taken from among others; unused memory beyond this maximum

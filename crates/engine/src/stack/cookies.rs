@@ -38,8 +38,8 @@ const MAX_QUEUED_ANSWERS: usize = 1024;
 /// keep out everyone.
 const MAX_USED_COOKIES: usize = 1 << 16;
 /// The segment sizes that a cookie can encode. Other sizes are rounded down, and those below 536 count as 536.
-/// The sizes are the default of IPv4 and of IPv6 (RFC 9293 section 3.7.1), a guess for links with tunnels, and
-/// that of Ethernet with IPv4.
+/// The first two are the defaults of IPv4 and IPv6 (RFC 9293 section 3.7.1), 1400 is a guess for links with
+/// tunnels, and 1460 is the size on Ethernet with IPv4.
 const ENCODED_MSS: [u16; 4] = [536, 1220, 1400, 1460];
 /// The code for a SYN without a window scale option. Shifts above 14 are not used (RFC 7323 section 2.3).
 const NO_WINDOW_SCALE: u8 = 15;
@@ -195,7 +195,7 @@ impl Stack {
         let mut offer = Offer::of(syn, &at.tuple);
         let mut cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
         // Another connection may have the token of this key. The key cannot be replaced, because only the key
-        // of the cookie can be verified later (RFC 8684 section 3.1). So the answer is that of regular TCP.
+        // of the cookie can be verified later (RFC 8684 section 3.1). So the connection falls back.
         // Conforms: 8684-3.1-21
         let token = || Keys::from_key(cookie.key).token;
         if offer.mptcp && shared.demux.tokens.contains_key(&token()) {

@@ -129,7 +129,7 @@ impl Stack {
         }
     }
 
-    /// Returns the path that owns the local address of `tuple`, or that of a listener at any address.
+    /// Returns the path that owns the local address of `tuple`, or else the path of the listener at any address.
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
         let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
