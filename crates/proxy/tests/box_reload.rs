@@ -343,71 +343,74 @@ fn config(more: &str) -> Result<BoxConfig, ConfigError> {
     BoxConfig::with_key("box.toml", &text, box_key())
 }
 
+/// Settings, each with what a reload of it names as changed, and as waiting for a restart.
+const RELOADS: &[(&str, &str, &str)] = &[
+    ("name = \"attic\"", "name", ""),
+    ("select = \"delay\"", "select", ""),
+    ("strategy = \"minrtt\"", "strategy", ""),
+    ("congestion = \"cubic\"", "congestion", ""),
+    ("expert.checksum = true", "expert.checksum", ""),
+    ("expert.ecn = \"ask\"", "expert.ecn", ""),
+    ("bypass = \"198.51.100.0/24\"", "bypass", ""),
+    ("socks = \"192.168.1.1:1080\"", "socks", ""),
+    ("quic = \"reject\"", "quic", ""),
+    ("mptcp_hosts = \"proxy\"", "mptcp_hosts", ""),
+    ("timeouts.drain = \"5s\"", "timeouts", ""),
+    ("expert.idle_timeout = \"1h\"", "expert.idle_timeout", ""),
+    ("expert.max_connections = 9", "expert.max_connections", ""),
+    (
+        "expert.max_connections_per_host = 9",
+        "expert.max_connections_per_host",
+        "",
+    ),
+    (
+        "expert.idle_probe_interval = \"9s\"",
+        "expert.idle_probe_interval",
+        "",
+    ),
+    (
+        "expert.max_measurement_interval = \"9s\"",
+        "expert.max_measurement_interval",
+        "",
+    ),
+    (
+        "expert.server_change_gain = \"20%\"",
+        "expert.server_change_gain",
+        "",
+    ),
+    (
+        "expert.measurement_quiet_hours = \"22:00-06:00\"",
+        "expert.measurement_quiet_hours",
+        "",
+    ),
+    ("expert.idle_pool_size = 3", "expert.idle_pool_size", ""),
+    (
+        "expert.idle_pool_metered = true",
+        "expert.idle_pool_metered",
+        "",
+    ),
+    ("timeouts.idle = \"1h\"", "expert.idle_timeout", ""),
+    ("warm.max = 3", "expert.idle_pool_size", ""),
+    ("limits.handshakes = 9", "limits.handshakes", ""),
+    ("probing.busy = \"9s\"", "probing", ""),
+    ("measuring.least = \"9s\"", "measuring", ""),
+    ("warm.age = \"9s\"", "warm", ""),
+    ("shortcut = false", "", "shortcut"),
+    ("control = \"box.sock\"", "", "control"),
+    ("state = \"state\"", "", "state"),
+    ("tun.name = \"braid7\"", "", "tun"),
+    (
+        "expert.connection_buffer = \"1MB\"",
+        "",
+        "expert.connection_buffer",
+    ),
+    ("limits.memory = \"99MB\"", "", "limits.memory"),
+];
+
 /// Every setting either changes at once or needs a restart.
 #[test]
 fn what_changes_at_once_and_what_waits_is_named() {
-    for (line, changed, restart) in [
-        ("name = \"attic\"", "name", ""),
-        ("select = \"delay\"", "select", ""),
-        ("strategy = \"minrtt\"", "strategy", ""),
-        ("congestion = \"cubic\"", "congestion", ""),
-        ("expert.checksum = true", "expert.checksum", ""),
-        ("expert.ecn = \"ask\"", "expert.ecn", ""),
-        ("bypass = \"198.51.100.0/24\"", "bypass", ""),
-        ("socks = \"192.168.1.1:1080\"", "socks", ""),
-        ("quic = \"reject\"", "quic", ""),
-        ("mptcp_hosts = \"proxy\"", "mptcp_hosts", ""),
-        ("timeouts.drain = \"5s\"", "timeouts", ""),
-        ("expert.idle_timeout = \"1h\"", "expert.idle_timeout", ""),
-        ("expert.max_connections = 9", "expert.max_connections", ""),
-        (
-            "expert.max_connections_per_host = 9",
-            "expert.max_connections_per_host",
-            "",
-        ),
-        (
-            "expert.idle_probe_interval = \"9s\"",
-            "expert.idle_probe_interval",
-            "",
-        ),
-        (
-            "expert.max_measurement_interval = \"9s\"",
-            "expert.max_measurement_interval",
-            "",
-        ),
-        (
-            "expert.server_change_gain = \"20%\"",
-            "expert.server_change_gain",
-            "",
-        ),
-        (
-            "expert.measurement_quiet_hours = \"22:00-06:00\"",
-            "expert.measurement_quiet_hours",
-            "",
-        ),
-        ("expert.idle_pool_size = 3", "expert.idle_pool_size", ""),
-        (
-            "expert.idle_pool_metered = true",
-            "expert.idle_pool_metered",
-            "",
-        ),
-        ("timeouts.idle = \"1h\"", "expert.idle_timeout", ""),
-        ("warm.max = 3", "expert.idle_pool_size", ""),
-        ("limits.handshakes = 9", "limits.handshakes", ""),
-        ("probing.busy = \"9s\"", "probing", ""),
-        ("measuring.least = \"9s\"", "measuring", ""),
-        ("warm.age = \"9s\"", "warm", ""),
-        ("shortcut = false", "", "shortcut"),
-        ("control = \"box.sock\"", "", "control"),
-        ("state = \"state\"", "", "state"),
-        ("tun.name = \"braid7\"", "", "tun"),
-        (
-            "expert.connection_buffer = \"1MB\"",
-            "",
-            "expert.connection_buffer",
-        ),
-        ("limits.memory = \"99MB\"", "", "limits.memory"),
-    ] {
+    for &(line, changed, restart) in RELOADS {
         let new = config(line).unwrap_or_else(|e| panic!("{e}"));
         let mut runs = config("").unwrap();
         let changes = runs.reload(new.clone());

@@ -333,7 +333,7 @@ fn engine_denies_joins_to_its_initial_address() {
 fn kernel_announces_again_what_was_not_echoed() {
     let mut interop = Interop::lossless(Side::Engine, 1);
     interop.set_kernel("mptcp/add_addr_timeout", 1);
-    interop.meddle(RECEIVED, FIRST_ADD_ADDR_DROPPED);
+    interop.edit_segments(RECEIVED, FIRST_ADD_ADDR_DROPPED);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
     interop.wait_for_join();
@@ -352,7 +352,7 @@ fn engine_announces_again_what_was_not_echoed() {
     let mut interop = Interop::lossless(Side::Kernel, 1);
     interop.announces = true;
     allow(&interop);
-    interop.meddle(SENT, FIRST_ADD_ADDR_DROPPED);
+    interop.edit_segments(SENT, FIRST_ADD_ADDR_DROPPED);
     let peers = interop.start();
     interop.wait_for_join();
     for name in ["AddAddr", "EchoAddTx"] {

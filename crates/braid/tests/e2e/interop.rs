@@ -277,7 +277,7 @@ impl Interop {
     }
 
     /// Puts a rule of nftables at the kernel's host, in the table `middlebox`.
-    pub fn meddle(&self, hook: &str, rule: &str) {
+    pub fn edit_segments(&self, hook: &str, rule: &str) {
         let chain =
             format!("chain middlebox {{ type filter hook {hook} priority -300; {rule}; }};");
         let table = format!("table inet middlebox {{ {chain} }};");

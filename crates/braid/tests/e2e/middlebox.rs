@@ -24,7 +24,7 @@ struct Case {
 }
 
 const PLAIN: Case = Case {
-    name: "nothing is meddled with",
+    name: "nothing is changed",
     hook: RECEIVED,
     rule: "accept",
     checksum: false,
@@ -194,7 +194,7 @@ const KERNEL: [Case; 10] = [
 impl Case {
     fn run(&self, interop: &mut Interop) {
         interop.checksum = self.checksum;
-        interop.meddle(self.hook, self.rule);
+        interop.edit_segments(self.hook, self.rule);
         let count = |interop: &Interop| -> Vec<u64> {
             let names = self.counters.iter().map(|(name, _)| *name);
             names.map(|name| interop.count(name)).collect()
@@ -232,7 +232,7 @@ impl Case {
     }
 }
 
-fn meddled(client: Side, cases: &[Case]) {
+fn transfer_through(client: Side, cases: &[Case]) {
     let mut interop = Interop::lossless(client, 2);
     interop.bytes = BYTES;
     for case in cases {
@@ -242,12 +242,12 @@ fn meddled(client: Side, cases: &[Case]) {
 
 #[test]
 #[ignore = "network"]
-fn engine_to_kernel_with_meddled_segments() {
-    meddled(Side::Engine, &ENGINE);
+fn engine_to_kernel_through_a_middlebox() {
+    transfer_through(Side::Engine, &ENGINE);
 }
 
 #[test]
 #[ignore = "network"]
-fn kernel_to_engine_with_meddled_segments() {
-    meddled(Side::Kernel, &KERNEL);
+fn kernel_to_engine_through_a_middlebox() {
+    transfer_through(Side::Kernel, &KERNEL);
 }

@@ -118,6 +118,15 @@ fn rustdoc_begins_with_a_statement() {
 }
 
 #[test]
+fn source_speaks_the_words_of_the_field() {
+    report_each(&rust_files(), language::check_words);
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md"));
+    report(&language::check_glossary(
+        &architecture.expect("a readable page"),
+    ));
+}
+
+#[test]
 fn pages_speak_of_people_by_name() {
     let pages = pages();
     assert!(pages.len() > 10, "the search for pages is broken");

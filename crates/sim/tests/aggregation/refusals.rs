@@ -43,8 +43,8 @@ fn a_silent_destination_is_given_up() {
     net.run_for(secs(60));
     let (after, reason) = ending(&net, id).unwrap();
     assert_eq!(reason, CloseReason::Reset);
-    let patience = config.servers[0].config.timeouts.connect;
-    assert!((patience..patience + secs(1)).contains(&after), "{after:?}");
+    let timeout = config.servers[0].config.timeouts.connect;
+    assert!((timeout..timeout + secs(1)).contains(&after), "{after:?}");
     assert_eq!(server_counters(&net).connect_timeout, 1);
 }
 

@@ -88,7 +88,7 @@ fn crowd(net: &mut Aggregation, count: usize) -> Vec<(TransferId, u64)> {
     transfers
 }
 
-fn crowded_config() -> AggregationConfig {
+fn busy_config() -> AggregationConfig {
     let mut config = two_links();
     let lan: PathSettings = config.users[0].clone();
     config.users = vec![lan; 3];
@@ -98,7 +98,7 @@ fn crowded_config() -> AggregationConfig {
 
 #[test]
 fn many_transfers_at_once_arrive_whole() {
-    let mut net = start(&crowded_config());
+    let mut net = start(&busy_config());
     let transfers = crowd(&mut net, 200);
     assert!(net.finish(secs(120)));
     for (id, size) in transfers {
@@ -121,7 +121,7 @@ fn many_transfers_at_once_arrive_whole() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let mut config = crowded_config();
+    let mut config = busy_config();
     for path in &mut config.access {
         path.down.loss = braid_links::Loss::Uniform(0.01);
     }

@@ -163,7 +163,7 @@ impl Middlebox for Drop {
 /// Boxes that do not expect payload in SYNs, or remove options.
 // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8
 #[test]
-fn through_boxes_that_meddle() {
+fn through_middleboxes() {
     const STRIPPED: Target = Target::Kind(kind::FAST_OPEN);
     let chains: [fn() -> Chain; 6] = [
         || Chain::new().and(Empty),
