@@ -188,13 +188,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         host: H,
         limits: sockets::Limits,
     ) -> Result<Self> {
-        let doing = || SystemError::doing("set up the event loop");
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(doing())?;
-        watch(&epoll, packets.fd(), PACKETS).map_err(doing())?;
+        let cannot = || SystemError::cannot("set up the event loop");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot())?;
+        watch(&epoll, packets.fd(), PACKETS).map_err(cannot())?;
         for (fd, number) in host.sources() {
-            watch(&epoll, fd, HOST | u64::from(number)).map_err(doing())?;
+            watch(&epoll, fd, HOST | u64::from(number)).map_err(cannot())?;
         }
-        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(doing())?;
+        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(cannot())?;
         Ok(Driver {
             clock,
             sockets: Sockets::new(shared, limits)?,
@@ -233,7 +233,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         end: Option<Instant>,
         finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
-        watch(&self.epoll, stop, STOP).map_err(SystemError::doing("wait for events"))?;
+        watch(&self.epoll, stop, STOP).map_err(SystemError::cannot("wait for events"))?;
         let outcome = self.run_until(end, finished);
         let _ = epoll::delete(&self.epoll, stop);
         outcome
@@ -248,7 +248,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         end: Option<Instant>,
         mut finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
-        let doing = || SystemError::doing("wait for events");
+        let cannot = || SystemError::cannot("wait for events");
         self.end = end;
         // The kernel's default of 50 µs is longer than the time between two packets of a fast path.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -273,7 +273,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             let room = rustix::buffer::spare_capacity(&mut ready);
             match epoll::wait(&self.epoll, room, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(doing()(error)),
+                Err(error) => return Err(cannot()(error)),
             }
             if !self.dispatch(&ready) {
                 return Ok(());

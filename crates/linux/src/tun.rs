@@ -97,7 +97,7 @@ impl Tun {
         };
         if tun.set_offload(Offload::Segmentation).is_err() {
             tun.set_offload(Offload::None)
-                .map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+                .map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
         }
         Ok(tun)
     }
@@ -163,10 +163,10 @@ fn open_device(name: &str) -> Result<OwnedFd> {
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open("/dev/net/tun")
-        .map_err(SystemError::doing("open /dev/net/tun"))?;
+        .map_err(SystemError::cannot("open /dev/net/tun"))?;
     let fd = OwnedFd::from(file);
     let attached = sys::attach_tun(&fd, name);
-    attached.map_err(SystemError::doing(format!("create TUN {name}")))?;
+    attached.map_err(SystemError::cannot(format!("create TUN {name}")))?;
     Ok(fd)
 }
 
@@ -179,7 +179,7 @@ fn open_device(name: &str) -> Result<OwnedFd> {
 pub fn open_plain(name: &str) -> Result<OwnedFd> {
     let fd = open_device(name)?;
     let set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
-    set.map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+    set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
     Ok(fd)
 }
 

@@ -149,7 +149,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     if routes
         .iter()
         .any(|route| matches!(route, LinkRoute::Out(_)))
-        || is_beside(config, interface, machine)
+        || has_server_on_link(config, interface, machine)
     {
         return None;
     }
@@ -181,7 +181,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
 }
 
 /// Returns whether a server is a neighbour on the link, so that the link needs no gateway.
-fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
+fn has_server_on_link(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
     let addresses = |s: &braid_proxy::config::ServerEntry| {
         let v4 = s.v4.map(IpAddr::V4);
         v4.into_iter().chain(s.v6.map(IpAddr::V6))

@@ -488,18 +488,18 @@ fn run_script(script: &str) -> Result<()> {
 }
 
 fn run_nft(args: &[&str], script: &str) -> Result<String> {
-    let doing = || SystemError::doing(format!("run nft {}", args.join(" ")));
+    let cannot = || SystemError::cannot(format!("run nft {}", args.join(" ")));
     let mut child = Command::new("nft")
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(doing())?;
+        .map_err(cannot())?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(script.as_bytes()).map_err(doing())?;
+        stdin.write_all(script.as_bytes()).map_err(cannot())?;
     }
-    let output = child.wait_with_output().map_err(doing())?;
+    let output = child.wait_with_output().map_err(cannot())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

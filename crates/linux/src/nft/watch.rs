@@ -131,7 +131,7 @@ fn values(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 impl Messages for Message {
     const PROTOCOL: Option<Protocol> = Some(rustix::net::netlink::NETFILTER);
-    const UNREAD: &[u16] = &[];
+    const UNDECODED_NEWS: &[u16] = &[];
 }
 
 impl NetlinkSerializable for Message {

@@ -135,8 +135,8 @@ fn connect_side(
             backup: link.backup,
             ..PathConfig::default()
         });
-        let doing = format!("add the link {}", link.name);
-        let path = path.map_err(|e| SystemError::other(doing, e.to_string()))?;
+        let action = format!("add the link {}", link.name);
+        let path = path.map_err(|e| SystemError::other(action, e.to_string()))?;
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
     let others = (Quic::Forward, MptcpHosts::Forward);

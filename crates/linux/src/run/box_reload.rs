@@ -57,8 +57,8 @@ impl BoxHost<'_> {
         let mut places = self.network.places.clone();
         let leave_at = context.now + LINK_REMOVAL_GRACE;
         let Some(added) = places.change(&config.links, leave_at) else {
-            let doing = "add so many links while removed links still close";
-            return Err(SystemError::other(doing, "try again in a few seconds"));
+            let action = "add so many links while removed links still close";
+            return Err(SystemError::other(action, "try again in a few seconds"));
         };
         context.sockets.listen_only(&config.socks)?;
         let places = std::mem::replace(&mut self.network.places, places);

@@ -127,8 +127,8 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     if privileges == Privileges::Kept {
         return Ok(None);
     }
-    let doing = || SystemError::doing("give up privileges");
-    set_no_new_privs(true).map_err(doing())?;
+    let cannot = || SystemError::cannot("give up privileges");
+    set_no_new_privs(true).map_err(cannot())?;
     let (status, confined) = give_up_files(files)
         .map_err(|e| SystemError::other("give up access to files", e.to_string()))?;
     let reads = status != RulesetStatus::NotEnforced && !files.read.is_empty();
@@ -137,7 +137,7 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     } else {
         KEPT_CAPABILITIES
     };
-    give_up_capabilities(kept).map_err(doing())?;
+    give_up_capabilities(kept).map_err(cannot())?;
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
             ?kept,

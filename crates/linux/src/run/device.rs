@@ -57,9 +57,9 @@ impl Device {
 
     fn bring_up(&mut self, config: &TunConfig) -> Result<()> {
         let name = &config.name;
-        let doing = || SystemError::doing(format!("set up {name}"));
-        let mut netlink = Netlink::open().map_err(doing())?;
-        let found = netlink.interface(name).map_err(doing())?;
+        let cannot = || SystemError::cannot(format!("set up {name}"));
+        let mut netlink = Netlink::open().map_err(cannot())?;
+        let found = netlink.interface(name).map_err(cannot())?;
         self.index = found
             .ok_or_else(|| {
                 SystemError::other(
@@ -86,14 +86,14 @@ impl Device {
         self.own_settings = self.settings.len();
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(doing())?;
+            .map_err(cannot())?;
         for (addr, prefix_len) in config.own_addresses() {
             match self.add_address(&mut netlink, (addr, prefix_len)) {
                 Ok(()) => self.addresses.push((addr, prefix_len)),
                 Err(error) if addr.is_ipv6() => {
                     tracing::warn!(%error, "cannot add IPv6 addresses to {name}: the box works with IPv4 only");
                 }
-                Err(error) => return Err(doing()(error)),
+                Err(error) => return Err(cannot()(error)),
             }
         }
         Ok(())
@@ -130,13 +130,13 @@ impl Device {
     /// # Errors
     /// Fails if the system refuses. A device that is gone comes back with a new start only.
     pub fn restore(&self) -> Result<()> {
-        let doing = || SystemError::doing(format!("set up {} again", self.instance_names.tun()));
-        let mut netlink = Netlink::open().map_err(doing())?;
+        let cannot = || SystemError::cannot(format!("set up {} again", self.instance_names.tun()));
+        let mut netlink = Netlink::open().map_err(cannot())?;
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(doing())?;
+            .map_err(cannot())?;
         for address in &self.addresses {
-            self.add_address(&mut netlink, *address).map_err(doing())?;
+            self.add_address(&mut netlink, *address).map_err(cannot())?;
         }
         Ok(())
     }

@@ -206,11 +206,11 @@ impl BoxHost<'_> {
     ) -> Result<SavedState> {
         if let Some(control) = &mut self.control {
             let started = control.start();
-            started.map_err(SystemError::doing("start a thread"))?;
+            started.map_err(SystemError::cannot("start a thread"))?;
         }
         if let Some(reloader) = &mut self.reload {
             let started = reloader.start();
-            started.map_err(SystemError::doing("start a thread"))?;
+            started.map_err(SystemError::cannot("start a thread"))?;
         }
         let Some(directory) = &config.state else {
             return Ok(SavedState::default());

@@ -64,13 +64,13 @@ impl Guard {
     /// # Errors
     /// Fails if the system refuses.
     pub fn new(device: Device, reached: &[IpNet]) -> Result<Guard> {
-        let doing = || SystemError::doing("watch the packet filter rules");
+        let cannot = || SystemError::cannot("watch the packet filter rules");
         let own = (Ruleset::FAMILY, device.instance_names().nft_table());
         let shortcut = ShortcutRules::TABLES.map(|(family, name)| (family, name.to_owned()));
         let tables = std::iter::once(own).chain(shortcut).collect();
         Ok(Guard {
-            monitor: Monitor::open(tables).map_err(doing())?,
-            inspector: Inspector::open().map_err(doing())?,
+            monitor: Monitor::open(tables).map_err(cannot())?,
+            inspector: Inspector::open().map_err(cannot())?,
             device,
             rules: None,
             reached: bounded(reached),
@@ -102,7 +102,7 @@ impl Guard {
         for _ in 0..MAX_LOADS {
             self.device.apply_rules(rules.clone())?;
             let loaded = self.look();
-            if let Some(loaded) = loaded.map_err(SystemError::doing("read the rules"))? {
+            if let Some(loaded) = loaded.map_err(SystemError::cannot("read the rules"))? {
                 self.rules = Some((rules, loaded));
                 return Ok(());
             }

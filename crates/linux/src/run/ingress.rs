@@ -85,10 +85,10 @@ impl Ingress<'_> {
     /// Returns the routing of answers: they leave by the interface that has their source address. If that is
     /// a loopback interface, or none, the main table routes them.
     fn link_specs(&self) -> Result<Vec<LinkSpec>> {
-        let doing = || SystemError::doing("read this machine's addresses");
-        let mut netlink = Netlink::open().map_err(doing())?;
-        let addresses = netlink.addresses().map_err(doing())?;
-        let mut interfaces = netlink.interfaces().map_err(doing())?;
+        let cannot = || SystemError::cannot("read this machine's addresses");
+        let mut netlink = Netlink::open().map_err(cannot())?;
+        let addresses = netlink.addresses().map_err(cannot())?;
+        let mut interfaces = netlink.interfaces().map_err(cannot())?;
         interfaces.retain(|i| !i.loopback);
         let spec = |(n, listen): (u8, IpAddr)| {
             let carrier = addresses.iter().find(|a| a.addr == listen);
@@ -125,9 +125,9 @@ impl Ingress<'_> {
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
         if names.iter().any(String::is_empty) {
             // An address of no interface may be reached by any.
-            let doing = || SystemError::doing("read this machine's interfaces");
-            let mut netlink = Netlink::open().map_err(doing())?;
-            let all = netlink.interfaces().map_err(doing())?;
+            let cannot = || SystemError::cannot("read this machine's interfaces");
+            let mut netlink = Netlink::open().map_err(cannot())?;
+            let all = netlink.interfaces().map_err(cannot())?;
             let others = all
                 .into_iter()
                 .filter(|i| !i.loopback && i.name != self.tun.name);
@@ -196,10 +196,10 @@ impl IngressPaths {
                 .listen(addr)
                 .map_err(|e| SystemError::other(format!("listen on {addr}"), e.to_string()))?;
             if let Some(public) = announced.next() {
-                let doing = || format!("announce {public}");
+                let action = || format!("announce {public}");
                 stack
                     .announce(path, *public)
-                    .map_err(|e| SystemError::other(doing(), e.to_string()))?;
+                    .map_err(|e| SystemError::other(action(), e.to_string()))?;
             }
         }
         Ok(())

@@ -121,7 +121,7 @@ pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
 
 /// Returns a generator seeded by the operating system.
 pub(super) fn system_rng() -> Result<Rng> {
-    let seed = random().map_err(SystemError::doing("get random bytes from the kernel"))?;
+    let seed = random().map_err(SystemError::cannot("get random bytes from the kernel"))?;
     Ok(Rng::from_seed(seed))
 }
 

@@ -93,7 +93,7 @@ impl<'a, C: Readable> Reloader<'a, C> {
         let (reload_requests, to_read) = sync_channel(2);
         let (done, read) = sync_channel(2);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(SystemError::doing("wait for configurations"))?;
+            .map_err(SystemError::cannot("wait for configurations"))?;
         Ok(Reloader {
             config,
             file: reload.file,

@@ -139,12 +139,12 @@ impl ServerHost<'_> {
     /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
     /// its parent.
     fn start_threads(&mut self) -> Result<()> {
-        let doing = || SystemError::doing("start a thread");
+        let cannot = || SystemError::cannot("start a thread");
         if let Some(control) = &mut self.control {
-            control.start().map_err(doing())?;
+            control.start().map_err(cannot())?;
         }
         if let Some(reloader) = &mut self.reload {
-            reloader.start().map_err(doing())?;
+            reloader.start().map_err(cannot())?;
         }
         Ok(())
     }

@@ -127,11 +127,11 @@ impl Sockets {
     /// # Errors
     /// Fails if descriptors run out.
     pub fn new(epoll: OwnedFd, limits: Limits) -> Result<Sockets> {
-        let doing = || SystemError::doing("prepare sockets");
-        let resolver = Resolver::new().map_err(doing())?;
-        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(doing())?;
+        let cannot = || SystemError::cannot("prepare sockets");
+        let resolver = Resolver::new().map_err(cannot())?;
+        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(cannot())?;
         Ok(Sockets {
-            reserve: Some(spare(&epoll).map_err(doing())?),
+            reserve: Some(spare(&epoll).map_err(cannot())?),
             epoll,
             limits,
             reserved: Vec::new(),
@@ -153,18 +153,18 @@ impl Sockets {
     /// # Errors
     /// Fails if the system refuses; interception takes `CAP_NET_ADMIN`.
     pub fn reserve_intercept_port(&mut self, v6: bool) -> Result<u16> {
-        let doing = || SystemError::doing("reserve a port for intercepted connections");
+        let cannot = || SystemError::cannot("reserve a port for intercepted connections");
         // The port that the kernel picks for one family may be in use for the other, so several are tried.
         for _ in 0..16 {
-            let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
-            let addr = local_addr(&fd).map_err(doing())?;
+            let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(cannot())?;
+            let addr = local_addr(&fd).map_err(cannot())?;
             let mut reserved = vec![(fd, addr)];
             if v6 {
                 let addr = (Ipv6Addr::LOCALHOST, addr.port()).into();
                 match bound(addr) {
                     Ok(fd) => reserved.push((fd, addr)),
                     Err(Errno::ADDRINUSE) => continue,
-                    Err(error) => return Err(doing()(error)),
+                    Err(error) => return Err(cannot()(error)),
                 }
             }
             self.reserved = reserved;
@@ -201,8 +201,8 @@ impl Sockets {
             self.listener((bound(*addr)?, *addr), Arrival::Intercepted)
         };
         let listeners: std::result::Result<Vec<_>, _> = self.reserved.iter().map(open).collect();
-        let doing = SystemError::doing("listen for intercepted connections");
-        self.listeners.extend(listeners.map_err(doing)?);
+        let cannot = SystemError::cannot("listen for intercepted connections");
+        self.listeners.extend(listeners.map_err(cannot)?);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Sockets {
 
     fn own_listener(&self, addr: SocketAddr) -> Result<Listener> {
         let listener = own(addr).and_then(|fd| self.listener((fd, addr), Arrival::Addressed));
-        listener.map_err(SystemError::doing(format!("listen at {addr}")))
+        listener.map_err(SystemError::cannot(format!("listen at {addr}")))
     }
 
     /// Changes the most streams at a time. Existing streams stay.

@@ -50,19 +50,19 @@ impl Detour {
     /// # Errors
     /// Fails if another check is at work, or if the system refuses.
     pub fn open(exits: &[Exit], ports: &[u16]) -> Result<Detour> {
-        let doing = || SystemError::doing("get the lock of the checks");
-        let name = UnixAddr::from_abstract_name(INSTANCE_NAME.as_bytes()).map_err(doing())?;
+        let cannot = || SystemError::cannot("get the lock of the checks");
+        let name = UnixAddr::from_abstract_name(INSTANCE_NAME.as_bytes()).map_err(cannot())?;
         let detour = Detour {
-            _claim: UnixListener::bind_addr(&name).map_err(doing())?,
+            _claim: UnixListener::bind_addr(&name).map_err(cannot())?,
             instance_names: InstanceNames::of_tun(INSTANCE_NAME),
         };
         // Removes the remains of a check that was killed.
         detour.remove()?;
-        let mut netlink = Netlink::open().map_err(SystemError::doing("add routes"))?;
+        let mut netlink = Netlink::open().map_err(SystemError::cannot("add routes"))?;
         for exit in exits {
             detour
                 .add(&mut netlink, exit)
-                .map_err(SystemError::doing("add routes"))?;
+                .map_err(SystemError::cannot("add routes"))?;
         }
         nft::keep_from_sockets(&detour.instance_names, ports)?;
         Ok(detour)
@@ -101,15 +101,15 @@ impl Detour {
     }
 
     fn remove(&self) -> Result<()> {
-        let doing = || SystemError::doing("remove routes and rules");
-        let mut netlink = Netlink::open().map_err(doing())?;
+        let cannot = || SystemError::cannot("remove routes and rules");
+        let mut netlink = Netlink::open().map_err(cannot())?;
         let instance_names = &self.instance_names;
         netlink
             .delete_rules(|priority| instance_names.owns_priority(priority))
-            .map_err(doing())?;
+            .map_err(cannot())?;
         netlink
             .delete_routes(|table| instance_names.owns_table(table))
-            .map_err(doing())?;
+            .map_err(cannot())?;
         nft::remove(instance_names)
     }
 }
