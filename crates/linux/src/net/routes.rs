@@ -652,7 +652,8 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
 
 /// Returns the interface of a queueing discipline if the discipline is for incoming packets.
 pub(super) fn ingress_shaper_interface(message: &TcMessage) -> Option<u32> {
-    let is_ingress = |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "ingress" || kind == "clsact");
+    let is_ingress =
+        |a: &TcAttribute| matches!(a, TcAttribute::Kind(k) if k == "ingress" || k == "clsact");
     let interface = u32::try_from(message.header.index).ok()?;
     message
         .attributes
