@@ -106,7 +106,8 @@ impl Message {
         self.family == family as u8 && self.name(TABLE) == Some(table)
     }
 
-    /// Returns the message's kind and its attributes of the kinds `compared`.
+    /// Returns bytes that are equal for equal objects: the message's kind, and its attributes of the kinds
+    /// `compared`, each with its kind and length.
     fn part(&self, compared: &[u16]) -> Vec<u8> {
         let mut part = vec![self.kind];
         for kind in compared {
@@ -303,16 +304,16 @@ impl Monitor {
     pub fn has_news(&mut self) -> bool {
         let mut is_relevant = false;
         // True if the current transaction changed one of the tables.
-        let mut in_transaction = false;
+        let mut changed_tables = false;
         let (tables, last) = (&self.tables, &mut self.last);
         let was_overrun = self.socket.drain(|message| {
             if message.kind == NEW_GENERATION {
-                if in_transaction {
+                if changed_tables {
                     *last = culprit(&message);
                 }
-                in_transaction = false;
+                changed_tables = false;
             } else if tables.iter().any(|(f, name)| message.is_of(*f, name)) {
-                (is_relevant, in_transaction) = (true, true);
+                (is_relevant, changed_tables) = (true, true);
             }
         });
         // Lost or unreadable notifications may have been about one of the tables.

@@ -127,10 +127,10 @@ impl ServerHost<'_> {
         let reloader = self.reload.iter().map(|reloader| reloader.file);
         let beside = reloader
             .chain(config.key_file.as_deref())
-            .flat_map(confine::around);
+            .flat_map(confine::directories_around);
         let control = self.control.iter();
         Files {
-            read: beside.chain(confine::of_resolver()).collect(),
+            read: beside.chain(confine::resolver_files()).collect(),
             remove: control.map(|c| directory_of(c.path())).collect(),
             own: Vec::new(),
         }
