@@ -20,7 +20,8 @@ use crate::tun::PacketIo;
 
 // The batches bound the work of one kind in a turn of the loop, so that other work does not wait long. Their
 // sizes are guesses: large enough that the other steps of a turn cost little per packet or event.
-/// Maximum number of packets or super-segments that are read from the device, or sent to it, in a turn of the loop.
+/// Maximum number of packets or super-segments that are read from the device, or sent to it, in a turn of the
+/// loop.
 const PACKET_BATCH: usize = 64;
 /// If one batch of reads finds at least this many bytes, the loop waits for [`GATHER_DELAY`] before the next
 /// batch. Network adapters coalesce interrupts in the same way: each batch costs processor time, and so does each
@@ -54,8 +55,8 @@ impl Clock {
         Clock::starting_at(Instant::ZERO)
     }
 
-    /// Returns a clock that shows `start` now. A `start` above zero allows times of events from before the clock was
-    /// created.
+    /// Returns a clock that shows `start` now. A `start` above zero allows times of events from before the clock
+    /// was created.
     pub fn starting_at(start: Instant) -> Clock {
         Clock {
             created_at_nanos: monotonic_nanos(),
@@ -298,8 +299,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         self.clock
     }
 
-    /// Handles timers, passes events to the core and sends the engine's packets. Returns whether nothing is left to
-    /// do before the next input or timeout.
+    /// Handles timers, passes events to the core and sends the engine's packets. Returns whether nothing is left
+    /// to do before the next input or timeout.
     fn run_turn(&mut self) -> bool {
         let now = self.clock.now();
         self.sockets.set_now(now);

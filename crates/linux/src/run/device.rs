@@ -248,9 +248,9 @@ impl Device {
         ruleset.apply(&self.instance_names)
     }
 
-    /// Tests whether this machine passes super-segments. If it does not, the engine sends single packets of at most
-    /// `mtu` bytes with checksums in software, so `mtu` has to fit every path. Must be called before the rules
-    /// for source addresses are installed, since they would route the test packet out of a link, and after
+    /// Tests whether this machine passes super-segments. If it does not, the engine sends single packets of at
+    /// most `mtu` bytes with checksums in software, so `mtu` has to fit every path. Must be called before the
+    /// rules for source addresses are installed, since they would route the test packet out of a link, and after
     /// forwarding was switched on.
     pub fn adapt_engine(
         &self,

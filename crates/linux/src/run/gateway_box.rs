@@ -290,8 +290,9 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Makes the core validate each link that sends packets and receives none. The engine's own connections show at
-    /// once that a link has failed. Forwarded packets do not show it, so the counters of the interface are needed.
+    /// Makes the core validate each link that sends packets and receives none. The engine's own connections show
+    /// at once that a link has failed. Forwarded packets do not show it, so the counters of the interface are
+    /// needed.
     fn check_counters(&mut self, context: &mut Context<'_, BoxCore>) {
         let Ok(packets) = self.network.links.packets() else {
             return;
@@ -450,8 +451,8 @@ pub(super) struct SilenceDetector {
 }
 
 impl SilenceDetector {
-    /// Minimum number of packets that were sent without an answer. Fewer may be lost, or need no answer. The number
-    /// is a guess.
+    /// Minimum number of packets that were sent without an answer. Fewer may be lost, or need no answer. The
+    /// number is a guess.
     const MIN_SENT_PACKETS: u64 = 3;
     /// Minimum time without received packets, longer than any usual round trip. The value is a guess.
     const MIN_SILENCE: Duration = Duration::from_secs(2);

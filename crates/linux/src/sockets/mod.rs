@@ -33,8 +33,9 @@ const MAX_EVENTS: usize = 4_096;
 /// Maximum number of connections that wait to be accepted. It is the kernel's default of `net.core.somaxconn`,
 /// which caps the number.
 const BACKLOG: i32 = 4_096;
-// A user that vanished is noticed after 120 s without a segment and 4 probes at intervals of 30 s: 4 minutes in all.
-// The values are guesses. Linux's default of more than 2 hours would keep the memory of the connection too long.
+// A user that vanished is noticed after 120 s without a segment and 4 probes at intervals of 30 s: 4 minutes in
+// all. The values are guesses. Linux's default of more than 2 hours would keep the memory of the connection too
+// long.
 /// Time without a segment after which the kernel sends the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
 /// Number of unanswered probes after which the kernel ends the connection.
@@ -190,8 +191,8 @@ impl Sockets {
         ))
     }
 
-    /// Opens or closes the listeners on the reserved port. While they are closed, new connections are forwarded and
-    /// not intercepted. Before a listener is closed, its waiting connections are accepted.
+    /// Opens or closes the listeners on the reserved port. While they are closed, new connections are forwarded
+    /// and not intercepted. Before a listener is closed, its waiting connections are accepted.
     ///
     /// # Errors
     /// Fails if the kernel refuses a listener.
@@ -456,8 +457,8 @@ impl Sockets {
         }
     }
 
-    /// Accepts one connection and resets it, while no file descriptor is left. So the user learns of the failure at
-    /// once, and the listener does not stay readable for ever. Returns false if this fails.
+    /// Accepts one connection and resets it, while no file descriptor is left. So the user learns of the failure
+    /// at once, and the listener does not stay readable for ever. Returns false if this fails.
     fn refuse_one(&mut self, listener: usize) -> bool {
         // One message is enough; the counter shows the number.
         if self.counters.accept_refused == 0 {
@@ -677,9 +678,10 @@ fn socket(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-/// Sets the options of a stream. A linger time of zero makes the kernel reset the connection when its descriptor is
-/// closed, unless [`Sockets::close`] removes it: a stream that the end of this process cuts off must not look
-/// complete to its reader. Nagle's algorithm is off, since the relay collects data and writes large buffers itself.
+/// Sets the options of a stream. A linger time of zero makes the kernel reset the connection when its descriptor
+/// is closed, unless [`Sockets::close`] removes it: a stream that the end of this process cuts off must not look
+/// complete to its reader. Nagle's algorithm is off, since the relay collects data and writes large buffers
+/// itself.
 fn set_stream_options(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
     sockopt::set_tcp_nodelay(fd, true)?;
