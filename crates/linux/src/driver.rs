@@ -431,7 +431,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             match token {
                 STOP => return false,
                 PACKETS => now = self.receive(now),
-                token if token & HOST == HOST => {
+                token if token & HOST_TOKENS == HOST_TOKENS => {
                     let (host, mut context) = self.host(now);
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);
                 }
@@ -445,22 +445,22 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     /// this takes a while.
     fn receive(&mut self, mut now: Instant) -> Instant {
         let before = self.counters.rx_bytes;
-        let mut told = before;
+        let mut reported_bytes = before;
         for _ in 0..PACKET_BATCH {
             match self.packets.recv() {
                 Ok(Some((packet, meta))) => {
                     self.counters.rx_packets += 1;
                     self.counters.rx_bytes += packet.len() as u64;
                     self.stack.receive_from(now, packet, meta);
-                    if self.counters.rx_bytes - told >= GATHER_AFTER_BYTES {
-                        told = self.counters.rx_bytes;
-                        self.tell_engine_events(now);
+                    if self.counters.rx_bytes - reported_bytes >= GATHER_AFTER_BYTES {
+                        reported_bytes = self.counters.rx_bytes;
+                        self.pass_engine_events(now);
                         now = self.clock.now();
                         self.sockets.set_now(now);
                     }
                 }
                 Ok(None) => {
-                    self.gathers = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
+                    self.should_gather = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
                     break;
                 }
                 Err(error) => {

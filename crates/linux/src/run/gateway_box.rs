@@ -64,7 +64,7 @@ pub fn run_box(
         ports,
         guard,
         places,
-        seen: Vec::new(),
+        routed_states: Vec::new(),
     };
     let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
@@ -308,7 +308,7 @@ impl BoxHost<'_> {
     /// Makes the core validate links and connections after a suspend of this machine. Peers and NATs may have
     /// forgotten its connections, and the core cannot see this by itself: the monotonic clock stood still.
     fn check_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
-        if let Some(suspended) = self.suspension.notice() {
+        if let Some(suspended) = self.suspension.check() {
             let seconds = suspended.as_secs();
             tracing::info!(
                 seconds,
