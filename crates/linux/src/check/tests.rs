@@ -72,8 +72,8 @@ fn machine() -> Machine {
             default(LTE, "198.51.100.1"),
             default(WLAN, "fe80::1"),
         ],
-        routes: Vec::new(),
-        all: Routes::default(),
+        neighbour_networks: Vec::new(),
+        all_routes: Routes::default(),
         v6: true,
     }
 }

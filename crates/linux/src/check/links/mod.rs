@@ -100,14 +100,14 @@ pub(super) fn findings(
 /// after the probes.
 fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
     // It is no finding if the neighbours cannot be read: the servers' answers show whether the gateways work.
-    let known = next_hop::neighbours().unwrap_or_default();
+    let neighbours = next_hop::neighbours().unwrap_or_default();
     let of_exit = |exit: &Exit| {
         let gateway = exit.gateway?;
         let link = config.links.get(usize::from(exit.index))?;
-        let is_it = |(interface, address, _): &&(u32, IpAddr, _)| {
+        let is_gateway = |(interface, address, _): &&(u32, IpAddr, _)| {
             *interface == exit.interface && *address == gateway
         };
-        let (_, _, state) = known.iter().find(is_it)?;
+        let (_, _, state) = neighbours.iter().find(is_gateway)?;
         Some(judge::next_hop(&link.name, gateway, *state))
     };
     exits.iter().filter_map(of_exit).collect()
@@ -123,7 +123,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
         _ => return None,
     };
     let of_family = machine
-        .of(interface.index)
+        .addresses_of(interface.index)
         .filter(|a| a.addr.is_ipv6() == v6);
     Some(Exit {
         index,
