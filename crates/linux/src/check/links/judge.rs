@@ -274,7 +274,7 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
             ),
             "ask the link's provider",
         ),
-        Some(size) if echoes.told => {
+        Some(size) if echoes.size_reported => {
             let message = format!("packets of {size} bytes pass, and routers report larger ones");
             Finding::ok(id_and_subject(), message)
         }
@@ -358,7 +358,7 @@ mod tests {
             trial: Ok(trial),
             echoes: Ok(Echoes {
                 largest: Some(1_500),
-                told: false,
+                size_reported: false,
                 udp: true,
             }),
         }
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn sizes_that_vanish_are_told_from_those_that_are_refused() {
-        for (largest, told, verdict) in [
+        for (largest, size_reported, verdict) in [
             (Some(1_500), false, Verdict::Ok),
             (Some(1_492), true, Verdict::Ok),
             (Some(1_400), false, Verdict::Warning),
@@ -508,7 +508,7 @@ mod tests {
             let with = ProbeResult {
                 echoes: Ok(Echoes {
                     largest,
-                    told,
+                    size_reported,
                     udp: false,
                 }),
                 ..found(GOOD)
