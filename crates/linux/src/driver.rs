@@ -429,8 +429,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         for event in ready {
             let (token, flags) = (event.data.u64(), event.flags);
             match token {
-                STOP => return false,
-                PACKETS => now = self.receive(now),
+                STOP_TOKEN => return false,
+                PACKETS_TOKEN => now = self.receive(now),
                 token if token & HOST_TOKENS == HOST_TOKENS => {
                     let (host, mut context) = self.host(now);
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);

@@ -69,7 +69,7 @@ impl RecordFile {
                      earlier measurements"
                 );
                 std::fs::rename(path, aside)?;
-                attempt(path).map_err(|(Refusal::System(e) | Refusal::Damaged(e))| e)
+                open_and_read(path).map_err(|(OpenError::System(e) | OpenError::Damaged(e))| e)
             }
         }
     }
@@ -77,7 +77,7 @@ impl RecordFile {
 
 /// Opens and reads the file. This happens on a thread of its own, because redb may panic at a damaged file, and
 /// the panic must not end this process.
-fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
+fn open_and_read(path: &Path) -> Result<(RecordFile, SavedState), OpenError> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
         let mut database = Database::builder()
@@ -86,15 +86,15 @@ fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
         // The file has a few kilobytes, so a full check costs next to nothing.
         database.check_integrity()?;
         let mut file = RecordFile { database };
-        let saved = file.load().map_err(Refusal::Damaged)?;
+        let saved = file.load().map_err(OpenError::Damaged)?;
         Ok((file, saved))
     });
-    let read = read.map_err(|e| Refusal::System(e.into()))?;
-    let panicked = |_| Refusal::Damaged("reading it failed with a panic".into());
+    let read = read.map_err(|e| OpenError::System(e.into()))?;
+    let panicked = |_| OpenError::Damaged("reading it failed with a panic".into());
     read.join().map_err(panicked)?
 }
 
-impl From<DatabaseError> for Refusal {
+impl From<DatabaseError> for OpenError {
     fn from(error: DatabaseError) -> Self {
         let is_damaged = match &error {
             DatabaseError::DatabaseAlreadyOpen => false,
@@ -104,8 +104,8 @@ impl From<DatabaseError> for Refusal {
             _ => true,
         };
         match is_damaged {
-            true => Refusal::Damaged(error.into()),
-            false => Refusal::System(error.into()),
+            true => OpenError::Damaged(error.into()),
+            false => OpenError::System(error.into()),
         }
     }
 }

@@ -119,7 +119,7 @@ impl Tun {
         Ok(())
     }
 
-    /// Returns the offloads in force.
+    /// Returns the offloads that packets may use.
     pub fn offload(&self) -> Offload {
         self.offload
     }

@@ -136,7 +136,7 @@ fn a_good_machine_has_no_findings() {
     // A neighbour reached by a route of its own, and a point-to-point link.
     let mut routed = machine();
     routed
-        .routes
+        .neighbour_networks
         .push((LTE, "203.0.113.99/32".parse().unwrap()));
     let config = with("gateway = \"203.0.113.99\"");
     assert_eq!(of_box(&config, &routed), []);

@@ -41,7 +41,9 @@ pub struct Links {
     specs: Vec<LinkSpec>,
     /// The state of each link when it was last read from the kernel.
     states: Vec<LinkState>,
+    /// All interfaces when they were last read.
     interfaces: Vec<Interface>,
+    /// The addresses of all interfaces when they were last read.
     addresses: Vec<Address>,
     /// Destination networks of the main table's routes, except its default routes.
     reached: Vec<IpNet>,
@@ -112,7 +114,7 @@ impl Links {
             repairs: Repairs::default(),
         };
         (links.states, _) = links.observe().map_err(cannot())?;
-        // The first look only fills the known addresses: no address can be lost yet.
+        // This only fills the known addresses: no address can be lost yet.
         for (known_addresses, state) in links.known_addresses.iter_mut().zip(&links.states) {
             lost_address(known_addresses, state);
         }
@@ -305,6 +307,8 @@ impl Links {
         Ok(changed)
     }
 
+    /// Adapts the shortcut to the links, and adds the links whose packets may have another source address to
+    /// `changed`. Loads rules that another program removed only if `restores` is true.
     fn refresh_shortcut(&mut self, restores: bool, changed: &mut Vec<(usize, bool)>) {
         let Some(mut shortcut) = self.shortcut.take() else {
             return;
@@ -319,11 +323,11 @@ impl Links {
             let updated = self.update_shortcut(&mut shortcut);
             self.needs_retry = updated.is_err();
             match updated {
-                Ok(moved) => {
+                Ok(switched) => {
                     // Shortcut and routing translate source addresses by different rules. So the packets of a
                     // link that changed between the two may have another source address, although the link
                     // lost none.
-                    for index in moved {
+                    for index in switched {
                         changed.retain(|(other, _)| *other != index);
                         changed.push((index, true));
                     }

@@ -285,7 +285,7 @@ impl Netlink {
     /// Returns the interface called `name`, if there is one.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn interface(&mut self, name: &str) -> io::Result<Option<Interface>> {
         let mut message = LinkMessage::default();
         message
@@ -304,7 +304,7 @@ impl Netlink {
     /// Sets the MTU (bytes) of an interface and the length of its transmit queue (packets), and brings it up.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn bring_up(&mut self, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -320,7 +320,7 @@ impl Netlink {
     /// Returns the addresses of all interfaces, except loopback and link-local addresses.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let found = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         Ok(found.iter().filter_map(address).collect())
@@ -330,7 +330,7 @@ impl Netlink {
     /// shape them.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn shaped_on_receipt(&mut self) -> io::Result<Vec<u32>> {
         let all = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         let found = match self.dump(all) {
@@ -348,7 +348,7 @@ impl Netlink {
     /// Returns all routes.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn routes(&mut self) -> io::Result<Routes> {
         let mut routes = Vec::new();
         for v6 in [false, true] {
@@ -366,7 +366,7 @@ impl Netlink {
     /// Adds a route, or replaces the route with the same table, destination and metric.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn replace_route(&mut self, route: &Route) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRoute(route.message()),
@@ -377,7 +377,7 @@ impl Netlink {
     /// Adds an address to an interface. An existing address is no error.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr);
@@ -396,7 +396,7 @@ impl Netlink {
     /// Removes a route, if it exists.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
         ignore_missing(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
     }
@@ -404,7 +404,7 @@ impl Netlink {
     /// Removes Braid's routes from every table for which `of_table` returns true.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_routes(&mut self, of_table: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.routes()?.0 {
             if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
@@ -417,7 +417,7 @@ impl Netlink {
     /// Adds a rule. Fails with `EEXIST` if there is an equal rule.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRule(rule.message()),
@@ -428,7 +428,7 @@ impl Netlink {
     /// Adds a rule behind all rules of its priority, even if there is an equal rule.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn append_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(RouteNetlinkMessage::NewRule(rule.message()), NLM_F_CREATE)
     }
@@ -436,7 +436,7 @@ impl Netlink {
     /// Removes a rule, if it exists. Of several equal rules the kernel removes the first.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
         ignore_missing(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
     }
@@ -445,7 +445,7 @@ impl Netlink {
     /// in the order in which the kernel tries them.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<Vec<Rule>> {
         let mut rules = Vec::new();
         for message in self.rule_messages()? {
@@ -457,7 +457,7 @@ impl Netlink {
     /// Removes Braid's rules of every priority for which `of_priority` returns true.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.rule_messages()? {
             let priority = message.attributes.iter().find_map(|a| match a {

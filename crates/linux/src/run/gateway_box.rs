@@ -458,7 +458,7 @@ impl SilenceDetector {
     const MIN_SILENCE: Duration = Duration::from_secs(2);
 
     /// Takes the current values of the counters (`None` if the interface is missing), and returns whether the link
-    /// has to be validated. If it has, the detection starts anew.
+    /// has to be validated. If it has, the detection starts again.
     fn update(&mut self, now: Instant, packets: Option<Packets>) -> bool {
         let Some(packets) = packets else {
             self.since = None;

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_link_is_well_in_all() {
+    fn a_good_link_passes_all_checks() {
         let ids = [
             "link.tcp",
             "link.mptcp",
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_vanish_are_told_from_those_that_are_refused() {
+    fn lost_sizes_are_worse_than_reported_ones() {
         for (largest, size_reported, verdict) in [
             (Some(1_500), false, Verdict::Ok),
             (Some(1_492), true, Verdict::Ok),
