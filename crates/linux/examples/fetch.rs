@@ -32,7 +32,7 @@ const DEVICE: &str = "fetch0";
 pub struct Fetched {
     /// The head of the answer and the page.
     pub answer: Vec<u8>,
-    /// Set if the connection was Multipath TCP to its end.
+    /// True if the connection was Multipath TCP to its end.
     pub is_mptcp: bool,
     /// The subflows that were established.
     pub subflows: usize,
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Fetches `/` from `server`, from all of `addresses`.
+/// Fetches `/` from `server` over a path for each of `addresses`.
 pub fn fetch(server: SocketAddr, addresses: &[Ipv4Addr]) -> Result<Fetched, Box<dyn Error>> {
     let mut tun = Tun::create(DEVICE)?;
     ip(&["link", "set", DEVICE, "up"])?;
@@ -109,7 +109,7 @@ pub fn fetch(server: SocketAddr, addresses: &[Ipv4Addr]) -> Result<Fetched, Box<
     }
 }
 
-/// Reads all there is, and closes the connection after the peer has.
+/// Reads all data that has arrived, and closes the connection once the peer has closed it.
 fn read(
     now: Instant,
     stack: &mut Stack,
@@ -145,7 +145,7 @@ fn wait(tun: &Tun, timeout: Option<Timespec>) -> io::Result<()> {
 
 /// Runs `ip` of iproute2.
 fn ip(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
-    let done = Command::new("ip").args(arguments).status()?.success();
+    let succeeded = Command::new("ip").args(arguments).status()?.success();
     let failed = || format!("ip {} failed", arguments.join(" "));
-    done.then_some(()).ok_or_else(|| failed().into())
+    succeeded.then_some(()).ok_or_else(|| failed().into())
 }

@@ -1,8 +1,8 @@
 //! The control socket of a running box or server, and its client.
 //!
-//! A thread serves clients one after another, with a bound on time and size. So the event loop never waits
-//! for a client and keeps no state of clients: it gets whole requests only, and hands back plain data, which
-//! the thread turns into text.
+//! A thread serves clients one after another, and bounds the time and the size of each request. So the event loop
+//! never waits for a client and has no state of clients: it gets complete requests only. It returns plain data,
+//! which the thread serialises.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -29,45 +29,48 @@ use rustix::net::{
 use crate::lines;
 use crate::run::ReloadRequests;
 
-/// Time that a client has to send its request, and to take each part of the answer.
+/// Maximum time for a client to send its request, and to receive each part of the answer. A guess: far above the
+/// needs of a local program, and short for the clients that wait.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that the event loop has to answer.
+/// Maximum time for the event loop to answer. A guess: the loop answers within milliseconds unless it is
+/// overloaded.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest request, bytes.
+/// Maximum length of a request in bytes. Requests have a few dozen bytes.
 const MAX_REQUEST_LEN: usize = 4 << 10;
-/// Longest answer, bytes: 256 connections of 16 paths, with room to spare.
+/// Maximum length of an answer in bytes. The longest answer lists 256 connections with 16 paths each, and is
+/// shorter.
 const MAX_ANSWER_LEN: usize = 4 << 20;
-/// Pause when no connection can be accepted because descriptors have run out.
+/// Pause before the next attempt if a client cannot be accepted, usually because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Clients that may wait while another is served.
+/// Maximum number of clients that wait while another is served. A guess.
 const BACKLOG: i32 = 128;
 
 /// A request that waits for the event loop.
 struct Pending {
     request: Request,
-    /// Channel for the one answer.
+    /// The channel for the answer, which takes exactly one.
     answer: SyncSender<Answer>,
 }
 
-/// The serving side. Dropping it removes the socket.
+/// The control socket of this process. Dropping it removes the socket.
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     wake: Arc<OwnedFd>,
-    /// Sender for the thread that serves clients, until the thread is started.
+    /// The sender of requests, which the thread that serves clients takes when it is started.
     requests: Option<SyncSender<Pending>>,
+    /// The requests that wait for the event loop.
     pending: Receiver<Pending>,
     opened: std::time::Instant,
 }
 
 impl ControlSocket {
-    /// Listens at `path`, to which only this user may connect. The directory is made if only the last part of
-    /// it is missing; a socket that nobody serves is replaced. Clients wait until the socket is
-    /// [started](Self::start).
+    /// Listens at `path`. Only the user of this process may connect. Creates the directory of the socket if its
+    /// parent exists, and replaces a socket that no process serves. Clients wait until [`Self::start`].
     ///
     /// # Errors
-    /// Fails if the system refuses; with `AddrInUse` if another process serves `path`.
+    /// Fails if the socket cannot be created: with `AddrInUse` if another process serves `path`.
     pub(crate) fn open(path: &Path) -> io::Result<ControlSocket> {
         if let Some(directory) = path.parent() {
             match DirBuilder::new().mode(0o755).create(directory) {
@@ -84,7 +87,7 @@ impl ControlSocket {
         }
         let listener = Arc::new(listen_privately(path)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // One client is served at a time, so there is never a second request.
+        // One client is served at a time, so at most one request waits.
         let (requests, pending) = sync_channel(1);
         Ok(ControlSocket {
             path: path.to_owned(),
@@ -117,13 +120,13 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Returns the descriptor that is readable when requests wait.
+    /// Returns the descriptor that is readable when a request waits for [`Self::serve`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Has `core` answer the waiting requests. Requests to read the configuration again go to `reload_requests`,
-    /// which answer them later.
+    /// Passes the waiting requests to `core` and its answers to the clients. Requests to reload the
+    /// configuration go to `reload_requests`, and are answered once the configuration was read.
     pub(crate) fn serve(
         &self,
         now: Instant,
@@ -131,7 +134,7 @@ impl ControlSocket {
         stack: &mut Stack,
         reload_requests: Option<&ReloadRequests>,
     ) {
-        // Resets the counter; its value does not matter.
+        // Resets the counter of the eventfd, so that it is no longer readable.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         while let Ok(Pending { request, answer }) = self.pending.try_recv() {
             if let (Request::Reload, Some(reload_requests)) = (&request, reload_requests) {
@@ -143,13 +146,13 @@ impl ControlSocket {
                 status.pid = std::process::id();
                 status.uptime_s = self.opened.elapsed().as_secs_f64();
             }
-            // The client's thread may have timed out.
+            // Sending fails if the thread no longer waits, because its timeout is over.
             let _ = answer.send(reply);
         }
     }
 }
 
-/// Listens at `path`, to which others have no access at any moment: the file gets the mode of the socket.
+/// Listens at `path`. Other users have no access at any moment.
 fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -157,7 +160,8 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // Before bind, which creates the file. A chmod after it would leave a gap.
+    // `bind` creates the file with the mode of the socket. A change of the mode after `bind` would leave a
+    // moment in which other users could connect.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
@@ -172,13 +176,14 @@ impl Drop for ControlSocket {
     }
 }
 
+/// Serves clients until the listener is shut down.
 fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: &OwnedFd) {
     loop {
         let client = match listener.accept() {
             Ok((client, _)) => client,
-            // The socket was dropped.
+            // `accept` fails with EINVAL because `ControlSocket` was dropped, which shuts the listener down.
             Err(e) if e.kind() == ErrorKind::InvalidInput => return,
-            // Usually EMFILE: without a pause the loop would spin until a descriptor is free.
+            // Usually EMFILE. Without a pause the loop would use the processor until a descriptor is free.
             Err(_) => {
                 thread::sleep(ACCEPT_PAUSE);
                 continue;
@@ -188,16 +193,17 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
             Ok(request) => ask_loop(request, requests, wake),
             Err(e) => Answer::Error(format!("the request cannot be parsed: {e}")),
         };
-        // A client that has gone away needs no answer.
+        // Writing fails if the client no longer waits for the answer.
         let _ = lines::write(&client, &answer, CLIENT_TIMEOUT);
     }
 }
 
+/// Passes a request to the event loop and returns its answer, or an error after a timeout.
 fn ask_loop(request: Request, requests: &SyncSender<Pending>, wake: &OwnedFd) -> Answer {
     let (answer, answered) = sync_channel(1);
-    let asked = requests.try_send(Pending { request, answer });
+    let queued = requests.try_send(Pending { request, answer });
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-    match asked {
+    match queued {
         Ok(()) => answered.recv_timeout(LOOP_TIMEOUT).ok(),
         Err(_) => None,
     }
@@ -228,7 +234,7 @@ impl fmt::Display for AskError {
     }
 }
 
-/// Asks the instance that serves the socket at `path`.
+/// Sends a request to the instance that serves the socket at `path`, and returns its answer.
 ///
 /// # Errors
 /// Fails if nothing serves the socket, or if no answer comes in time.
@@ -236,14 +242,14 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
     ask_within(path, request, LOOP_TIMEOUT + CLIENT_TIMEOUT)
 }
 
-/// Asks the instance that serves the socket at `path`, and waits for its answer for `longest`.
+/// Does as [`ask`], and waits for the answer at most for `timeout`.
 ///
 /// # Errors
 /// Fails if nothing serves the socket, or if no answer comes in time.
 pub(crate) fn ask_within(
     path: &Path,
     request: &Request,
-    longest: Duration,
+    timeout: Duration,
 ) -> Result<Answer, AskError> {
     let system = |e| AskError::System(path.to_owned(), e);
     let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
@@ -253,7 +259,7 @@ pub(crate) fn ask_within(
         _ => system(e),
     })?;
     lines::write(&stream, request, CLIENT_TIMEOUT).map_err(system)?;
-    lines::read(&stream, MAX_ANSWER_LEN, longest).map_err(system)
+    lines::read(&stream, MAX_ANSWER_LEN, timeout).map_err(system)
 }
 
 #[cfg(test)]
@@ -287,7 +293,7 @@ mod tests {
         socket
     }
 
-    /// Serves `turns` requests while `client` runs.
+    /// Runs `client` on another thread, serves the socket `turns` times, and returns the client's result.
     fn serving<T: Send>(
         socket: &ControlSocket,
         turns: usize,
@@ -328,19 +334,21 @@ mod tests {
         let taken = ControlSocket::open(&path).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
         drop(socket);
-        let gone = ask(&path, &Request::Status).unwrap_err().to_string();
-        assert_eq!(gone, format!("{}: no such file", path.display()));
+        let not_running = ask(&path, &Request::Status).unwrap_err().to_string();
+        assert_eq!(not_running, format!("{}: no such file", path.display()));
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 
-    /// The event loop hangs: the client gives up after its own timeout.
+    /// Nothing serves the requests, as if the event loop hung. The client gives up after its own timeout, and not
+    /// after that of the loop.
     #[test]
-    fn an_instance_that_does_not_answer_is_waited_for_as_long_as_is_wanted() {
+    fn a_client_waits_only_for_its_own_timeout() {
         let path = path("still");
         let socket = started(&path);
-        let still = ask_within(&path, &Request::Status, Duration::from_millis(10)).unwrap_err();
-        let AskError::System(_, error) = still else {
-            panic!("{still:?}");
+        let unanswered =
+            ask_within(&path, &Request::Status, Duration::from_millis(10)).unwrap_err();
+        let AskError::System(_, error) = unanswered else {
+            panic!("{unanswered:?}");
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         drop(socket);
@@ -348,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_answered_with_what_is_known() {
+    fn an_unknown_request_is_answered_with_the_known_ones() {
         let path = path("unparsable");
         let socket = started(&path);
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
         // The client may be of another version, so the answer lists the known commands.
         assert!(unknown.starts_with("{\"error\":"), "{unknown}");
-        for known in ["reboot", "status", "proxy", "link", "backup"] {
-            assert!(unknown.contains(known), "{unknown}");
+        for command in ["reboot", "status", "proxy", "link", "backup"] {
+            assert!(unknown.contains(command), "{unknown}");
         }
         assert!(raw(&path, b"\n").contains("cannot be parsed"));
         let long = raw(&path, &[b'x'; MAX_REQUEST_LEN + 1]);
@@ -369,12 +377,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_replaced() {
+    fn the_socket_of_a_killed_process_is_replaced() {
         let path = path("left");
         fs::create_dir(path.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&path).unwrap());
-        let gone = ask(&path, &Request::Status).unwrap_err();
-        assert!(matches!(gone, AskError::NotRunning(..)), "{gone}");
+        let not_running = ask(&path, &Request::Status).unwrap_err();
+        assert!(
+            matches!(not_running, AskError::NotRunning(..)),
+            "{not_running}"
+        );
         let socket = started(&path);
         serving(&socket, 1, || ask(&path, &Request::Status)).unwrap();
         drop(socket);

@@ -1,4 +1,4 @@
-//! The event loop: one thread, one epoll instance, the only clock.
+//! The event loop, which runs core and engine on one thread with one epoll instance, and reads the clock for them.
 
 use std::io;
 use std::mem;
@@ -18,28 +18,33 @@ use crate::net::{Result, SystemError};
 use crate::sockets::{self, FOREIGN_TOKEN, Sockets};
 use crate::tun::PacketIo;
 
-/// Packets or super-segments taken from, and handed to, the device before other work gets its turn.
+// The batches bound the work of one kind in a turn of the loop, so that other work does not wait long. Their
+// sizes are guesses: large enough that the other steps of a turn cost little per packet or event.
+/// Maximum number of packets or super-segments that are read from the device, or sent to it, in a turn of the
+/// loop.
 const PACKET_BATCH: usize = 64;
-/// If one look at the device finds so many bytes, the next look waits for [`GATHER_DELAY`], as network
-/// adapters coalesce interrupts: each look costs processor time, and so does each acknowledgement at both
-/// ends. After so many bytes, the core is told of them, while the processor's cache still holds the memory.
+/// If one batch of reads finds at least this many bytes, the loop waits for [`GATHER_DELAY`] before the next
+/// batch. Network adapters coalesce interrupts in the same way: each batch costs processor time, and so does each
+/// acknowledgement at both ends. After every so many bytes, the core also gets the engine's events, so that it
+/// reads the data while the data is in the processor's cache. The value is a choice.
 const GATHER_AFTER_BYTES: u64 = 128 << 10;
-/// Time to let packets gather. With [`GATHER_AFTER_BYTES`] it takes a rate of 5 Gb/s to keep the loop gathering.
+/// Time during which packets gather. [`GATHER_AFTER_BYTES`] in this time are 5 Gbit/s: at lower rates the loop
+/// does not wait twice in a row.
 const GATHER_DELAY: Duration = Duration::from_micros(200);
-/// Events given to the core before other work gets its turn.
+/// Maximum number of events of one kind that the core gets at a time.
 const EVENT_BATCH: usize = 256;
-/// Descriptors looked at before other work gets its turn.
+/// Maximum number of ready descriptors that are handled in a turn of the loop.
 const READY_BATCH: usize = 256;
 
-const STOP: u64 = FOREIGN_TOKEN;
-const PACKETS: u64 = FOREIGN_TOKEN | 1;
-/// Base of the tokens of a [`Host`], which are this and the number that the host chose.
-const HOST: u64 = FOREIGN_TOKEN | 1 << 32;
+const STOP_TOKEN: u64 = FOREIGN_TOKEN;
+const PACKETS_TOKEN: u64 = FOREIGN_TOKEN | 1;
+/// The bits of every token of a [`Host`]. The low 32 bits are the number that the host gave to the descriptor.
+const HOST_TOKENS: u64 = FOREIGN_TOKEN | 1 << 32;
 
-/// The monotonic clock, counted from its creation.
+/// A monotonic clock, which shows the time since its creation plus its start value.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    made: u64,
+    created_at_nanos: u64,
     start: Instant,
 }
 
@@ -50,17 +55,18 @@ impl Clock {
         Clock::starting_at(Instant::ZERO)
     }
 
-    /// Returns a clock that shows `start` now. A `start` above zero leaves room for times of earlier events.
+    /// Returns a clock that shows `start` now. A `start` above zero allows times of events from before the clock
+    /// was created.
     pub fn starting_at(start: Instant) -> Clock {
         Clock {
-            made: monotonic_nanos(),
+            created_at_nanos: monotonic_nanos(),
             start,
         }
     }
 
     /// Returns the time.
     pub fn now(&self) -> Instant {
-        self.start + Duration::from_nanos(monotonic_nanos() - self.made)
+        self.start + Duration::from_nanos(monotonic_nanos() - self.created_at_nanos)
     }
 }
 
@@ -69,15 +75,18 @@ fn monotonic_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Lets one message a second through, and counts the others.
+/// Admits one message a second, and counts the messages that it suppresses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RateLimit {
+    /// The time from which on the next message is admitted.
     next: Option<Instant>,
+    /// Number of messages suppressed since the last admitted one.
     suppressed: u64,
 }
 
 impl RateLimit {
-    /// Returns the number of messages suppressed since the last one if a message may be written now.
+    /// Returns `None` if a message must not be written now. Otherwise returns the number of messages that were
+    /// suppressed since the last one.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.next.is_some_and(|next| now < next) {
             self.suppressed += 1;
@@ -91,7 +100,7 @@ impl RateLimit {
 /// Counters of the packet device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets received; a merged one counts once.
+    /// Packets received. A super-segment, which the kernel merged from several, counts once.
     pub rx_packets: u64,
     /// Bytes received, headers included.
     pub rx_bytes: u64,
@@ -105,7 +114,7 @@ pub struct Counters {
     pub tx_errors: u64,
 }
 
-/// Everything that the loop drives, for use by a [`Host`].
+/// The parts that the loop drives, for use by a [`Host`].
 pub struct Context<'a, C> {
     /// The time.
     pub now: Instant,
@@ -117,16 +126,15 @@ pub struct Context<'a, C> {
     pub sockets: &'a mut Sockets,
 }
 
-/// The surroundings of a core on this machine: links that come and go, the wall clock, …
-///
-/// `()` is a host that does nothing.
+/// The machine around a core: its links, the wall clock, the control socket, … `()` is a host that does nothing.
 pub trait Host<C> {
-    /// Returns descriptors to wait on for input, each with a number that comes back with [`Self::on_ready`].
+    /// Returns descriptors whose input the loop waits for. Each has a number, which [`Self::on_ready`] gets.
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         Vec::new()
     }
 
-    /// Handles input at a source. Sources are level-triggered.
+    /// Handles input at the descriptor with the number `source`. Descriptors are level-triggered: the call repeats
+    /// until all input was read.
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, C>) {
         let _ = (source, context);
     }
@@ -136,7 +144,7 @@ pub trait Host<C> {
         None
     }
 
-    /// Serves expired timers.
+    /// Handles the timers that are due.
     fn handle_timeout(&mut self, context: &mut Context<'_, C>) {
         let _ = context;
     }
@@ -151,8 +159,7 @@ impl<C> Host<C> for () {}
 
 /// Runs a core and an engine on a packet device and kernel sockets.
 ///
-/// An application that uses the engine without a proxy is a [`Core`] too, which ignores the downstream
-/// sockets.
+/// An application that uses the engine without a proxy is a [`Core`] that ignores the downstream sockets.
 #[derive(Debug)]
 pub struct Driver<P, C, H> {
     clock: Clock,
@@ -162,24 +169,24 @@ pub struct Driver<P, C, H> {
     pub stack: Stack,
     /// The core.
     pub core: C,
-    /// The surroundings of the core.
+    /// The machine around the core.
     pub host: H,
     /// Kernel sockets.
     pub sockets: Sockets,
     counters: Counters,
-    /// The last look at the device found at least [`GATHER_AFTER_BYTES`], and took them all.
-    gathers: bool,
-    /// The latest end of the run that is under way.
+    /// True if the last batch of reads emptied the device and found at least [`GATHER_AFTER_BYTES`].
+    should_gather: bool,
+    /// The time at which the current run ends at the latest.
     end: Option<Instant>,
     tx_log: RateLimit,
     rx_log: RateLimit,
 }
 
 impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
-    /// Returns a driver that is ready to [`run`](Self::run).
+    /// Returns a driver, which works while [`run`](Self::run) is called.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Fails if no file descriptor is left.
     pub fn new(
         clock: Clock,
         packets: P,
@@ -188,13 +195,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         host: H,
         limits: sockets::Limits,
     ) -> Result<Self> {
-        let doing = || SystemError::doing("set up the event loop");
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(doing())?;
-        watch(&epoll, packets.fd(), PACKETS).map_err(doing())?;
+        let cannot = || SystemError::cannot("set up the event loop");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot())?;
+        watch(&epoll, packets.fd(), PACKETS_TOKEN).map_err(cannot())?;
         for (fd, number) in host.sources() {
-            watch(&epoll, fd, HOST | u64::from(number)).map_err(doing())?;
+            watch(&epoll, fd, HOST_TOKENS | u64::from(number)).map_err(cannot())?;
         }
-        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(doing())?;
+        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(cannot())?;
         Ok(Driver {
             clock,
             sockets: Sockets::new(shared, limits)?,
@@ -204,14 +211,14 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             core,
             host,
             counters: Counters::default(),
-            gathers: false,
+            should_gather: false,
             end: None,
             tx_log: RateLimit::default(),
             rx_log: RateLimit::default(),
         })
     }
 
-    /// Runs until there is input at `stop`, or until `finished` returns true after a turn.
+    /// Runs until there is input at `stop`, or until `finished` returns true after a turn of the loop.
     ///
     /// # Errors
     /// Fails if waiting fails, which is a bug of this program.
@@ -233,13 +240,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         end: Option<Instant>,
         finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
-        watch(&self.epoll, stop, STOP).map_err(SystemError::doing("wait for events"))?;
+        watch(&self.epoll, stop, STOP_TOKEN).map_err(SystemError::cannot("wait for events"))?;
         let outcome = self.run_until(end, finished);
         let _ = epoll::delete(&self.epoll, stop);
         outcome
     }
 
-    /// Runs until `finished` returns true after a turn, or until `end` if that comes first.
+    /// Runs until `finished` returns true after a turn of the loop, and at most until `end`.
     ///
     /// # Errors
     /// Fails if waiting fails, which is a bug of this program.
@@ -248,22 +255,23 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         end: Option<Instant>,
         mut finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
-        let doing = || SystemError::doing("wait for events");
+        let cannot = || SystemError::cannot("wait for events");
         self.end = end;
-        // The kernel's default of 50 µs is longer than the time between two packets of a fast path.
+        // The kernel may delay a timer by the timer slack. Its default of 50 µs is longer than the time between
+        // two packets of a fast path, so it is set to 1 ns, the minimum.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         loop {
-            let idle = self.run_turn();
-            let over = end.is_some_and(|end| end <= self.clock.now());
-            if over || finished(self) {
+            let is_idle = self.run_turn();
+            let is_over = end.is_some_and(|end| end <= self.clock.now());
+            if is_over || finished(self) {
                 return Ok(());
             }
-            if mem::take(&mut self.gathers) && idle {
+            if mem::take(&mut self.should_gather) && is_idle {
                 let next = self.timeout().unwrap_or(GATHER_DELAY);
                 thread::sleep(next.min(GATHER_DELAY));
             }
-            let timeout = if idle {
+            let timeout = if is_idle {
                 self.timeout()
             } else {
                 Some(Duration::ZERO)
@@ -273,7 +281,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             let room = rustix::buffer::spare_capacity(&mut ready);
             match epoll::wait(&self.epoll, room, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(doing()(error)),
+                Err(error) => return Err(cannot()(error)),
             }
             if !self.dispatch(&ready) {
                 return Ok(());
@@ -291,26 +299,27 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         self.clock
     }
 
-    /// Serves timers, gives the core its events and sends the engine's packets. Returns whether nothing is
-    /// left to do before the next input or timeout.
+    /// Handles timers, passes events to the core and sends the engine's packets. Returns whether nothing is left
+    /// to do before the next input or timeout.
     fn run_turn(&mut self) -> bool {
         let now = self.clock.now();
         self.sockets.set_now(now);
-        self.expire(now);
-        let mut idle = self.tell_engine_events(now);
-        idle &= self.tell_downstream_events(now);
-        // The core's reaction to local events may have caused events of the engine.
-        idle &= self.tell_engine_events(now);
-        idle &= self.transmit(now);
-        // The last packets may have ended a connection. The rest follows in the next turn.
+        self.handle_timers(now);
+        let mut is_idle = self.pass_engine_events(now);
+        is_idle &= self.pass_downstream_events(now);
+        // The core's reaction to events of the downstream sockets may have caused events of the engine.
+        is_idle &= self.pass_engine_events(now);
+        is_idle &= self.transmit(now);
+        // Sending may have caused further events, for example the end of a connection. One is handled here. The
+        // others follow in the next turn, which starts at once, since the loop is not idle.
         if let Some(event) = self.stack.poll_event() {
             let (core, mut ctx) = self.core(now);
             core.on_engine_event(&mut ctx, event);
-            idle = false;
+            is_idle = false;
         }
         let (host, mut context) = self.host(now);
         host.after_turn(&mut context);
-        idle && !self.sockets.has_events()
+        is_idle && !self.sockets.has_events()
     }
 
     /// Returns the core and its context.
@@ -334,7 +343,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         (&mut self.host, context)
     }
 
-    fn expire(&mut self, now: Instant) {
+    /// Handles the timers of core, sockets and host that are due.
+    fn handle_timers(&mut self, now: Instant) {
         let (core, mut ctx) = self.core(now);
         app::serve_timers(core, &mut ctx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -347,7 +357,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         }
     }
 
-    fn tell_engine_events(&mut self, now: Instant) -> bool {
+    /// Passes a batch of the engine's events to the core, and returns whether none is left.
+    fn pass_engine_events(&mut self, now: Instant) -> bool {
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.stack.poll_event() else {
                 return true;
@@ -358,7 +369,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         false
     }
 
-    fn tell_downstream_events(&mut self, now: Instant) -> bool {
+    /// Passes a batch of the downstream sockets' events to the core, and returns whether none is left.
+    fn pass_downstream_events(&mut self, now: Instant) -> bool {
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.sockets.next_event() else {
                 return true;
@@ -369,6 +381,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         false
     }
 
+    /// Sends a batch of the engine's packets, and returns whether none is left.
     fn transmit(&mut self, now: Instant) -> bool {
         for _ in 0..PACKET_BATCH {
             let Some(transmit) = self.stack.poll_transmit(now) else {
@@ -380,7 +393,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     self.counters.tx_packets += 1;
                     self.counters.tx_bytes += (transmit.header.len() + payload) as u64;
                 }
-                // The packet is lost, as on any link: the engine retransmits it.
+                // The engine treats the packet as lost on the link and retransmits it.
                 Err(error) => {
                     self.counters.tx_errors += 1;
                     if let Some(suppressed) = self.tx_log.admit(now) {
@@ -393,6 +406,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         false
     }
 
+    /// Returns the time until the next timer; `None` if no timer is set.
     fn timeout(&self) -> Option<Duration> {
         let deadlines = [
             self.stack.next_timeout(),
@@ -408,16 +422,16 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         Some(next.saturating_since(self.clock.now()))
     }
 
-    /// Handles ready descriptors; returns false if the loop is to stop.
+    /// Handles ready descriptors. Returns false if the loop has to stop.
     fn dispatch(&mut self, ready: &[epoll::Event]) -> bool {
         let mut now = self.clock.now();
         self.sockets.set_now(now);
         for event in ready {
             let (token, flags) = (event.data.u64(), event.flags);
             match token {
-                STOP => return false,
-                PACKETS => now = self.receive(now),
-                token if token & HOST == HOST => {
+                STOP_TOKEN => return false,
+                PACKETS_TOKEN => now = self.receive(now),
+                token if token & HOST_TOKENS == HOST_TOKENS => {
                     let (host, mut context) = self.host(now);
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);
                 }
@@ -427,25 +441,26 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         true
     }
 
-    /// Reads packets. Returns the time, which advances whenever the core is told of events.
+    /// Reads a batch of packets. Returns the time, which is read again whenever the core has handled events, since
+    /// this takes a while.
     fn receive(&mut self, mut now: Instant) -> Instant {
         let before = self.counters.rx_bytes;
-        let mut told = before;
+        let mut reported_bytes = before;
         for _ in 0..PACKET_BATCH {
             match self.packets.recv() {
                 Ok(Some((packet, meta))) => {
                     self.counters.rx_packets += 1;
                     self.counters.rx_bytes += packet.len() as u64;
                     self.stack.receive_from(now, packet, meta);
-                    if self.counters.rx_bytes - told >= GATHER_AFTER_BYTES {
-                        told = self.counters.rx_bytes;
-                        self.tell_engine_events(now);
+                    if self.counters.rx_bytes - reported_bytes >= GATHER_AFTER_BYTES {
+                        reported_bytes = self.counters.rx_bytes;
+                        self.pass_engine_events(now);
                         now = self.clock.now();
                         self.sockets.set_now(now);
                     }
                 }
                 Ok(None) => {
-                    self.gathers = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
+                    self.should_gather = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
                     break;
                 }
                 Err(error) => {
@@ -454,7 +469,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                         tracing::warn!(%error, suppressed, "a packet from the TUN device could not be read and \
                                                             is lost");
                     }
-                    // `InvalidData` is one bad packet; after any other error the device may give nothing.
+                    // `InvalidData` means that this packet is malformed, and the next one may be read. After
+                    // another error the next read would probably fail too.
                     if error.kind() != io::ErrorKind::InvalidData {
                         break;
                     }

@@ -1,15 +1,15 @@
-//! Random bytes of the system.
+//! Random bytes from the kernel.
 
 use std::io;
 
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns random bytes fit for keys, seeds and nonces. Right after boot the call waits until the system has
-/// gathered entropy.
+/// Returns random bytes for keys, seeds and nonces. Shortly after the boot of the machine the call waits until the
+/// kernel has enough entropy.
 ///
 /// # Errors
-/// Fails if the system has no random source.
+/// Fails if `getrandom` does.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,5 +1,5 @@
-//! A test whether super-segments really pass, since some kernels, drivers and sandboxes promise offloads and
-//! do not keep the promise.
+//! Tests whether super-segments pass this machine, since some kernels, drivers and sandboxes accept the request
+//! for offloads and then drop or damage the packets.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,21 +11,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::tun::PacketIo;
 
-/// Payload of the probe, bytes.
+/// Length of the probe's payload in bytes: four segments. Any number above one shows whether the segments stay
+/// together.
 const PAYLOAD_LEN: usize = 4_000;
-/// Segment size of the probe, bytes.
+/// Segment size of the probe in bytes: below the MTU of every device here.
 const GSO_SIZE: u16 = 1_000;
-/// Time to wait for the probe. It takes microseconds on its way through this machine.
+/// Maximum time to wait for the probe. It passes this machine within microseconds; the value is a guess that
+/// leaves time on a loaded machine.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
-/// The "discard" service, on both ends.
+/// Source and destination port of the probe: the service "discard" (RFC 863), which ignores what it gets.
 const DISCARD_PORT: u16 = 9;
 
-/// The fate of a super-segment sent through this machine.
+/// The result for a super-segment that was sent through this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The super-segment came back whole.
+    /// The super-segment came back as one.
     Whole,
-    /// The super-segment came back cut into packets: sending works, receiving is slower than it could be.
+    /// The super-segment came back as several packets: sending works, and receiving costs more processor time.
     Cut,
     /// The super-segment did not come back.
     Lost,
@@ -64,8 +66,8 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
         return Ok(Verdict::Lost);
     }
     let deadline = Instant::now() + PROBE_TIMEOUT;
-    while let Some(left) = deadline.checked_duration_since(Instant::now()) {
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+    while let Some(time_left) = deadline.checked_duration_since(Instant::now()) {
+        let timeout = Timespec::try_from(time_left).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(packets.fd(), PollFlags::IN)];
         poll(&mut fds, Some(&timeout))?;
         while let Some((packet, meta)) = packets.recv()? {
@@ -103,16 +105,17 @@ fn header(src: IpAddr, dst: IpAddr) -> Vec<u8> {
     header
 }
 
-/// Judges a packet; `None` if it is not the probe but, for example, a redirect or a neighbour solicitation.
+/// Returns the result that a received packet shows; `None` if the packet is not the probe but, for example, a
+/// redirect or a neighbour solicitation.
 fn judge(packet: &[u8], meta: RxMeta, ends: (IpAddr, IpAddr), payload: &[u8]) -> Option<Verdict> {
     let (ip, segment) = ip::Repr::parse(packet).ok()?;
     let (tcp, data) = tcp::Repr::parse(segment).ok()?;
     if (ip.src, ip.dst) != ends || tcp.dst_port != DISCARD_PORT || data.is_empty() {
         return None;
     }
-    let whole = data == payload && meta.gso_size == GSO_SIZE && meta.checksum_ok;
-    let first = payload.starts_with(data) && tcp::verify_checksum(ip.src, ip.dst, segment);
-    match (whole, first) {
+    let is_intact = data == payload && meta.gso_size == GSO_SIZE && meta.checksum_ok;
+    let is_first_part = payload.starts_with(data) && tcp::verify_checksum(ip.src, ip.dst, segment);
+    match (is_intact, is_first_part) {
         (true, _) => Some(Verdict::Whole),
         (false, true) => Some(Verdict::Cut),
         (false, false) => None,

@@ -1,4 +1,4 @@
-//! Records of paths, and measurements of servers, in a file that survives crashes and power cuts.
+//! Stores records of paths and measurements of servers in a file that survives crashes and power cuts.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -14,48 +14,52 @@ use redb::{
     TableDefinition, TableError, Value,
 };
 
-/// By server and link: time of the record (ms since 1970), then smoothed round trip, its deviation and the
-/// round trip without queues (ns each), delivery rate (bytes/s), bytes sent and bytes lost. A table of
-/// another layout gets another name.
+/// The table of path records. The key is server and link. The value is the time of the record (ms since 1970), the
+/// smoothed round-trip time, its variation and the round-trip time without queues (ns each), the delivery rate
+/// (bytes/s), and the numbers of bytes sent and lost. A change of the layout needs another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
 
-/// Time of the measurement (ms since 1970), free bandwidth (bit/s), round trip (ms).
-type Measured = (u64, Option<f64>, Option<f64>);
+/// The time of a measurement (ms since 1970), the free bandwidth (bit/s) and the round-trip time (ms).
+type MeasurementRow = (u64, Option<f64>, Option<f64>);
 
-/// By server and link; the link is empty for the path from the server to destinations.
-const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
+/// The table of measurements. The key is server and link; the link is empty for the path from the server to
+/// destinations.
+const MEASUREMENTS: TableDefinition<'_, (&str, &str), MeasurementRow> =
+    TableDefinition::new("servers 1");
 
-/// Memory for the cache of a file of a few kilobytes, bytes.
+/// Size of the database's cache in bytes. The file has a few kilobytes, so this holds all of it; redb's default is
+/// 1 GiB.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Most rows of a table that are read; the engine keeps no more.
+/// Maximum number of rows of a table that are read. The core keeps fewer; the bound limits the memory that a
+/// foreign file can take.
 const MAX_ROWS: usize = 1_024;
 
-/// Records in a redb file.
+/// A file of records, in the format of redb.
 #[derive(Debug)]
 pub struct RecordFile {
     database: Database,
 }
 
-/// The reasons why a file of records cannot be used.
-enum Refusal {
-    /// The file is sound, but another process uses it, or the system refuses.
+/// A reason why a file of records cannot be opened.
+enum OpenError {
+    /// The file may be intact, but another process uses it, or the system does not allow access.
     System(StoreError),
-    /// The file is damaged, or is no file of records.
+    /// The file is damaged, or has another format.
     Damaged(StoreError),
 }
 
 impl RecordFile {
-    /// Opens or makes the file at `path`, and reads it. A damaged file is set aside, with `.damaged` appended
-    /// to its name, and a new one begun.
+    /// Opens or creates the file at `path`, and reads it. A damaged file is renamed, with `.damaged` appended to
+    /// its name, and replaced by a new one.
     ///
     /// # Errors
-    /// Fails if the system refuses, or if another process uses the file.
+    /// Fails if the file cannot be opened, created or renamed, or if another process uses it.
     pub fn open(path: &Path) -> Result<(RecordFile, SavedState), StoreError> {
-        match attempt(path) {
+        match open_and_read(path) {
             Ok(found) => Ok(found),
-            Err(Refusal::System(error)) => Err(error),
-            Err(Refusal::Damaged(error)) => {
+            Err(OpenError::System(error)) => Err(error),
+            Err(OpenError::Damaged(error)) => {
                 let mut aside = path.as_os_str().to_owned();
                 aside.push(".damaged");
                 let aside = PathBuf::from(aside);
@@ -65,43 +69,43 @@ impl RecordFile {
                      earlier measurements"
                 );
                 std::fs::rename(path, aside)?;
-                attempt(path).map_err(|(Refusal::System(e) | Refusal::Damaged(e))| e)
+                open_and_read(path).map_err(|(OpenError::System(e) | OpenError::Damaged(e))| e)
             }
         }
     }
 }
 
-/// Opens and reads the file on a thread of its own: a damaged file may make redb panic, which must not end
-/// this process.
-fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
+/// Opens and reads the file. This happens on a thread of its own, because redb may panic at a damaged file, and
+/// the panic must not end this process.
+fn open_and_read(path: &Path) -> Result<(RecordFile, SavedState), OpenError> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
         let mut database = Database::builder()
             .set_cache_size(CACHE_BYTES)
             .create(&path)?;
-        // The file is small, so a full check takes no time.
+        // The file has a few kilobytes, so a full check costs next to nothing.
         database.check_integrity()?;
         let mut file = RecordFile { database };
-        let saved = file.load().map_err(Refusal::Damaged)?;
+        let saved = file.load().map_err(OpenError::Damaged)?;
         Ok((file, saved))
     });
-    let read = read.map_err(|e| Refusal::System(e.into()))?;
-    let panicked = |_| Refusal::Damaged("reading it failed with a panic".into());
+    let read = read.map_err(|e| OpenError::System(e.into()))?;
+    let panicked = |_| OpenError::Damaged("reading it failed with a panic".into());
     read.join().map_err(panicked)?
 }
 
-impl From<DatabaseError> for Refusal {
+impl From<DatabaseError> for OpenError {
     fn from(error: DatabaseError) -> Self {
-        let damaged = match &error {
+        let is_damaged = match &error {
             DatabaseError::DatabaseAlreadyOpen => false,
             DatabaseError::Storage(StorageError::Io(e)) => {
                 matches!(e.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
             }
             _ => true,
         };
-        match damaged {
-            true => Refusal::Damaged(error.into()),
-            false => Refusal::System(error.into()),
+        match is_damaged {
+            true => OpenError::Damaged(error.into()),
+            false => OpenError::System(error.into()),
         }
     }
 }
@@ -110,7 +114,7 @@ impl RecordStore for RecordFile {
     fn load(&mut self) -> Result<SavedState, StoreError> {
         let transaction = self.database.begin_read()?;
         let mut saved = SavedState::default();
-        if let Some(table) = open(&transaction, RECORDS)? {
+        if let Some(table) = open_if_exists(&transaction, RECORDS)? {
             for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
@@ -118,7 +122,7 @@ impl RecordStore for RecordFile {
                 saved.records.push(record);
             }
         }
-        if let Some(table) = open(&transaction, MEASUREMENTS)? {
+        if let Some(table) = open_if_exists(&transaction, MEASUREMENTS)? {
             for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
@@ -141,6 +145,7 @@ impl RecordStore for RecordFile {
         let transaction = self.database.begin_write()?;
         {
             let mut table = transaction.open_table(RECORDS)?;
+            // The saved state replaces all rows of the table.
             table.retain(|_, _| false)?;
             for saved in &saved.records {
                 let server = saved.server.to_string();
@@ -160,8 +165,8 @@ impl RecordStore for RecordFile {
     }
 }
 
-/// Returns a table, if it exists already.
-fn open<K: Key + 'static, V: Value + 'static>(
+/// Returns a table; `None` if it does not exist, as in a new file.
+fn open_if_exists<K: Key + 'static, V: Value + 'static>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, K, V>,
 ) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_there_again() {
+    fn saved_records_are_read_back() {
         let directory = Directory::new("again");
         let path = directory.file();
         assert_eq!(load(&path), SavedState::default());
@@ -295,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_set_aside() {
+    fn a_file_of_another_format_is_renamed() {
         let directory = Directory::new("garbage");
         let path = directory.file();
         for garbage in [&b"garbage"[..], &[0; 100_000], &[0xff; 5_000]] {
@@ -307,9 +312,10 @@ mod tests {
         }
     }
 
-    /// Wherever bytes are changed or missing, the records that were saved are read, or none.
+    /// Changes 64 bytes, or cuts the file off, at 16 places. Opening the file works, and reads all saved records
+    /// or none.
     #[test]
-    fn a_damaged_file_stops_nobody() {
+    fn a_damaged_file_can_be_opened() {
         let directory = Directory::new("damaged");
         let path = directory.file();
         let (nothing, saved) = (SavedState::default(), saved());

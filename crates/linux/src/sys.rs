@@ -1,7 +1,7 @@
-//! Safe wrappers of system calls that the standard library and rustix do not offer, or only as unsafe.
+//! Safe wrappers of system calls that the standard library and rustix lack, or offer only as unsafe functions.
 #![expect(
     unsafe_code,
-    reason = "here so that those who need such a call need no unsafe"
+    reason = "this module wraps system calls, so that its callers need no unsafe code"
 )]
 
 use std::io;
@@ -15,19 +15,18 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::Signal;
 use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// Moves the calling thread into a new network namespace, for good.
+/// Moves the calling thread into a new network namespace. The thread cannot return.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if `unshare` does, for example without the capability to create a namespace.
 pub fn unshare_network() -> io::Result<()> {
-    // SAFETY: unshare is unsafe for its flag FILES alone, which parts file descriptors.
+    // SAFETY: only the flag FILES makes `unshare` unsafe, since it separates the threads' file descriptors.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(())
 }
 
-/// Makes `command` start inside `namespaces`, which it joins in this order, with no signal blocked. A process
-/// that reads its signals from a descriptor blocks them, and a command would inherit that: a SIGTERM would
-/// not end it.
+/// Makes `command` join `namespaces` in this order when it starts, and unblocks all signals for it. A process that
+/// reads its signals from a descriptor blocks them, and the command would inherit this: SIGTERM would not end it.
 pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
     before_exec(command, move || {
         for namespace in &namespaces {
@@ -40,16 +39,16 @@ pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
 /// Unblocks every signal for the calling thread.
 fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set is plain data that `sigemptyset` fills before it is read; nothing else is touched.
-    let unblocked = unsafe {
+    let result = unsafe {
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
     };
-    check(unblocked)
+    check(result)
 }
 
-/// Makes `command` start as root of a new user namespace, with a network, mounts and `/run` of its own. The
-/// start fails if TUN devices could not be opened there.
+/// Makes `command` start as root of a new user namespace, with a network namespace, mounts and `/run` of its own.
+/// The start fails if `command` could not create TUN devices.
 pub fn isolate_on_exec(command: &mut Command) {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
@@ -65,14 +64,15 @@ pub fn isolate_on_exec(command: &mut Command) {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change(c"/", private)?;
         mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
-        // Opening it takes rights of the outer user; a missing right has to show now.
+        // Opening the file needs the rights of the outer user. If they are missing, the start has to fail, and
+        // not a later step.
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?;
         Ok(())
     });
 }
 
-/// Makes the kernel kill the process of `command` when the thread that starts it ends.
+/// Makes the kernel kill the process of `command` when the thread that started it ends.
 pub fn die_with_parent(command: &mut Command) {
     before_exec(command, || {
         Ok(rustix::process::set_parent_process_death_signal(Some(
@@ -81,29 +81,29 @@ pub fn die_with_parent(command: &mut Command) {
     });
 }
 
-/// Makes `command` start in a session of its own, which the terminal's interrupt does not reach, with nothing
-/// open but the standard streams. Another process that waits for the end of a pipe or a lock of this process
-/// does not wait for the command.
+/// Makes `command` start in a session of its own, so that the terminal's interrupt does not reach it, and with no
+/// descriptors except the standard streams. So a process that waits for the end of a pipe or for a lock of this
+/// process does not wait for the command too.
 pub fn detach_on_exec(command: &mut Command) {
     before_exec(command, || {
-        // SAFETY: nothing is closed before the new program begins, which knows of none of these.
-        let marked = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
-        check(marked)?;
+        // SAFETY: the descriptors are closed only by `exec`, and the new program does not know them.
+        let result = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
+        check(result)?;
         Ok(rustix::process::setsid().map(drop)?)
     });
 }
 
-/// Runs a hook between fork and exec. Only hooks of this module qualify: they make system calls on values
-/// from before the fork, and neither allocate nor lock.
+/// Makes `command` run a hook between fork and exec. Such a hook must only make system calls on values from before
+/// the fork. It must neither allocate memory nor take locks, as another thread may have held them at the fork.
 fn before_exec(
     command: &mut Command,
     hook: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: see above; all calls are async-signal-safe.
+    // SAFETY: the hooks of this module, which alone calls this function, only make async-signal-safe calls.
     unsafe { command.pre_exec(hook) };
 }
 
-/// Writes a file in one call, without allocating.
+/// Writes a file by one system call, without allocation.
 fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, bytes)?;
@@ -112,11 +112,11 @@ fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
 
 /// Runs `work` while the terminal's interrupt (SIGINT) is ignored.
 pub fn ignoring_interrupts<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: no handler is installed, the signal is ignored from now on.
-    let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    // SAFETY: the call installs no handler: it makes the process ignore the signal.
+    let disposition = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let result = work();
-    // SAFETY: the disposition is what the call above answered.
-    unsafe { libc::signal(libc::SIGINT, before) };
+    // SAFETY: the call above returned this disposition.
+    unsafe { libc::signal(libc::SIGINT, disposition) };
     result
 }
 
@@ -145,8 +145,8 @@ pub fn socket_option(
     check(result)
 }
 
-/// Makes a packet socket receive the packets of `protocol` (`ETH_P_…`) that an interface sends and receives,
-/// or those of all interfaces if `interface` is 0.
+/// Makes a packet socket receive the packets of `protocol` (`ETH_P_…`) that `interface` sends and receives. If
+/// `interface` is 0, receives those of all interfaces.
 ///
 /// # Errors
 /// Fails if `bind` does.
@@ -171,15 +171,15 @@ pub fn bind_packet_socket(
     })
 }
 
-/// Returns the time at which the packet that was read last passed the kernel. The first call turns these
-/// timestamps on for the socket; a packet that came before gets the present time.
+/// Returns the time at which the kernel received or sent the packet that was read last. The first call switches
+/// these timestamps on for the socket; for an earlier packet it returns the current time.
 ///
 /// # Errors
 /// Fails with `NotFound` if no packet has been read yet.
 pub fn packet_timestamp(socket: BorrowedFd<'_>) -> io::Result<SystemTime> {
     /// From asm-generic/sockios.h.
     const SIOCGSTAMPNS_OLD: libc::Ioctl = 0x8907;
-    // The old request writes a `timespec` of two longs.
+    // The request writes a `timespec` of two longs, so `libc::timespec` has to have this layout.
     const { assert!(size_of::<libc::timespec>() == 2 * size_of::<libc::c_long>()) };
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -214,24 +214,24 @@ pub(crate) fn enable_socket_option(
     check(result)
 }
 
-/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99). In any case it removes the slack of
-/// the thread's timers (50 µs by default). Returns whether the thread is under SCHED_FIFO.
+/// Gives the calling thread the scheduling policy SCHED_FIFO with `priority` (1 to 99), if the kernel permits it,
+/// and reduces the thread's timer slack from 50 µs to 1 ns. Returns whether the thread has SCHED_FIFO.
 pub fn become_realtime(priority: i32) -> bool {
     let parameter = libc::sched_param {
         sched_priority: priority,
     };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the parameter lives through the call; 0 means the calling thread.
-    let realtime = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } == 0;
+    let is_realtime = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } == 0;
     // SAFETY: takes integers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
-    realtime
+    is_realtime
 }
 
-/// Returns free memory to the system, if the allocator is glibc's, which keeps it.
+/// Returns free memory to the kernel. Does nothing unless the allocator is glibc's, which keeps free memory.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes an integer only; the allocator's own locks keep other threads out.
+    // SAFETY: the argument is an integer, and the allocator locks its data against other threads.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -240,7 +240,7 @@ pub(crate) fn give_back_memory() {
 /// Returns whether the system's clock is synchronised, for example by NTP.
 ///
 /// # Errors
-/// Fails if the system does not tell.
+/// Fails if `adjtimex` does.
 pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
     // SAFETY: `timex` is plain data, for which all zeroes is a valid value.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
@@ -251,11 +251,11 @@ pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
     }
 }
 
-/// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's network
-/// namespace. Each packet has a `virtio_net_hdr` in front of it.
+/// Creates the TUN device `name` in the calling thread's network namespace, for the descriptor `device` of
+/// `/dev/net/tun`. Each packet has a `virtio_net_hdr` in front of it.
 ///
 /// # Errors
-/// Fails with `InvalidInput` if `name` cannot name an interface, and if the system refuses.
+/// Fails with `InvalidInput` if no interface may have this name, and if `TUNSETIFF` fails.
 pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
         let message = format!("`{name}` cannot name an interface");
@@ -272,16 +272,17 @@ pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
 }
 
-/// Tells the kernel which offloads (`TUN_F_…`) the reader of a TUN device understands.
+/// Tells the kernel which offloads (`TUN_F_…`) the reader of a TUN device can handle.
 ///
 /// # Errors
-/// Fails with `InvalidInput` if the kernel does not know one.
+/// Fails with `InvalidInput` if the kernel does not know one of them.
 pub(crate) fn set_tun_offload(device: &OwnedFd, offloads: libc::c_uint) -> io::Result<()> {
     let offloads = libc::c_ulong::from(offloads);
     // SAFETY: the descriptor is open, and this request takes its argument by value.
     check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) })
 }
 
+/// Returns the error of a C call, which is negative if it failed.
 fn check(result: libc::c_int) -> io::Result<()> {
     match result {
         0.. => Ok(()),

@@ -1,9 +1,8 @@
 //! TUN devices with segmentation and receive offload.
 //!
-//! Every packet carries a `virtio_net_hdr`, so that a super-segment of up to 64 kB crosses the
-//! kernel's stack as one buffer in both directions. The device is driven by its own few ioctls: libraries
-//! that offer TUN offload cut and merge super-segments in user space, at the very cost per copy and per
-//! packet that offload avoids.
+//! Every packet has a `virtio_net_hdr` in front of it, so that a super-segment of up to 64 kB passes the kernel's
+//! stack as one buffer in both directions. No library is used for the device: libraries with TUN offload split and
+//! merge super-segments in user space, which costs the copies and the time per packet that offload saves.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,15 +16,17 @@ use braid_engine::{RxMeta, Transmit, TxChecksum};
 use crate::net::{Result, SystemError};
 use crate::sys;
 
-/// Bytes of the `virtio_net_hdr` in front of each packet: the device's default size, without `num_buffers`.
+/// Length of the `virtio_net_hdr` in front of each packet in bytes. It is the device's default length, for a
+/// header without the field `num_buffers`.
 pub const VNET_HDR_LEN: usize = 10;
-/// Largest packet that the kernel delivers or takes, bytes.
+/// Maximum length in bytes of a packet that the kernel delivers or accepts: that of an IPv4 packet.
 const MAX_PACKET_LEN: usize = 65_535;
 const _: () = assert!(MAX_PACKET_LEN <= PacketBuffer::CAPACITY);
 
-/// Flag in the header's first byte: the packet's checksum field holds only the sum over the pseudo-header.
+/// Flag of the header's first byte: the checksum of the packet is not complete. Its field has the sum over the
+/// pseudo-header only.
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
-// The rest of the flags and the kinds of segmentation, from linux/virtio_net.h.
+// The other flag (the checksum was verified) and the kinds of segmentation (linux/virtio_net.h).
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
 const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
@@ -34,23 +35,24 @@ const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
 
 /// A device that sends and receives IP packets with their offload state.
 pub trait PacketIo {
-    /// Returns the descriptor that is readable when packets have come.
+    /// Returns the descriptor that is readable while packets wait.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Hands one packet or super-segment to the device, without copying the payload first.
+    /// Sends one packet or super-segment. The payload is not copied in user space.
     ///
     /// # Errors
-    /// Fails if the system refuses; the packet is lost then, as it may be on any link.
+    /// Fails if the device refuses the packet. The packet is then lost, as it may be on any link.
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()>;
 
     /// Returns the next packet; `None` if there is none now.
     ///
     /// # Errors
-    /// Fails if the system does, and with `InvalidData` for a malformed offload header; the packet is gone.
+    /// Fails if the read from the device fails: with `InvalidData` for a packet with a malformed offload header,
+    /// which is then lost.
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 
-/// A borrowed device, which outlives its driver.
+/// A borrowed device, for a caller that keeps the device after the end of its driver.
 impl<P: PacketIo> PacketIo for &mut P {
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
@@ -70,11 +72,11 @@ impl<P: PacketIo> PacketIo for &mut P {
 pub enum Offload {
     /// Checksums, and TCP segmentation over IPv4 and IPv6, in both directions.
     Segmentation,
-    /// None: packets fit the MTU and their checksums are complete.
+    /// No offload: packets fit the MTU, and their checksums are complete.
     None,
 }
 
-/// A TUN device of this process; it is gone when this is dropped, or the process killed.
+/// A TUN device of this process. The kernel removes the device when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -95,14 +97,15 @@ impl Tun {
             offload: Offload::None,
             buffer: PacketBuffer::new(),
         };
+        // A kernel may lack the offloads; the engine then works without them.
         if tun.set_offload(Offload::Segmentation).is_err() {
             tun.set_offload(Offload::None)
-                .map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+                .map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
         }
         Ok(tun)
     }
 
-    /// Tells the kernel which offloads this end understands, so that packets may come with them.
+    /// Tells the kernel which offloads this process can handle. Packets from the device may then use them.
     ///
     /// # Errors
     /// Fails with `InvalidInput` if the kernel does not know an offload.
@@ -116,7 +119,7 @@ impl Tun {
         Ok(())
     }
 
-    /// Returns the offloads in force.
+    /// Returns the offloads that packets may use.
     pub fn offload(&self) -> Offload {
         self.offload
     }
@@ -129,11 +132,12 @@ impl PacketIo for Tun {
 
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
         let vnet = VnetHdr::of(transmit).emit();
+        // Room for both headers and the slices of a payload.
         let mut parts = ArrayVec::<IoSlice<'_>, 10>::new();
         parts.push(IoSlice::new(&vnet));
         parts.push(IoSlice::new(transmit.header));
         parts.extend(transmit.payload.iter().map(|p| IoSlice::new(p)));
-        // A TUN device takes a packet whole or not at all, so there is no short write to handle.
+        // There are no short writes: a TUN device accepts a whole packet or fails.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
@@ -156,30 +160,30 @@ impl PacketIo for Tun {
     }
 }
 
-/// Opens a new TUN device `name` of the calling thread's network namespace.
+/// Creates the TUN device `name` in the calling thread's network namespace.
 fn open_device(name: &str) -> Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open("/dev/net/tun")
-        .map_err(SystemError::doing("open /dev/net/tun"))?;
+        .map_err(SystemError::cannot("open /dev/net/tun"))?;
     let fd = OwnedFd::from(file);
-    let attached = sys::attach_tun(&fd, name);
-    attached.map_err(SystemError::doing(format!("create TUN {name}")))?;
+    let created = sys::attach_tun(&fd, name);
+    created.map_err(SystemError::cannot(format!("create TUN {name}")))?;
     Ok(fd)
 }
 
-/// Opens a TUN device `name` in the calling thread's network namespace for programs that only carry packets.
-/// Each read or write is one packet, never larger than the MTU, behind a header of [`VNET_HDR_LEN`] bytes
-/// that tells whether its checksum is still open.
+/// Creates the TUN device `name` in the calling thread's network namespace without segmentation offload, for
+/// programs that only pass packets on. Each read or write is one packet, at most as long as the MTU, with a
+/// header of [`VNET_HDR_LEN`] bytes in front, which tells whether the packet's checksum is complete.
 ///
 /// # Errors
 /// Fails as [`Tun::create`] does.
 pub fn open_plain(name: &str) -> Result<OwnedFd> {
     let fd = open_device(name)?;
-    let set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
-    set.map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+    let was_set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
+    was_set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
     Ok(fd)
 }
 
@@ -197,7 +201,7 @@ struct VnetHdr {
 impl VnetHdr {
     fn of(transmit: &Transmit<'_>) -> VnetHdr {
         let mut hdr = VnetHdr {
-            // Bytes that the kernel makes contiguous: it edits headers only.
+            // The number of bytes that the kernel makes contiguous: the headers, since it changes nothing else.
             hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
             ..VnetHdr::default()
         };
@@ -240,15 +244,15 @@ impl VnetHdr {
         }
     }
 
-    /// Returns the offload state; `None` for a kind of segmentation that was not requested.
+    /// Returns the offload state of a received packet; `None` for a kind of segmentation that was not requested.
     fn meta(&self) -> Option<RxMeta> {
         let gso_size = match self.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
             VIRTIO_NET_HDR_GSO_NONE => 0,
             VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_TCPV6 => self.gso_size,
             _ => return None,
         };
-        // NEEDS_CSUM: the packet never left this machine, so its checksum was never computed, and nothing can
-        // have damaged it.
+        // NEEDS_CSUM means that the packet has not left this machine: its checksum was never completed, and no
+        // link can have damaged it.
         let trusted = VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID;
         Some(RxMeta {
             checksum_ok: self.flags & trusted != 0,
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_from_afar_is_not_trusted() {
+    fn a_packet_without_flags_has_no_verified_checksum() {
         let hdr = VnetHdr::default();
         assert_eq!(hdr.meta(), Some(RxMeta::default()));
         let udp_gso = VnetHdr {

@@ -11,13 +11,13 @@ use crate::net::routes::{Interface, stands_for_default};
 
 const ADDRESS_REMEDY: &str = "see `ip address` and `ip route`";
 
-/// Returns all findings. `running` says that a box of this configuration runs, which then owns the SOCKS
-/// ports.
+/// Returns all findings. `running` is true if a box of this configuration runs. It then has the SOCKS ports, so
+/// that they are not expected to be free.
 pub(super) fn findings(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
     let mut found = lan(config, machine);
     found.extend(links(config, machine));
     found.extend(tun(config, machine));
-    found.extend(elsewhere(config, machine));
+    found.extend(vpn_routes(config, machine));
     found.extend(servers(config, machine));
     found.extend(socks(config, machine, running));
     found
@@ -30,7 +30,7 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         let at = ("lan", format!("lan {name}"));
         let remedy = format!(
             "plug it in, or write its name as `ip link` shows it ({})",
-            names(machine)
+            interface_names(machine)
         );
         match machine.interface(name) {
             None => {
@@ -45,7 +45,7 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
                 found.push(Finding::warning(at, message, remedy));
                 broken += 1;
             }
-            // Not counted as broken: it comes up again without a change of the file.
+            // This interface does not count as broken, since it may come up without a change of the file.
             Some(interface) if !interface.running => {
                 let message = "the interface is down or has no carrier: its users have no Internet until it is \
                                up";
@@ -64,7 +64,7 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-fn names(machine: &Machine) -> String {
+fn interface_names(machine: &Machine) -> String {
     let named = machine.interfaces.iter().filter(|i| !i.loopback);
     let named: Vec<&str> = named.map(|i| i.name.as_str()).collect();
     match named.is_empty() {
@@ -77,15 +77,15 @@ fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut broken = 0;
     for (at, link) in config.links.iter().enumerate() {
-        let of_it = unusable(config, link, machine);
-        broken += usize::from(of_it.is_some());
-        match of_it {
+        let obstacle = obstacle_of(config, link, machine);
+        broken += usize::from(obstacle.is_some());
+        match obstacle {
             Some(finding) => found.push(finding),
             None => {
-                found.push(usable(link, machine));
-                found.extend(half_usable(link, machine));
-                found.extend(too_large(link, machine));
-                found.extend(same_exit(&config.links[..at], link, machine));
+                found.push(working_link(link, machine));
+                found.extend(lost_family(link, machine));
+                found.extend(too_large_mtu(link, machine));
+                found.extend(shared_exit(&config.links[..at], link, machine));
             }
         }
     }
@@ -98,8 +98,8 @@ fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// A link over which packets leave.
-fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
+/// Reports a link over which packets can be sent.
+fn working_link(link: &LinkConfig, machine: &Machine) -> Finding {
     let routes = [false, true].map(|v6| machine.route(link, v6));
     let gateways = routes.iter().filter_map(|route| match route {
         LinkRoute::Out(Some(gateway)) => Some(gateway.to_string()),
@@ -118,8 +118,9 @@ fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
     Finding::ok(("link", format!("link {}", link.name)), message)
 }
 
-/// Returns the reason why nothing leaves over a link now. Each reason can heal without a change of the file.
-fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+/// Returns the reason why packets cannot be sent over a link now; `None` if they can. Each reason may end
+/// without a change of the file.
+fn obstacle_of(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let at = || ("link", format!("link {}", link.name));
     let warn =
         |message: String, remedy: String| Some(Finding::warning(at(), message, remedy).healing());
@@ -129,7 +130,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
             format!("there is no interface {name}: the link carries nothing until it comes"),
             format!(
                 "plug it in, or write its name as `ip link` shows it ({})",
-                names(machine)
+                interface_names(machine)
             ),
         );
     };
@@ -149,15 +150,15 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     if routes
         .iter()
         .any(|route| matches!(route, LinkRoute::Out(_)))
-        || is_beside(config, interface, machine)
+        || has_server_on_link(config, interface, machine)
     {
         return None;
     }
-    let far = routes.iter().find_map(|route| match route {
+    let gateway_off_link_found = routes.iter().find_map(|route| match route {
         LinkRoute::GatewayOffLink(gateway) => Some(gateway),
         _ => None,
     });
-    if let Some(gateway) = far {
+    if let Some(gateway) = gateway_off_link_found {
         return warn(
             gateway_off_link(interface, *gateway, machine),
             gateway_remedy(name),
@@ -180,8 +181,8 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     )
 }
 
-/// Returns whether a server is a neighbour on the link, so that the link needs no gateway.
-fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
+/// Returns whether a server is in a network of the link. The link then needs no gateway.
+fn has_server_on_link(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
     let addresses = |s: &braid_proxy::config::ServerEntry| {
         let v4 = s.v4.map(IpAddr::V4);
         v4.into_iter().chain(s.v6.map(IpAddr::V6))
@@ -189,21 +190,22 @@ fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bo
     let mut all = config.servers.iter().flat_map(addresses);
     all.any(|server| {
         machine
-            .of(interface.index)
+            .addresses_of(interface.index)
             .any(|a| network(a).contains(&server))
     })
 }
 
+/// Returns the message about a configured gateway that is in no network of its link.
 fn gateway_off_link(interface: &Interface, gateway: IpAddr, machine: &Machine) -> String {
-    let own: Vec<String> = machine
-        .of(interface.index)
+    let own_address: Vec<String> = machine
+        .addresses_of(interface.index)
         .filter(|a| a.addr.is_ipv6() == gateway.is_ipv6())
         .map(|a| format!("{}/{}", a.addr, a.prefix_len))
         .collect();
     format!(
         "`gateway` {gateway} is in no network of {} ({}): the link carries nothing through it",
         interface.name,
-        own.join(", ")
+        own_address.join(", ")
     )
 }
 
@@ -211,21 +213,22 @@ fn gateway_remedy(name: &str) -> String {
     format!("write the gateway of this link, or \"auto\" (see: ip route show default dev {name})")
 }
 
-/// Reports the family that a mistake of the configuration keeps from a link that works in the other family.
-fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+/// Reports a link that works in one address family and has a wrong gateway in the other.
+fn lost_family(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
-    let far = [false, true]
-        .into_iter()
-        .find_map(|v6| match machine.route(link, v6) {
-            LinkRoute::GatewayOffLink(gateway) => Some(gateway),
-            _ => None,
-        })?;
+    let gateway_off_link_found =
+        [false, true]
+            .into_iter()
+            .find_map(|v6| match machine.route(link, v6) {
+                LinkRoute::GatewayOffLink(gateway) => Some(gateway),
+                _ => None,
+            })?;
     let at = ("link", format!("link {}", link.name));
-    let message = gateway_off_link(interface, far, machine);
+    let message = gateway_off_link(interface, gateway_off_link_found, machine);
     Some(Finding::warning(at, message, gateway_remedy(&link.interface)).healing())
 }
 
-fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+fn too_large_mtu(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
     let mtu = link.mtu.filter(|mtu| u32::from(*mtu) > interface.mtu)?;
     let message = format!(
@@ -240,11 +243,11 @@ fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     ))
 }
 
-/// Warns if an earlier link of the same interface leaves by the same gateway now.
-fn same_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
-    let on_it = before.iter().filter(|o| o.interface == link.interface);
+/// Warns if an earlier link has the same interface and the same gateway now.
+fn shared_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+    let same_interface = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &LinkConfig| {
-        // The check of the file itself compares two gateways that are written there.
+        // The check of the file compares two gateways that are both configured.
         if other.gateway != braid_proxy::config::Gateway::Auto
             && link.gateway != braid_proxy::config::Gateway::Auto
         {
@@ -257,7 +260,9 @@ fn same_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Opt
             }
         })
     };
-    let (other, gateway) = on_it.filter_map(|o| Some((o, shared(o)?))).next()?;
+    let (other, gateway) = same_interface
+        .filter_map(|o| Some((o, shared(o)?)))
+        .next()?;
     let gateway = gateway.map_or("no gateway".to_owned(), |g| format!("gateway {g}"));
     let message = format!(
         "it uses {} and {gateway}, as link {} does: both together carry no more than one",
@@ -287,13 +292,13 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Finds networks of this machine that share addresses with a range of `[tun]`. `worst` names the harm if the
-/// interface is one that the box needs.
+/// Finds networks of this machine that share addresses with a range of `[tun]`. For an interface that box or
+/// server needs, `harm_to_needed` returns the harm; an overlap with its network is a failure.
 pub(super) fn overlaps(
     tun: &str,
     range: &IpNet,
     machine: &Machine,
-    worst: impl Fn(&str) -> Option<&'static str>,
+    harm_to_needed: impl Fn(&str) -> Option<&'static str>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for address in &machine.addresses {
@@ -303,11 +308,11 @@ pub(super) fn overlaps(
             continue;
         }
         let at = ("tun.overlap", format!("tun {range}"));
-        let whole = range.contains(&net) || range.contains(&address.addr);
+        let covers_interface = range.contains(&net) || range.contains(&address.addr);
         let remedy = "give [tun] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \
                       \"fd99:99:99::/64\"";
-        found.push(match worst(name) {
-            Some(harm) if whole => {
+        found.push(match harm_to_needed(name) {
+            Some(harm) if covers_interface => {
                 let message = format!("the range overlaps {net} of {name}, {harm}");
                 Finding::failure(at, message, remedy)
             }
@@ -323,13 +328,15 @@ pub(super) fn overlaps(
     found
 }
 
-/// Warns of routes that lead nearly everything out of an interface that is no link.
-fn elsewhere(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+/// Warns of routes that take nearly all destinations out of an interface that is not a link.
+fn vpn_routes(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let index_of = |name: &String| machine.interface(name).map(|i| i.index);
     let links = config.links.iter().map(|link| &link.interface);
     let links: Vec<u32> = links.filter_map(index_of).collect();
-    let networks = machine.all.networks(index_of(&config.tun.name), &links);
-    let wide = networks.into_iter().filter(stands_for_default);
+    let networks = machine
+        .all_routes
+        .networks(index_of(&config.tun.name), &links);
+    let wide_networks = networks.into_iter().filter(stands_for_default);
     let finding = |network: IpNet| {
         Finding::warning(
             ("route", format!("route {network}")),
@@ -338,7 +345,7 @@ fn elsewhere(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
             "remove that route (`ip route` shows it), or make its interface a link",
         )
     };
-    wide.map(finding).collect()
+    wide_networks.map(finding).collect()
 }
 
 fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
@@ -347,14 +354,14 @@ fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     for server in &config.servers {
         let v4 = server.v4.map(IpAddr::V4);
         let addresses = v4.into_iter().chain(server.v6.map(IpAddr::V6));
-        let (mut own, mut others) = (None, false);
+        let (mut own_address, mut others) = (None, false);
         for address in addresses {
-            match machine.carrier(address) {
-                Some(interface) => own = Some((address, interface.name.clone())),
+            match machine.interface_with(address) {
+                Some(interface) => own_address = Some((address, interface.name.clone())),
                 None => others = true,
             }
         }
-        let Some((address, name)) = own else {
+        let Some((address, name)) = own_address else {
             continue;
         };
         broken += usize::from(!others);
@@ -380,8 +387,9 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
     for addr in &config.socks {
         let ip = addr.ip();
         let at = || ("socks", format!("socks {addr}"));
-        let here = ip.is_unspecified() || ip.is_loopback() || machine.carrier(ip).is_some();
-        if !here {
+        let is_own =
+            ip.is_unspecified() || ip.is_loopback() || machine.interface_with(ip).is_some();
+        if !is_own {
             let message = format!(
                 "this machine has no address {ip} ({}): no program reaches the SOCKS proxy until it has",
                 machine.own_addresses()
@@ -391,7 +399,7 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             continue;
         }
         let on_link = config.links.iter().find(|link| {
-            let carrier = machine.carrier(ip);
+            let carrier = machine.interface_with(ip);
             carrier.is_some_and(|i| i.name == link.interface)
         });
         if let Some(link) = on_link {
@@ -403,8 +411,8 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             let remedy = "write the address of the box in its LAN";
             found.push(Finding::warning(at(), message, remedy));
         }
-        // The socket closes at once. Other errors, such as EACCES for low ports, tell nothing: the check may
-        // have fewer privileges than the box.
+        // The test socket is closed at once. Only EADDRINUSE counts: other errors, such as EACCES for low ports,
+        // may come from the check's lack of privileges that the box has.
         if let Err(error) = TcpListener::bind(addr)
             && error.kind() == std::io::ErrorKind::AddrInUse
             && !running

@@ -1,4 +1,4 @@
-//! Checks of the private key's file, and of the files beside it.
+//! Checks the file of the private key, and looks for the right file if it holds the wrong key.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,26 +8,28 @@ use braid_proxy::config::Finding;
 use braid_secure::keys::PrivateKey;
 use rustix::process::getegid;
 
-/// Entries of the directory that are looked at, so that a large directory does not delay the check.
+/// Maximum number of directory entries that are examined, so that a large directory does not delay the check. A
+/// guess.
 const MAX_DIR_ENTRIES: usize = 256;
-/// Longest file that can be a key, bytes.
+/// Maximum length in bytes of a file that is read as a key. A key is shorter.
 const MAX_KEY_FILE_BYTES: u64 = 128;
 
-/// Finds a key that others may read. With `already_logged`, a key that everybody may read is left out, because
-/// reading the file has already warned of it.
+/// Reports a key that other users may read or write. If `already_logged` is true, a key that every user may read
+/// is not reported, because reading the file has logged a warning about it.
 pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
     let file = fs::metadata(path).ok()?;
     let mode = file.mode();
     let by_others = mode & 0o007 != 0;
+    // Only a group other than root's and this process's own is reported.
     let by_group = mode & 0o060 != 0 && file.gid() != 0 && file.gid() != getegid().as_raw();
-    let whom = match (by_others, by_group) {
+    let readers = match (by_others, by_group) {
         (true, _) if already_logged => return None,
         (true, _) => "every user of this machine",
         (false, true) => "a group of users of this machine",
         (false, false) => return None,
     };
     let message = format!(
-        "{} has mode {:o} instead of 600: {whom} may read or write the key, and anybody who has the key can \
+        "{} has mode {:o} instead of 600: {readers} may read or write the key, and anybody who has the key can \
          pose as this box or server",
         path.display(),
         mode & 0o777
@@ -39,7 +41,7 @@ pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
     Some(Finding::warning(("key.mode", "key_file"), message, remedy))
 }
 
-/// Finds a public key in the place of the private one, if the private one lies beside it.
+/// Reports that the key file holds a public key, if the private key of the pair is in the same directory.
 pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
     let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
     let files = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;

@@ -1,4 +1,4 @@
-//! This machine's network as it is now: interfaces, addresses, routes.
+//! The current state of this machine's network: interfaces, addresses and routes.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, Routes, i
 #[derive(Debug, Default)]
 pub(super) struct Machine {
     pub interfaces: Vec<Interface>,
-    /// All addresses but loopback and link-local ones.
+    /// The addresses of all interfaces, except loopback and link-local addresses.
     pub addresses: Vec<Address>,
     /// Default routes of the main table, the preferred one first.
     pub defaults: Vec<DefaultRoute>,
-    /// Networks that the main table reaches over an interface without a gateway.
-    pub routes: Vec<(u32, IpNet)>,
-    pub all: Routes,
-    /// The kernel supports IPv6.
+    /// The networks to which the main table has a route without a gateway, each with the index of the interface.
+    pub neighbour_networks: Vec<(u32, IpNet)>,
+    pub all_routes: Routes,
+    /// True if the kernel supports IPv6.
     pub v6: bool,
 }
 
@@ -33,15 +33,15 @@ impl Machine {
     ///
     /// # Errors
     /// Fails if netlink does.
-    pub fn look() -> io::Result<Machine> {
+    pub fn read() -> io::Result<Machine> {
         let mut netlink = Netlink::open()?;
-        let all = netlink.routes()?;
+        let all_routes = netlink.routes()?;
         Ok(Machine {
             interfaces: netlink.interfaces()?,
             addresses: netlink.addresses()?,
-            defaults: all.defaults(),
-            all,
-            routes: routes(&mut netlink)?,
+            defaults: all_routes.defaults(),
+            all_routes,
+            neighbour_networks: neighbour_networks(&mut netlink)?,
             v6: has_ipv6(),
         })
     }
@@ -56,7 +56,7 @@ impl Machine {
     }
 
     /// Returns the addresses of an interface.
-    pub fn of(&self, index: u32) -> impl Iterator<Item = &Address> {
+    pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |a| a.interface == index)
     }
 
@@ -67,27 +67,29 @@ impl Machine {
     }
 
     /// Returns the interface that has this address.
-    pub fn carrier(&self, addr: IpAddr) -> Option<&Interface> {
+    pub fn interface_with(&self, addr: IpAddr) -> Option<&Interface> {
         let found = self.addresses.iter().find(|a| a.addr == addr)?;
         self.interfaces.iter().find(|i| i.index == found.interface)
     }
 
-    /// Returns whether an interface leads to a neighbour at `gateway`.
+    /// Returns whether `gateway` is in a network that the interface reaches without a gateway.
     pub fn has_neighbour(&self, index: u32, gateway: IpAddr) -> bool {
-        // Gateways of IPv6 usually have link-local addresses, which are on every link.
+        // IPv6 gateways usually have link-local addresses, whose network is on every link.
         let link_local = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
         link_local
-            || self.of(index).any(|a| network(a).contains(&gateway))
             || self
-                .routes
+                .addresses_of(index)
+                .any(|a| network(a).contains(&gateway))
+            || self
+                .neighbour_networks
                 .iter()
                 .any(|(via, net)| *via == index && net.contains(&gateway))
     }
 
-    /// Returns how packets of a family leave over a link.
+    /// Returns the route of an address family's packets over a link.
     pub fn route(&self, link: &LinkConfig, v6: bool) -> LinkRoute {
-        let wanted = if v6 { link.v6 && self.v6 } else { link.v4 };
-        let Some(interface) = self.interface(&link.interface).filter(|_| wanted) else {
+        let is_used = if v6 { link.v6 && self.v6 } else { link.v4 };
+        let Some(interface) = self.interface(&link.interface).filter(|_| is_used) else {
             return LinkRoute::NotUsed;
         };
         let fixed = match link.gateway {
@@ -104,7 +106,10 @@ impl Machine {
                 }
             }
         };
-        if !self.of(interface.index).any(|a| a.addr.is_ipv6() == v6) {
+        if !self
+            .addresses_of(interface.index)
+            .any(|a| a.addr.is_ipv6() == v6)
+        {
             return LinkRoute::NoAddress;
         }
         if let Some(gateway) = fixed {
@@ -129,28 +134,28 @@ pub(super) enum LinkRoute {
     NoAddress,
     /// The routing table has no default route by the interface.
     NoGateway,
-    /// The gateway of the configuration is no neighbour.
+    /// The configured gateway is in no network of the link.
     GatewayOffLink(IpAddr),
-    /// Packets leave by this gateway, or without one on a point-to-point link.
+    /// Packets can be sent, by this gateway or, on a point-to-point link, without one.
     Out(Option<IpAddr>),
 }
 
-fn routes(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpNet)>> {
+fn neighbour_networks(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpNet)>> {
     let mut found = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut get = RouteMessage::default();
         get.header.address_family = family;
         for message in netlink.dump(RouteNetlinkMessage::GetRoute(get))? {
             if let RouteNetlinkMessage::NewRoute(route) = message {
-                found.extend(neighbours(&route));
+                found.extend(neighbour_network(&route));
             }
         }
     }
     Ok(found)
 }
 
-/// Returns the network of a main-table route without a gateway, which is reached on the link itself.
-fn neighbours(route: &RouteMessage) -> Option<(u32, IpNet)> {
+/// Returns the network of a route of the main table that has no gateway: the network is on the link itself.
+fn neighbour_network(route: &RouteMessage) -> Option<(u32, IpNet)> {
     let length = route.header.destination_prefix_length;
     if table_of(route) != MAIN_TABLE || route.header.kind != RouteType::Unicast || length == 0 {
         return None;

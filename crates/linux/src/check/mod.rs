@@ -1,5 +1,5 @@
-//! Checks of a configuration against this machine and its links: before a start, at a start, and beside an
-//! instance that runs.
+//! Checks a configuration against this machine and its links: before a start, at a start, and while an instance
+//! runs.
 
 mod boxes;
 mod keys;
@@ -33,14 +33,15 @@ pub struct File<'a, C> {
     pub config: &'a C,
 }
 
-/// Checks file, machine and links of a box, until `stop` is readable. The check takes up to a dozen seconds.
+/// Checks file, machine and links of a box. Ends early if `stop` becomes readable. The check takes up to 12
+/// seconds.
 pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding> {
     let CheckResult {
         mut found,
         machine,
         status,
     } = of_box(&file, false);
-    // The finding on the unreadable network is there already.
+    // The state of the network could not be read, which the findings report already.
     let Some(machine) = machine else {
         return found;
     };
@@ -87,11 +88,11 @@ struct CheckResult {
     status: Option<Box<Status>>,
 }
 
-fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> CheckResult {
+fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
-    add_key(file.path, text, &config.key, starts, &mut found);
-    let machine = match Machine::look() {
+    add_key(file.path, text, &config.key, at_start, &mut found);
+    let machine = match Machine::read() {
         Ok(machine) => machine,
         Err(error) => {
             found.push(unreadable(&error));
@@ -102,46 +103,53 @@ fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> CheckResult {
             };
         }
     };
-    let Running { ours, findings } =
-        running::look(&WantedInstance::of_box(config), &machine, starts);
-    let runs = ours.is_some();
+    let Running {
+        own_status,
+        findings,
+    } = running::find(&WantedInstance::of_box(config), &machine, at_start);
+    let is_running = own_status.is_some();
     found.extend(findings);
-    found.extend(boxes::findings(config, &machine, runs));
-    found.extend(system::findings(&Needs::of_box(config), starts, runs));
+    found.extend(boxes::findings(config, &machine, is_running));
+    found.extend(system::findings(
+        &Needs::of_box(config),
+        at_start,
+        is_running,
+    ));
     CheckResult {
         found,
         machine: Some(machine),
-        status: ours,
+        status: own_status,
     }
 }
 
-fn of_server(file: &File<'_, ServerConfig>, starts: bool) -> Vec<Finding> {
+fn of_server(file: &File<'_, ServerConfig>, at_start: bool) -> Vec<Finding> {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
-    add_key(file.path, text, &config.key, starts, &mut found);
-    let machine = match Machine::look() {
+    add_key(file.path, text, &config.key, at_start, &mut found);
+    let machine = match Machine::read() {
         Ok(machine) => machine,
         Err(error) => {
             found.push(unreadable(&error));
             return found;
         }
     };
-    let running = running::look(&WantedInstance::of_server(config), &machine, starts);
-    let runs = running.ours.is_some();
+    let running = running::find(&WantedInstance::of_server(config), &machine, at_start);
+    let is_running = running.own_status.is_some();
     found.extend(running.findings);
     found.extend(servers::findings(config, &machine));
     let needs = Needs::of_server(config, &machine);
-    found.extend(system::findings(&needs, starts, runs));
+    found.extend(system::findings(&needs, at_start, is_running));
     found
 }
 
-fn add_key(file: &Path, text: &str, key: &PrivateKey, starts: bool, found: &mut Vec<Finding>) {
+fn add_key(file: &Path, text: &str, key: &PrivateKey, at_start: bool, found: &mut Vec<Finding>) {
     let Some(path) = key_file(&file.display().to_string(), text) else {
         return;
     };
-    found.extend(keys::mode(&path, starts));
+    found.extend(keys::mode(&path, at_start));
     if let Some(swapped) = keys::swapped(&path, key) {
-        // A check of the file alone can only guess at this mistake, so this finding replaces its guess.
+        // The check of the file alone only suspects this mistake. The finding with the right file replaces that
+        // one.
         found.retain(|other| other.id != swapped.id);
         found.push(swapped);
     }

@@ -1,4 +1,4 @@
-//! Checks for instances that run already: the one of this configuration, and others that compete with it.
+//! Finds running instances: the instance of this configuration, and others that compete with it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,10 +18,10 @@ use crate::nft;
 /// Directory of control sockets, unless a configuration names another.
 const SOCKET_DIR: &str = "/run/braid";
 
-/// Time to wait for the instance of this configuration, and for all others together. An instance that hangs
-/// must not delay the check.
+/// Maximum time to wait for the instance of this configuration, and for all other instances together. An
+/// instance that hangs must not delay the check. A guess: more than the time for a busy event loop to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// The part of this time that a single one of the others may take.
+/// Maximum time to wait for one of the other instances, so that several of them get a chance.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
@@ -31,11 +31,11 @@ pub(super) struct WantedInstance<'a> {
     pub name: &'a str,
     pub tun: &'a str,
     pub control: Option<&'a Path>,
-    /// Names of links, or listening endpoints.
+    /// The names of the links of a box, or the endpoints at which a server listens.
     pub paths: Vec<String>,
     pub servers: Vec<SocketAddr>,
-    /// Strings in an nftables ruleset that show a claim which only one instance can have: interfaces of the
-    /// LAN, listening endpoints.
+    /// Texts in nftables rules that show what only one instance can have: an interface of the local network, or a
+    /// listening endpoint.
     pub claims: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> WantedInstance<'a> {
         }
     }
 
-    fn word(&self) -> &'static str {
+    fn role_name(&self) -> &'static str {
         match self.role {
             Role::Box => "box",
             Role::Server => "server",
@@ -75,12 +75,12 @@ impl<'a> WantedInstance<'a> {
     }
 
     fn socket(&self) -> PathBuf {
-        let default = || InstanceNames::of_tun(self.tun).control_socket(self.word());
+        let default = || InstanceNames::of_tun(self.tun).control_socket(self.role_name());
         self.control.map_or_else(default, Path::to_owned)
     }
 
     /// Returns whether this is the status of the instance of this configuration.
-    fn is_it(&self, status: &Status) -> bool {
+    fn is_instance(&self, status: &Status) -> bool {
         let paths = status.paths.iter().map(|p| &p.name);
         let servers = status.servers.iter().flat_map(|s| s.addresses.iter());
         status.role == self.role
@@ -90,73 +90,74 @@ impl<'a> WantedInstance<'a> {
     }
 }
 
-/// The result of the look for running instances.
+/// The running instances that were found.
 #[derive(Debug)]
 pub(super) struct Running {
     /// The status of the instance of this configuration.
-    pub ours: Option<Box<Status>>,
+    pub own_status: Option<Box<Status>>,
     pub findings: Vec<Finding>,
 }
 
-/// Looks for running instances, at a start or for a check.
-pub(super) fn look(wanted: &WantedInstance<'_>, machine: &Machine, starts: bool) -> Running {
-    let word = wanted.word();
+/// Finds running instances. `at_start` is true at a start of box or server, and false for a check.
+pub(super) fn find(wanted: &WantedInstance<'_>, machine: &Machine, at_start: bool) -> Running {
+    let role_name = wanted.role_name();
     let at = || ("instance", format!("tun {}", wanted.tun));
-    let device = machine.interface(wanted.tun).is_some();
-    let (status, unknown) =
+    let device_exists = machine.interface(wanted.tun).is_some();
+    let (status, unanswered_request) =
         match control::ask_within(&wanted.socket(), &Request::Status, ANSWER_TIMEOUT) {
             Ok(Answer::Status(status)) => (Some(status), None),
             Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
             Err(AskError::System(path, error)) => (None, Some((path, error))),
         };
-    let end_it = format!(
+    let stop_remedy = format!(
         "stop it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
         wanted.tun
     );
     let mut running = Running {
-        ours: None,
+        own_status: None,
         findings: Vec::new(),
     };
-    let finding = match (status, device) {
-        (Some(status), true) if wanted.is_it(&status) => {
+    let finding = match (status, device_exists) {
+        (Some(status), true) if wanted.is_instance(&status) => {
             let message = format!(
-                "a {word} of this configuration runs (process {})",
+                "a {role_name} of this configuration runs (process {})",
                 status.pid
             );
-            running.ours = Some(status);
-            match starts {
+            running.own_status = Some(status);
+            match at_start {
                 true => Finding::failure(
                     at(),
                     format!("{message}: a second one cannot start"),
-                    end_it,
+                    stop_remedy,
                 ),
                 false => Finding::ok(at(), message),
             }
         }
         (Some(status), true) => {
             let message = format!(
-                "a {word} named {} with another configuration uses the device (process {}): this one cannot \
+                "a {role_name} named {} with another configuration uses the device (process {}): this one cannot \
                  start beside it",
                 status.name, status.pid
             );
-            let remedy =
-                format!("restart that {word} if this is its new configuration, or {end_it}");
-            match starts {
+            let remedy = format!(
+                "restart that {role_name} if this is its new configuration, or {stop_remedy}"
+            );
+            match at_start {
                 true => Finding::failure(at(), message, remedy),
                 false => Finding::warning(at(), message, remedy),
             }
         }
-        (None, true) => match unknown {
-            Some((path, error)) if !starts => unanswered(at(), &path, &error),
+        (None, true) => match unanswered_request {
+            Some((path, error)) if !at_start => unanswered(at(), &path, &error),
             _ => {
                 let message = format!(
-                    "a device of this name exists, and no {word} of this configuration uses it: the {word} \
-                     cannot start"
+                    "a device of this name exists, and no {role_name} of this configuration uses it: the \
+                     {role_name} cannot start"
                 );
-                Finding::failure(at(), message, end_it)
+                Finding::failure(at(), message, stop_remedy)
             }
         },
-        (_, false) => Finding::ok(at(), format!("no {word} runs on this device")),
+        (_, false) => Finding::ok(at(), format!("no {role_name} runs on this device")),
     };
     running.findings.push(finding);
     running.findings.extend(rivals(wanted));
@@ -176,12 +177,12 @@ fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Fin
     Finding::new(Verdict::CouldNotCheck, at, message, remedy)
 }
 
-/// Finds instances with other TUN devices that claim what this one needs for itself.
+/// Finds instances with other TUN devices that have what only one instance can have, and what this one needs.
 fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = InstanceNames::of_tun(wanted.tun).nft_table();
-    // Reading the rules needs privileges; the control sockets may be readable without.
+    // Reading the rules needs privileges. The control sockets may be accessible without.
     let Ok(tables) = nft::instances() else {
-        return by_sockets(wanted);
+        return rivals_by_sockets(wanted);
     };
     let mut found = Vec::new();
     for (table, rules) in tables.iter().filter(|(table, _)| *table != own) {
@@ -203,8 +204,8 @@ fn is_lan_of(rules: &str, interface: &str) -> bool {
     first.is_some_and(|line| line.contains(interface))
 }
 
-fn rival(wanted: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
-    let word = wanted.word();
+fn rival(wanted: &WantedInstance<'_>, claim: &str, owner: &str) -> Finding {
+    let role_name = wanted.role_name();
     let claim = claim.replace(['"'], "");
     let (subject, what) = match wanted.role {
         Role::Box => (
@@ -216,24 +217,25 @@ fn rival(wanted: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
             "accepts boxes' connections there",
         ),
     };
-    let message = format!("another {word} ({whose}) {what}: only one of the two gets them");
+    let message = format!("another {role_name} ({owner}) {what}: only one of the two gets them");
     let remedy =
         format!("stop one of the two, or change this configuration (see: ls {SOCKET_DIR})");
     Finding::warning(("port", subject), message, remedy)
 }
 
-/// Finds competing servers by their status, for processes that may not read the rules.
-fn by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
+/// Finds competing servers by their control sockets, if this process may not read the rules.
+fn rivals_by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = wanted.socket();
     let files = fs::read_dir(SOCKET_DIR).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
-    // A bound in case the directory is full of stale sockets.
+    // The bound limits the time if the directory is full of stale sockets. A guess.
     for socket in others.take(16) {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = left.min(SOCKET_TIMEOUT);
-        if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
+        let time_left = until.saturating_duration_since(Instant::now());
+        let time_left = time_left.min(SOCKET_TIMEOUT);
+        if let Ok(Answer::Status(status)) =
+            control::ask_within(&socket, &Request::Status, time_left)
             && status.role == wanted.role
             && wanted.role == Role::Server
         {

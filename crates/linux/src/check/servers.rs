@@ -13,25 +13,28 @@ const TCP_LISTEN_STATE: &str = "0A";
 
 /// Returns all findings.
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
-    let mut found = listen(config, machine);
+    let mut found = addresses(config, machine);
     for range in config.tun.ranges() {
-        let carries = |name: &str| {
-            let mut carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
+        let harm_if_needed = |name: &str| {
+            let mut carriers = config
+                .listen
+                .iter()
+                .filter_map(|a| machine.interface_with(*a));
             carriers
                 .any(|i| i.name == name)
                 .then_some("where boxes connect: the server's answers do not reach them")
         };
-        found.extend(overlaps(&config.tun.name, &range, machine, carries));
+        found.extend(overlaps(&config.tun.name, &range, machine, harm_if_needed));
     }
     found.extend(listeners(config, &kernel_listeners()));
     found
 }
 
-fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
+fn addresses(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut broken = 0;
     for addr in &config.listen {
-        if machine.carrier(*addr).is_some() {
+        if machine.interface_with(*addr).is_some() {
             continue;
         }
         let own = machine.own_addresses();
@@ -57,18 +60,18 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Finds programs that listen at the server's endpoints. The server takes over their connections when it
-/// starts.
+/// Finds programs that listen at the server's endpoints. When the server starts, its rules take over their new
+/// connections.
 fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
-    let taken = |endpoint: &SocketAddr| {
+    let is_taken = |endpoint: &SocketAddr| {
         kernel.iter().any(|other| {
-            // A socket at :: gets IPv4 connections too.
-            let any = other.ip().is_unspecified()
+            // A socket at :: usually accepts IPv4 connections too.
+            let any_address = other.ip().is_unspecified()
                 && (other.is_ipv6() || other.is_ipv4() == endpoint.is_ipv4());
-            other.port() == endpoint.port() && (any || other.ip() == endpoint.ip())
+            other.port() == endpoint.port() && (any_address || other.ip() == endpoint.ip())
         })
     };
-    let found = config.endpoints().filter(taken).map(|endpoint| {
+    let found = config.endpoints().filter(is_taken).map(|endpoint| {
         let message = format!(
             "another program listens at {endpoint}: while the server runs, that program's connections reach the \
              server instead"
@@ -80,8 +83,8 @@ fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     found.collect()
 }
 
-/// Returns the addresses at which kernel sockets of this network namespace listen; none if they cannot be
-/// read.
+/// Returns the addresses at which sockets of this network namespace listen. The list is empty if the kernel's list
+/// cannot be read.
 fn kernel_listeners() -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for file in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {

@@ -1,4 +1,5 @@
-//! Checks of the needs of box and server: kernel, tools, and the rights of this process.
+//! Checks that this machine has what box and server need: features of the kernel, tools, settings, memory, and the
+//! privileges of this process.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -15,10 +16,11 @@ use crate::net::sysctl::Sysctl;
 use crate::nft;
 use crate::sys;
 
-/// Descriptors besides those of connections: devices, sockets, files and threads' own, with room to spare.
+/// Number of descriptors that are needed besides those of connections: the number that box and server reserve
+/// (`run::process`).
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Share of this machine's memory that payload may take at most. The rest is for the system and for users'
-/// other programs.
+/// Maximum share of this machine's memory for the data of connections. The rest is for the kernel and other
+/// programs. The value is a guess.
 const MEMORY_SHARE: f64 = 0.75;
 const TUN_DEVICE: &str = "/dev/net/tun";
 /// Remedy if this process may not change the network.
@@ -31,14 +33,18 @@ pub(super) struct Needs {
     pub role: &'static str,
     /// Interfaces that packets are forwarded between.
     pub forwarding: Vec<String>,
-    /// IPv6 packets are forwarded too.
+    /// True if IPv6 packets are forwarded too.
     pub forwarding_v6: bool,
-    /// Interfaces at which answers arrive whose senders the main table would reach over another interface.
+    /// Interfaces that receive answers although the main table has the route to their senders over another
+    /// interface.
     pub asymmetric: Vec<String>,
+    /// True if packets to the servers take the shortcut.
     pub shortcut: bool,
+    /// Maximum number of connections.
     pub connections: usize,
+    /// Maximum number of bytes of connections' data.
     pub memory: usize,
-    /// Something is sent in plaintext, so the clocks of box and server have to agree.
+    /// True if passwords are sent in plaintext. They expire, so the clocks of box and server have to agree.
     pub plaintext: bool,
 }
 
@@ -61,7 +67,10 @@ impl Needs {
     }
 
     pub fn of_server(config: &ServerConfig, machine: &Machine) -> Self {
-        let carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
+        let carriers = config
+            .listen
+            .iter()
+            .filter_map(|a| machine.interface_with(*a));
         let mut names: Vec<String> = carriers
             .filter(|i| !i.loopback)
             .map(|i| i.name.clone())
@@ -82,37 +91,38 @@ impl Needs {
 }
 
 /// Returns whether this process has a capability.
-fn has(capability: CapabilitySet) -> bool {
+fn has_capability(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
 /// Returns whether this process may change the network.
 pub(super) fn is_privileged() -> bool {
-    has(CapabilitySet::NET_ADMIN) && has(CapabilitySet::NET_RAW)
+    has_capability(CapabilitySet::NET_ADMIN) && has_capability(CapabilitySet::NET_RAW)
 }
 
-/// Returns all findings, at a start or for a check.
-pub(super) fn findings(needs: &Needs, starts: bool, running: bool) -> Vec<Finding> {
-    let privileged = has(CapabilitySet::NET_ADMIN);
+/// Returns all findings. `at_start` is true at a start of box or server, and false for a check; `running` is
+/// true if an instance of this configuration runs.
+pub(super) fn findings(needs: &Needs, at_start: bool, running: bool) -> Vec<Finding> {
+    let privileged = has_capability(CapabilitySet::NET_ADMIN);
     let mut found = Vec::new();
     if !privileged {
-        found.push(unprivileged(needs, starts));
+        found.push(unprivileged(needs, at_start));
     }
     found.push(tun_device(privileged));
     found.push(packet_filter(needs, privileged));
     if privileged {
         found.extend(settings(needs, running));
     }
-    found.extend(ports(needs));
-    found.push(descriptors(needs));
-    found.push(memory(needs));
-    found.extend(clock(needs));
+    found.extend(port_range_finding(needs));
+    found.push(descriptor_finding(needs));
+    found.push(memory_finding(needs));
+    found.extend(clock_finding(needs));
     found
 }
 
-fn unprivileged(needs: &Needs, starts: bool) -> Finding {
+fn unprivileged(needs: &Needs, at_start: bool) -> Finding {
     let at = ("privileges", "this process");
-    match starts {
+    match at_start {
         true => {
             let message = format!(
                 "it may not configure the network (no CAP_NET_ADMIN): the {} cannot work",
@@ -152,11 +162,11 @@ fn tun_device(privileged: bool) -> Finding {
 
 fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
     let at = || ("nft", "nftables");
-    let tried = match privileged {
+    let result = match privileged {
         true => nft::dry_run(),
         false => nft::check_installed(),
     };
-    match tried {
+    match result {
         Ok(()) if privileged => Finding::ok(at(), "the kernel accepts the rules"),
         Ok(()) => Finding::new(
             Verdict::CouldNotCheck,
@@ -180,20 +190,21 @@ fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
     }
 }
 
-/// Checks forwarding and the filter on sources, which Braid sets if it may.
+/// Checks forwarding and reverse-path filtering. Box and server change these settings at their start, so a wrong
+/// value is a finding only if an instance runs or if the settings cannot be changed.
 fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     for name in &needs.forwarding {
         let key = format!("net/ipv4/conf/{name}/forwarding");
-        let off = Sysctl::current(&key).is_some_and(|now| now.value != "1");
-        if off && running {
+        let is_off = Sysctl::current(&key).is_some_and(|now| now.value != "1");
+        if is_off && running {
             let message = format!(
                 "another program has switched forwarding off since the {} started: packets are not forwarded",
                 needs.role
             );
             let remedy = format!("run: sysctl -w {}=1", key.replace('/', "."));
             found.push(Finding::warning(("forwarding", name), message, remedy).healing());
-        } else if off && !is_writable(&key) {
+        } else if is_off && !is_writable(&key) {
             let message = format!(
                 "forwarding is off and cannot be switched on here (/proc/sys is read-only): the {} forwards \
                  nothing",
@@ -208,13 +219,13 @@ fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
     found
 }
 
-/// Checks IPv6 forwarding, which the kernel switches for all interfaces at once. IPv4 works without it, so
-/// this is never a failure.
+/// Checks IPv6 forwarding, which the kernel switches for all interfaces at once. IPv4 works without it, so the
+/// finding is only a warning.
 fn forwarding_v6(needs: &Needs, running: bool) -> Option<Finding> {
     let key = "net/ipv6/conf/all/forwarding";
-    let off = Sysctl::current(key).is_some_and(|now| now.value == "0");
-    let in_the_way = off && needs.forwarding_v6 && (running || !is_writable(key));
-    in_the_way.then(|| {
+    let is_off = Sysctl::current(key).is_some_and(|now| now.value == "0");
+    let is_obstacle = is_off && needs.forwarding_v6 && (running || !is_writable(key));
+    is_obstacle.then(|| {
         let message = "forwarding of IPv6 is off, and the running box does not change this: IPv6 packets are \
                        not forwarded";
         let remedy = format!("run: sysctl -w {}=1, or have the host set it", key.replace('/', "."));
@@ -230,7 +241,8 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     let all = value("all").unwrap_or(0);
     let mut found = Vec::new();
     for name in &needs.asymmetric {
-        // The kernel uses the larger of both values (ip-sysctl.rst): 1 is strict, 2 loose.
+        // The kernel uses the maximum of the interface's value and that of `all` (ip-sysctl.rst): 1 is strict
+        // and 2 is loose.
         let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         if is_strict && (running || !is_writable(&key)) {
@@ -244,13 +256,13 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     found
 }
 
-/// Returns whether this process may change a setting. Nothing is written.
+/// Returns whether this process may change a setting. Opening its file for writing changes nothing.
 fn is_writable(key: &str) -> bool {
     let path = Path::new("/proc/sys").join(key);
     OpenOptions::new().write(true).open(path).is_ok()
 }
 
-fn ports(needs: &Needs) -> Option<Finding> {
+fn port_range_finding(needs: &Needs) -> Option<Finding> {
     let at = ("ports", "net.ipv4.ip_local_port_range");
     let range = shared_ports().filter(|_| needs.shortcut)?;
     let ports = Shortcut::ports();
@@ -266,7 +278,7 @@ fn ports(needs: &Needs) -> Option<Finding> {
     Some(Finding::warning(at, message, remedy))
 }
 
-fn descriptors(needs: &Needs) -> Finding {
+fn descriptor_finding(needs: &Needs) -> Finding {
     let at = || ("descriptors", "expert.max_connections");
     let wanted = needs.connections as u64 + OTHER_DESCRIPTORS;
     let now = getrlimit(Resource::Nofile);
@@ -274,7 +286,8 @@ fn descriptors(needs: &Needs) -> Finding {
     if enough(now.maximum) {
         return Finding::ok(at(), format!("the process may open {wanted} descriptors"));
     }
-    // Only the attempt shows whether this process has CAP_SYS_RESOURCE, which raising the limit takes.
+    // Raising the hard limit needs CAP_SYS_RESOURCE in the initial user namespace. Only an attempt shows whether
+    // this process may do so.
     let raised = Rlimit {
         current: now.current,
         maximum: Some(wanted),
@@ -282,12 +295,12 @@ fn descriptors(needs: &Needs) -> Finding {
     if setrlimit(Resource::Nofile, raised).is_ok() {
         return Finding::ok(at(), format!("the process may open {wanted} descriptors"));
     }
-    let most = now.maximum.unwrap_or(0);
+    let current_limit = now.maximum.unwrap_or(0);
     let message = format!(
-        "{} connections need {wanted} descriptors, but this process may open {most}: more than {} connections \
-         are refused",
+        "{} connections need {wanted} descriptors, but this process may open {current_limit}: more than {} \
+         connections are refused",
         needs.connections,
-        most.saturating_sub(OTHER_DESCRIPTORS)
+        current_limit.saturating_sub(OTHER_DESCRIPTORS)
     );
     let remedy = format!(
         "raise the limit before the start (ulimit -Hn {wanted}; of a systemd unit, LimitNOFILE={wanted}), or \
@@ -296,9 +309,9 @@ fn descriptors(needs: &Needs) -> Finding {
     Finding::warning(at(), message, remedy)
 }
 
-fn memory(needs: &Needs) -> Finding {
+fn memory_finding(needs: &Needs) -> Finding {
     let at = || ("memory", "limits.memory");
-    let Some(there) = memory_of_machine() else {
+    let Some(total) = memory_of_machine() else {
         return Finding::new(
             Verdict::NotChecked,
             at(),
@@ -308,25 +321,26 @@ fn memory(needs: &Needs) -> Finding {
     };
     let mib = |bytes: u64| bytes >> 20;
     let wanted = needs.memory as u64;
-    if wanted as f64 <= there as f64 * MEMORY_SHARE {
-        let message = format!("{} MiB of {} MiB", mib(wanted), mib(there));
+    if wanted as f64 <= total as f64 * MEMORY_SHARE {
+        let message = format!("{} MiB of {} MiB", mib(wanted), mib(total));
         return Finding::ok(at(), message);
     }
     let message = format!(
         "connections may hold {} MiB, but this machine (or its cgroup) has {} MiB in all: under load the system \
          may kill the {}, and all connections with it",
         mib(wanted),
-        mib(there),
+        mib(total),
         needs.role
     );
     let remedy = format!(
         "write memory = \"{}MiB\" or less in [limits]",
-        mib(there) / 2
+        mib(total) / 2
     );
     Finding::warning(at(), message, remedy)
 }
 
-/// Returns the bytes of memory that this process can have, by the machine or by its control group.
+/// Returns the number of bytes of memory that this process can use: that of the machine, or the limit of its
+/// control group if it is lower.
 fn memory_of_machine() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok();
     let total = info.as_deref().and_then(|text| {
@@ -339,19 +353,22 @@ fn memory_of_machine() -> Option<u64> {
     total.into_iter().chain(memory_of_group()).min()
 }
 
-/// Returns the lowest `memory.max` of the control groups (version 2) that this process is in.
+/// Returns the lowest limit (`memory.max`) of the control group (version 2) of this process and of the groups
+/// above.
 fn memory_of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");
-    let place = root.join(group);
-    let limits = place.ancestors().take_while(|path| path.starts_with(root));
+    let directory = root.join(group);
+    let limits = directory
+        .ancestors()
+        .take_while(|path| path.starts_with(root));
     let limits = limits.filter_map(|path| fs::read_to_string(path.join("memory.max")).ok());
     limits.filter_map(|text| text.trim().parse().ok()).min()
 }
 
-/// Checks the clock of instances that send something in plaintext: their passwords expire.
-fn clock(needs: &Needs) -> Option<Finding> {
+/// Checks the clock of instances that send passwords in plaintext, since these passwords expire.
+fn clock_finding(needs: &Needs) -> Option<Finding> {
     if !needs.plaintext {
         return None;
     }

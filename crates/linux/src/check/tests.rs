@@ -1,4 +1,4 @@
-//! Tests of configurations against machines written as literals.
+//! Tests of the findings about configurations on machines that are given as literals.
 
 use std::net::IpAddr;
 
@@ -51,7 +51,7 @@ fn default(interface: u32, gateway: &str) -> DefaultRoute {
     }
 }
 
-/// Returns a machine with a sound LAN and two sound links.
+/// Returns a machine whose local network and two links work.
 fn machine() -> Machine {
     Machine {
         interfaces: vec![
@@ -72,8 +72,8 @@ fn machine() -> Machine {
             default(LTE, "198.51.100.1"),
             default(WLAN, "fe80::1"),
         ],
-        routes: Vec::new(),
-        all: Routes::default(),
+        neighbour_networks: Vec::new(),
+        all_routes: Routes::default(),
         v6: true,
     }
 }
@@ -123,7 +123,7 @@ fn expect(found: &[Finding], verdict: Verdict, (id, subject): (&str, &str), word
 }
 
 #[test]
-fn nothing_is_said_of_a_sound_machine() {
+fn a_good_machine_has_no_findings() {
     assert_eq!(of_box(&usual(), &machine()), []);
     assert_eq!(
         of_server("[\"192.0.2.10\", \"2001:db8:2::10\"]", &machine()),
@@ -136,13 +136,13 @@ fn nothing_is_said_of_a_sound_machine() {
     // A neighbour reached by a route of its own, and a point-to-point link.
     let mut routed = machine();
     routed
-        .routes
+        .neighbour_networks
         .push((LTE, "203.0.113.99/32".parse().unwrap()));
     let config = with("gateway = \"203.0.113.99\"");
     assert_eq!(of_box(&config, &routed), []);
-    let mut point = machine();
-    point.defaults[1].gateway = None;
-    assert_eq!(of_box(&usual(), &point), []);
+    let mut point_to_point = machine();
+    point_to_point.defaults[1].gateway = None;
+    assert_eq!(of_box(&usual(), &point_to_point), []);
 }
 
 /// A missing LAN interface does not refuse a start, since it may be plugged in later.
@@ -183,11 +183,11 @@ fn a_lan_that_is_not_there_is_named() {
 /// A link that is missing, down, without address or without route is named.
 #[test]
 fn a_link_that_is_not_there_is_named() {
-    let mut gone = machine();
-    gone.interfaces.retain(|i| i.index != LTE);
+    let mut missing = machine();
+    missing.interfaces.retain(|i| i.index != LTE);
     let words = ["there is no interface wwan0"];
     expect(
-        &of_box(&usual(), &gone),
+        &of_box(&usual(), &missing),
         Warning,
         ("link", "link wwan0"),
         &words,
@@ -200,18 +200,18 @@ fn a_link_that_is_not_there_is_named() {
         ("link", "link wwan0"),
         &["is down"],
     );
-    let mut bare = machine();
-    bare.addresses.retain(|a| a.interface != LTE);
+    let mut without_address = machine();
+    without_address.addresses.retain(|a| a.interface != LTE);
     expect(
-        &of_box(&usual(), &bare),
+        &of_box(&usual(), &without_address),
         Warning,
         ("link", "link wwan0"),
         &["has no address"],
     );
-    let mut lost = machine();
-    lost.defaults.retain(|d| d.interface != LTE);
+    let mut without_route = machine();
+    without_route.defaults.retain(|d| d.interface != LTE);
     expect(
-        &of_box(&usual(), &lost),
+        &of_box(&usual(), &without_route),
         Warning,
         ("link", "link wwan0"),
         &["no default route"],
@@ -250,9 +250,9 @@ fn a_gateway_that_no_address_reaches_is_named() {
     expect(&of_box(&v6, &both), Warning, ("link", "link wwan0"), &words);
 }
 
-/// In both families.
+/// An overlap is a failure if the box needs the interface and the range contains its network or its address.
 #[test]
-fn a_range_of_the_device_that_others_have_is_named() {
+fn an_overlap_with_the_range_of_the_device_is_named() {
     for (interface, net, verdict, words) in [
         (LAN, "10.215.77.1/24", Failure, "eth0, the users' network"),
         (LAN, "10.215.77.200/28", Failure, "eth0, the users' network"),
@@ -289,7 +289,7 @@ fn a_range_of_the_device_that_others_have_is_named() {
         expect(&found, verdict, ("tun.overlap", range), &[words]);
         assert_eq!(found[0].refuses_start(), verdict == Failure);
     }
-    // Another network of this machine overlaps, and the TUN device itself does.
+    // An overlap with the network of another interface is only a warning. The TUN device itself is no overlap.
     let mut docker = machine();
     docker.interfaces.push(interface(9, "docker0"));
     docker.addresses.push(address(9, "10.215.77.1/24"));
@@ -315,7 +315,7 @@ fn a_range_of_the_device_that_others_have_is_named() {
 
 /// A SOCKS address that this machine does not have, or that a link has, is named.
 #[test]
-fn a_proxy_at_an_address_of_others_is_named() {
+fn a_proxy_at_an_unsuitable_address_is_named() {
     let at = |socks: &'static str| {
         boxed(move |text| text.replace("#top", &format!("socks = \"{socks}\"")))
     };
@@ -354,21 +354,21 @@ fn a_proxy_at_an_address_of_others_is_named() {
     assert_eq!(of_box(&config, &machine()), []);
 }
 
-/// Two links with one interface and one gateway add nothing.
+/// Two links with one interface and one gateway carry no more than one link.
 #[test]
-fn links_that_are_one_way_out_are_named() {
+fn links_with_one_gateway_are_named() {
     let second = "[[link]]\nname = \"lte2\"\ninterface = \"wwan0\"\ngateway = ";
     let with = |gateway: &str| {
         let link = format!("{second}\"{gateway}\"");
         boxed(move |text| text.replace("#link", &link))
     };
     let found = of_box(&with("198.51.100.1"), &machine());
-    let words = ["by wwan0 and gateway 198.51.100.1, as link wwan0 does"];
+    let words = ["it uses wwan0 and gateway 198.51.100.1, as link wwan0 does"];
     expect(&found, Warning, ("link.same", "link lte2"), &words);
     assert_eq!(of_box(&with("198.51.100.2"), &machine()), []);
 }
 
-/// The server's address is this machine's own.
+/// A server whose only address is one of this machine is a failure, and one of two addresses is a warning.
 #[test]
 fn a_server_that_is_this_machine_is_named() {
     let own = boxed(|text| text.replace("[\"203.0.113.7\", \"2001:db8:7::7\"]", "\"192.0.2.10\""));
@@ -379,8 +379,8 @@ fn a_server_that_is_this_machine_is_named() {
         ("server.address", "server server1"),
         &words,
     );
-    let half = boxed(|text| text.replace("203.0.113.7", "192.168.1.1"));
-    let found = of_box(&half, &machine());
+    let one_address_own = boxed(|text| text.replace("203.0.113.7", "192.168.1.1"));
+    let found = of_box(&one_address_own, &machine());
     expect(
         &found,
         Warning,
@@ -392,7 +392,7 @@ fn a_server_that_is_this_machine_is_named() {
 #[test]
 fn an_mtu_above_the_interfaces_is_named() {
     let large = boxed(|text| text.replace("#link", "mtu = 9000"));
-    let words = ["`mtu` is 9000", "1500 bytes at most"];
+    let words = ["`mtu` is 9000", "at most 1500 bytes"];
     expect(
         &of_box(&large, &machine()),
         Warning,

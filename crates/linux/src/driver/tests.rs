@@ -1,4 +1,4 @@
-//! Tests of the loop with a scripted device.
+//! Tests of the event loop with a device that follows a script.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,11 +16,12 @@ use super::*;
 /// A result of the device's next read.
 #[derive(Clone, Copy)]
 enum Step {
-    /// A packet of the largest size, which the engine drops.
+    /// A packet of 65,535 bytes, which the engine drops. Two of them are just below `GATHER_AFTER_BYTES`
+    /// (131,072), and a third exceeds it.
     Large,
     /// The answer to the first packet that was sent: a RST.
     Reset,
-    /// Nothing to read now. The same holds after the last step.
+    /// No packet. After the last step, too, there is none.
     End,
 }
 use Step::{End, Large, Reset};
@@ -32,11 +33,11 @@ struct Script {
     sent: Option<Vec<u8>>,
     buffer: PacketBuffer,
     clock: Clock,
-    asked: Asked,
+    read_times: ReadTimes,
 }
 
 /// The times at which the steps were read.
-type Asked = Rc<RefCell<Vec<Instant>>>;
+type ReadTimes = Rc<RefCell<Vec<Instant>>>;
 
 impl PacketIo for Script {
     fn fd(&self) -> BorrowedFd<'_> {
@@ -49,7 +50,7 @@ impl PacketIo for Script {
     }
 
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
-        self.asked.borrow_mut().push(self.clock.now());
+        self.read_times.borrow_mut().push(self.clock.now());
         match self.steps.pop_front() {
             Some(Large) => self.buffer.fill(&[0; 65_535]),
             Some(Reset) => {
@@ -92,22 +93,22 @@ fn reset(syn: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// A core that records the close of its connection, and how many steps had been read by then.
-struct Hears {
-    asked: Asked,
+/// A core that records the reason for which its connection was closed, and the number of reads until then.
+struct CloseRecorder {
+    read_times: ReadTimes,
     closed: Option<(CloseReason, usize)>,
 }
 
-impl Core for Hears {
+impl Core for CloseRecorder {
     fn on_engine_event(&mut self, _: &mut Ctx<'_>, event: Event) {
         if let Event::Closed { reason, .. } = event {
-            self.closed = Some((reason, self.asked.borrow().len()));
+            self.closed = Some((reason, self.read_times.borrow().len()));
         }
     }
 }
 
-/// Returns a driver with these steps ahead, and a connection that is being opened.
-fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
+/// Returns a driver whose device follows these steps, and whose engine opens a connection.
+fn driver(steps: &[Step]) -> Driver<Script, CloseRecorder, ()> {
     let clock = Clock::new();
     let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).expect("a strategy");
     let mut stack = Stack::new(Config::default(), Rng::from_seed([1; 32]), strategy());
@@ -118,25 +119,25 @@ fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
         ..ConnectOptions::new(([10, 0, 9, 1], 80).into(), strategy()())
     };
     stack.connect(clock.now(), options).expect("a path");
-    let asked = Asked::default();
+    let read_times = ReadTimes::default();
     let script = Script {
         readable: eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor"),
         steps: steps.iter().copied().collect(),
         sent: None,
         buffer: PacketBuffer::new(),
         clock,
-        asked: Rc::clone(&asked),
+        read_times: Rc::clone(&read_times),
     };
-    let core = Hears {
-        asked,
+    let core = CloseRecorder {
+        read_times,
         closed: None,
     };
     let limits = sockets::Limits::default();
     Driver::new(clock, script, stack, core, (), limits).expect("descriptors")
 }
 
-/// Runs through the steps. Returns the device and the core.
-fn run(steps: &[Step]) -> (Script, Hears) {
+/// Runs the driver until all steps were read. Returns the device and the core.
+fn run(steps: &[Step]) -> (Script, CloseRecorder) {
     let mut driver = driver(steps);
     let never = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
     let outcome = driver.run(never.as_fd(), |driver| driver.packets.steps.is_empty());
@@ -145,35 +146,36 @@ fn run(steps: &[Step]) -> (Script, Hears) {
 }
 
 #[test]
-fn packets_gather_after_a_look_that_found_many() {
+fn packets_gather_after_a_batch_of_many_bytes() {
     let (script, _) = run(&[Large, Large, Large, End, End]);
-    let asked = script.asked.borrow();
-    let [.., end, next] = asked[..] else {
-        panic!("{asked:?}");
+    let read_times = script.read_times.borrow();
+    let [.., end, next] = read_times[..] else {
+        panic!("{read_times:?}");
     };
     let between = next.saturating_since(end);
     assert!(between >= GATHER_DELAY, "{between:?}");
 }
 
 #[test]
-fn the_core_is_told_of_many_before_all_are_read() {
+fn the_core_gets_events_before_all_of_many_bytes_are_read() {
+    // The RST and two large packets together exceed `GATHER_AFTER_BYTES`: 40 + 2 * 65,535 = 131,110.
     let (_, core) = run(&[Reset, Large, Large, Large, Large, End]);
-    let (reason, asked) = core.closed.expect("it is told");
-    assert_eq!((reason, asked), (CloseReason::Refused, 3));
+    let (reason, read_times) = core.closed.expect("it is told");
+    assert_eq!((reason, read_times), (CloseReason::Refused, 3));
 }
 
 #[test]
-fn time_goes_on_where_the_core_is_told() {
+fn the_clock_is_read_again_after_the_core_got_events() {
     let before = Instant::ZERO;
     assert_eq!(driver(&[Large, End]).receive(before), before);
     assert!(driver(&[Large, Large, Large, End]).receive(before) > before);
 }
 
 #[test]
-fn the_core_is_told_of_few_once_all_are_read() {
+fn the_core_gets_events_of_few_bytes_once_all_are_read() {
     let (_, core) = run(&[Reset, Large, End]);
-    let (reason, asked) = core.closed.expect("it is told");
-    assert_eq!((reason, asked), (CloseReason::Refused, 3));
+    let (reason, read_times) = core.closed.expect("it is told");
+    assert_eq!((reason, read_times), (CloseReason::Refused, 3));
 }
 
 #[test]

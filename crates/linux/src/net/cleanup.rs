@@ -1,4 +1,4 @@
-//! Removal of everything that an instance set up.
+//! Removal of everything that an instance created in the kernel.
 
 use std::io::ErrorKind;
 
@@ -7,12 +7,13 @@ use super::sysctl::Sysctl;
 use super::{InstanceNames, Result, SystemError, shortcut};
 use crate::nft;
 
-/// Removes everything that an instance created, be it this process or an earlier one that was killed.
-/// Recorded kernel settings are restored. `record` holds settings too, since another program may have removed
-/// the recorded ones. The TUN device is left out: it vanishes with its process.
+/// Removes everything that an instance created, whether it is this process or an earlier one that was killed,
+/// and restores the kernel settings that the instance changed. `record` holds the earlier values of these
+/// settings. They are recorded in the kernel too, but another program may have removed this record. The TUN
+/// device needs no removal: the kernel removes it when its process ends.
 ///
 /// # Errors
-/// Fails if the system refuses; all other steps are still done.
+/// Fails with the first error of a step. All other steps are still done.
 pub fn cleanup(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> {
     let steps = [
         remove_routing(instance_names),
@@ -20,45 +21,46 @@ pub fn cleanup(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> 
         nft::remove(instance_names),
         shortcut::remove_unclaimed(),
     ];
+    // All steps have run by now; this returns their first error.
     steps.into_iter().collect()
 }
 
-/// Takes over the remains of an earlier instance of the name. Its packet filter rules stay until others
-/// replace them, as do its routes and rules for forwarded packets: connections under way hang if the kernel
-/// stops to track them for a moment. Returns the settings that the instance recorded.
+/// Takes over from an earlier instance of the name that was killed. Its packet filter rules, and its routes and
+/// rules for forwarded packets, stay until this instance replaces them: forwarded connections break if the
+/// kernel stops tracking them even for a moment. Returns the settings that the earlier instance recorded.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if the kernel refuses to list or remove routing rules, or if `nft` is missing or fails.
 pub fn take_over(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
-    let doing = || SystemError::doing("remove routing rules");
-    let mut netlink = Netlink::open().map_err(doing())?;
-    // The new device's packets must not follow old rules into links that have not been looked at yet.
+    let cannot = || SystemError::cannot("remove routing rules");
+    let mut netlink = Netlink::open().map_err(cannot())?;
+    // The old rules would route packets of the new device by old routes, before the state of the links is read.
     netlink
         .delete_rules(|priority| priority == instance_names.rule_priority())
-        .map_err(doing())?;
+        .map_err(cannot())?;
     shortcut::remove_unclaimed()?;
     nft::recorded(instance_names)
 }
 
 fn remove_routing(instance_names: &InstanceNames) -> Result<()> {
-    let doing = || SystemError::doing("remove routes and rules");
-    let mut netlink = Netlink::open().map_err(doing())?;
+    let cannot = || SystemError::cannot("remove routes and rules");
+    let mut netlink = Netlink::open().map_err(cannot())?;
     netlink
         .delete_rules(|priority| instance_names.owns_priority(priority))
-        .map_err(doing())?;
+        .map_err(cannot())?;
     netlink
         .delete_routes(|table| instance_names.owns_table(table))
-        .map_err(doing())
+        .map_err(cannot())
 }
 
 fn restore_settings(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> {
     let mut settings = nft::recorded(instance_names)?;
-    let known = |key: &str| record.iter().any(|setting| setting.key == key);
-    settings.retain(|setting| !known(&setting.key));
+    let in_record = |key: &str| record.iter().any(|setting| setting.key == key);
+    settings.retain(|setting| !in_record(&setting.key));
     settings.extend_from_slice(record);
     for setting in settings {
         match setting.apply().map_err(|error| (error.kind(), error)) {
-            // The interface is gone, or the setting could not be changed in the first place.
+            // Either the interface is gone, or this process may not change the setting, and so never did.
             Err((ErrorKind::NotFound | ErrorKind::PermissionDenied, _)) | Ok(()) => {}
             Err((_, error)) => return Err(error),
         }

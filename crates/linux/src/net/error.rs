@@ -1,4 +1,4 @@
-//! The error of setting something up on this machine.
+//! The error of a step that sets something up on this machine.
 
 use std::fmt;
 use std::io;
@@ -6,28 +6,30 @@ use std::io;
 /// Result of setting something up on this machine.
 pub type Result<T> = std::result::Result<T, SystemError>;
 
-/// A refusal by the system. Trying again does not help.
+/// An action that the system refused, and its reason. Trying again at once does not help.
 #[derive(Debug)]
 pub struct SystemError {
-    doing: String,
+    /// The action in words that follow "cannot".
+    action: String,
     source: io::Error,
 }
 
 impl SystemError {
-    /// Wraps an error with what was being done, in words that follow "cannot".
-    pub fn doing<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> SystemError {
-        let doing = doing.into();
+    /// Returns a function that adds the failed `action` to an error. The action is in words that follow
+    /// "cannot".
+    pub fn cannot<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> SystemError {
+        let action = action.into();
         move |source| SystemError {
-            doing,
+            action,
             source: source.into(),
         }
     }
 
-    /// An error that no system call reported.
-    pub fn other(doing: impl Into<String>, why: impl Into<String>) -> SystemError {
+    /// Returns an error that no system call reported, with the failed `action` and the `reason`.
+    pub fn other(action: impl Into<String>, reason: impl Into<String>) -> SystemError {
         SystemError {
-            doing: doing.into(),
-            source: io::Error::other(why.into()),
+            action: action.into(),
+            source: io::Error::other(reason.into()),
         }
     }
 
@@ -39,8 +41,9 @@ impl SystemError {
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.doing, self.source)
+        write!(f, "cannot {}: {}", self.action, self.source)
     }
 }
 
+// `source()` stays the default, since `Display` already shows the underlying error.
 impl std::error::Error for SystemError {}

@@ -4,21 +4,24 @@ use std::path::PathBuf;
 
 /// The names and numbers of everything that an instance creates in the kernel.
 ///
-/// They follow from the name of its TUN device alone, which is unique in a network namespace. So an instance
-/// finds and removes the remains of an earlier one that was killed.
+/// They are computed from nothing but the name of its TUN device, which is unique in a network namespace. So an
+/// instance finds and removes what an earlier instance of the same name left when it was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceNames {
     tun: String,
+    /// Hash of the device's name, which tells the numbers of instances apart.
     hash: u16,
 }
 
 impl InstanceNames {
-    /// The bits of a mark that encode the link.
+    /// The bits of a mark that encode the link: 0 for none, otherwise its index plus 1. All bits are set in the
+    /// [mark of intercepted connections](Self::intercepted_mark), so a link's index is at most 253.
     pub const FLOW_BITS: u32 = 0x00ff_0000;
 
     /// Returns the names of the instance whose TUN device is called `tun`.
     pub fn of_tun(tun: &str) -> InstanceNames {
         let hash = fnv1a(tun.as_bytes());
+        // The two halves are combined, as FNV's authors advise, to get fewer bits (xor folding).
         InstanceNames {
             tun: tun.to_owned(),
             hash: ((hash >> 16) ^ (hash & 0xffff)) as u16,
@@ -42,24 +45,25 @@ impl InstanceNames {
         }
     }
 
-    /// Returns the control socket for configurations that name none. `role` is `box` or `server`. Unlike the
-    /// rest, the socket is not bound to the network namespace: of two instances with equal device names, the
-    /// first has it.
+    /// Returns the control socket for configurations that name none. `role` is `box` or `server`. Unlike
+    /// everything else here, the path does not belong to a network namespace: if instances in two namespaces
+    /// have the same device name, the socket belongs to the instance that started first.
     pub fn control_socket(&self, role: &str) -> PathBuf {
         format!("/run/braid/{role}-{}.sock", self.tun).into()
     }
 
-    /// Returns the routing table of path `index`.
+    /// Returns the routing table for packets from the sources of link `index`.
     pub fn path_table(&self, index: u8) -> u32 {
         self.table_base() | u32::from(index)
     }
 
-    /// Returns the routing table of forwarded connections that began over link `index` (at most 253).
+    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since the
+    /// next two numbers are those of [`Self::forward_table`] and [`Self::intercept_table`]).
     pub fn flow_table(&self, index: u8) -> u32 {
         self.table_base() | 0x100 | u32::from(index)
     }
 
-    /// Returns the routing table of all forwarded packets without a connection's mark.
+    /// Returns the routing table of forwarded packets that have no link's mark.
     pub fn forward_table(&self) -> u32 {
         self.table_base() | 0x1fe
     }
@@ -71,38 +75,43 @@ impl InstanceNames {
 
     /// Returns whether a routing table belongs to this instance.
     pub fn owns_table(&self, table: u32) -> bool {
+        // The lowest 9 bits tell the tables of one instance apart.
         table & !0x1ff == self.table_base()
     }
 
     /// Returns the packet mark of intercepted packets.
     pub fn mark(&self) -> u32 {
+        // The first byte tells Braid's marks from those of other programs, which mostly use low bits.
         0xb000_0000 | u32::from(self.hash)
     }
 
     /// Returns the mark of forwarded connections that began over link `index` (at most 253), and of their
     /// packets. It differs from [`Self::mark`] in [`Self::FLOW_BITS`] only.
+    // The index plus 1 makes the mark of link 0 differ from `mark`, too.
     pub fn flow_mark(&self, index: u8) -> u32 {
         self.mark() | (u32::from(index) + 1) << Self::FLOW_BITS.trailing_zeros()
     }
 
-    /// Returns the connection mark of intercepted connections. It is none of [`Self::flow_mark`].
+    /// Returns the connection mark of intercepted connections. No link has this [`Self::flow_mark`].
     pub fn intercepted_mark(&self) -> u32 {
         self.mark() | Self::FLOW_BITS
     }
 
-    /// Returns the priority of the routing rules for packets of paths and for intercepted packets.
+    /// Returns the priority of the routing rules for packets from the links' sources and for intercepted
+    /// packets. It is even and from 10,000 to 19,998, before the main table's rule (32,766).
     pub fn rule_priority(&self) -> u32 {
         10_000 + u32::from(self.hash) % 5_000 * 2
     }
 
-    /// Returns the priority of the routing rules for forwarded packets: after the intercepted ones, before
-    /// the main table (32,766).
+    /// Returns the priority of the routing rules for forwarded packets: after the rule for intercepted packets,
+    /// before the main table's rule (32,766).
     pub fn forward_rule_priority(&self) -> u32 {
         self.rule_priority() + 1
     }
 
-    /// Returns the priority of the routing rule after the main table.
+    /// Returns the priority of the routing rule after the main table's rule (32,766).
     pub fn fallback_rule_priority(&self) -> u32 {
+        // At least 40,000, since `rule_priority` is at least 10,000.
         self.rule_priority() + 30_000
     }
 
@@ -115,19 +124,21 @@ impl InstanceNames {
         ]
     }
 
-    /// Returns whether a rule with Braid's marks at this priority belongs to this instance.
+    /// Returns whether a rule at this priority belongs to this instance, if it has Braid's protocol number.
     pub fn owns_priority(&self, priority: u32) -> bool {
         self.priorities().contains(&priority)
     }
 
     fn table_base(&self) -> u32 {
-        // 16 bits of hash above 9 bits for the tables of an instance.
+        // The hash is above the 9 bits for the tables of an instance. Bit 30 keeps all numbers far above those
+        // that people choose for tables of their own.
         0x4000_0000 | u32::from(self.hash) << 9
     }
 }
 
 fn fnv1a(bytes: &[u8]) -> u32 {
-    // FNV-1a, 32 bits: offset basis and prime. The hash of a name must never change.
+    // The offset basis and the prime of FNV-1a with 32 bits. The hash of a name must never change: a new
+    // version has to find what a killed instance of an earlier version left.
     bytes.iter().fold(0x811c_9dc5, |hash, b| {
         (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193)
     })

@@ -9,7 +9,7 @@ use super::routes::{Address, DefaultRoute, Interface};
 /// Next hop of a link in one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextHop {
-    /// The gateway of the interface's default route in the main table.
+    /// The gateway of the default route that the main table has for the interface.
     Auto,
     /// This gateway.
     Gateway(IpAddr),
@@ -28,10 +28,10 @@ pub struct LinkSpec {
     pub v6: NextHop,
     /// Packets from these addresses leave by this link.
     pub sources: Vec<IpAddr>,
-    /// Addresses that the link is to reach; empty if they are not known.
+    /// Addresses that the link has to reach, such as the servers'; empty if they are not known.
     pub targets: Vec<IpAddr>,
-    /// Packets from `sources` leave by this link or not at all. Otherwise the main table routes them while
-    /// the link leads nowhere.
+    /// True if packets from `sources` leave by this link or not at all. If false, the main table routes them
+    /// while the link has no route.
     pub exclusive: bool,
 }
 
@@ -54,38 +54,39 @@ pub struct Exit {
 /// The state of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// The interface exists, is up and has a carrier.
+    /// True if the interface exists, is up and has a carrier.
     pub running: bool,
     /// MTU of the interface in bytes; 0 if the interface is missing.
     pub mtu: u32,
-    /// Addresses of the interface but link-local ones.
+    /// Addresses of the interface, of the families that the link uses, except link-local addresses.
     pub addresses: Vec<Address>,
-    /// Interface and gateway of IPv4.
+    /// Interface and gateway of the default route of IPv4, if there is one.
     pub v4: Option<Exit>,
-    /// Interface and gateway of IPv6.
+    /// Interface and gateway of the default route of IPv6, if there is one.
     pub v6: Option<Exit>,
 }
 
 impl LinkState {
-    /// Returns whether packets can be sent over the link to one of `targets`; with no targets, to any
-    /// address.
-    pub fn leads_to(&self, targets: &[IpAddr]) -> bool {
-        self.running && (self.leads_by(false, targets) || self.leads_by(true, targets))
+    /// Returns whether packets can be sent over the link to at least one of `targets`. If `targets` is empty,
+    /// an address on a running link suffices.
+    pub fn can_send_to(&self, targets: &[IpAddr]) -> bool {
+        self.running && (self.can_send_by(false, targets) || self.can_send_by(true, targets))
     }
 
-    /// Returns whether the link has an address of the family and a route to one of `targets`; with no
-    /// targets, any address of the family suffices.
-    pub fn leads_by(&self, v6: bool, targets: &[IpAddr]) -> bool {
-        let open = self.exit(v6).is_some() || targets.is_empty();
+    /// Returns whether the link has an address of the family and a route to at least one of `targets`. If
+    /// `targets` is empty, an address of the family suffices.
+    pub fn can_send_by(&self, v6: bool, targets: &[IpAddr]) -> bool {
+        let has_exit = self.exit(v6).is_some() || targets.is_empty();
         let mut of_family = targets.iter().filter(|target| target.is_ipv6() == v6);
-        self.has_family(v6) && (open || of_family.any(|target| self.is_on_link(*target)))
+        self.has_family(v6) && (has_exit || of_family.any(|target| self.is_on_link(*target)))
     }
 
     /// Returns whether `addr` is in a network of the interface.
     pub fn is_on_link(&self, addr: IpAddr) -> bool {
-        // Gateways of IPv6 usually have link-local addresses, which are on every link.
+        // IPv6 gateways usually have link-local addresses. Their network is on every link, and
+        // `Netlink::addresses` leaves the link's own link-local address out.
         let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
-        link_local || self.addresses.iter().any(|a| is_beside(a, addr))
+        link_local || self.addresses.iter().any(|a| is_in_network_of(a, addr))
     }
 
     /// Returns whether the interface has an address of the family.
@@ -93,13 +94,13 @@ impl LinkState {
         self.addresses.iter().any(|a| a.addr.is_ipv6() == v6)
     }
 
-    /// Returns interface and gateway of a family.
+    /// Returns interface and gateway of the default route of a family.
     pub fn exit(&self, v6: bool) -> Option<Exit> {
         if v6 { self.v6 } else { self.v4 }
     }
 }
 
-/// Computes the state of a link from what the kernel knows.
+/// Computes the state of a link from the kernel's interfaces, addresses and default routes.
 pub(super) fn observe(
     spec: &LinkSpec,
     interfaces: &[Interface],
@@ -114,8 +115,8 @@ pub(super) fn observe(
             NextHop::None => return None,
             NextHop::Gateway(gateway) => Some(gateway),
             NextHop::Auto => {
-                let known = |d: &&DefaultRoute| d.interface == interface.index && d.v6 == v6;
-                defaults.iter().find(known)?.gateway
+                let matches = |d: &&DefaultRoute| d.interface == interface.index && d.v6 == v6;
+                defaults.iter().find(matches)?.gateway
             }
         };
         interface.running.then_some(Exit {
@@ -135,7 +136,9 @@ pub(super) fn observe(
     }
 }
 
-/// Puts back the gateway that a link had before, if the gateway is still in a network of the link.
+/// Remembers the gateway of a link in `gateways`. If the main table no longer has a default route for the
+/// link, restores the remembered gateway in `state`, as long as it is in a network of the link: an interface
+/// that was down for a moment has lost its routes.
 pub(super) fn remember_gateways(
     spec: &LinkSpec,
     state: &mut LinkState,
@@ -164,30 +167,32 @@ pub(super) fn remember_gateways(
     }
 }
 
-/// Returns whether the link lost an address of a family while it still has, or again has, an address of that
-/// family. Without any address the loss is not reported yet, since the server cannot be asked over the link.
-/// DHCP may remove the old address first, or add the new one first.
+/// Updates the `known` addresses of a link (IPv4, IPv6), and returns whether one of them is gone while the link
+/// has another address of the same family. While the link has no address of the family, the loss is not
+/// reported yet: nothing can be sent over the link to learn whether the server still knows its subflows. Both
+/// orders occur, since DHCP may remove the old address first or add the new one first.
 ///
-/// Temporary addresses (RFC 8981) do not count beside a lasting one: the kernel removes them long after new
-/// connections stopped using them (section 3.4). If there is no lasting address, the kernel masquerades by
-/// the temporary one, which then counts.
-pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bool {
+/// Temporary addresses (RFC 8981) are ignored if the interface has a permanent address: the kernel removes
+/// them long after new connections stopped using them (section 3.4). Without a permanent address, the kernel
+/// masquerades packets with a temporary one, so its loss counts.
+pub(super) fn lost_address(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bool {
     let mut lost = false;
     for v6 in [false, true] {
         if !state.has_family(v6) {
             continue;
         }
         let known = &mut known[usize::from(v6)];
-        let here = |addr: &IpAddr| state.addresses.iter().any(|a| a.addr == *addr);
-        let before = known.len();
-        known.retain(here);
-        lost |= known.len() < before;
-        let new = |a: &&Address| a.addr.is_ipv6() == v6 && !a.deprecated;
-        let lasts = |a: &Address| !a.secondary;
-        let one_lasts = state.addresses.iter().filter(new).any(lasts);
+        let is_present = |addr: &IpAddr| state.addresses.iter().any(|a| a.addr == *addr);
+        let count_before = known.len();
+        known.retain(is_present);
+        lost |= known.len() < count_before;
+        // A deprecated address stays known if it was known: connections use it until it is removed.
+        let preferred = |a: &&Address| a.addr.is_ipv6() == v6 && !a.deprecated;
+        let is_permanent = |a: &Address| !a.secondary;
+        let has_permanent = state.addresses.iter().filter(preferred).any(is_permanent);
         // The kernel never chooses a secondary address of an IPv4 network by itself.
-        let counts = |a: &&Address| lasts(a) || v6 && !one_lasts;
-        for address in state.addresses.iter().filter(new).filter(counts) {
+        let counts = |a: &&Address| is_permanent(a) || v6 && !has_permanent;
+        for address in state.addresses.iter().filter(preferred).filter(counts) {
             if !known.contains(&address.addr) {
                 known.push(address.addr);
             }
@@ -199,17 +204,18 @@ pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bo
 /// Returns the network of an address.
 pub(crate) fn network(address: &Address) -> IpNet {
     let found = IpNet::new(address.addr, address.prefix_len);
-    // The kernel reports no prefix longer than the address.
+    // `IpNet::new` fails only for a prefix longer than the address, which the kernel never reports.
     found.map_or(address.addr.into(), |network| network.trunc())
 }
 
 /// Returns whether two networks have an address in common.
 pub(crate) fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    // Two networks are either disjoint or one contains the other.
     a.contains(b) || b.contains(a)
 }
 
 /// Returns whether `addr` is in the network of `address`.
-pub(super) fn is_beside(address: &Address, addr: IpAddr) -> bool {
+pub(super) fn is_in_network_of(address: &Address, addr: IpAddr) -> bool {
     network(address).contains(&addr)
 }
 
@@ -283,26 +289,26 @@ mod tests {
     }
 
     #[test]
-    fn up_takes_carrier_an_address_and_a_way() {
+    fn up_needs_a_carrier_an_address_and_a_route() {
         let gateway = NextHop::Gateway("192.0.2.1".parse().unwrap());
         let spec = spec(gateway, NextHop::None);
         let v4 = [address("192.0.2.7", 24)];
         let v6 = [address("2001:db8::7", 64)];
         let up = |spec: &LinkSpec, wan: &[Interface], addresses: &[Address]| {
-            observe(spec, wan, addresses, &[]).leads_to(&spec.targets)
+            observe(spec, wan, addresses, &[]).can_send_to(&spec.targets)
         };
         assert!(up(&spec, &wan(true), &v4));
         assert!(!up(&spec, &wan(false), &v4));
         assert!(!up(&spec, &wan(true), &v6));
         assert!(!up(&spec, &[], &v4));
-        let no_way = LinkSpec {
+        let no_route = LinkSpec {
             v4: NextHop::Auto,
             ..spec.clone()
         };
-        assert!(!up(&no_way, &wan(true), &v4));
+        assert!(!up(&no_route, &wan(true), &v4));
         let on_link = LinkSpec {
             targets: vec!["192.0.2.200".parse().unwrap()],
-            ..no_way
+            ..no_route
         };
         assert!(up(&on_link, &wan(true), &v4));
     }
@@ -326,33 +332,34 @@ mod tests {
         }
     }
 
-    /// Returns a function that tells look by look whether an address is lost.
-    fn telling() -> impl FnMut(&[Address]) -> bool {
+    /// Returns a function that takes the addresses of a link at successive moments, and returns whether one was
+    /// lost since the previous call.
+    fn loss_detector() -> impl FnMut(&[Address]) -> bool {
         let mut known = [Vec::new(), Vec::new()];
         move |addresses| {
             let state = LinkState {
                 addresses: addresses.to_vec(),
                 ..LinkState::default()
             };
-            readdressed(&mut known, &state)
+            lost_address(&mut known, &state)
         }
     }
 
-    /// A removed address counts, whether the new one comes before or after. A privacy address that is
-    /// replaced, added or comes back does not.
+    /// The removal of an address counts, whether the new address is added before or after it. A change of
+    /// temporary addresses does not count beside the permanent `lasting`.
     #[test]
-    fn a_lost_address_is_told_once_there_is_another() {
+    fn a_lost_address_is_reported_once_there_is_another() {
         let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
         let lasting = address("2001:db8::7", 64);
-        let mut lost = telling();
+        let mut lost = loss_detector();
         assert!(!lost(&[old, lasting, privacy(1)]));
         assert!(!lost(&[old, lasting, privacy(1), privacy(2)]));
         assert!(!lost(&[old, lasting, privacy(2)]));
-        assert!(!lost(&[lasting, privacy(2)]), "there is none to ask from");
-        assert!(!lost(&[old, lasting]), "it is back");
+        assert!(!lost(&[lasting, privacy(2)]), "no IPv4 address is left");
+        assert!(!lost(&[old, lasting]), "the same address is back");
         assert!(!lost(&[lasting]));
         assert!(lost(&[new, lasting]));
-        assert!(!lost(&[new, lasting]), "told twice");
+        assert!(!lost(&[new, lasting]), "reported twice");
         assert!(!lost(&[old, new, lasting]));
         assert!(lost(&[old, lasting]));
         let deprecated = Address {
@@ -360,10 +367,10 @@ mod tests {
             ..old
         };
         assert!(!lost(&[deprecated, new, lasting]));
-        assert!(lost(&[new, lasting]), "it was in use to its end");
+        assert!(lost(&[new, lasting]), "known although deprecated");
     }
 
-    /// If no other address is preferred, everything leaves by the temporary one.
+    /// If no permanent address is preferred, the kernel uses the temporary one.
     #[test]
     fn a_temporary_address_counts_where_there_is_no_other() {
         let deprecated = |a: Address| Address {
@@ -372,7 +379,7 @@ mod tests {
         };
         let lasting = address("2001:db8::7", 64);
         for beside in [None, Some(deprecated(lasting)), Some(lasting)] {
-            let mut lost = telling();
+            let mut lost = loss_detector();
             let with = |of: &[Address]| [of, beside.as_slice()].concat();
             assert!(!lost(&with(&[privacy(1)])));
             assert!(!lost(&with(&[deprecated(privacy(1)), privacy(2)])));
@@ -383,7 +390,7 @@ mod tests {
             secondary: true,
             ..address("192.0.2.8", 24)
         };
-        let mut lost = telling();
+        let mut lost = loss_detector();
         assert!(!lost(&[deprecated(address("192.0.2.7", 24)), further]));
         assert!(!lost(&[deprecated(address("192.0.2.7", 24))]));
     }

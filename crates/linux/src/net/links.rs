@@ -1,4 +1,5 @@
-//! The access links as the kernel has them, and the routing that ties source addresses to links.
+//! The state of the access links in the kernel, and the routing rules that send packets from each source
+//! address out of its link.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,175 +10,200 @@ use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 
 use super::link::{
-    Exit, LinkSpec, LinkState, NextHop, network, observe, readdressed, remember_gateways,
+    Exit, LinkSpec, LinkState, NextHop, lost_address, network, observe, remember_gateways,
 };
 use super::netlink::Netlink;
 use super::routes::{
     Address, Interface, MAIN_TABLE, PROTOCOL, Packets, Route, Routes, Rule, Target,
-    UNREACHABLE_METRIC, is_own_rule, on_receipt, table_of,
+    UNREACHABLE_METRIC, ingress_shaper_interface, is_own_rule, table_of,
 };
 use super::shortcut::Shortcut;
 use super::{InstanceNames, Result, SystemError};
 
-/// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h), one bit each: links and traffic
-/// control, then IPv4's addresses, routes, rules and settings of interfaces.
+/// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h). `bind` takes group n as bit n - 1. The
+/// groups are links (1) and traffic control (4), then of IPv4 addresses (5), routes (7), rules (8) and
+/// settings of interfaces (24).
 const NETLINK_GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 23 | NETLINK_GROUPS_V6;
-// The same for IPv6: addresses, routes, rules, settings.
+// The same groups of IPv6: addresses (9), routes (11), rules (19) and settings of interfaces (25).
 const NETLINK_GROUPS_V6: u32 = 1 << 8 | 1 << 10 | 1 << 18 | 1 << 24;
-/// Metric of the routes in the links' tables, below [`UNREACHABLE_METRIC`], so that they are preferred.
+/// Metric of the routes in the links' tables. Any value below [`UNREACHABLE_METRIC`] makes the kernel prefer
+/// them to the unreachable route of the same table.
 const ROUTE_METRIC: u32 = 100;
 
 /// The links of an instance and their routing tables.
 #[derive(Debug)]
 pub struct Links {
     instance_names: InstanceNames,
+    /// The socket for requests.
     netlink: Netlink,
+    /// The socket for notifications.
     monitor: Netlink,
     specs: Vec<LinkSpec>,
+    /// The state of each link when it was last read from the kernel.
     states: Vec<LinkState>,
+    /// All interfaces when they were last read.
     interfaces: Vec<Interface>,
+    /// The addresses of all interfaces when they were last read.
     addresses: Vec<Address>,
-    /// Networks that the main table reaches, without default routes.
+    /// Destination networks of the main table's routes, except its default routes.
     reached: Vec<IpNet>,
-    /// The last gateway of each link by family: taking an interface down deletes its routes, and not every
-    /// program that brings the interface up again puts them back.
+    /// The last gateway of each link, first of IPv4, then of IPv6. It is remembered because the kernel deletes
+    /// the routes of an interface that is taken down, and not every program that brings the interface up
+    /// again adds them again.
     gateways: Vec<[Option<IpAddr>; 2]>,
-    /// The addresses of each link by family when the link was last up and had any.
-    known: Vec<[Vec<IpAddr>; 2]>,
-    /// The rules are [installed](Self::install).
+    /// The addresses that each link last had while it was up, first of IPv4, then of IPv6.
+    known_addresses: Vec<[Vec<IpAddr>; 2]>,
+    /// True once [`Self::install`] was called. Before that, routes and rules are left alone.
     installed: bool,
     /// Interfaces whose incoming connections are intercepted or forwarded over the links.
     lan: Vec<String>,
-    forward: Option<usize>,
-    /// For each link, true if forwarded connections stay on it; empty if nothing is forwarded.
-    keeps: Vec<bool>,
-    /// The routes that were added and are still wanted. If one of them is missing, another program removed
-    /// it.
-    made: Vec<Route>,
+    /// The link that new forwarded connections take; `None` until one is chosen.
+    forward_link: Option<usize>,
+    /// For each link, true if connections that are forwarded over it stay on it. Empty if nothing is
+    /// forwarded.
+    keeps_flows: Vec<bool>,
+    /// The routes that this instance added and still wants. If one of them is missing in the kernel, another
+    /// program removed it.
+    installed_routes: Vec<Route>,
     shortcut: Option<Shortcut>,
+    /// True if the last update of the shortcut failed.
     needs_retry: bool,
+    /// The repairs of the last refresh.
     repairs: Repairs,
 }
 
-/// Counts of things that were missing although nothing about the links had changed.
+/// The rules and routes of this instance that a refresh found missing, because another program removed them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// Routing rules that were added again.
+    /// Number of routing rules that were added again.
     pub rules: usize,
-    /// Routes that were added again.
+    /// Number of routes that were added again.
     pub routes: usize,
-    /// The rules of the shortcut were loaded again.
+    /// True if the rules of the shortcut were loaded again.
     pub shortcut: bool,
-    /// Something is still missing.
+    /// True if something is still missing.
     pub pending: bool,
 }
 
 impl Links {
-    /// Watches `specs` (at most 255), without touching any routing yet.
+    /// Starts to watch the links that `specs` describe, without a change to the kernel's routing. There may be
+    /// at most 255 links: the numbers of their routing tables hold the link's index in 8 bits.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses a netlink socket, or if its interfaces and routes cannot be read.
     pub fn new(instance_names: &InstanceNames, specs: Vec<LinkSpec>) -> Result<Links> {
-        let doing = || SystemError::doing("watch network interfaces");
+        let cannot = || SystemError::cannot("watch network interfaces");
         let mut links = Links {
             instance_names: instance_names.clone(),
-            netlink: Netlink::open().map_err(doing())?,
-            monitor: Netlink::subscribe(NETLINK_GROUPS).map_err(doing())?,
+            netlink: Netlink::open().map_err(cannot())?,
+            monitor: Netlink::subscribe(NETLINK_GROUPS).map_err(cannot())?,
             states: vec![LinkState::default(); specs.len()],
             interfaces: Vec::new(),
             addresses: Vec::new(),
             reached: Vec::new(),
             gateways: vec![[None; 2]; specs.len()],
-            known: vec![[Vec::new(), Vec::new()]; specs.len()],
-            keeps: Vec::new(),
+            known_addresses: vec![[Vec::new(), Vec::new()]; specs.len()],
+            keeps_flows: Vec::new(),
             specs,
             installed: false,
             lan: Vec::new(),
-            forward: None,
-            made: Vec::new(),
+            forward_link: None,
+            installed_routes: Vec::new(),
             shortcut: None,
             needs_retry: false,
             repairs: Repairs::default(),
         };
-        (links.states, _) = links.observe().map_err(doing())?;
-        for (known, state) in links.known.iter_mut().zip(&links.states) {
-            readdressed(known, state);
+        (links.states, _) = links.observe().map_err(cannot())?;
+        // This only fills the known addresses: no address can be lost yet.
+        for (known_addresses, state) in links.known_addresses.iter_mut().zip(&links.states) {
+            lost_address(known_addresses, state);
         }
         Ok(links)
     }
 
-    /// Returns the descriptor that is readable when something changed.
+    /// Returns the descriptor that becomes readable when the kernel notifies of a change. The next call is
+    /// [`Self::has_news`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
     }
 
-    /// Returns whether link `index` can be used.
+    /// Returns whether link `index` has an interface with a carrier, an address, and a route to its targets.
     pub fn is_up(&self, index: usize) -> bool {
-        self.states[index].leads_to(&self.specs[index].targets)
+        self.states[index].can_send_to(&self.specs[index].targets)
     }
 
-    /// Returns the families by which link `index` leads out, IPv4 and IPv6. Both are false while that is
-    /// unknown, for example while the link is down.
+    /// Returns whether link `index` can send IPv4 packets, and whether it can send IPv6 packets. Both are false
+    /// while the link has no addresses or routes, for example because it is down.
     pub fn families_of(&self, index: usize) -> (bool, bool) {
         let (state, targets) = (&self.states[index], &self.specs[index].targets);
         (
-            state.leads_by(false, targets),
-            state.leads_by(true, targets),
+            state.can_send_by(false, targets),
+            state.can_send_by(true, targets),
         )
     }
 
-    /// Returns the links' states, in the order of their settings.
+    /// Returns the state of each link, by its index.
     pub fn states(&self) -> &[LinkState] {
         &self.states
     }
 
-    /// Takes notifications off the monitor and returns whether any matters; then [`Self::refresh`] is due.
-    /// One event of the network comes as many messages, so callers wait a few milliseconds in between.
+    /// Reads the pending notifications and returns whether one is relevant, so that the caller has to call
+    /// [`Self::refresh`]. One change of the network causes many notifications, so callers wait a few
+    /// milliseconds between this call and the refresh.
     pub fn has_news(&mut self) -> bool {
-        let mut heard = false;
-        let lost = self.monitor.drain(|message| heard |= matters(&message));
-        // If notifications cannot be read, only the state itself tells what changed.
-        heard || lost.unwrap_or(true)
+        let mut is_relevant = false;
+        let was_overrun = self
+            .monitor
+            .drain(|message| is_relevant |= matters(&message));
+        // Lost or unreadable notifications may have been relevant.
+        is_relevant || was_overrun.unwrap_or(true)
     }
 
-    /// Steers the sources of each link into a table of its own, in place of the rules of an earlier instance
-    /// of this name. Packets that come in by the interfaces `lan` follow [`Self::forward_over`], except to
-    /// networks that the main table has a route to, and except packets with the mark of a link that
-    /// [keeps](Self::keep_flows) its connections. All other packets follow it too if the main table has no
-    /// default route. Packets with the instance's mark are delivered to this host, whatever their
-    /// destination.
+    /// Installs the routing rules and routes, and removes the rules of an earlier instance of this name.
+    ///
+    /// - Packets from a source address of a link are routed by the link's own table.
+    /// - Packets with the instance's mark, which are intercepted, are delivered to this host, whatever their
+    ///   destination.
+    /// - Packets that come in by the interfaces `lan` take the main table's routes except its default routes,
+    ///   then the link whose mark they have if the link [keeps its connections](Self::keep_flows), then the
+    ///   link of [`Self::forward_over`].
+    /// - All other packets take the link of [`Self::forward_over`] too if the main table has no route.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses a rule, or a route for intercepted packets.
     pub fn install(&mut self, lan: &[String]) -> Result<()> {
-        let doing = || SystemError::doing("add routing rules");
+        let cannot = || SystemError::cannot("add routing rules");
         self.lan = lan.to_vec();
         if !lan.is_empty() {
-            self.keeps = vec![true; self.specs.len()];
+            self.keeps_flows = vec![true; self.specs.len()];
         }
         self.installed = true;
-        let routes = self.netlink.routes().map_err(doing())?;
+        let routes = self.netlink.routes().map_err(cannot())?;
         self.reconcile_routes(&routes, true);
         for route in self.intercepting() {
-            // Without this route, intercepted connections would be sent nowhere, so a failure ends the start.
-            self.netlink.replace_route(&route).map_err(doing())?;
+            // `reconcile_routes` only logs failures. Without this route intercepted packets would not arrive
+            // at any socket, so here a failure ends the start.
+            self.netlink.replace_route(&route).map_err(cannot())?;
         }
-        self.reconcile_rules(true).map_err(doing())?;
+        self.reconcile_rules(true).map_err(cannot())?;
         Ok(())
     }
 
-    /// Changes the links and the interfaces `lan`, and returns the states of the links. An index whose
-    /// interface changed has a new link. After this call [`Self::refresh`] is due.
+    /// Replaces the settings of the links and the interfaces `lan`, and returns the new states of the links. If
+    /// the interface at an index differs, the index now belongs to another link, and the state of its earlier
+    /// link is forgotten. The caller has to call [`Self::refresh`] afterwards.
     ///
     /// # Errors
-    /// Fails if the system refuses; the rules are as before then.
+    /// Fails if the kernel refuses a rule, and restores the rules from before the call. Fails also if the
+    /// kernel's interfaces and routes cannot be read.
     pub fn reconfigure(&mut self, specs: Vec<LinkSpec>, lan: &[String]) -> Result<Vec<LinkState>> {
         let places = specs.len().max(self.specs.len());
         self.states.resize(places, LinkState::default());
         self.gateways.resize(places, [None; 2]);
-        self.known.resize(places, [Vec::new(), Vec::new()]);
+        self.known_addresses
+            .resize(places, [Vec::new(), Vec::new()]);
         if !lan.is_empty() {
-            self.keeps.resize(places, true);
+            self.keeps_flows.resize(places, true);
         }
         let before = std::mem::replace(&mut self.specs, specs);
         let lan_before = std::mem::replace(&mut self.lan, lan.to_vec());
@@ -186,44 +212,48 @@ impl Links {
             if let Err(error) = self.reconcile_rules(true) {
                 tracing::warn!(%error, "cannot restore the routing rules from before the reload");
             }
-            return Err(SystemError::doing("add routing rules")(error));
+            return Err(SystemError::cannot("add routing rules")(error));
         }
         for index in 0..places {
             let interface = |specs: &[LinkSpec]| specs.get(index).map(|s| s.interface.clone());
             if interface(&before) != interface(&self.specs) {
-                self.vacate(index);
+                self.forget_link(index);
             }
         }
-        let doing = SystemError::doing("read the state of the links");
-        let (states, _) = self.observe().map_err(doing)?;
+        let cannot = SystemError::cannot("read the state of the links");
+        let (states, _) = self.observe().map_err(cannot)?;
         Ok(states)
     }
 
-    /// Forgets the link that was at an index.
-    fn vacate(&mut self, index: usize) {
+    /// Resets everything that was remembered about the link at an index.
+    fn forget_link(&mut self, index: usize) {
         self.states[index] = LinkState::default();
         self.gateways[index] = [None; 2];
-        self.known[index] = [Vec::new(), Vec::new()];
-        if let Some(keeps) = self.keeps.get_mut(index) {
-            *keeps = true;
+        self.known_addresses[index] = [Vec::new(), Vec::new()];
+        if let Some(keeps_flows) = self.keeps_flows.get_mut(index) {
+            *keeps_flows = true;
         }
-        self.forward = self.forward.filter(|forward| *forward != index);
+        self.forward_link = self
+            .forward_link
+            .filter(|forward_link| *forward_link != index);
     }
 
-    /// Changes the servers that the shortcut is for, if there is one, and the MTU (bytes) that the engine
-    /// assumes for each link.
+    /// Changes the servers whose packets take the shortcut, if it is installed, and the MTU (bytes) that the
+    /// engine assumes for each link.
     pub fn change_shortcut(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
         if let Some(shortcut) = &mut self.shortcut {
             shortcut.change(servers, mtus);
         }
     }
 
-    /// Lets packets of the links' sources to and from `servers` go between `tun` and the links without being
-    /// routed. A link whose MTU falls below its value in `mtus` (bytes) is routed again. The sources have to
-    /// use the ports that are returned.
+    /// Installs the shortcut: packet filter rules that pass packets between the device `tun` and the links
+    /// without routing, if they are between a link's source address and one of `servers`. The packets of a
+    /// link whose MTU falls below its value in `mtus` (bytes) are routed. Returns the local ports that
+    /// packets must have to take the shortcut.
     ///
     /// # Errors
-    /// Fails if there can be no shortcut here; the packets are routed then.
+    /// Fails if another instance has the shortcut, if its ports are not reserved for it, or if the kernel
+    /// refuses the rules. The kernel then routes all packets.
     pub fn install_shortcut(
         &mut self,
         tun: &str,
@@ -236,32 +266,38 @@ impl Links {
         Ok(Shortcut::ports())
     }
 
+    /// Adapts the rules of the shortcut to the links, and returns the links whose packets may have another
+    /// source address than before.
     fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {
-        let doing = SystemError::doing("read which interfaces shape received packets");
-        let shaped = self.netlink.shaped_on_receipt().map_err(doing)?;
+        let cannot = SystemError::cannot("read which interfaces shape received packets");
+        let shaped = self.netlink.shaped_on_receipt().map_err(cannot)?;
         shortcut.update(&self.specs, &self.states, &self.addresses, &shaped)
     }
 
-    /// Reads the links' state anew, reconciles the routing, and returns the links that changed: their index,
-    /// and whether packets may leave with another address than before. If `restores`, whatever another
-    /// program removed is put back, and [`repairs`](Self::repairs) counts it.
+    /// Reads the state of the links from the kernel and adapts routes, rules and shortcut to it. Returns the
+    /// index of each link that changed, and whether its packets may have another source address than before.
+    /// If `restores` is true, adds again what another program removed, and counts it in
+    /// [`repairs`](Self::repairs). Otherwise only notes that something is missing.
     ///
     /// # Errors
-    /// Fails if the state cannot be read.
+    /// Fails if the kernel's interfaces, addresses or routes cannot be read.
     pub fn refresh(&mut self, restores: bool) -> Result<Vec<(usize, bool)>> {
-        let doing = || SystemError::doing("read the state of the links");
+        let cannot = || SystemError::cannot("read the state of the links");
         self.repairs = Repairs::default();
-        let (states, routes) = self.observe().map_err(doing())?;
+        let (states, routes) = self.observe().map_err(cannot())?;
         let mut changed = Vec::new();
         for (index, state) in states.into_iter().enumerate() {
             if self.states[index] != state {
                 self.states[index] = state;
-                let readdressed =
-                    self.is_up(index) && readdressed(&mut self.known[index], &self.states[index]);
-                changed.push((index, readdressed));
+                // A lost address is reported only once. While the link is down nothing can be sent to learn
+                // whether the servers still know its subflows, so the comparison waits until the link is up.
+                let lost_address = self.is_up(index)
+                    && lost_address(&mut self.known_addresses[index], &self.states[index]);
+                changed.push((index, lost_address));
             }
         }
-        // Needed even if no link changed: an interface that was down for a moment lost its routes.
+        // The routes need this even if no link changed: the kernel deleted the routes of an interface that was
+        // down for so short a time that its state looks the same as before.
         self.reconcile_routes(&routes, restores);
         if let Err(error) = self.reconcile_rules(restores) {
             tracing::warn!(%error, "cannot add routing rules; the next attempt follows");
@@ -271,12 +307,14 @@ impl Links {
         Ok(changed)
     }
 
+    /// Adapts the shortcut to the links, and adds the links whose packets may have another source address to
+    /// `changed`. Loads rules that another program removed only if `restores` is true.
     fn refresh_shortcut(&mut self, restores: bool, changed: &mut Vec<(usize, bool)>) {
         let Some(mut shortcut) = self.shortcut.take() else {
             return;
         };
-        // When an interface vanishes, the kernel itself removes its rules: that is no damage by another
-        // program.
+        // The kernel itself removes the rules of an interface that vanishes. So missing rules count as
+        // another program's damage only if no link changed.
         let damaged = shortcut.is_damaged() && changed.is_empty();
         if damaged && !restores {
             self.repairs.pending = true;
@@ -285,8 +323,11 @@ impl Links {
             let updated = self.update_shortcut(&mut shortcut);
             self.needs_retry = updated.is_err();
             match updated {
-                Ok(moved) => {
-                    for index in moved {
+                Ok(switched) => {
+                    // Shortcut and routing translate source addresses by different rules. So the packets of a
+                    // link that changed between the two may have another source address, although the link
+                    // lost none.
+                    for index in switched {
                         changed.retain(|(other, _)| *other != index);
                         changed.push((index, true));
                     }
@@ -300,23 +341,23 @@ impl Links {
         self.shortcut = Some(shortcut);
     }
 
-    /// Returns what the last [refresh](Self::refresh) found missing.
+    /// Returns the repairs of the last [refresh](Self::refresh).
     pub fn repairs(&self) -> Repairs {
         self.repairs
     }
 
-    /// Returns whether something could not be reconciled with the links, so that another
-    /// [`refresh`](Self::refresh) is due in a while even without news.
+    /// Returns whether the last update of the shortcut failed, so that the caller has to call
+    /// [`refresh`](Self::refresh) again in a while, even without notifications.
     pub fn needs_retry(&self) -> bool {
         self.needs_retry
     }
 
-    /// Sets whether the connections that are forwarded over link `index` stay on it when new ones take
-    /// another link. If they do not stay, they move with the new ones, and those that are bound to the link's
-    /// address break.
+    /// Sets whether connections that are forwarded over link `index` stay on it when new connections take
+    /// another link. Otherwise existing connections move to the other link too. A TCP connection does not
+    /// survive this move, since its source address changes.
     pub fn keep_flows(&mut self, index: usize, keep: bool) {
-        if let Some(keeps) = self.keeps.get_mut(index) {
-            *keeps = keep;
+        if let Some(keeps_flows) = self.keeps_flows.get_mut(index) {
+            *keeps_flows = keep;
             self.update_routes();
         }
     }
@@ -329,42 +370,42 @@ impl Links {
         let netlink = &mut self.netlink;
         let packets = self.specs.iter().map(|spec| {
             let found = netlink.interface(&spec.interface);
-            let found = found.map_err(SystemError::doing("read the counters of the links"));
+            let found = found.map_err(SystemError::cannot("read the counters of the links"));
             Ok(found?.map(|interface| interface.packets))
         });
         packets.collect()
     }
 
-    /// Forwards over link `index` from now on.
+    /// Makes new forwarded connections take link `index`.
     pub fn forward_over(&mut self, index: usize) {
-        if self.forward != Some(index) && index < self.specs.len() {
-            self.forward = Some(index);
+        if self.forward_link != Some(index) && index < self.specs.len() {
+            self.forward_link = Some(index);
             self.update_routes();
         }
     }
 
-    /// Returns the link that is forwarded over.
+    /// Returns the link that new forwarded connections take.
     pub fn forwarding(&self) -> Option<usize> {
-        self.forward
+        self.forward_link
     }
 
-    /// Returns the addresses of all interfaces, without link-local ones, as of the last look.
+    /// Returns the addresses of all interfaces at the last refresh, without link-local addresses.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Returns all interfaces, as of the last look.
+    /// Returns all interfaces at the last refresh.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// Returns the networks that the main table reaches, as of the last look, without default routes and
-    /// routes to the instance's own device.
+    /// Returns the destination networks of the main table's routes at the last refresh, except default routes
+    /// and routes to the instance's own device.
     pub fn reached(&self) -> &[IpNet] {
         &self.reached
     }
 
-    /// Returns the address families in use, each as `v6`.
+    /// Returns the address families that a link uses: false for IPv4, true for IPv6.
     fn families(&self) -> Vec<bool> {
         let used = |v6: &bool| self.specs.iter().any(|s| s.next_hop(*v6) != NextHop::None);
         // A kernel without IPv6 refuses IPv6 rules.
@@ -375,6 +416,7 @@ impl Links {
             .collect()
     }
 
+    /// Reads interfaces, addresses and routes from the kernel. Returns the state of each link, and all routes.
     fn observe(&mut self) -> io::Result<(Vec<LinkState>, Routes)> {
         self.interfaces = self.netlink.interfaces()?;
         self.addresses = self.netlink.addresses()?;
@@ -394,7 +436,7 @@ impl Links {
         Ok((states, routes))
     }
 
-    /// Reconciles the routes with what is wanted now.
+    /// Reads the kernel's routes and adapts them to the links.
     fn update_routes(&mut self) {
         match self.netlink.routes() {
             Ok(routes) => self.reconcile_routes(&routes, true),
@@ -404,80 +446,85 @@ impl Links {
         }
     }
 
-    /// Adds missing routes and removes unwanted ones; `there` holds the routes that exist. Failures are
-    /// logged only, since an interface may vanish any time; the event that caused the failure brings another
-    /// try.
-    fn reconcile_routes(&mut self, there: &Routes, restores: bool) {
-        let there = there.own(|table| self.instance_names.owns_table(table));
+    /// Adds missing routes and removes unwanted ones. `existing` holds the kernel's routes. If `restores` is
+    /// false, routes that another program removed are not added again. Failures are only logged, since an
+    /// interface may vanish any time. The kernel notifies of the change that caused the failure, and the
+    /// refresh after this notification tries again.
+    fn reconcile_routes(&mut self, existing: &Routes, restores: bool) {
+        let existing = existing.own(|table| self.instance_names.owns_table(table));
         let wanted = self.wanted_routes();
-        let mut made = Vec::with_capacity(wanted.len());
+        let mut installed_routes = Vec::with_capacity(wanted.len());
         for route in &wanted {
-            if there.contains(route) {
-                made.push(*route);
+            if existing.contains(route) {
+                installed_routes.push(*route);
                 continue;
             }
-            if self.made.contains(route) {
+            if self.installed_routes.contains(route) {
                 if !restores {
                     self.repairs.pending = true;
-                    // Keeps the route among those that another program removed.
-                    made.push(*route);
+                    // The next call with `restores` then still finds that another program removed the route.
+                    installed_routes.push(*route);
                     continue;
                 }
                 self.repairs.routes += 1;
             }
             match self.netlink.replace_route(route) {
-                Ok(()) => made.push(*route),
+                Ok(()) => installed_routes.push(*route),
                 Err(error) => {
                     tracing::debug!(?route, %error, "cannot add a route; the next attempt follows \
                                                                when the interface changes")
                 }
             }
         }
-        self.made = made;
+        self.installed_routes = installed_routes;
         let kept = |route: &Route| {
             // Forwarded connections stay on the route of an earlier instance until a link is chosen.
             let undecided =
-                route.table == self.instance_names.forward_table() && self.forward.is_none();
+                route.table == self.instance_names.forward_table() && self.forward_link.is_none();
             undecided && !self.lan.is_empty() || wanted.iter().any(|other| other.replaces(route))
         };
-        for route in there.iter().filter(|route| !kept(route)) {
+        for route in existing.iter().filter(|route| !kept(route)) {
             if let Err(error) = self.netlink.delete_route(route) {
                 tracing::debug!(?route, %error, "cannot remove a route");
             }
         }
     }
 
-    /// Adds missing rules and removes unwanted ones. Among rules of one priority the kernel asks the oldest
-    /// first. So all rules behind a missing one are added again before the old ones are removed: no packet
-    /// meets a moment without rules.
+    /// Adds missing rules and removes unwanted ones, of each family and priority. The kernel tries rules of one
+    /// priority in the order in which they were added, so a rule cannot be added between others. Therefore all
+    /// rules from the first difference on are added again, and only then are the old rules from this position
+    /// removed. No packet is routed while rules are missing.
     fn reconcile_rules(&mut self, restores: bool) -> io::Result<()> {
         if !self.installed {
             return Ok(());
         }
-        let there = self
+        let existing = self
             .netlink
             .rules(|p| self.instance_names.owns_priority(p))?;
         let wanted = self.wanted_rules();
         for v6 in [false, true] {
             for priority in self.instance_names.priorities() {
-                let here = |rule: &&Rule| (rule.v6, rule.priority) == (v6, priority);
-                let there: Vec<&Rule> = there.iter().filter(here).collect();
-                let wanted: Vec<&Rule> = wanted.iter().filter(here).collect();
-                let same = there.iter().zip(&wanted).take_while(|(a, b)| a == b);
-                let same = same.count();
-                let missing = wanted.iter().filter(|rule| !there.contains(rule)).count();
-                if same == wanted.len() && same == there.len() {
+                let in_group = |rule: &&Rule| (rule.v6, rule.priority) == (v6, priority);
+                let existing: Vec<&Rule> = existing.iter().filter(in_group).collect();
+                let wanted: Vec<&Rule> = wanted.iter().filter(in_group).collect();
+                let equal = existing.iter().zip(&wanted).take_while(|(a, b)| a == b);
+                let equal_count = equal.count();
+                let missing = wanted
+                    .iter()
+                    .filter(|rule| !existing.contains(rule))
+                    .count();
+                if equal_count == wanted.len() && equal_count == existing.len() {
                     continue;
                 }
                 if !restores {
                     self.repairs.pending = true;
                     continue;
                 }
-                for rule in &wanted[same..] {
+                for rule in &wanted[equal_count..] {
                     self.netlink.append_rule(rule)?;
                 }
-                // The kernel deletes the first of equal rules, which is the old one.
-                for rule in &there[same..] {
+                // Of two equal rules the kernel deletes the first, which is the old one.
+                for rule in &existing[equal_count..] {
                     self.netlink.delete_rule(rule)?;
                 }
                 self.repairs.rules += missing;
@@ -486,7 +533,7 @@ impl Links {
         Ok(())
     }
 
-    /// Returns the wanted rules, those of one priority in the order in which the kernel asks them.
+    /// Returns the wanted rules. Rules of one priority are in the order in which the kernel shall try them.
     fn wanted_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (index, spec) in self.specs.iter().enumerate() {
@@ -502,6 +549,8 @@ impl Links {
             return rules;
         }
         for v6 in self.families() {
+            // This rule shares the priority of the links' rules. Its place among them does not matter: packets
+            // from a link's source come from the engine and never have the mark.
             rules.push(Rule {
                 v6,
                 priority: self.instance_names.rule_priority(),
@@ -523,29 +572,30 @@ impl Links {
     }
 
     fn forwarding_rules(&self, v6: bool, iif: &str, rules: &mut Vec<Rule>) {
-        let forward = Rule {
+        let rule = Rule {
             v6,
             priority: self.instance_names.forward_rule_priority(),
             table: self.instance_names.forward_table(),
             iif: Some(iif.to_owned()),
             ..Rule::default()
         };
-        // Specific routes of the main table come first; its default routes are suppressed.
+        // The main table's routes with a prefix longer than 0 come first, so that local networks stay
+        // reachable. Its default routes are suppressed: Braid chooses the link.
         rules.push(Rule {
             table: MAIN_TABLE,
             suppress_prefix_len: Some(0),
-            ..forward.clone()
+            ..rule.clone()
         });
         rules.extend((0..self.specs.len()).map(|index| Rule {
             table: self.instance_names.flow_table(number(index)),
             mark: Some(self.instance_names.flow_mark(number(index))),
-            ..forward.clone()
+            ..rule.clone()
         }));
-        rules.push(forward);
+        rules.push(rule);
     }
 
-    /// Returns the wanted routes. Routes to networks come before the default routes whose gateways they
-    /// reach.
+    /// Returns the wanted routes. A route to a network comes before the default route whose gateway is in the
+    /// network, since the kernel refuses a gateway that it has no route to.
     fn wanted_routes(&self) -> Vec<Route> {
         let mut routes = Vec::new();
         if !self.installed {
@@ -558,13 +608,15 @@ impl Links {
                     continue;
                 }
                 if spec.exclusive {
-                    let nowhere = Target::Unreachable;
-                    routes.push(Route::default_of(v6, table, nowhere, UNREACHABLE_METRIC));
+                    // This route ends the look-up, so that the main table does not send the packets out of
+                    // another link.
+                    let target = Target::Unreachable;
+                    routes.push(Route::default_of(v6, table, target, UNREACHABLE_METRIC));
                 }
                 let on_link = state.addresses.iter().filter(|a| a.addr.is_ipv6() == v6);
                 for address in on_link.filter(|_| state.running) {
                     let route = connected(address, table);
-                    // Several addresses may be in one network.
+                    // The route of another address in the same network is equal.
                     if !routes.contains(&route) {
                         routes.push(route);
                     }
@@ -573,15 +625,17 @@ impl Links {
             }
         }
         for v6 in self.families() {
-            let kept = self.keeps.iter().zip(&self.states).enumerate();
-            routes.extend(kept.filter(|(_, (keeps, _))| **keeps).filter_map(
-                |(index, (_, state))| {
-                    default_of(v6, self.instance_names.flow_table(number(index)), state)
-                },
-            ));
-            let forward = self.forward.map(|index| &self.states[index]);
+            let links = self.keeps_flows.iter().zip(&self.states).enumerate();
+            routes.extend(
+                links
+                    .filter(|(_, (keeps_flows, _))| **keeps_flows)
+                    .filter_map(|(index, (_, state))| {
+                        default_of(v6, self.instance_names.flow_table(number(index)), state)
+                    }),
+            );
+            let forward_link = self.forward_link.map(|index| &self.states[index]);
             let table = self.instance_names.forward_table();
-            routes.extend(forward.and_then(|state| default_of(v6, table, state)));
+            routes.extend(forward_link.and_then(|state| default_of(v6, table, state)));
         }
         routes.extend(self.intercepting());
         routes
@@ -601,16 +655,22 @@ impl Links {
     }
 }
 
+/// Returns the routing table for packets from the sources of link `index`.
 fn table(instance_names: &InstanceNames, index: usize) -> u32 {
     instance_names.path_table(number(index))
 }
 
+/// Returns the index of a link as [`InstanceNames`] encodes it.
 fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }
 
-/// Returns whether a notification matters: routes of the main table and others' default routes; removals of
-/// our own routes and rules; and queueing disciplines for incoming packets.
+/// Returns whether a notification is a reason to read the state again: changes of interfaces and addresses, of
+/// the main table's routes, of other programs' default routes, and of queueing disciplines for incoming
+/// packets, and the removal of Braid's own routes and rules.
+///
+/// Notifications of new routes and rules of Braid's are its own doing. The rules of other programs have no
+/// influence on the state that is read here.
 fn matters(message: &RouteNetlinkMessage) -> bool {
     match message {
         RouteNetlinkMessage::NewRoute(route) => {
@@ -624,12 +684,14 @@ fn matters(message: &RouteNetlinkMessage) -> bool {
         }
         RouteNetlinkMessage::DelRule(rule) => is_own_rule(rule),
         RouteNetlinkMessage::NewQueueDiscipline(message)
-        | RouteNetlinkMessage::DelQueueDiscipline(message) => on_receipt(message).is_some(),
+        | RouteNetlinkMessage::DelQueueDiscipline(message) => {
+            ingress_shaper_interface(message).is_some()
+        }
         RouteNetlinkMessage::NewLink(_)
         | RouteNetlinkMessage::DelLink(_)
         | RouteNetlinkMessage::NewAddress(_)
         | RouteNetlinkMessage::DelAddress(_) => true,
-        // Classes and filters of traffic control change all the time if something adapts to a rate.
+        // Programs that adapt a shaper to the link's rate change its classes and filters all the time.
         _ => false,
     }
 }
@@ -653,7 +715,7 @@ fn connected(address: &Address, table: u32) -> Route {
     }
 }
 
-/// Returns the default route of a table by the state of its link, if the link leads out.
+/// Returns the default route out of a link for `table`; `None` if the link cannot send packets of the family.
 fn default_of(v6: bool, table: u32, state: &LinkState) -> Option<Route> {
     let usable = state.exit(v6).filter(|_| state.has_family(v6));
     let Exit { interface, gateway } = usable?;

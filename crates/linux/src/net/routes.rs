@@ -1,4 +1,5 @@
-//! Links, addresses, routes and rules, in the few shapes used here.
+//! Interfaces, addresses, routes and rules, and the requests that read and change them. Each type has only
+//! the attributes that Braid uses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,12 +17,13 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Netlink;
 
-/// Marks routes and rules as Braid's (`rtm_protocol`, `FRA_PROTOCOL`). No routing daemon in linux/rtnetlink.h
-/// uses this number.
+/// The protocol number that marks routes and rules as Braid's (`rtm_protocol`, `FRA_PROTOCOL`). The value is
+/// free to choose: linux/rtnetlink.h lists the numbers of routing daemons, and this is none of them.
 pub const PROTOCOL: RouteProtocol = RouteProtocol::Other(0xb4);
 /// The main routing table, `RT_TABLE_MAIN`.
 pub const MAIN_TABLE: u32 = 254;
-/// Metric of the last route of a table, which ends the look-up before the next rule is asked.
+/// Metric of the unreachable route of a table, which ends the look-up before the kernel tries the next rule.
+/// Any value above that of the table's other routes makes it the last choice.
 pub const UNREACHABLE_METRIC: u32 = 9_999;
 
 /// A network interface.
@@ -31,9 +33,9 @@ pub struct Interface {
     pub index: u32,
     /// Name.
     pub name: String,
-    /// Administratively up, with carrier.
+    /// True if the interface is administratively up and has a carrier.
     pub running: bool,
-    /// The loopback interface, which leads to this host only.
+    /// True for the loopback interface, which leads to this host only.
     pub loopback: bool,
     /// MTU in bytes.
     pub mtu: u32,
@@ -41,12 +43,12 @@ pub struct Interface {
     pub packets: Packets,
 }
 
-/// Counters of an interface's packets since it was made.
+/// Numbers of packets since the interface was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Packets {
-    /// Sent.
+    /// Packets sent.
     pub tx: u64,
-    /// Received.
+    /// Packets received.
     pub rx: u64,
 }
 
@@ -59,17 +61,18 @@ pub struct Address {
     pub addr: IpAddr,
     /// Prefix length.
     pub prefix_len: u8,
-    /// The kernel does not choose the address for new connections: it is deprecated, or still unverified by
-    /// duplicate address detection.
+    /// True if the kernel does not choose the address for new connections: it is deprecated, or duplicate
+    /// address detection has not confirmed it.
     pub deprecated: bool,
-    /// The address is temporary (RFC 8981) or, of IPv4, a further one of the same network.
+    /// True for a temporary IPv6 address (RFC 8981), and for an IPv4 address that is not the interface's first
+    /// of its network.
     pub secondary: bool,
 }
 
 /// The target of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Out of an interface, to a gateway or on the link.
+    /// Out of an interface, to a gateway or directly to the destination.
     Via {
         /// Index of the interface.
         interface: u32,
@@ -81,7 +84,7 @@ pub enum Target {
         /// Index of the loopback interface.
         interface: u32,
     },
-    /// Nowhere: the kernel tells the sender.
+    /// Nowhere: the kernel answers the sender with an ICMP error.
     Unreachable,
 }
 
@@ -96,7 +99,7 @@ pub struct Route {
     pub prefix_len: u8,
     /// Target.
     pub target: Target,
-    /// Metric; the kernel prefers the lowest. 0 leaves it to the kernel.
+    /// Metric; the kernel prefers the lowest. With 0 the kernel chooses the metric of an added route.
     pub metric: u32,
 }
 
@@ -112,7 +115,7 @@ impl Route {
         }
     }
 
-    /// Returns the route of a message; `None` if it has another shape.
+    /// Parses a route; returns `None` if this type cannot express it.
     fn of(message: &RouteMessage) -> Option<Route> {
         let v6 = message.header.address_family == AddressFamily::Inet6;
         let mut route = Route::default_of(v6, table_of(message), Target::Unreachable, 0);
@@ -141,10 +144,11 @@ impl Route {
         Some(route)
     }
 
-    /// Returns whether a table can hold only one of the two: adding one replaces the other.
+    /// Returns whether adding this route replaces `other`: the kernel keeps one route for each table,
+    /// destination and metric.
     pub fn replaces(&self, other: &Route) -> bool {
-        let place = |r: &Route| (r.table, r.destination, r.prefix_len, r.metric);
-        place(self) == place(other)
+        let key = |r: &Route| (r.table, r.destination, r.prefix_len, r.metric);
+        key(self) == key(other)
     }
 
     fn message(&self) -> RouteMessage {
@@ -184,12 +188,13 @@ impl Route {
     }
 }
 
-/// A routing rule: look up `table` for packets that match all fields that are set.
+/// A routing rule. The kernel looks up `table` for packets that match all match fields that are set: `from`,
+/// `iif` and `mark`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// IPv6.
+    /// True for IPv6.
     pub v6: bool,
-    /// Priority; the kernel asks the lowest first.
+    /// Priority; the kernel tries the rule with the lowest number first.
     pub priority: u32,
     /// Table to look up.
     pub table: u32,
@@ -199,12 +204,12 @@ pub struct Rule {
     pub iif: Option<String>,
     /// Packet mark.
     pub mark: Option<u32>,
-    /// Ignore routes whose prefix is this long or shorter.
+    /// Prefix length up to which the rule ignores routes of the table. With 0 it ignores default routes.
     pub suppress_prefix_len: Option<u32>,
 }
 
 impl Rule {
-    /// Returns the rule of a message; `None` if it has another shape.
+    /// Parses a rule; returns `None` if this type cannot express it.
     fn of(message: &RuleMessage) -> Option<Rule> {
         let mut rule = Rule {
             v6: message.header.family == AddressFamily::Inet6,
@@ -223,8 +228,10 @@ impl Rule {
                 _ => {}
             }
         }
-        let plain = message.header.action == RuleAction::ToTable && message.header.dst_len == 0;
-        plain.then_some(rule)
+        // This type has no other actions and no destination.
+        let is_expressible =
+            message.header.action == RuleAction::ToTable && message.header.dst_len == 0;
+        is_expressible.then_some(rule)
     }
 
     fn message(&self) -> RuleMessage {
@@ -259,7 +266,7 @@ pub struct DefaultRoute {
     pub interface: u32,
     /// The gateway; `None` on a point-to-point link.
     pub gateway: Option<IpAddr>,
-    /// IPv6.
+    /// True for IPv6.
     pub v6: bool,
     /// Metric.
     pub metric: u32,
@@ -269,7 +276,7 @@ impl Netlink {
     /// Returns all interfaces.
     ///
     /// # Errors
-    /// Fails if the kernel refuses, as do all functions here.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let found = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
         Ok(found.iter().filter_map(interface).collect())
@@ -278,7 +285,7 @@ impl Netlink {
     /// Returns the interface called `name`, if there is one.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn interface(&mut self, name: &str) -> io::Result<Option<Interface>> {
         let mut message = LinkMessage::default();
         message
@@ -294,10 +301,10 @@ impl Netlink {
         }
     }
 
-    /// Sets MTU (bytes) and transmit queue (packets) of an interface and brings it up.
+    /// Sets the MTU (bytes) of an interface and the length of its transmit queue (packets), and brings it up.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn bring_up(&mut self, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -310,29 +317,29 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Returns all addresses but loopback and link-local ones.
+    /// Returns the addresses of all interfaces, except loopback and link-local addresses.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let found = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         Ok(found.iter().filter_map(address).collect())
     }
 
-    /// Returns the indices of interfaces with a queueing discipline for incoming packets, as for shaping
-    /// them.
+    /// Returns the indices of interfaces that have a queueing discipline for incoming packets, for example to
+    /// shape them.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn shaped_on_receipt(&mut self) -> io::Result<Vec<u32>> {
         let all = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         let found = match self.dump(all) {
-            // The kernel is built without traffic control.
+            // A kernel that is built without traffic control shapes nothing.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
             found => found?,
         };
         let shaped = found.iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewQueueDiscipline(message) => on_receipt(message),
+            RouteNetlinkMessage::NewQueueDiscipline(message) => ingress_shaper_interface(message),
             _ => None,
         });
         Ok(shaped.collect())
@@ -341,7 +348,7 @@ impl Netlink {
     /// Returns all routes.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn routes(&mut self) -> io::Result<Routes> {
         let mut routes = Vec::new();
         for v6 in [false, true] {
@@ -356,10 +363,10 @@ impl Netlink {
         Ok(Routes(routes))
     }
 
-    /// Adds a route, or replaces the one with the same destination and metric.
+    /// Adds a route, or replaces the route with the same table, destination and metric.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn replace_route(&mut self, route: &Route) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRoute(route.message()),
@@ -367,10 +374,10 @@ impl Netlink {
         )
     }
 
-    /// Adds an address to an interface. An address that is there already is no error.
+    /// Adds an address to an interface. An existing address is no error.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr);
@@ -386,31 +393,31 @@ impl Netlink {
         )
     }
 
-    /// Removes a route, if it is there.
+    /// Removes a route, if it exists.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
-        gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
+        ignore_missing(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
     }
 
     /// Removes Braid's routes from every table for which `of_table` returns true.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_routes(&mut self, of_table: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.routes()?.0 {
             if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
-                gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(message), 0))?;
+                ignore_missing(self.request(RouteNetlinkMessage::DelRoute(message), 0))?;
             }
         }
         Ok(())
     }
 
-    /// Adds a rule. An equal rule is an error.
+    /// Adds a rule. Fails with `EEXIST` if there is an equal rule.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRule(rule.message()),
@@ -418,27 +425,27 @@ impl Netlink {
         )
     }
 
-    /// Adds a rule behind those of its priority, even if there is an equal one.
+    /// Adds a rule behind all rules of its priority, even if there is an equal rule.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn append_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(RouteNetlinkMessage::NewRule(rule.message()), NLM_F_CREATE)
     }
 
-    /// Removes a rule, the first of several equal ones.
+    /// Removes a rule, if it exists. Of several equal rules the kernel removes the first.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
-        gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
+        ignore_missing(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
     }
 
-    /// Returns Braid's rules of every priority for which `of_priority` returns true, those of one priority in
-    /// the order in which the kernel asks them.
+    /// Returns Braid's rules of every priority for which `of_priority` returns true. Rules of one priority are
+    /// in the order in which the kernel tries them.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<Vec<Rule>> {
         let mut rules = Vec::new();
         for message in self.rule_messages()? {
@@ -450,7 +457,7 @@ impl Netlink {
     /// Removes Braid's rules of every priority for which `of_priority` returns true.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the request, or does not answer it.
     pub fn delete_rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.rule_messages()? {
             let priority = message.attributes.iter().find_map(|a| match a {
@@ -458,7 +465,7 @@ impl Netlink {
                 _ => None,
             });
             if priority.is_some_and(&of_priority) {
-                gone_is_fine(self.request(RouteNetlinkMessage::DelRule(message), 0))?;
+                ignore_missing(self.request(RouteNetlinkMessage::DelRule(message), 0))?;
             }
         }
         Ok(())
@@ -480,8 +487,8 @@ impl Netlink {
     }
 }
 
-/// Longest prefix of routes that stand for a default route: an eighth of all addresses or more, as
-/// `0.0.0.0/1` and `2000::/3` do.
+/// Maximum prefix length of a route that stands for a default route. VPN programs replace the default route by
+/// two routes to `0.0.0.0/1` and `128.0.0.0/1`, and `2000::/3` contains all global IPv6 addresses in use.
 const MAX_DEFAULT_PREFIX_LEN: u8 = 3;
 
 /// Returns whether a network is so wide that routes to it replace a default route.
@@ -489,7 +496,7 @@ pub fn stands_for_default(network: &IpNet) -> bool {
     network.prefix_len() <= MAX_DEFAULT_PREFIX_LEN
 }
 
-/// All routes at one moment.
+/// The routes of all tables at one moment.
 #[derive(Debug, Default)]
 pub struct Routes(Vec<RouteMessage>);
 
@@ -502,15 +509,15 @@ impl Routes {
             .filter(|m| m.header.destination_prefix_length == 0)
         {
             let v6 = message.header.address_family == AddressFamily::Inet6;
-            default_hops(message, v6, &mut routes);
+            add_default_hops(message, v6, &mut routes);
         }
         routes.sort_by_key(|route| (route.v6, route.metric));
         routes
     }
 
-    /// Returns the networks that the main table has routes to, aggregated. Left out are default routes,
-    /// link-local addresses, routes out of the interface `except`, and of the routes out of `links` those
-    /// that [stand for a default route](stands_for_default).
+    /// Returns the networks that the main table has routes to, with adjacent networks merged. The result leaves
+    /// out default routes, link-local addresses, routes out of the interface `except`, and routes out of
+    /// `links` that [stand for a default route](stands_for_default).
     pub fn networks(&self, except: Option<u32>, links: &[u32]) -> Vec<IpNet> {
         let network = |message: &RouteMessage| {
             let len = message.header.destination_prefix_length;
@@ -549,14 +556,14 @@ impl Routes {
     }
 }
 
-/// Returns whether a rule is Braid's, of whatever instance.
+/// Returns whether a rule was added by any instance of Braid.
 pub(super) fn is_own_rule(message: &RuleMessage) -> bool {
     message
         .attributes
         .contains(&RuleAttribute::Protocol(PROTOCOL))
 }
 
-/// Returns the bits of an address: 32 or 128.
+/// Returns the length of an address in bits: 32 or 128.
 pub fn full_prefix(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
 }
@@ -581,6 +588,7 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
         return None;
     };
     let mut name = None;
+    // The MTU of Ethernet, for an interface without this attribute.
     let mut mtu = 1_500;
     let mut packets = Packets::default();
     for attribute in &link.attributes {
@@ -616,18 +624,19 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
     let mut addr = None;
     for attribute in &message.attributes {
         match attribute {
-            // On a point-to-point link `Address` is the peer's address.
+            // On a point-to-point link `Address` is the peer's address, so `Local` wins. IPv6 addresses have
+            // `Address` only.
             AddressAttribute::Local(a) => addr = Some(*a),
             AddressAttribute::Address(a) => addr = addr.or(Some(*a)),
             _ => {}
         }
     }
     let addr = addr?;
-    let of_network = match addr {
+    let is_listed = match addr {
         IpAddr::V4(a) => !a.is_loopback() && !a.is_link_local(),
         IpAddr::V6(a) => !a.is_loopback() && !a.is_unicast_link_local(),
     };
-    of_network.then_some(Address {
+    is_listed.then_some(Address {
         interface: message.header.index,
         addr,
         prefix_len: message.header.prefix_len,
@@ -641,24 +650,30 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
     })
 }
 
-/// Returns the interface of a queueing discipline for incoming packets.
-pub(super) fn on_receipt(message: &TcMessage) -> Option<u32> {
-    let is_one = |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "ingress" || kind == "clsact");
+/// Returns the interface of a queueing discipline if the discipline is for incoming packets.
+pub(super) fn ingress_shaper_interface(message: &TcMessage) -> Option<u32> {
+    let is_ingress =
+        |a: &TcAttribute| matches!(a, TcAttribute::Kind(k) if k == "ingress" || k == "clsact");
     let interface = u32::try_from(message.header.index).ok()?;
-    message.attributes.iter().any(is_one).then_some(interface)
+    message
+        .attributes
+        .iter()
+        .any(is_ingress)
+        .then_some(interface)
 }
 
 /// Returns the table of a route.
 pub(crate) fn table_of(message: &RouteMessage) -> u32 {
-    let wide = message.attributes.iter().find_map(|a| match a {
+    let attribute = message.attributes.iter().find_map(|a| match a {
         RouteAttribute::Table(table) => Some(*table),
         _ => None,
     });
-    wide.unwrap_or_else(|| message.header.table.into())
+    // The field of the header has 8 bits, so the kernel sends the attribute for larger numbers.
+    attribute.unwrap_or_else(|| message.header.table.into())
 }
 
-/// Adds the next hops of a default route, which may be a multipath route.
-fn default_hops(message: &RouteMessage, v6: bool, routes: &mut Vec<DefaultRoute>) {
+/// Adds each next hop of a default route to `routes`. A multipath route has several.
+fn add_default_hops(message: &RouteMessage, v6: bool, routes: &mut Vec<DefaultRoute>) {
     if message.header.kind != RouteType::Unicast {
         return;
     }
@@ -699,9 +714,10 @@ pub(crate) fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+/// Turns the errors for an object that does not exist into success.
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
-        // ESRCH: no such route; ENOENT: no such rule; ENODEV: its interface went with it.
+        // ESRCH: no such route; ENOENT: no such rule; ENODEV: no such interface, so no route out of it.
         Err(error)
             if matches!(
                 error.raw_os_error(),

@@ -1,4 +1,5 @@
-//! The shortcut for packets between TUN device and links: its claim by one instance, and its current rules.
+//! The shortcut: packet filter rules that pass packets between the TUN device and the links without routing.
+//! One instance at a time claims it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,64 +9,69 @@ use std::ops::RangeInclusive;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
-use super::link::{LinkSpec, LinkState, is_beside, network};
+use super::link::{LinkSpec, LinkState, is_in_network_of, network};
 use super::routes::Address;
 use super::sysctl::Sysctl;
 use super::{Result, SystemError};
 use crate::nft::{Contents, Hop, Inspector, ShortcutLink, ShortcutRules};
 
-/// Ports of the engine's ends: below Linux's default range of ports for its own connections (32768 to 60999).
+/// Local ports of the engine's subflows on the shortcut. They end below Linux's default range of ports for the
+/// host's own connections (32768 to 60999), so that a port tells whose packet it is. Ports below 10,000 are
+/// left to services; this bound is a choice.
 const SHORTCUT_PORTS: RangeInclusive<u16> = 10_000..=32_767;
 const LOCAL_PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
-/// Name of an abstract socket, which only one instance in a network namespace can hold.
+/// Name of an abstract Unix socket. Only one process in a network namespace can bind it, and the kernel
+/// releases it when the process ends.
 const CLAIM_SOCKET: &[u8] = b"braid-shortcut";
 
 /// The shortcut of one instance.
 #[derive(Debug)]
 pub struct Shortcut {
-    /// Held as long as the rules are in use.
+    /// The bound claim socket, kept open as long as the rules are in use.
     _claim: UnixListener,
     tun: String,
     servers: Vec<SocketAddr>,
     /// The MTU that the engine assumes for each link, in bytes.
     mtus: Vec<u16>,
     /// For each link, true if its packets may take the shortcut.
-    open: Vec<bool>,
+    is_open: Vec<bool>,
     rules: Option<ShortcutRules>,
-    /// The rules are in force.
+    /// True while the kernel has `rules`.
     applied: bool,
     inspector: Inspector,
-    /// The tables' contents right after they were loaded. Any other contents mean damage.
+    /// The contents of the tables right after they were loaded. Other contents mean that another program
+    /// changed the tables.
     loaded: [Option<Contents>; 2],
 }
 
 impl Shortcut {
-    /// Claims the shortcut between `tun` and links with these MTUs (bytes), for packets to and from
-    /// `servers`.
+    /// Claims the shortcut for packets between `tun` and the links, to and from `servers`. `mtus` holds the
+    /// MTU (bytes) of each link. Installs no rules yet.
     ///
     /// # Errors
     /// Fails if another instance holds the shortcut, or if the kernel may give its ports to other sockets.
     pub fn claim(tun: &str, servers: &[SocketAddr], mtus: Vec<u16>) -> Result<Shortcut> {
         if let Some(range) = shared_ports() {
-            let doing = format!(
+            let action = format!(
                 "reserve ports {} to {} for the shortcut",
                 SHORTCUT_PORTS.start(),
                 SHORTCUT_PORTS.end()
             );
             return Err(SystemError::other(
-                doing,
+                action,
                 format!("{LOCAL_PORT_RANGE} is {range:?}"),
             ));
         }
-        let inspector = Inspector::open().map_err(SystemError::doing("read the nftables rules"))?;
+        let inspector =
+            Inspector::open().map_err(SystemError::cannot("read the nftables rules"))?;
         Ok(Shortcut {
-            _claim: claim().map_err(SystemError::doing(
+            _claim: claim().map_err(SystemError::cannot(
                 "claim the shortcut, which one instance at a time may use",
             ))?,
             tun: tun.to_owned(),
             servers: servers.to_vec(),
             mtus,
-            open: Vec::new(),
+            is_open: Vec::new(),
             rules: None,
             applied: false,
             inspector,
@@ -73,55 +79,59 @@ impl Shortcut {
         })
     }
 
-    /// Returns whether rules that were in force are gone or changed. Then the next [update](Self::update)
-    /// loads them again.
+    /// Returns whether another program removed or changed the rules since they were loaded. If so, the next
+    /// [update](Self::update) loads them again.
     pub fn is_damaged(&mut self) -> bool {
-        let sound = self.look().is_ok_and(|there| there == self.loaded);
-        let damaged = self.applied && !sound;
-        self.applied &= sound;
+        let is_intact = self.read_tables().is_ok_and(|tables| tables == self.loaded);
+        let damaged = self.applied && !is_intact;
+        self.applied &= is_intact;
         damaged
     }
 
     /// Reads the tables of the rules from the kernel.
-    fn look(&mut self) -> io::Result<[Option<Contents>; 2]> {
+    fn read_tables(&mut self) -> io::Result<[Option<Contents>; 2]> {
         let [first, second] = ShortcutRules::TABLES;
-        let mut look = |(family, name)| self.inspector.look(family, name);
-        Ok([look(first)?, look(second)?])
+        let mut read_table = |(family, name)| self.inspector.look(family, name);
+        Ok([read_table(first)?, read_table(second)?])
     }
 
-    /// Returns the ports that the engine has to take.
+    /// Returns the local ports that the engine has to use.
     pub fn ports() -> RangeInclusive<u16> {
         SHORTCUT_PORTS
     }
 
-    /// Changes servers and links; the next [update](Self::update) changes the rules.
+    /// Changes the servers and the MTUs of the links. The next [update](Self::update) changes the rules.
     pub fn change(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
         self.servers = servers.to_vec();
         self.mtus = mtus;
     }
 
-    /// Reconciles the rules with the links, and returns the links whose packets may leave with another
-    /// address than before. `own` holds the addresses of this host. Packets that come in by interfaces
-    /// `shaped` may be shaped, which would take them past the rules.
+    /// Adapts the rules to the links, and returns the links whose packets may have another source address than
+    /// before. `own_addresses` holds the addresses of this host. Links on the interfaces `shaped` get no
+    /// shortcut, since shaping takes their incoming packets past the rules.
     ///
     /// # Errors
-    /// Fails if the system refuses. Until the next update packets are then routed, if the rules can at least
-    /// be removed.
+    /// Fails if the kernel refuses the rules. The rules are then removed, if possible, and the kernel routes
+    /// all packets until the next update.
     pub fn update(
         &mut self,
         specs: &[LinkSpec],
         states: &[LinkState],
-        own: &[Address],
+        own_addresses: &[Address],
         shaped: &[u32],
     ) -> Result<Vec<usize>> {
         // Packets between this host's own addresses never leave it.
         let is_far = |s: &&SocketAddr| {
-            !s.ip().is_loopback() && own.iter().all(|address| address.addr != s.ip())
+            !s.ip().is_loopback() && own_addresses.iter().all(|address| address.addr != s.ip())
         };
         let servers: Vec<SocketAddr> = self.servers.iter().filter(is_far).copied().collect();
-        let open = open_links(specs, states, shaped);
+        let is_open = open_links(specs, states, shaped);
         let mut links = Vec::new();
-        for (index, spec) in specs.iter().enumerate().filter(|(index, _)| open[*index]) {
+        for (index, spec) in specs
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| is_open[*index])
+        {
             let link = (spec.interface.as_str(), &states[index], self.mtus[index]);
             for inner in &spec.sources {
                 let before = link_of(*inner, self.rules.as_ref());
@@ -139,31 +149,33 @@ impl Shortcut {
         }
         self.applied = false;
         if let Err(error) = rules.apply() {
-            // By outdated rules packets might leave with another host's address.
+            // With outdated rules packets might leave with an address that another host has by now.
             let removed = ShortcutRules::remove();
             return Err(removed.err().unwrap_or(error));
         }
         self.applied = true;
         self.loaded = self
-            .look()
-            .map_err(SystemError::doing("read the nftables rules"))?;
+            .read_tables()
+            .map_err(SystemError::cannot("read the nftables rules"))?;
         let before = self.rules.replace(rules);
-        let was_open = mem::replace(&mut self.open, open);
-        let moved = |index: &usize| {
-            let turned = was_open
+        let was_open = mem::replace(&mut self.is_open, is_open);
+        let may_change_source = |index: &usize| {
+            let was_switched = was_open
                 .get(*index)
-                .is_some_and(|was| *was != self.open[*index]);
+                .is_some_and(|was| *was != self.is_open[*index]);
             let mut sources = specs[*index].sources.iter();
-            turned || sources.any(|inner| readdressed(*inner, before.as_ref(), self.rules.as_ref()))
+            was_switched
+                || sources
+                    .any(|inner| has_other_source(*inner, before.as_ref(), self.rules.as_ref()))
         };
-        Ok((0..specs.len()).filter(moved).collect())
+        Ok((0..specs.len()).filter(may_change_source).collect())
     }
 }
 
 /// Returns for each link whether its packets may take the shortcut.
 fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<bool> {
     let is_open = |(spec, state): (&LinkSpec, &LinkState)| {
-        // Incoming packets of two links on one interface could not be told apart.
+        // The rules tell the link of an incoming packet by its interface, so two links must not share one.
         let same = |other: &&LinkSpec| other.interface == spec.interface;
         let in_shaped = |a: &Address| shaped.contains(&a.interface);
         specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
@@ -171,19 +183,24 @@ fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<b
     specs.iter().zip(states).map(is_open).collect()
 }
 
-/// Returns whether packets from `inner` leave with another address than before.
-fn readdressed(inner: IpAddr, before: Option<&ShortcutRules>, now: Option<&ShortcutRules>) -> bool {
+/// Returns whether packets from `inner` leave with another source address under the rules `now`.
+fn has_other_source(
+    inner: IpAddr,
+    before: Option<&ShortcutRules>,
+    now: Option<&ShortcutRules>,
+) -> bool {
     let links = link_of(inner, before).zip(link_of(inner, now));
     links.is_some_and(|(before, now)| before.public != now.public)
 }
 
-/// Returns the rule of packets from `inner`.
+/// Returns the rule for packets from the address `inner` of the TUN device.
 fn link_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&ShortcutLink> {
     rules?.links.iter().find(|link| link.inner == inner)
 }
 
-/// Returns the rule of packets from `inner`, which was `before`; `None` while there is none. A link that is
-/// down for a moment keeps its rule. A link without address is routed, so that the kernel reports an error.
+/// Returns the rule that packets from `inner` shall have, given that they have the rule `before`; `None` if they
+/// shall have no rule. A link that is down for a moment keeps its rule. If a running link has no address, its
+/// rule has no next hops: the packets are routed, so that the kernel reports an error to the engine.
 fn wanted(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
@@ -196,8 +213,9 @@ fn wanted(
     let gateway = exit.and_then(|exit| exit.gateway);
     let in_use = before.map(|link| link.public);
     let addresses = state.addresses.iter().filter(of_family);
-    let public = source(addresses, servers, gateway, in_use);
+    let public = choose_source(addresses, servers, gateway, in_use);
     let (Some(public), true) = (public, state.running) else {
+        // The MTU is 0 if the interface is gone.
         let mut before = before.filter(|_| state.mtu > 0)?.clone();
         if state.running {
             before.hops.clear();
@@ -230,17 +248,18 @@ fn wanted(
     })
 }
 
-/// Returns the kernel's range of ports for its own connections if it overlaps the engine's ports; then there can
-/// be no shortcut.
+/// Returns the kernel's range of ports for the host's own connections if this range overlaps the shortcut's
+/// ports. The shortcut is not possible then, since a port would not tell whose packet it is.
 pub fn shared_ports() -> Option<String> {
     let range = Sysctl::current(LOCAL_PORT_RANGE)?.value;
-    (!leaves_alone(&range, &SHORTCUT_PORTS)).then_some(range)
+    (!is_disjoint(&range, &SHORTCUT_PORTS)).then_some(range)
 }
 
-/// Removes the rules of an instance that was killed. Rules of an instance that runs stay.
+/// Removes the shortcut's rules if the instance that loaded them no longer runs, for example because it was
+/// killed.
 ///
 /// # Errors
-/// Fails if `nft` is missing or refuses.
+/// Fails if `nft` is missing or fails.
 pub fn remove_unclaimed() -> Result<()> {
     if !ShortcutRules::exist()? {
         return Ok(());
@@ -248,18 +267,20 @@ pub fn remove_unclaimed() -> Result<()> {
     match claim() {
         Ok(_claim) => ShortcutRules::remove(),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
-        Err(error) => Err(SystemError::doing(
+        Err(error) => Err(SystemError::cannot(
             "find out whether an instance uses the shortcut's rules",
         )(error)),
     }
 }
 
+/// Binds the claim socket. Fails with `AddrInUse` if another instance has it.
 fn claim() -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(CLAIM_SOCKET)?)
 }
 
-/// Returns whether `range`, two numbers as text, overlaps none of `ports`.
-fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
+/// Returns whether the port range `range` has no port of `ports`. The range is a text of its two ends; a text of
+/// another form counts as an overlap.
+fn is_disjoint(range: &str, ports: &RangeInclusive<u16>) -> bool {
     let mut ends = range.split_whitespace().map(str::parse::<u16>);
     match (ends.next(), ends.next()) {
         (Some(Ok(first)), Some(Ok(last))) => first > *ports.end() || last < *ports.start(),
@@ -267,11 +288,16 @@ fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
     }
 }
 
-/// Chooses the address that packets leave with. Unique local addresses of IPv6 serve servers with such
-/// addresses only: from them no answer comes back from the Internet. This counts before RFC 6724 section 5,
-/// rule 3 (avoid deprecated addresses). Then a deprecated address may lead nowhere any more, and a temporary
-/// one ends some day. The best is one in the gateway's network. Of equals, the address in use stays.
-fn source<'a>(
+/// Chooses the source address with which packets leave. The criteria in the order of their weight:
+///
+/// 1. A unique local address (IPv6) if and only if all IPv6 servers have unique local addresses. The Internet
+///    does not route answers to such an address. This comes before RFC 6724 section 5, rule 3 (avoid
+///    deprecated addresses).
+/// 2. An address that is not deprecated, since a deprecated one may no longer be routed to this host.
+/// 3. An address that is not temporary, since a temporary one is removed some day.
+/// 4. An address in the network of the gateway.
+/// 5. The address in use, so that connections keep their address.
+fn choose_source<'a>(
     addresses: impl Iterator<Item = &'a Address>,
     servers: &[SocketAddr],
     gateway: Option<IpAddr>,
@@ -283,10 +309,17 @@ fn source<'a>(
         .filter(|s| s.is_ipv6())
         .all(|s| is_local(s.ip()));
     addresses.min_by_key(|a| {
-        let fits = is_local(a.addr) == within_sites;
-        let by_gateway = gateway.is_some_and(|g| is_beside(a, g));
-        let other = in_use != Some(a.addr);
-        (!fits, a.deprecated, a.secondary, !by_gateway, other)
+        let has_right_scope = is_local(a.addr) == within_sites;
+        let by_gateway = gateway.is_some_and(|g| is_in_network_of(a, g));
+        let is_other = in_use != Some(a.addr);
+        // `false` is less than `true`, so each component is true for the worse address.
+        (
+            !has_right_scope,
+            a.deprecated,
+            a.secondary,
+            !by_gateway,
+            is_other,
+        )
     })
 }
 
@@ -327,13 +360,13 @@ mod tests {
         }
     }
 
-    /// Returns the rule of a link that had `before`, once the link is in `state`.
+    /// Returns the rule of a link in `state` that has had the rule `before`.
     fn link(before: Option<&ShortcutLink>, state: &LinkState) -> Option<ShortcutLink> {
         wanted(("wan", state, 1_500), ip(INNER), &[], before)
     }
 
     #[test]
-    fn neighbours_are_next_hops_and_all_others_behind_the_gateway() {
+    fn packets_to_neighbours_go_directly_and_all_others_to_the_gateway() {
         let link = link(None, &state(&[address("192.0.2.7", 24)])).unwrap();
         assert_eq!((link.inner, link.public), (ip(INNER), ip("192.0.2.7")));
         let hops = link.hops.iter().map(|hop| (hop.network, hop.gateway));
@@ -344,7 +377,8 @@ mod tests {
         );
     }
 
-    /// The kernel tells the engine of a smaller MTU only for packets that it routes.
+    /// The engine learns of the smaller MTU by an ICMP error, which the kernel sends only for packets that it
+    /// routes.
     #[test]
     fn a_link_with_a_smaller_mtu_is_routed() {
         let mut small = state(&[address("192.0.2.7", 24)]);
@@ -353,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_down_keeps_its_way_as_long_as_it_is_there() {
+    fn a_link_that_is_down_keeps_its_rule_while_its_interface_exists() {
         let before = link(None, &state(&[address("192.0.2.7", 24)]));
         let mut down = state(&[]);
         (down.running, down.v4) = (false, None);
@@ -362,7 +396,8 @@ mod tests {
         assert_eq!(link(before.as_ref(), &LinkState::default()), None);
     }
 
-    /// Remaining packets must not leave with another host's address, and the kernel must report an error.
+    /// The lost address may be another host's by now, so packets must not leave with it. The engine needs the
+    /// error that the kernel reports when it routes them.
     #[test]
     fn a_link_without_an_address_is_routed() {
         let before = link(None, &state(&[address("192.0.2.7", 24)])).unwrap();
@@ -370,7 +405,7 @@ mod tests {
         assert_eq!((lost.public, lost.hops), (before.public, Vec::new()));
     }
 
-    /// Connections keep their address as long as no other is better.
+    /// Connections keep their address unless another one is better.
     #[test]
     fn the_address_in_use_stays_until_another_is_preferred() {
         let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
@@ -395,9 +430,9 @@ mod tests {
         }
     }
 
-    /// The gateway's neighbour wins even over an address in use.
+    /// An address in the gateway's network wins even over the address in use.
     #[test]
-    fn the_gateways_neighbour_is_preferred() {
+    fn an_address_in_the_gateways_network_is_preferred() {
         let (far, near) = (address("198.51.100.7", 24), address("192.0.2.7", 24));
         let mut no_exit = state(&[far]);
         no_exit.v4 = None;
@@ -412,35 +447,39 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_a_site_are_for_servers_of_it() {
+    fn unique_local_addresses_are_for_servers_with_such_addresses() {
         let (local, global) = (address("fd00:7::7", 64), address("2001:db8::7", 64));
-        let (here, far) = ("[fd00:9::1]:1080", "[2001:db8:9::1]:1080");
+        let (local_server, global_server) = ("[fd00:9::1]:1080", "[2001:db8:9::1]:1080");
         let tentative = Address {
             deprecated: true,
             ..global
         };
         for (servers, addresses, public) in [
-            (vec![far, "198.51.100.1:1080"], [local, global], global),
-            (vec![far], [local, tentative], tentative),
-            (vec![here], [global, local], local),
-            (vec![here, far], [local, global], global),
+            (
+                vec![global_server, "198.51.100.1:1080"],
+                [local, global],
+                global,
+            ),
+            (vec![global_server], [local, tentative], tentative),
+            (vec![local_server], [global, local], local),
+            (vec![local_server, global_server], [local, global], global),
         ] {
             let parsed: Vec<SocketAddr> = servers.iter().map(|s| s.parse().unwrap()).collect();
-            let found = source(addresses.iter(), &parsed, Some(ip("fe80::1")), None);
+            let found = choose_source(addresses.iter(), &parsed, Some(ip("fe80::1")), None);
             assert_eq!(found, Some(&public), "to {servers:?}");
         }
     }
 
     #[test]
     fn ports_that_the_kernel_may_take_are_shared() {
-        for (range, alone) in [
+        for (range, disjoint) in [
             ("32768\t60999", true),
             ("1024 9999", true),
             ("1024\t65535", false),
             ("32767 60999", false),
             ("", false),
         ] {
-            assert_eq!(leaves_alone(range, &SHORTCUT_PORTS), alone, "{range:?}");
+            assert_eq!(is_disjoint(range, &SHORTCUT_PORTS), disjoint, "{range:?}");
         }
     }
 }

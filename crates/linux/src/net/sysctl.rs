@@ -30,23 +30,25 @@ impl Sysctl {
         Some(Sysctl::new(key, value.trim()))
     }
 
-    /// Puts the value in force.
+    /// Writes the value into the kernel.
     ///
     /// # Errors
-    /// Fails if writing does; with `NotFound` if this kernel or namespace does not have the setting.
+    /// Fails if the file of the setting cannot be written: with `NotFound` if this kernel or namespace does not
+    /// have the setting.
     pub fn apply(&self) -> Result<()> {
-        let doing = || format!("set {} to {}", self.key, self.value);
+        let action = || format!("set {} to {}", self.key, self.value);
         let path = path(&self.key)
-            .ok_or_else(|| SystemError::other(doing(), "it is not a network setting"))?;
-        // Opened without truncation: Landlock has a right of its own for that, which box and server give up.
+            .ok_or_else(|| SystemError::other(action(), "it is not a network setting"))?;
+        // The file is not truncated: Landlock has a right of its own for truncation, which box and server give
+        // up. The kernel takes the written bytes as the whole value in any case.
         let file = fs::OpenOptions::new().write(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.value.as_bytes()));
-        written.map_err(SystemError::doing(doing()))
+        written.map_err(SystemError::cannot(action()))
     }
 }
 
-/// Returns the settings of `wanted` that are not in force, each as a pair of old and new. Settings that this
-/// kernel or namespace does not have are left out.
+/// Returns the settings of `wanted` whose current value differs, each as a pair of the current and the wanted
+/// setting. Settings that this kernel or namespace does not have are left out.
 pub fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Sysctl)> {
     let pairs = wanted.iter().filter_map(|new| {
         let old = Sysctl::current(&new.key)?;
@@ -55,8 +57,8 @@ pub fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Sysctl)> {
     pairs.collect()
 }
 
-/// Returns the file of a setting. Interface names may hold almost any character; none may lead out of the
-/// tree.
+/// Returns the file of a setting; `None` if the key would lead out of `/proc/sys/net`. A key may contain an
+/// interface name, and the kernel allows almost any character in such a name.
 fn path(key: &str) -> Option<PathBuf> {
     let sane =
         key.starts_with("net/") && key.split('/').all(|part| part != ".." && !part.is_empty());

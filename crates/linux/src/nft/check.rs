@@ -1,4 +1,4 @@
-//! Queries of a check to nftables, and the rules that a check itself needs.
+//! The nftables requests and rules of `braid check`.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,8 @@ use crate::net::{InstanceNames, Result};
 
 /// Prefix of the names of all instances' tables.
 const TABLE_PREFIX: &str = "braid_";
-/// Rules of each kind that box and server need, for a dry run: the table is never made.
+/// Rules for a dry run: one of each kind that box and server load. The kernel verifies the table and does not
+/// create it, so names, ports and marks may have any value.
 const DRY_RUN_RULES: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp socket transparent 1 meta mark set 1 ct mark set 1 accept
@@ -26,15 +27,16 @@ const DRY_RUN_RULES: &str = "table inet braid_check_dry {
 }
 ";
 
-/// Has the kernel verify rules as box and server need them, without putting any in force.
+/// Makes the kernel verify rules of the kinds that box and server load, without loading them.
 ///
 /// # Errors
-/// Fails if `nft` is missing (`NotFound`), is not permitted, or refuses.
+/// Fails if `nft` is missing (`NotFound`), if this process may not change rules, or if the kernel lacks a
+/// feature that the rules use.
 pub fn dry_run() -> Result<()> {
     run_nft(&["-c", "-f", "-"], DRY_RUN_RULES).map(drop)
 }
 
-/// Runs `nft` to see that it is there.
+/// Checks that the program `nft` exists and runs.
 ///
 /// # Errors
 /// Fails if it is missing (`NotFound`) or does not run.
@@ -42,29 +44,29 @@ pub fn check_installed() -> Result<()> {
     run_nft(&["--version"], "").map(drop)
 }
 
-/// Returns the tables of all instances of this network namespace: name and text.
+/// Returns the name and the text of the table of each instance in this network namespace.
 ///
 /// # Errors
-/// Fails if `nft` is missing, is not permitted, or refuses.
+/// Fails if `nft` is missing, or if this process may not list tables.
 pub fn instances() -> Result<Vec<(String, String)>> {
     let list = run_nft(&["list", "tables", "inet"], "")?;
     let names = list
         .lines()
         .filter_map(|line| line.strip_prefix("table inet "));
-    let ours = names.filter(|name| name.starts_with(TABLE_PREFIX));
+    let own = names.filter(|name| name.starts_with(TABLE_PREFIX));
     let table = |name: &str| {
-        // A table may have gone since it was listed.
+        // The instance may have removed its table since it was listed.
         let rules = run_nft(&["list", "table", "inet", name], "").unwrap_or_default();
         (name.to_owned(), rules)
     };
-    Ok(ours.map(table).collect())
+    Ok(own.map(table).collect())
 }
 
-/// Keeps packets to these TCP ports from this host's own sockets until [`super::remove`], so that the kernel
-/// does not reset the check's connections.
+/// Loads rules that keep packets to these TCP ports from this host's own sockets. The check handles them by a raw
+/// socket, and without the rules the kernel would reset its connections. [`super::remove`] removes the rules.
 ///
 /// # Errors
-/// Fails if `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses the rules.
 pub fn keep_from_sockets(instance_names: &InstanceNames, ports: &[u16]) -> Result<()> {
     let table = instance_names.nft_table();
     let mut script = format!("table inet {table} {{\n");

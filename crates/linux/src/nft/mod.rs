@@ -1,8 +1,8 @@
 //! Packet filter rules: one nftables table per instance, replaced as a whole.
 //!
-//! The table also records the kernel settings that were in force before ([`Ruleset::record`]), in a chain
-//! that no hook runs. So the record lives in the network namespace that it describes, and outlives a killed
-//! process.
+//! The table also records the earlier values of the kernel settings that the instance changed
+//! ([`Ruleset::record`]). They are comments in a chain without a hook, which no packet passes. So the record is
+//! in the network namespace that it describes, and outlives a killed process.
 
 mod check;
 mod shortcut;
@@ -27,6 +27,7 @@ pub use check::{check_installed, dry_run, instances, keep_from_sockets};
 pub use shortcut::{Hop, ShortcutLink, ShortcutRules};
 pub use watch::{Contents, Culprit, Family, Inspector, Monitor};
 
+/// Name of the chain whose comments hold the recorded settings.
 const RECORD_CHAIN: &str = "record";
 /// Subtype of an MP_JOIN (RFC 8684 section 3.2).
 const MP_JOIN: u8 = 1;
@@ -34,7 +35,7 @@ const MP_JOIN: u8 = 1;
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxRules {
-    /// Interfaces of the local network; without any, nothing is intercepted.
+    /// Interfaces of the local network. If there are none, nothing is intercepted.
     pub lan: Vec<String>,
     /// Interfaces of the access links by their index; empty at an unused index.
     pub links: Vec<String>,
@@ -44,17 +45,17 @@ pub struct BoxRules {
     pub intercept_port: u16,
     /// True if IPv6 is intercepted too.
     pub intercept_v6: bool,
-    /// The address families in which servers reach destinations. Connections of the other family are refused,
-    /// so that programs use the one that works.
+    /// The address families in which servers reach destinations. Connections of another family are refused, so
+    /// that programs use the family that works.
     pub families: Families,
-    /// Destinations that are only forwarded.
+    /// Destinations whose connections are forwarded and not intercepted.
     pub bypass: Vec<IpNet>,
-    /// Networks that this host's routing table reaches, which are forwarded too.
+    /// Networks that this host's routing table has routes to. Their connections are forwarded too.
     pub reached: Vec<IpNet>,
     /// The addresses at which the engine's peers listen.
     pub servers: Vec<SocketAddr>,
-    /// Ports that only the engine uses towards the servers ([`ShortcutRules::ports`]); `None` if it shares
-    /// them with other sockets.
+    /// Local ports that only the engine uses towards the servers ([`ShortcutRules::ports`]); `None` without a
+    /// shortcut, when other sockets may use the same ports.
     pub ports: Option<RangeInclusive<u16>>,
     /// Addresses of this host that only the local network may connect to.
     pub private: Vec<SocketAddr>,
@@ -64,7 +65,7 @@ pub struct BoxRules {
     pub mptcp_hosts: MptcpHosts,
 }
 
-/// An address at which a server is reached, and its counterpart behind the TUN device.
+/// An address at which peers reach a server, and the engine's address that replaces it behind the TUN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// Address and port that peers connect to.
@@ -96,7 +97,7 @@ pub enum Rules {
 pub struct Ruleset {
     /// Rules.
     pub rules: Rules,
-    /// Settings to restore at the end.
+    /// The settings that are restored at the end, with their earlier values.
     pub record: Vec<Sysctl>,
 }
 
@@ -104,21 +105,22 @@ impl Ruleset {
     /// The family of the table, which [`InstanceNames::nft_table`] names.
     pub const FAMILY: Family = Family::Inet;
 
-    /// Puts the table in force, in place of an earlier one of this instance, in one step.
+    /// Loads the table. It replaces an earlier table of this instance in one transaction.
     ///
     /// # Errors
-    /// Fails if `nft` is missing or refuses; nothing changed then.
+    /// Fails if `nft` is missing or refuses the rules. The earlier table is then still in the kernel.
     pub fn apply(&self, instance_names: &InstanceNames) -> Result<()> {
         run_script(&self.script(instance_names)?)
     }
 
     /// Returns the nftables script.
     fn script(&self, instance_names: &InstanceNames) -> Result<String> {
-        // The first line makes the table if it is missing, since deleting a missing table fails.
+        // The first line creates the table if it is missing, since the second line, which deletes the table,
+        // fails without it.
         let table = instance_names.nft_table();
         let mut out =
             format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
-        self.emit(instance_names, &mut out).map_err(unquotable)?;
+        self.emit(instance_names, &mut out).map_err(quoting_error)?;
         out.push_str("}\n");
         Ok(out)
     }
@@ -136,19 +138,19 @@ impl Ruleset {
     }
 }
 
-/// Writes `record` into the instance's table and changes nothing else there: the rules of an instance that
-/// was killed stay in force until [`Ruleset::apply`] replaces them. `tracks` makes the kernel load connection
-/// tracking, without which its settings do not exist.
+/// Writes `record` into the instance's table and changes nothing else there: the rules of an instance that was
+/// killed stay until [`Ruleset::apply`] replaces them. If `tracks` is true, adds a rule that makes the kernel
+/// load connection tracking, because the settings of connection tracking do not exist before.
 ///
 /// # Errors
-/// Fails if `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses the rules.
 pub fn keep_record(instance_names: &InstanceNames, record: &[Sysctl], tracks: bool) -> Result<()> {
     let table = instance_names.nft_table();
     let mut script = format!("add table inet {table}\n");
     let mut emit = || {
-        let head =
+        let empty_chain =
             |chain| format!("add chain inet {table} {chain}\nflush chain inet {table} {chain}");
-        writeln!(script, "{}", head(RECORD_CHAIN))?;
+        writeln!(script, "{}", empty_chain(RECORD_CHAIN))?;
         for setting in record {
             writeln!(
                 script,
@@ -157,7 +159,8 @@ pub fn keep_record(instance_names: &InstanceNames, record: &[Sysctl], tracks: bo
             )?;
         }
         if tracks {
-            writeln!(script, "{}", head("tracking"))?;
+            // No packet passes this chain; `ct` in a rule is enough to load connection tracking.
+            writeln!(script, "{}", empty_chain("tracking"))?;
             writeln!(
                 script,
                 "add rule inet {table} tracking ct state invalid counter"
@@ -165,11 +168,12 @@ pub fn keep_record(instance_names: &InstanceNames, record: &[Sysctl], tracks: bo
         }
         Ok(())
     };
-    emit().map_err(unquotable)?;
+    emit().map_err(quoting_error)?;
     run_script(&script)
 }
 
-fn unquotable(_: fmt::Error) -> SystemError {
+/// Returns the error of a script whose formatting failed. Only [`Quoted`] fails.
+fn quoting_error(_: fmt::Error) -> SystemError {
     SystemError::other("write the nftables rules", "a name cannot be quoted")
 }
 
@@ -190,7 +194,8 @@ impl BoxRules {
         links.cloned().collect()
     }
 
-    /// Emits the masquerading. Other connections to a server get ports beyond the engine's.
+    /// Emits the chain that masquerades packets of the local network and of the TUN device. Connections of the
+    /// local network to a server get ports above the engine's, so that a port tells whose packet it is.
     fn emit_masquerade(&self, out: &mut String) -> fmt::Result {
         let interfaces = self.interfaces();
         let links = Names(&interfaces);
@@ -220,6 +225,7 @@ impl BoxRules {
         )
     }
 
+    /// Emits the sets of the destinations that are forwarded and not intercepted.
     fn emit_sets(&self, out: &mut String) -> fmt::Result {
         let forwarded = self.bypass.iter().chain(&self.reached);
         let (v4, v6): (Vec<IpNet>, _) = forwarded.partition(|net| matches!(net, IpNet::V4(_)));
@@ -238,22 +244,36 @@ impl BoxRules {
 
     /// Emits the chain that intercepts connections.
     ///
-    /// Other segments than SYNs are offered to the listeners only if they belong to no forwarded connection:
-    /// `tproxy` looks for a listener if there is no socket, and the kernel answers them by RST. They come from a
-    /// host that has not heard the end of an intercepted connection, because a RST was lost or the host slept.
-    /// They carry the user's bytes, so they do not leave the box unprotected. Connection tracking forgets such a
-    /// connection 10 s after its RST and takes its next segment for a new connection. If nothing listens, the
-    /// rule ends before it sets the mark and the packet is forwarded. The retransmission of a
-    /// forwarded SYN is forwarded too: connection tracking has an entry by then, so later packets would be
-    /// translated by it. Connections that began over a link carry its mark, for the routing rule that keeps
-    /// them there. An MP_JOIN belongs to a connection that was not intercepted, whatever happens to new ones.
+    /// Its rules, in their order:
     ///
-    /// An intercepted connection has a mark of its own, by which the chain `forward` refuses its segments while
-    /// nothing listens. Sockets get the ICMP errors of users' hosts, which quote users' bytes.
+    /// 1. Packets of other interfaces than the local network's pass.
+    /// 2. Packets of a connection that began over a link get the link's mark, for the routing rule that keeps the
+    ///    connection on this link.
+    /// 3. ICMP errors about an intercepted connection are delivered to its socket. They quote the user's bytes,
+    ///    so they do not leave the box.
+    /// 4. Other packets than TCP segments pass.
+    /// 5. A segment that is no SYN and has a socket is delivered to this socket.
+    /// 6. A segment that is no SYN and belongs to a forwarded connection passes. Any other segment that is no SYN
+    ///    goes on to the listeners, and the kernel answers it by RST, since a listener takes only SYNs. Such
+    ///    segments come from a host that does not know the end of an intercepted connection, because a RST was
+    ///    lost or the host slept. They carry the user's bytes, so they must not leave the box unprotected.
+    ///    Connection tracking forgets such a connection 10 s after its RST. It then takes the next segment for a
+    ///    new connection, so the state `new` does not exempt a segment.
+    /// 7. The retransmission of a forwarded SYN passes. Connection tracking has an entry for the connection and
+    ///    would translate its later packets.
+    /// 8. Connections of hosts that speak MPTCP pass if they shall be forwarded. An MP_JOIN passes in any case:
+    ///    it belongs to a connection that was not intercepted.
+    /// 9. Packets to this host's own, broadcast and multicast addresses, and to bypassed networks pass.
+    /// 10. The other SYNs go to the listener of their family (`tproxy`). If nothing listens, the rule ends before
+    ///     it sets a mark, and the packet is forwarded.
     ///
-    /// Connections of a family that no server reaches are refused by the same look-up of a listener, so that
-    /// they too are forwarded if nothing listens. They are refused by RST: the kernel limits ICMP errors to
-    /// one host (`icmp.ratelimit`), and after one TCP may go on until its next SYN.
+    /// An intercepted connection has a connection mark of its own, by which the chain `forward` refuses its
+    /// segments while nothing listens.
+    ///
+    /// Connections of a family that no server reaches are refused only after the same look-up of a listener, so
+    /// that they too are forwarded if nothing listens. They are refused by RST and not by an ICMP error: the
+    /// kernel limits the rate of ICMP errors to one host (`icmp.ratelimit`), and after an ICMP error TCP may go on
+    /// waiting until it sends its next SYN.
     fn emit_intercept(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         let (mark, intercepted) = (instance_names.mark(), instance_names.intercepted_mark());
         writeln!(
@@ -287,14 +307,14 @@ impl BoxRules {
             (v6, "ipv6", format!("tproxy ip6 to [::1]:{port}")),
         ];
         let families = 1 + usize::from(self.intercept_v6);
-        for (taken, family, listener) in &listeners[..families] {
-            let what = match taken {
+        for (is_reached, family, listener) in &listeners[..families] {
+            let verdict = match is_reached {
                 true => format!("meta mark set {mark} ct mark set {intercepted} accept"),
                 false => "reject with tcp reset".to_owned(),
             };
             writeln!(
                 out,
-                "meta nfproto {family} meta l4proto tcp {listener} {what}"
+                "meta nfproto {family} meta l4proto tcp {listener} {verdict}"
             )?;
         }
         writeln!(out, "}}")
@@ -303,9 +323,14 @@ impl BoxRules {
     /// Emits the chain for forwarded packets.
     ///
     /// A segment of an intercepted connection comes here if it has no socket and nothing listens. It carries the
-    /// user's bytes, so it does not leave the box unprotected; a RST says the end again. A SYN of such a
-    /// connection is refused too: address translation is decided by the first packet, so a link would carry the
-    /// SYN with the host's own address.
+    /// user's bytes, so it must not leave the box unprotected. A RST tells its sender again that the connection
+    /// has ended. A SYN of such a connection is refused too: the kernel decides about address translation at the
+    /// first packet of a connection, and that one was not translated. So the SYN would leave by a link with the
+    /// private address of the host.
+    ///
+    /// Other TCP connections get the instance's mark as connection mark, then the mark of their link. The maximum
+    /// segment size is adapted to the MTU of the route, because path MTU discovery often fails behind NATs and
+    /// filters.
     fn emit_forward(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -319,8 +344,8 @@ impl BoxRules {
             mark = instance_names.mark(),
             intercepted = instance_names.intercepted_mark(),
         )?;
-        let places = self.links.iter().zip(0..);
-        for (link, index) in places.filter(|(link, _)| !link.is_empty()) {
+        let links = self.links.iter().zip(0..);
+        for (link, index) in links.filter(|(link, _)| !link.is_empty()) {
             let (link, mark) = (Quoted(link), instance_names.flow_mark(index));
             writeln!(
                 out,
@@ -330,8 +355,8 @@ impl BoxRules {
             )?;
         }
         if self.quic == Quic::Reject {
-            // Browsers then use TCP, which is aggregated. Bypassed destinations keep QUIC, since their TCP is
-            // only forwarded.
+            // Browsers use TCP, which is aggregated, if they cannot use QUIC. Bypassed destinations keep QUIC,
+            // since their TCP connections would not be aggregated either.
             writeln!(
                 out,
                 "ip daddr @bypass4 accept
@@ -345,11 +370,13 @@ impl BoxRules {
 
     /// Emits the chain that protects this host's own TCP.
     ///
-    /// Address translation forgets a link's connections when the link goes down. Later segments of the server
-    /// must not reach this host's own TCP, which would reset the subflow. A server may have announced further
-    /// addresses with the same port: segments from there are dropped if they belong to no connection of this
-    /// host. Private addresses are guarded here too, since a packet for an address of the local network may
-    /// come in by a link.
+    /// When a link goes down, address translation forgets the connections over it. If the server sends segments
+    /// later, they must not reach this host's own TCP, which would reset the subflow. So all segments from the
+    /// servers' addresses are dropped here. A server may have announced further addresses, which have the same
+    /// port: segments from this port are dropped unless they belong to a connection of this host.
+    ///
+    /// The private addresses accept connections from the local network only. Listening on an address of the local
+    /// network alone does not ensure this, since a packet for this address may come in by a link.
     fn emit_input(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -388,9 +415,10 @@ impl BoxRules {
 }
 
 impl ServerRules {
-    /// Emits the translation between public addresses and the TUN device, without connection tracking: a
-    /// flood of SYNs must not fill its table before the engine's own defence sees them. The source is
-    /// rewritten after routing, since the kernel refuses an incoming packet from one of its own addresses.
+    /// Emits the translation between public addresses and the TUN device. It does not use connection tracking,
+    /// because a flood of SYNs would fill the table of connections before the engine's own defence sees it. The
+    /// source address is rewritten after routing, since the kernel drops an incoming packet whose source is one
+    /// of its own addresses.
     fn emit(&self, out: &mut String) -> fmt::Result {
         let tun = Quoted(&self.tun);
         writeln!(
@@ -410,7 +438,7 @@ impl ServerRules {
                 out,
                 "{ip} daddr {} {} notrack {ip} daddr set {inner}",
                 public.ip(),
-                quoting(public.ip(), &public.port().to_string())
+                match_quoted_source(public.ip(), &public.port().to_string())
             )?;
         }
         writeln!(
@@ -431,7 +459,7 @@ impl ServerRules {
     }
 }
 
-/// Returns the settings that an earlier instance of this name recorded; none if there was no such instance.
+/// Returns the settings that an earlier instance of this name recorded; none if its table does not exist.
 ///
 /// # Errors
 /// Fails if `nft` is missing.
@@ -458,17 +486,19 @@ pub fn recorded(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
 /// Removes the instance's table, if there is one.
 ///
 /// # Errors
-/// Fails if `nft` is missing or refuses.
+/// Fails if `nft` is missing or may not change rules.
 pub fn remove(instance_names: &InstanceNames) -> Result<()> {
     remove_tables(&[("inet", &instance_names.nft_table())])
 }
 
-/// Removes tables, each given by its family and name, if they exist.
+/// Removes the tables with these families and names, if they exist.
 fn remove_tables(tables: &[(&str, &str)]) -> Result<()> {
+    // The first line creates a missing table, since deleting a missing table fails.
     let remove = |(family, name)| format!("table {family} {name}\ndelete table {family} {name}\n");
     run_script(&tables.iter().copied().map(remove).collect::<String>())
 }
 
+/// Returns the settings in the comments of a chain that `nft -j` listed. Other comments and texts are ignored.
 fn parse_record(listing: &str) -> Vec<Sysctl> {
     let Ok(listing) = serde_json::from_str::<serde_json::Value>(listing) else {
         return Vec::new();
@@ -477,6 +507,7 @@ fn parse_record(listing: &str) -> Vec<Sysctl> {
         .as_array()
         .map_or(&[][..], Vec::as_slice);
     let comments = objects.iter().filter_map(|o| o["rule"]["comment"].as_str());
+    // The name of an interface in the key may contain `=`, the value does not.
     comments
         .filter_map(|comment| comment.rsplit_once('='))
         .map(|(key, value)| Sysctl::new(key, value))
@@ -488,18 +519,18 @@ fn run_script(script: &str) -> Result<()> {
 }
 
 fn run_nft(args: &[&str], script: &str) -> Result<String> {
-    let doing = || SystemError::doing(format!("run nft {}", args.join(" ")));
+    let cannot = || SystemError::cannot(format!("run nft {}", args.join(" ")));
     let mut child = Command::new("nft")
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(doing())?;
+        .map_err(cannot())?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(script.as_bytes()).map_err(doing())?;
+        stdin.write_all(script.as_bytes()).map_err(cannot())?;
     }
-    let output = child.wait_with_output().map_err(doing())?;
+    let output = child.wait_with_output().map_err(cannot())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -511,9 +542,13 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
     ))
 }
 
-/// Returns a match for ICMP errors about TCP segments from `source` and one of `ports`. It looks at the
-/// packet that they quote: source address and protocol of its IP header, which has no options, then the port.
-fn quoting(source: IpAddr, ports: &str) -> String {
+/// Returns an nftables match for ICMP errors about TCP segments from `source` and one of `ports`.
+///
+/// The offsets are in bits from the ICMP header, which has 64 bits. The quoted packet follows: of its IPv4 header
+/// (160 bits without options) the protocol is at bit 72 and the source at bit 96; of its IPv6 header (320 bits)
+/// the next header is at bit 48 and the source at bit 64. Then follow the ports. Protocol 6 is TCP. The engine's
+/// own packets have no IP options.
+fn match_quoted_source(source: IpAddr, ports: &str) -> String {
     match source {
         IpAddr::V4(source) => format!(
             "icmp type {{ destination-unreachable, time-exceeded }} \
@@ -532,7 +567,8 @@ fn ip_keyword(addr: IpAddr) -> &'static str {
     if addr.is_ipv4() { "ip" } else { "ip6" }
 }
 
-/// A string in quotes. nft has no escapes, so a string that holds a quote ends the formatting with an error.
+/// A string in quotes. nft has no escapes, so formatting fails if the string contains a quote or another
+/// character that is special between quotes.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -544,7 +580,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The rule that records a setting.
+/// The rule that records a setting in its comment. A rule needs a statement, and `counter` has no effect.
 struct Recorded<'a>(&'a Sysctl);
 
 impl fmt::Display for Recorded<'_> {
@@ -554,6 +590,7 @@ impl fmt::Display for Recorded<'_> {
     }
 }
 
+/// A set of interface names, each in quotes.
 struct Names<'a>(&'a [String]);
 
 impl fmt::Display for Names<'_> {
@@ -563,6 +600,7 @@ impl fmt::Display for Names<'_> {
     }
 }
 
+/// Items with commas between them.
 struct List<'a, T>(&'a [T]);
 
 impl<T: fmt::Display> fmt::Display for List<'_, T> {
@@ -618,8 +656,8 @@ mod tests {
         ruleset.script(&InstanceNames::of_tun("t")).unwrap()
     }
 
-    /// Segments from an address that a server announced are not reset by the box's own TCP; the box's own
-    /// connections to other hosts at that port are left alone.
+    /// Segments from an address that a server announced must not be reset by the box's own TCP. The box's own
+    /// connections to the same port of other hosts must still work.
     #[test]
     fn announced_addresses_of_servers_are_covered_by_their_port() {
         let at = |n| SocketAddr::from(([192, 0, 2, n], 4433));
@@ -640,9 +678,9 @@ mod tests {
         assert_eq!(elements, "elements = { 192.0.2.0/24, 10.0.0.0/8 }");
     }
 
-    /// The connection is forwarded too: the server would not know the token of the join.
+    /// The MP_JOIN of a host belongs to a connection that is forwarded: a proxy would not know its token.
     #[test]
-    fn what_joins_a_connection_of_a_host_is_forwarded_before_any_listener_is_asked() {
+    fn an_mp_join_of_a_host_is_forwarded_before_any_listener_is_asked() {
         for (mptcp_hosts, forwarded) in [
             (MptcpHosts::Proxy, "tcp option mptcp subtype 1 return"),
             (MptcpHosts::Forward, "tcp option mptcp exists return"),
@@ -657,7 +695,8 @@ mod tests {
         }
     }
 
-    /// Bypassed destinations have returned before. If nothing listens, `tproxy` ends the rule.
+    /// The rule comes after the rules for bypassed destinations, and after `tproxy`, which ends the rule if
+    /// nothing listens. So both are forwarded and not refused.
     #[test]
     fn connections_of_a_family_that_is_not_reached_are_refused() {
         let families = Families {

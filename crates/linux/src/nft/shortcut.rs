@@ -1,9 +1,9 @@
-//! Rules that move a box's packets to and from its servers between TUN device and link without routing,
-//! connection tracking and the chains of other programs.
+//! Rules that pass packets between the TUN device and a link without routing, connection tracking and the rules
+//! of other programs. They apply to the packets between the engine of a box and its servers.
 //!
-//! Translation is stateless. Packets from the TUN device go straight to the next hop, and packets from a link
-//! to the TUN device, each before the rest of the kernel sees them. The same translation stands on the routed
-//! way, for packets that these rules leave out: fragments, tagged frames, and packets of a link without a
+//! Address translation is stateless. An ingress hook passes packets from the TUN device to their next hop, and
+//! packets from a link to the TUN device, before the rest of the kernel sees them. A second table translates the
+//! packets that the hook leaves to routing: fragments, frames with a VLAN tag, and packets of a link without a
 //! known next hop.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use super::watch::Family;
-use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_nft, run_script};
+use super::{List, Quoted, ip_keyword, match_quoted_source, remove_tables, run_nft, run_script};
 use crate::net::{Result, SystemError};
 
-/// Name of the tables, of families `netdev` and `inet`. It is the same for all instances: only one in a
-/// network namespace can tell its packets by their ports.
+/// Name of the two tables, which have the families `netdev` and `inet`. All instances share the name, because
+/// only one instance in a network namespace can have the shortcut: its packets are told by their ports.
 const TABLE: &str = "braid-shortcut";
 
 /// The rules of the shortcut.
@@ -27,11 +27,11 @@ const TABLE: &str = "braid-shortcut";
 pub struct ShortcutRules {
     /// The TUN device.
     pub tun: String,
-    /// Ports of the engine's ends that no other socket uses towards these servers.
+    /// Local ports of the engine. No other socket uses them towards these servers.
     pub ports: RangeInclusive<u16>,
     /// The addresses at which the engine's peers listen. None is an address of this host.
     pub servers: Vec<SocketAddr>,
-    /// The links, by address family.
+    /// The links; a link with both address families is two entries.
     pub links: Vec<ShortcutLink>,
 }
 
@@ -45,9 +45,10 @@ pub struct ShortcutLink {
     pub index: u32,
     /// The address behind the TUN device.
     pub inner: IpAddr,
-    /// The address of the interface that replaces the inner one on the link.
+    /// The address of the interface that replaces `inner` in packets on the link.
     pub public: IpAddr,
-    /// Next hops; the first whose network matches is used. Packets without one are routed.
+    /// Next hops, of which the first whose network contains the destination is used. A packet without a next hop
+    /// is routed.
     pub hops: Vec<Hop>,
 }
 
@@ -64,10 +65,11 @@ impl ShortcutRules {
     /// The tables that hold the rules.
     pub const TABLES: [(Family, &str); 2] = [(Family::Netdev, TABLE), (Family::Inet, TABLE)];
 
-    /// Puts the rules in force, in place of earlier ones, in one step.
+    /// Loads the rules. They replace earlier ones in one transaction.
     ///
     /// # Errors
-    /// Fails if `nft` is missing or refuses, as on kernels without these features; nothing changed then.
+    /// Fails if `nft` is missing or refuses the rules, for example because the kernel lacks a feature. The
+    /// earlier rules are then still in the kernel.
     pub fn apply(&self) -> Result<()> {
         let script = self.script().map_err(|_| {
             SystemError::other("write the nftables rules", "a name cannot be quoted")
@@ -75,20 +77,20 @@ impl ShortcutRules {
         run_script(&script)
     }
 
-    /// Returns whether any instance has rules.
+    /// Returns whether the kernel has rules of any instance.
     ///
     /// # Errors
-    /// Fails if `nft` is missing or refuses.
+    /// Fails if `nft` is missing or may not list tables.
     pub fn exist() -> Result<bool> {
         let tables = run_nft(&["list", "tables"], "")?;
         let mut names = tables.split_whitespace();
         Ok(names.any(|name| name == TABLE))
     }
 
-    /// Removes the rules, whichever instance loaded them.
+    /// Removes the rules of any instance.
     ///
     /// # Errors
-    /// Fails if `nft` is missing or refuses.
+    /// Fails if `nft` is missing or may not remove tables.
     pub fn remove() -> Result<()> {
         remove_tables(&[("netdev", TABLE), ("inet", TABLE)])
     }
@@ -116,7 +118,7 @@ impl ShortcutRules {
             let elements: Vec<String> = of_family
                 .map(|s| format!("{} . {}", s.ip(), s.port()))
                 .collect();
-            let name = servers(v6);
+            let name = server_set(v6);
             writeln!(out, "set {name} {{ type {kind} . inet_service;")?;
             if !elements.is_empty() {
                 writeln!(out, "elements = {{ {} }}", List(&elements))?;
@@ -147,14 +149,14 @@ impl ShortcutRules {
                 writeln!(out, " device {interface}")?;
             }
             if !link.hops.is_empty() {
-                // Reached only if the interface has just vanished. The packet must not be routed out of
-                // another one with this address.
+                // A packet comes here only if its interface has just vanished, so that `fwd` failed after the
+                // source was set. It must not be routed out of another interface with this address.
                 writeln!(out, "{ip} saddr {public} drop")?;
             }
         }
         if self.links.iter().all(|link| link.hops.is_empty()) {
-            // Matches nothing. A kernel that lacks `fwd` refuses the rules now, not only when a link comes
-            // up.
+            // No packet has length 0. The rule makes a kernel that lacks `fwd` refuse the rules now, and not
+            // only when a link comes up.
             writeln!(out, "meta length 0 fwd to {tun}")?;
         }
         writeln!(out, "}}")
@@ -171,19 +173,21 @@ impl ShortcutRules {
                 "chain in{n} {{ type filter hook ingress device {} priority filter; policy accept;",
                 Quoted(interface)
             )?;
-            // The TUN device would put the tag of a priority-tagged frame into the packet.
+            // Frames with a VLAN tag (EtherType, at bit 96 of the frame) are routed: `fwd` would put the tag of
+            // a priority-tagged frame into the packet on the TUN device.
             writeln!(out, "@ll,96,16 {{ 0x8100, 0x88a8 }} accept")?;
             for link in links {
                 let (ip, inner) = (link.ip(), link.inner);
-                // Fragments have no ports to match, so the kernel reassembles them on the routed way.
-                let whole = match inner {
+                // Fragments have no ports to match. They are routed, and the kernel then reassembles them. The
+                // mask has the flag "more fragments" and the offset.
+                let unfragmented = match inner {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
                 };
-                for packets in self.from_servers(link) {
+                for matched in self.from_servers(link) {
                     writeln!(
                         out,
-                        "{packets} {whole} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
+                        "{matched} {unfragmented} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
                         Quoted(&self.tun)
                     )?;
                 }
@@ -206,10 +210,10 @@ impl ShortcutRules {
                 Quoted(&self.tun),
                 link.to_servers()
             )?;
-            for packets in self.from_servers(link) {
+            for matched in self.from_servers(link) {
                 writeln!(
                     out,
-                    "iifname {interface} {packets} notrack {ip} daddr set {inner}"
+                    "iifname {interface} {matched} notrack {ip} daddr set {inner}"
                 )?;
             }
         }
@@ -234,17 +238,17 @@ impl ShortcutRules {
         writeln!(out, "}}")
     }
 
-    /// Returns matches for segments from servers to the engine's end of a link, and for ICMP errors about
-    /// segments that it sent.
+    /// Returns the matches for packets that come in by a link for the engine: segments from servers, and ICMP
+    /// errors about segments to servers.
     fn from_servers(&self, link: &ShortcutLink) -> Vec<String> {
-        let (ip, public, servers) = (link.ip(), link.public, servers(link.is_v6()));
+        let (ip, public, server_set) = (link.ip(), link.public, server_set(link.is_v6()));
         let ports = format!("{}-{}", self.ports.start(), self.ports.end());
-        let quoted = quoting(public, &ports);
+        let quoted = match_quoted_source(public, &ports);
         let segments =
-            format!("{ip} saddr . tcp sport @{servers} {ip} daddr {public} tcp dport {ports}");
+            format!("{ip} saddr . tcp sport @{server_set} {ip} daddr {public} tcp dport {ports}");
         let of_family = self.servers.iter().filter(|s| s.is_ipv6() == link.is_v6());
         let errors = of_family.map(|server| {
-            let to = quoted_destination(*server);
+            let to = match_quoted_destination(*server);
             format!("{ip} daddr {public} {quoted} {to}")
         });
         iter::once(segments).chain(errors).collect()
@@ -260,20 +264,22 @@ impl ShortcutLink {
         ip_keyword(self.inner)
     }
 
-    /// Returns a match for segments from the engine's end of the link to servers.
+    /// Returns a match for segments from the engine's address on the link to servers.
     fn to_servers(&self) -> String {
-        let (ip, inner, servers) = (self.ip(), self.inner, servers(self.is_v6()));
-        format!("{ip} saddr {inner} {ip} daddr . tcp dport @{servers}")
+        let (ip, inner, server_set) = (self.ip(), self.inner, server_set(self.is_v6()));
+        format!("{ip} saddr {inner} {ip} daddr . tcp dport @{server_set}")
     }
 }
 
-fn servers(v6: bool) -> &'static str {
+/// Returns the name of the set of servers of a family.
+fn server_set(v6: bool) -> &'static str {
     if v6 { "servers6" } else { "servers4" }
 }
 
-/// Returns a match for ICMP errors about TCP segments to `server`. It looks at the packet that they quote:
-/// destination address of its IP header, which has no options, then the port.
-fn quoted_destination(server: SocketAddr) -> String {
+/// Returns an nftables match for ICMP errors about TCP segments to `server`. The offsets count as in
+/// [`match_quoted_source`]: the destination is at bit 128 of the quoted IPv4 header and at bit 192 of the quoted
+/// IPv6 header, and its port follows 16 bits after the end of this header.
+fn match_quoted_destination(server: SocketAddr) -> String {
     let port = server.port();
     match server.ip() {
         IpAddr::V4(to) => format!("@th,192,32 {} @th,240,16 {port}", to.to_bits()),
@@ -316,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_link_is_its_own_next_hop() {
+    fn a_destination_on_the_link_is_its_own_next_hop() {
         let start = "ip saddr 10.215.77.2 ip daddr . tcp dport @servers4";
         assert_eq!(
             lines(&rules(), " saddr ")[..3],
@@ -331,7 +337,7 @@ mod tests {
         );
     }
 
-    /// A link without next hops is routed, and translated on the routed way.
+    /// The packets of a link without next hops are routed, and the second table translates them.
     #[test]
     fn without_a_next_hop_packets_are_translated_only() {
         let mut rules = rules();

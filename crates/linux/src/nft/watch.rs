@@ -1,7 +1,8 @@
-//! The kernel's contents of tables, and the processes that change them.
+//! Reads the contents of nftables tables from the kernel, and tells which process changed them.
 //!
-//! `nft` is run to load rules, never to read them: another program may change its own tables many times a
-//! second, and the kernel notifies every listener of each change.
+//! The tables are read by netlink and not by `nft`: another program may change its own tables many times a
+//! second, the kernel notifies every listener of each change, and starting a process each time would cost too
+//! much.
 
 use std::fmt;
 use std::io;
@@ -14,14 +15,14 @@ use rustix::net::Protocol;
 
 use crate::net::netlink::{Messages, Netlink};
 
-/// `NFNLGRP_NFTABLES`, as a bit.
+/// `NFNLGRP_NFTABLES` (7). Group n is bit n - 1.
 const NFTABLES_GROUP: u32 = 1 << 6;
 /// `NFNL_SUBSYS_NFTABLES`, in the upper half of a message's type.
 const NFTABLES_SUBSYSTEM: u16 = 10 << 8;
-/// Bytes of `struct nfgenmsg`, which stands before the attributes.
+/// Length in bytes of `struct nfgenmsg`, which precedes the attributes.
 const HEADER_LEN: usize = 4;
-/// The attribute that names the table, in messages of every kind used here (`NFTA_TABLE_NAME`,
-/// `NFTA_CHAIN_TABLE` …).
+/// The attribute with the name of the table. It has the same number in all messages used here
+/// (`NFTA_TABLE_NAME`, `NFTA_CHAIN_TABLE` …).
 const TABLE: u16 = 1;
 /// `NFTA_SET_NAME`, and `NFTA_SET_ELEM_LIST_SET`.
 const SET: u16 = 2;
@@ -29,15 +30,16 @@ const SET: u16 = 2;
 const ELEMENTS: u16 = 3;
 /// `NFT_MSG_NEWGEN`, which ends the notifications of a transaction.
 const NEW_GENERATION: u8 = 15;
-/// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: the process that made the transaction.
+/// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: the process that committed the transaction.
 const PROCESS_ID: u16 = 2;
 const PROCESS_NAME: u16 = 3;
-/// Attempts to read a table while other programs change rules meanwhile.
+/// Maximum number of attempts to read a table. An attempt fails if a program changes rules meanwhile. A guess: a
+/// read takes less than a millisecond, and the guard reads again later.
 const MAX_READ_ATTEMPTS: usize = 3;
 
-/// The objects of a table: the kind of the request (`NFT_MSG_GET…`) and the attributes that are compared.
-/// Others, for example handles and use counts, differ from one load of the same rules to the next.
-const PARTS: [(u8, &[u16]); 3] = [
+/// The objects of a table except its sets: the kind of the request (`NFT_MSG_GET…`), and the attributes that are
+/// compared. Other attributes, such as handles and use counts, differ each time the same rules are loaded.
+const COMPARED_OBJECTS: [(u8, &[u16]); 3] = [
     // NFT_MSG_GETTABLE: name, flags.
     (1, &[1, 2]),
     // NFT_MSG_GETCHAIN: table, name, hook, policy, type, flags.
@@ -46,29 +48,30 @@ const PARTS: [(u8, &[u16]); 3] = [
     (7, &[1, 2, 4, 7]),
 ];
 /// `NFT_MSG_GETSET`: table, name, flags, type and length of keys.
-const SETS: (u8, &[u16]) = (10, &[1, 2, 3, 4, 5]);
+const COMPARED_SETS: (u8, &[u16]) = (10, &[1, 2, 3, 4, 5]);
 /// `NFT_MSG_GETSETELEM`.
 const GET_ELEMENTS: u8 = 13;
 
 /// The family of a table (`NFPROTO_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4 and IPv6.
+    /// Rules for IPv4 and IPv6.
     Inet = 1,
-    /// Ingress hooks of devices.
+    /// Rules for the ingress hooks of devices.
     Netdev = 5,
 }
 
-/// A message about nftables, without its `nfgenmsg`.
+/// A message about nftables, with its `nfgenmsg` parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// `NFT_MSG_*`.
+    /// The kind of the message, `NFT_MSG_*`.
     kind: u8,
     family: u8,
     attributes: Vec<u8>,
 }
 
 impl Message {
+    /// Returns a request with attributes that are names.
     fn get(kind: u8, family: Family, names: &[(u16, &str)]) -> Self {
         let mut attributes = Vec::new();
         for (kind, name) in names {
@@ -87,8 +90,9 @@ impl Message {
         }
     }
 
+    /// Returns the value of an attribute.
     fn attribute(&self, kind: u16) -> Option<&[u8]> {
-        find(&self.attributes, kind)
+        find_attribute(&self.attributes, kind)
     }
 
     /// Returns the name in an attribute.
@@ -97,14 +101,16 @@ impl Message {
         std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()
     }
 
+    /// Returns whether the message is about a table or an object in it.
     fn is_of(&self, family: Family, table: &str) -> bool {
         self.family == family as u8 && self.name(TABLE) == Some(table)
     }
 
-    /// Returns the message's kind and its attributes of the kinds `counting`.
-    fn part(&self, counting: &[u16]) -> Vec<u8> {
+    /// Returns bytes that are equal for equal objects: the message's kind, and its attributes of the kinds
+    /// `compared`, each with its kind and length.
+    fn part(&self, compared: &[u16]) -> Vec<u8> {
         let mut part = vec![self.kind];
-        for kind in counting {
+        for kind in compared {
             if let Some(value) = self.attribute(*kind) {
                 part.extend(kind.to_ne_bytes());
                 part.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_ne_bytes());
@@ -116,14 +122,15 @@ impl Message {
 }
 
 /// Returns the value of the first attribute of a kind.
-fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    values(attributes).find_map(|(found, value)| (found == kind).then_some(value))
+fn find_attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes_of(attributes).find_map(|(found, value)| (found == kind).then_some(value))
 }
 
-/// Returns attributes with their kinds, up to the first that is malformed.
-fn values(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// Returns the attributes, each with its kind and value, up to the first malformed one.
+fn attributes_of(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let all = NlasIterator::new(attributes).map_while(Result::ok);
     all.filter_map(|nla| {
+        // The length includes the 4 bytes of the header, and excludes the padding.
         let (kind, len) = (nla.kind(), usize::from(nla.length()));
         Some((kind, nla.into_inner().get(4..len)?))
     })
@@ -131,7 +138,7 @@ fn values(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 impl Messages for Message {
     const PROTOCOL: Option<Protocol> = Some(rustix::net::netlink::NETFILTER);
-    const UNREAD: &[u16] = &[];
+    const UNDECODED_NEWS: &[u16] = &[];
 }
 
 impl NetlinkSerializable for Message {
@@ -164,7 +171,7 @@ impl NetlinkDeserializable for Message {
     }
 }
 
-/// The contents of a table. They are equal whenever the same rules were loaded.
+/// The contents of a table. Two values are equal if the same rules were loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents(Vec<Vec<u8>>);
 
@@ -173,10 +180,10 @@ pub struct Contents(Vec<Vec<u8>>);
 pub struct Inspector(Netlink<Message>);
 
 impl Inspector {
-    /// Opens a socket to ask the kernel.
+    /// Opens a netlink socket for requests.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
         Netlink::requests().map(Inspector)
     }
@@ -184,47 +191,52 @@ impl Inspector {
     /// Returns the contents of a table; `None` if there is no such table.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
+    /// Fails if the kernel refuses the requests, or if other programs change rules during every attempt.
     pub fn look(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
-        let mut looks = 1;
+        let mut attempts = 1;
         loop {
             match self.look_once(family, table) {
-                // Another program changes rules: an object that was listed a moment ago is gone.
+                // Another program changed rules: an object that was listed is gone, or the dump was interrupted.
                 Err(error)
-                    if looks < MAX_READ_ATTEMPTS
+                    if attempts < MAX_READ_ATTEMPTS
                         && matches!(
                             error.kind(),
                             io::ErrorKind::NotFound | io::ErrorKind::Interrupted
                         ) =>
                 {
-                    looks += 1;
+                    attempts += 1;
                 }
                 outcome => return outcome,
             }
         }
     }
 
+    /// Reads a table. Fails with `NotFound` or `Interrupted` if another program changes rules meanwhile.
     fn look_once(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
         let mut parts = Vec::new();
-        for (kind, counting) in PARTS {
+        for (kind, compared) in COMPARED_OBJECTS {
             let found = self.dump(kind, family, &[(TABLE, table)])?;
             let ours = found.iter().filter(|message| message.is_of(family, table));
-            parts.extend(ours.map(|message| message.part(counting)));
+            parts.extend(ours.map(|message| message.part(compared)));
+            // The first request is for the table itself.
             if parts.is_empty() {
                 return Ok(None);
             }
         }
-        let (kind, counting) = SETS;
+        let (kind, compared) = COMPARED_SETS;
         for set in self.dump(kind, family, &[(TABLE, table)])? {
             let Some(name) = set.name(SET).filter(|_| set.is_of(family, table)) else {
                 continue;
             };
-            parts.push(set.part(counting));
+            parts.push(set.part(compared));
             let found = self.dump(GET_ELEMENTS, family, &[(TABLE, table), (SET, name)])?;
             let lists = found.iter().filter_map(|list| list.attribute(ELEMENTS));
-            let elements = lists.flat_map(values).map(|(_, value)| value.to_vec());
+            let elements = lists
+                .flat_map(attributes_of)
+                .map(|(_, value)| value.to_vec());
             let mut elements: Vec<_> = elements.collect();
-            // A hash table lists its elements in the order of its buckets.
+            // The kernel lists the elements of a hashed set in the order of its buckets, which depends on a
+            // random seed.
             elements.sort_unstable();
             parts.append(&mut elements);
         }
@@ -245,7 +257,7 @@ impl Inspector {
     }
 }
 
-/// A process that changed rules.
+/// The process that changed rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Culprit {
     /// Name of the process.
@@ -265,6 +277,7 @@ impl fmt::Display for Culprit {
 pub struct Monitor {
     socket: Netlink<Message>,
     tables: Vec<(Family, String)>,
+    /// The process that last changed one of the tables.
     last: Option<Culprit>,
 }
 
@@ -272,7 +285,7 @@ impl Monitor {
     /// Listens for changes of `tables` from now on.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses the socket.
     pub fn open(tables: Vec<(Family, String)>) -> io::Result<Self> {
         Ok(Monitor {
             socket: Netlink::subscribe(NFTABLES_GROUP)?,
@@ -281,29 +294,30 @@ impl Monitor {
         })
     }
 
-    /// Returns the descriptor that is readable when there is news.
+    /// Returns the descriptor that is readable while notifications are pending.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 
-    /// Takes the news off the socket and returns whether any process, this one included, may have changed one
-    /// of the tables.
+    /// Reads the pending notifications and returns whether a process may have changed one of the tables. Changes
+    /// by this process count too.
     pub fn has_news(&mut self) -> bool {
-        let mut heard = false;
-        let mut concerned = false;
+        let mut is_relevant = false;
+        // True if the current transaction changed one of the tables.
+        let mut changed_tables = false;
         let (tables, last) = (&self.tables, &mut self.last);
-        let lost = self.socket.drain(|message| {
+        let was_overrun = self.socket.drain(|message| {
             if message.kind == NEW_GENERATION {
-                if concerned {
+                if changed_tables {
                     *last = culprit(&message);
                 }
-                concerned = false;
+                changed_tables = false;
             } else if tables.iter().any(|(f, name)| message.is_of(*f, name)) {
-                (heard, concerned) = (true, true);
+                (is_relevant, changed_tables) = (true, true);
             }
         });
-        // If notifications cannot be read, only the rules themselves tell what changed.
-        heard || lost.unwrap_or(true)
+        // Lost or unreadable notifications may have been about one of the tables.
+        is_relevant || was_overrun.unwrap_or(true)
     }
 
     /// Returns the process that last changed one of the tables.
@@ -312,6 +326,7 @@ impl Monitor {
     }
 }
 
+/// Returns the process that committed a transaction, by the message that ends it.
 fn culprit(message: &Message) -> Option<Culprit> {
     let pid = message.attribute(PROCESS_ID)?.first_chunk::<4>()?;
     Some(Culprit {
@@ -342,21 +357,22 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out() {
-        let whole = message(7, &[(1, "table"), (2, "chain")]);
-        for len in 0..whole.attributes.len() {
+    fn malformed_attributes_are_left_out() {
+        let complete = message(7, &[(1, "table"), (2, "chain")]);
+        for len in 0..complete.attributes.len() {
             let cut = Message {
-                attributes: whole.attributes[..len].to_vec(),
-                ..whole.clone()
+                attributes: complete.attributes[..len].to_vec(),
+                ..complete.clone()
             };
             assert!(cut.name(2).is_none_or(|name| name == "chain"));
         }
     }
 
     #[test]
-    fn handles_do_not_count() {
+    fn handles_are_not_compared() {
+        // Attributes of a rule: table, chain, handle, expressions.
         let rule = |handle| message(6, &[(1, "t"), (2, "c"), (3, handle), (4, "expressions")]);
-        let part = |message: Message| message.part(PARTS[2].1);
+        let part = |message: Message| message.part(COMPARED_OBJECTS[2].1);
         assert_eq!(part(rule("1")), part(rule("2")));
         let other = message(6, &[(1, "t"), (2, "c"), (3, "1"), (4, "others")]);
         assert_ne!(part(rule("1")), part(other));

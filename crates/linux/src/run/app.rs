@@ -1,4 +1,4 @@
-//! Applications on the engine without a proxy: peers for tests and benchmarks.
+//! Runs applications that use the engine without a proxy, as tests and benchmarks do.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -34,10 +34,10 @@ pub enum Role {
         addresses: Vec<IpAddr>,
         /// TCP port.
         port: u16,
-        /// Peers come in by any interface, not only by the one that has the address, and the main routing
-        /// table routes the answers.
+        /// True if peers may reach an address by any interface. The main routing table then routes the answers.
+        /// Otherwise they leave by the interface that has the address.
         anywhere: bool,
-        /// Peers are told of the addresses that they did not connect to.
+        /// True if peers are told of the addresses that they did not connect to.
         announce: bool,
     },
 }
@@ -47,19 +47,21 @@ pub enum Role {
 pub struct AppConfig {
     /// TUN device and its addresses.
     pub tun: TunConfig,
-    /// Settings of the engine; properties of the device are filled in.
+    /// Settings of the engine. [`run_app`] adapts them to the device.
     pub engine: Config,
     /// Name of the strategy of accepted connections.
     pub strategy: String,
-    /// The role.
+    /// The role in opening connections.
     pub role: Role,
 }
 
 /// Runs an application until `stop` is readable, or until `finished` returns true after a turn of the loop.
-/// Returns it with the counters of the device. `start` creates it once the paths are set up.
+/// `start` creates the application once the paths are set up. Returns the application and the counters of the
+/// device.
 ///
 /// # Errors
-/// Fails if the system refuses something; everything is restored then.
+/// Fails if the kernel refuses something that the paths need. Everything that was created or changed until then
+/// is removed or restored.
 pub fn run_app<C: Core>(
     config: &AppConfig,
     start: impl FnOnce(Instant, &mut Stack) -> C,
@@ -69,7 +71,7 @@ pub fn run_app<C: Core>(
     let clock = Clock::new();
     let mut engine = config.engine.clone();
     let (tun, guard, mut stack, links) = match &config.role {
-        Role::Connect { links, servers } => connect_side(config, links, servers, &mut engine)?,
+        Role::Connect { links, servers } => set_up_connect(config, links, servers, &mut engine)?,
         Role::Listen {
             addresses,
             port,
@@ -102,23 +104,24 @@ pub fn run_app<C: Core>(
     })?;
     let counters = driver.counters();
     let Driver { core, host, .. } = driver;
-    // The shortcut is dropped before the guard, which cleans up everything that is no longer in use.
+    // The links in `host` release the shortcut before the device of the guard removes the rules.
     drop((host, guard));
     Ok((core, counters))
 }
 
-type Side = (Tun, Guard, Stack, Option<Links>);
+type Connected = (Tun, Guard, Stack, Option<Links>);
 
-fn connect_side(
+/// Sets up the paths of an application that connects.
+fn set_up_connect(
     config: &AppConfig,
     links: &[LinkConfig],
     servers: &[SocketAddr],
     engine: &mut Config,
-) -> Result<Side> {
-    let places: Vec<_> = links.iter().cloned().map(Some).collect();
+) -> Result<Connected> {
+    let links_by_place: Vec<_> = links.iter().cloned().map(Some).collect();
     let uplinks = Uplinks {
         tun: &config.tun,
-        links: &places,
+        links: &links_by_place,
         lan: &[],
         servers: servers.to_vec(),
         private: &[],
@@ -135,21 +138,23 @@ fn connect_side(
             backup: link.backup,
             ..PathConfig::default()
         });
-        let doing = format!("add the link {}", link.name);
-        let path = path.map_err(|e| SystemError::other(doing, e.to_string()))?;
+        let action = format!("add the link {}", link.name);
+        let path = path.map_err(|e| SystemError::other(action, e.to_string()))?;
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
-    let others = (Quic::Forward, MptcpHosts::Forward);
+    let treatments = (Quic::Forward, MptcpHosts::Forward);
     let v6 = paths.guard.device().has_v6();
-    let rules = uplinks.rules(v6, 0, paths.ports, Vec::new(), others);
+    let rules = uplinks.rules(v6, 0, paths.ports, Vec::new(), treatments);
     paths.guard.apply_rules(rules)?;
     Ok((paths.tun, paths.guard, stack, Some(paths.links)))
 }
 
-/// Tells the engine of links that come and go.
+/// Tells the engine about changes of the links.
 #[derive(Debug)]
 struct AppHost {
+    /// The links of an application that connects.
     links: Option<Links>,
+    /// Time of the next refresh of the links, after a notification.
     refresh_at: Option<Instant>,
 }
 

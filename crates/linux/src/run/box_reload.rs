@@ -1,4 +1,4 @@
-//! Reloading the configuration of a box.
+//! Reloads the configuration of a box.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use super::uplinks::in_use;
 use crate::driver::Context;
 use crate::net::{Result, SystemError};
 
-/// Grace period in which a removed link keeps its path and routes, so that its subflows' ends are sent over
-/// it and answered.
+/// Grace period in which a removed link keeps its path and routes, so that the ends of its subflows are sent and
+/// acknowledged over it. The value is a guess: longer than several round trips.
 const LINK_REMOVAL_GRACE: Duration = Duration::from_secs(3);
 
 impl BoxHost<'_> {
-    /// Takes over configurations that were read again, if the system accepts them.
+    /// Applies configurations that were read again, and answers the clients that asked for this.
     pub(super) fn take_over(&mut self, context: &mut Context<'_, BoxCore>) {
         while let Some((read, asker)) = self.reload.as_ref().and_then(|reloader| reloader.next()) {
             let outcome = read.map_err(|error| reload::refuse(&error));
@@ -45,11 +45,11 @@ impl BoxHost<'_> {
                 self.update_machine_faults(context.core);
                 Ok(changes)
             });
-            reload::tell(outcome, asker);
+            reload::report(outcome, asker);
         }
     }
 
-    /// Changes to `config`. Steps that the system may refuse come first, and are undone if it does.
+    /// Changes the box to `config`. Steps that may fail come first, and are undone if one of them fails.
     fn change_to(&mut self, context: &mut Context<'_, BoxCore>, config: &BoxConfig) -> Result<()> {
         let Some(before) = self.reload.as_ref().map(|reloader| reloader.config.clone()) else {
             return Ok(());
@@ -57,28 +57,30 @@ impl BoxHost<'_> {
         let mut places = self.network.places.clone();
         let leave_at = context.now + LINK_REMOVAL_GRACE;
         let Some(added) = places.change(&config.links, leave_at) else {
-            let doing = "add so many links while removed links still close";
-            return Err(SystemError::other(doing, "try again in a few seconds"));
+            let action = "add so many links while removed links still close";
+            return Err(SystemError::other(action, "try again in a few seconds"));
         };
         context.sockets.listen_only(&config.socks)?;
         let places = std::mem::replace(&mut self.network.places, places);
-        if let Err(error) = self.network_to(config) {
+        if let Err(error) = self.change_network(config) {
             self.network.places = places;
-            let put_back = [
-                self.network_to(&before),
+            let undone = [
+                self.change_network(&before),
                 context.sockets.listen_only(&before.socks),
             ];
-            for error in put_back.into_iter().filter_map(Result::err) {
+            for error in undone.into_iter().filter_map(Result::err) {
                 tracing::error!(%error, "cannot undo a failed reload: parts of the new configuration are in \
                                          force; restart the box");
             }
             return Err(error);
         }
-        self.core_to(context, config, &added);
-        let gateways = self.changed_gateways(&before);
+        self.change_core(context, config, &added);
+        let changed_gateways = self.changed_gateways(&before);
         self.refresh(context);
-        for at in gateways {
-            context.stack.revalidate_path(context.now, self.paths[at]);
+        for place in changed_gateways {
+            context
+                .stack
+                .revalidate_path(context.now, self.paths[place]);
         }
         self.keep_forwarding(context.core);
         if before.servers != config.servers {
@@ -87,13 +89,14 @@ impl BoxHost<'_> {
         Ok(())
     }
 
-    fn network_to(&mut self, config: &BoxConfig) -> Result<()> {
+    /// Changes rules, settings and routing to `config`.
+    fn change_network(&mut self, config: &BoxConfig) -> Result<()> {
         self.network.apply_rules(config)?;
         self.network.route(config)
     }
 
-    /// Changes core and engine to `config`. `added` has place and number of each new link.
-    fn core_to(
+    /// Changes core and engine to `config`. `added` holds, for each new link, its place and its index in `config`.
+    fn change_core(
         &mut self,
         context: &mut Context<'_, BoxCore>,
         config: &BoxConfig,
@@ -110,42 +113,45 @@ impl BoxHost<'_> {
         core.reload(&mut ctx, config);
         let network = &mut self.network;
         let v6 = network.guard.device().has_v6();
-        for (at, number) in added {
+        for (place, config_index) in added {
             let uplinks = network.places.uplinks(config);
-            let state = network.observed(*at);
-            let place = u8::try_from(*at).unwrap_or(u8::MAX);
-            let addresses = uplinks.addresses_of(place, &config.links[*number], &state, v6);
+            let state = network.state_when_routed(*place);
+            let number = u8::try_from(*place).unwrap_or(u8::MAX);
+            let addresses = uplinks.addresses_of(number, &config.links[*config_index], &state, v6);
             network
                 .addresses
-                .resize(network.addresses.len().max(*at + 1), addresses);
-            network.addresses[*at] = addresses;
-            let addresses = in_use(addresses, &network.links, *at);
-            let path = match self.paths.get(*at) {
-                Some(path) => core.replace_link(now, *path, (*number, addresses), context.stack),
-                None => core.add_link(now, *number, addresses, context.stack),
+                .resize(network.addresses.len().max(*place + 1), addresses);
+            network.addresses[*place] = addresses;
+            let addresses = in_use(addresses, &network.links, *place);
+            let path = match self.paths.get(*place) {
+                Some(path) => {
+                    core.replace_link(now, *path, (*config_index, addresses), context.stack)
+                }
+                None => core.add_link(now, *config_index, addresses, context.stack),
             };
             let Ok(path) = path.inspect_err(|error| tracing::error!(%error, "cannot add a link: it carries no \
                                                                              traffic until the box is restarted"))
             else {
                 continue;
             };
-            debug_assert_eq!(path, Places::path(*at));
-            self.paths.resize(self.paths.len().max(*at + 1), path);
+            debug_assert_eq!(path, Places::path(*place));
+            self.paths.resize(self.paths.len().max(*place + 1), path);
             self.silence_detectors
                 .resize(self.paths.len(), SilenceDetector::default());
-            self.silence_detectors[*at] = SilenceDetector::default();
+            self.silence_detectors[*place] = SilenceDetector::default();
         }
     }
 
-    /// Returns the places of links whose gateway setting changed.
+    /// Returns the places of links whose gateway setting changed. Packets then take another route although nothing
+    /// about the interface changed, so the engine has to validate these paths.
     fn changed_gateways(&self, before: &BoxConfig) -> Vec<usize> {
-        let other = |at: &usize| {
-            self.network.places.link(*at).is_some_and(|link| {
+        let has_changed = |place: &usize| {
+            self.network.places.link(*place).is_some_and(|link| {
                 let mut links = before.links.iter();
                 links.any(|old| old.goes_on_as(link) && old.gateway != link.gateway)
             })
         };
-        (0..self.paths.len()).filter(other).collect()
+        (0..self.paths.len()).filter(has_changed).collect()
     }
 
     /// Removes the paths and routes of links whose grace period is over.
@@ -154,17 +160,17 @@ impl BoxHost<'_> {
         if cleared.is_empty() {
             return;
         }
-        for at in &cleared {
-            let (now, path) = (context.now, self.paths[*at]);
+        for place in &cleared {
+            let (now, path) = (context.now, self.paths[*place]);
             context.core.remove_path(now, path, context.stack);
-            if let Some(mtu) = self.network.mtus.get_mut(*at) {
+            if let Some(mtu) = self.network.mtus.get_mut(*place) {
                 *mtu = 0;
             }
         }
         let Some(config) = self.reload.as_ref().map(|reloader| reloader.config.clone()) else {
             return;
         };
-        if let Err(error) = self.network_to(&config) {
+        if let Err(error) = self.change_network(&config) {
             tracing::warn!(%error, "cannot remove all routes of a link that was removed; they stay until the \
                                     box ends");
         }

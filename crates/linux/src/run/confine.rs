@@ -1,8 +1,8 @@
-//! Privileges that box and server give up once they are set up, so that an attacker who takes one of them
-//! over gets no more than what it still needs.
+//! Gives up the privileges that box and server need only during their start. An attacker who takes over the
+//! process then gets only the privileges that it still needs.
 //!
-//! Each restriction covers the calling thread and the threads that it starts later, so it has to be the only
-//! thread at that time.
+//! Each restriction covers the calling thread and the threads that this thread starts later. So the process must
+//! have no other thread at that time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,21 +21,23 @@ use super::Privileges;
 use super::process::directory_of;
 use crate::net::{Result, SystemError};
 
-/// Needed for changes of links, routes and nftables, and for sockets with foreign addresses
-/// (`IP_TRANSPARENT`).
+/// The capabilities that are kept in any case: for changes of links, routes and nftables, and for sockets that
+/// have addresses of other hosts (`IP_TRANSPARENT`).
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Kept besides if access to files is restricted and some files, such as configuration and key, are read
-/// again: only their owner may be allowed to read them. The remaining files bound what this capability opens.
+/// The capability that is kept too if Landlock restricts the access to files and some files, such as
+/// configuration and key, are read again. Possibly only the owner of such a file may read it, and the process runs
+/// as another user. With Landlock this capability opens no file except those in [`Files`].
 const CAPABILITIES_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// The Landlock rights that this program knows of. A kernel may know fewer.
+/// The version of Landlock whose rights are restricted. The library ignores rights that the kernel lacks.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
-/// Settings of interfaces: restored at the end, and set again when an interface comes back.
+/// The directory of the network settings. They are restored at the end, and set again when an interface comes
+/// back.
 const SYSCTL_DIR: &str = "/proc/sys/net";
 
-/// The shared libraries of `nft`, which is run again when links change and at the end.
+/// Paths of the shared libraries of `nft`, which runs again when links change and at the end.
 const LIBRARY_PATHS: [&str; 7] = [
     "/lib",
     "/lib64",
@@ -46,7 +48,7 @@ const LIBRARY_PATHS: [&str; 7] = [
     "/etc/ld.so.preload",
 ];
 
-/// The files of the system's resolver, which also name further modules to load.
+/// The configuration files of the system's resolver.
 const RESOLVER_FILES: [&str; 5] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -55,19 +57,19 @@ const RESOLVER_FILES: [&str; 5] = [
     "/etc/gai.conf",
 ];
 
-/// Files that are needed later, beside those that every instance needs.
+/// Files that this instance needs later, besides those that every instance needs.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Files to read, or directories with everything below them.
+    /// Files that are read, or directories of which everything is read.
     pub read: Vec<PathBuf>,
     /// Directories in which files are removed.
     pub remove: Vec<PathBuf>,
-    /// Directories with all rights but execution.
+    /// Directories in which everything is allowed except running programs.
     pub own: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Returns all files that are needed later, with the rights on each.
+    /// Returns the paths of all files that are needed later, each with the rights that are kept.
     fn rights(&self) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let mut all = vec![(PathBuf::from(SYSCTL_DIR), read | AccessFs::WriteFile)];
@@ -78,8 +80,8 @@ impl Files {
             LIBRARY_PATHS.map(PathBuf::from).into(),
             read | AccessFs::Execute,
         );
-        // The directory, since an upgrade replaces the file in it.
-        allow(directories_of("nft"), read | AccessFs::Execute);
+        // The rights are on the directory, since an upgrade of `nft` replaces the file.
+        allow(program_directories("nft"), read | AccessFs::Execute);
         allow(self.read.clone(), read);
         allow(self.remove.clone(), AccessFs::RemoveFile.into());
         let any = AccessFs::from_all(LANDLOCK_ABI) & !AccessFs::Execute;
@@ -88,9 +90,10 @@ impl Files {
     }
 }
 
-/// Returns the resolver's files. If one of them is a link to elsewhere, for example into `/run`, another
-/// program replaces the file there, so the directory is returned.
-pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
+/// Returns the paths of the resolver's files. If a file is a symbolic link out of `/etc`, for example into `/run`,
+/// returns the directory of its target instead: another program replaces the file there, and Landlock's rights
+/// on the old file would not cover the new one.
+pub(super) fn resolver_files() -> impl Iterator<Item = PathBuf> {
     RESOLVER_FILES.iter().map(|file| {
         let target = fs::canonicalize(file).unwrap_or_default();
         let directory = target.parent().filter(|d| !d.starts_with("/etc"));
@@ -98,46 +101,46 @@ pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Returns the directories of a file: the one in its name, and, for a symbolic link, the directory of the
-/// target, which is the one that the kernel checks.
-pub(super) fn around(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let named = directory_of(file);
-    let real = fs::canonicalize(&named).ok();
+/// Returns the directory in the path of a file. If the file is a symbolic link, also returns the directory of its
+/// target, whose rights the kernel checks.
+pub(super) fn directories_around(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let directory = directory_of(file);
+    let resolved = fs::canonicalize(&directory).ok();
     let target = fs::canonicalize(file).ok();
     let target = target.and_then(|target| target.parent().map(Path::to_owned));
-    let elsewhere = target.filter(|target| real.as_ref() != Some(target));
-    [named].into_iter().chain(elsewhere)
+    let elsewhere = target.filter(|target| resolved.as_ref() != Some(target));
+    [directory].into_iter().chain(elsewhere)
 }
 
-/// The handles that keep the rules effective.
+/// The open files and directories that keep the Landlock rules effective.
 #[derive(Debug)]
 pub(super) struct Confined {
-    /// The kernel identifies directories by their inodes. It makes those of `/proc` anew if no process holds
-    /// them.
-    #[expect(dead_code, reason = "held, not used")]
-    held: Vec<PathFd>,
+    /// Landlock's rules refer to inodes. The kernel drops the inodes of `/proc` if no process has them open, and
+    /// the rules would not cover the new inodes.
+    #[expect(dead_code, reason = "open as long as the value lives")]
+    open_directories: Vec<PathFd>,
 }
 
-/// Gives up access to all files but `files`, if the kernel supports that, and all capabilities but those
-/// needed later. It is final: no program that is run regains any.
+/// Gives up access to all files that are not needed later, if the kernel has Landlock, and all capabilities that
+/// are not needed later. This is final: a program that this process runs does not regain them either.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if the kernel refuses to restrict the process.
 pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Confined>> {
     if privileges == Privileges::Kept {
         return Ok(None);
     }
-    let doing = || SystemError::doing("give up privileges");
-    set_no_new_privs(true).map_err(doing())?;
+    let cannot = || SystemError::cannot("give up privileges");
+    set_no_new_privs(true).map_err(cannot())?;
     let (status, confined) = give_up_files(files)
         .map_err(|e| SystemError::other("give up access to files", e.to_string()))?;
-    let reads = status != RulesetStatus::NotEnforced && !files.read.is_empty();
-    let kept = if reads {
+    let reads_later = status != RulesetStatus::NotEnforced && !files.read.is_empty();
+    let kept = if reads_later {
         KEPT_CAPABILITIES | CAPABILITIES_TO_READ
     } else {
         KEPT_CAPABILITIES
     };
-    give_up_capabilities(kept).map_err(doing())?;
+    give_up_capabilities(kept).map_err(cannot())?;
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
             ?kept,
@@ -148,6 +151,7 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     Ok(Some(confined))
 }
 
+/// Gives up all capabilities except `kept`.
 fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
     for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         if kept.contains(capability) {
@@ -155,8 +159,8 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // EINVAL: the kernel has no further capabilities. EPERM: this process may not drop them, but then
-            // `no_new_privs` keeps it from gaining any.
+            // EINVAL: the kernel has no capability with this or a higher number. EPERM: this process may not
+            // drop any from the bounding set. Without this step `no_new_privs` still keeps it from gaining any.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
         }
@@ -170,37 +174,39 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
     set_capabilities(None, kept)
 }
 
+/// Gives up access to all files except `files`, as far as the kernel's version of Landlock allows.
 fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined), RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
-        // Signals and abstract sockets of other processes are out of reach too.
+        // Also forbids to signal other processes and to connect to their abstract sockets.
         .scope(Scope::from_all(LANDLOCK_ABI))?
         .create()?;
-    let mut held = Vec::new();
+    let mut open_directories = Vec::new();
     for (path, rights) in files.rights() {
-        // A missing file is not needed.
+        // Not every system has all of the paths; a missing one needs no rights.
         let Ok(file) = PathFd::new(&path) else {
             continue;
         };
+        // Landlock refuses rights for directories on a file.
         let rights = match path.is_dir() {
             true => rights,
             false => rights & AccessFs::from_file(LANDLOCK_ABI),
         };
         ruleset = ruleset.add_rule(PathBeneath::new(&file, rights))?;
-        held.push(file);
+        open_directories.push(file);
     }
     let status = ruleset.restrict_self()?.ruleset;
-    Ok((status, Confined { held }))
+    Ok((status, Confined { open_directories }))
 }
 
-/// Returns the directories in which `Command` finds this program, and the directories of links' targets.
-fn directories_of(program: &str) -> Vec<PathBuf> {
+/// Returns the directories in which `Command` finds this program, and those of the targets of symbolic links.
+fn program_directories(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let files = std::env::split_paths(&path).map(|directory| directory.join(program));
     files
         .filter(|file| file.is_file())
-        .flat_map(|file| around(&file))
+        .flat_map(|file| directories_around(&file))
         .collect()
 }
 
@@ -215,30 +221,30 @@ mod tests {
     use super::*;
     use crate::sockets::resolver::is_out_of_reach;
 
-    /// Returns the result of `look` on a thread that has given up everything but these files.
-    fn confined<T: Send>(files: Files, look: impl FnOnce() -> T + Send) -> T {
+    /// Returns the result of `action` on a thread that has given up its privileges except for these files.
+    fn confined<T: Send>(files: Files, action: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 let _confined = give_up(Privileges::GivenUp, &files).unwrap();
-                look()
+                action()
             });
             thread.join().unwrap()
         })
     }
 
-    /// Makes a directory for this test, inside one that only another user may open, if this process may
-    /// change owners.
+    /// Creates a directory for this test. If this process may change owners, its parent belongs to another user,
+    /// and only this user may open it.
     fn directory_of_another(test: &str) -> PathBuf {
         let name = format!("braid-confine-{}-{test}", std::process::id());
-        let theirs = std::env::temp_dir().join(name);
-        let directory = theirs.join("ours");
-        make(&theirs, 0o700);
+        let parent = std::env::temp_dir().join(name);
+        let directory = parent.join("ours");
+        make(&parent, 0o700);
         make(&directory, 0o755);
-        // Without Landlock, the capability to read would not be kept.
+        // Without Landlock the capability to read is given up, so the test could not open the directory.
         if !has_landlock() {
             return directory;
         }
-        if let Err(error) = std::os::unix::fs::chown(&theirs, Some(1), Some(1)) {
+        if let Err(error) = std::os::unix::fs::chown(&parent, Some(1), Some(1)) {
             // Either the process is not root, or its user namespace has no other user.
             let kind = error.kind();
             assert!(matches!(
@@ -249,7 +255,7 @@ mod tests {
         directory
     }
 
-    /// Makes a directory with this mode, whatever umask another test has set meanwhile.
+    /// Creates a directory with this mode, independent of the umask, which another test may change meanwhile.
     fn make(directory: &Path, mode: u32) {
         fs::create_dir(directory).unwrap();
         fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_takes_the_place_of_another_is_out_of_reach() {
+    fn a_file_that_replaces_an_allowed_file_is_out_of_reach() {
         let directory = directory_of_another("replaced");
         let [file, new] = ["file", "new"].map(|name| directory.join(name));
         for path in [&file, &new] {
@@ -319,7 +325,7 @@ mod tests {
             read: vec![file.clone()],
             ..Files::default()
         };
-        // The thread that replaces the file has given up nothing.
+        // The thread that replaces the file keeps its privileges.
         let turn = Barrier::new(2);
         let found = thread::scope(|scope| {
             scope.spawn(|| {
@@ -349,9 +355,9 @@ mod tests {
         fs::write(named.join("there"), "text").unwrap();
         let link = named.join("link");
         std::os::unix::fs::symlink("../target/real", &link).unwrap();
-        assert_eq!(around(&named.join("there")).count(), 1);
+        assert_eq!(directories_around(&named.join("there")).count(), 1);
         let files = Files {
-            read: around(&link).collect(),
+            read: directories_around(&link).collect(),
             ..Files::default()
         };
         let there = [link, named.join("there")];
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn capabilities_are_gone_for_good() {
         let had = capabilities(None).unwrap();
-        let reads = Files {
+        let reads_later = Files {
             read: vec![PathBuf::from("/etc/hosts")],
             ..Files::default()
         };
@@ -371,7 +377,10 @@ mod tests {
             true => KEPT_CAPABILITIES | CAPABILITIES_TO_READ,
             false => KEPT_CAPABILITIES,
         };
-        for (files, kept) in [(Files::default(), KEPT_CAPABILITIES), (reads, to_read)] {
+        for (files, kept) in [
+            (Files::default(), KEPT_CAPABILITIES),
+            (reads_later, to_read),
+        ] {
             let (left, child) = confined(files, || {
                 // A thread that is started later has no more capabilities.
                 let child = thread::spawn(|| capabilities(None).unwrap());
@@ -381,6 +390,10 @@ mod tests {
             assert_eq!(left.effective, had.effective & kept);
             assert_eq!(child, left);
         }
-        assert_eq!(capabilities(None).unwrap(), had, "of that thread alone");
+        assert_eq!(
+            capabilities(None).unwrap(),
+            had,
+            "only that thread gave them up"
+        );
     }
 }

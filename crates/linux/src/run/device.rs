@@ -14,10 +14,10 @@ use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
-/// Length of the device's queue in packets and super-segments: 48 ms of packets of 1,500 bytes at 1 Gbit/s,
-/// in which the engine may pause.
+/// Length of the device's queue in packets and super-segments. It holds the packets that arrive while the engine
+/// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The value is a choice.
 const TXQUEUELEN: u32 = 4_000;
-/// MTU of the device, bytes: the largest IP packet. With a smaller one the kernel would refuse
+/// MTU of the device in bytes: the maximum length of an IPv4 packet. With a smaller MTU the kernel would refuse
 /// super-segments.
 const TUN_MTU: u32 = 65_535;
 
@@ -29,17 +29,19 @@ pub struct Device {
     index: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
+    /// Settings with the values from before this instance changed them. They are restored at the end.
     record: Vec<Sysctl>,
-    /// The settings that have to be in force, the device's own first.
+    /// The settings that this instance needs, first those of the device itself.
     settings: Vec<Sysctl>,
+    /// Number of the device's own settings at the front of `settings`.
     own_settings: usize,
 }
 
 impl Device {
-    /// Creates the device, and takes over the remains of an earlier instance of its name.
+    /// Creates the device, and takes over what an earlier instance of its name left when it was killed.
     ///
     /// # Errors
-    /// Fails if the system refuses, or if an instance of this name is running.
+    /// Fails if the kernel refuses the device, or if an instance of this name is running.
     pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
@@ -55,11 +57,12 @@ impl Device {
         Ok((tun, device))
     }
 
+    /// Changes the device's settings, brings it up and adds its addresses.
     fn bring_up(&mut self, config: &TunConfig) -> Result<()> {
         let name = &config.name;
-        let doing = || SystemError::doing(format!("set up {name}"));
-        let mut netlink = Netlink::open().map_err(doing())?;
-        let found = netlink.interface(name).map_err(doing())?;
+        let cannot = || SystemError::cannot(format!("set up {name}"));
+        let mut netlink = Netlink::open().map_err(cannot())?;
+        let found = netlink.interface(name).map_err(cannot())?;
         self.index = found
             .ok_or_else(|| {
                 SystemError::other(
@@ -68,8 +71,10 @@ impl Device {
                 )
             })?
             .index;
-        // The device takes no part in neighbour discovery and needs no generated addresses. Its packets come
-        // from addresses that the main table does not expect there, so reverse-path filtering is off.
+        // `addr_gen_mode` 1 and `accept_ra` 0: only the engine answers on the device, so generated addresses and
+        // router advertisements have no use. `forwarding`: the kernel has to pass packets between the device and
+        // the links. `rp_filter` 0: packets on the device come from addresses whose route in the main table is
+        // elsewhere. `send_redirects` 0: the engine needs no hints about shorter routes.
         for (key, value) in [
             ("ipv6/conf/{}/addr_gen_mode", 1),
             ("ipv6/conf/{}/accept_ra", 0),
@@ -86,14 +91,14 @@ impl Device {
         self.own_settings = self.settings.len();
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(doing())?;
+            .map_err(cannot())?;
         for (addr, prefix_len) in config.own_addresses() {
             match self.add_address(&mut netlink, (addr, prefix_len)) {
                 Ok(()) => self.addresses.push((addr, prefix_len)),
                 Err(error) if addr.is_ipv6() => {
                     tracing::warn!(%error, "cannot add IPv6 addresses to {name}: the box works with IPv4 only");
                 }
-                Err(error) => return Err(doing()(error)),
+                Err(error) => return Err(cannot()(error)),
             }
         }
         Ok(())
@@ -113,35 +118,37 @@ impl Device {
         })
     }
 
-    /// Returns whether the device is as it was set up, judged by the present interfaces and addresses.
+    /// Returns whether the device is up and has its MTU and all its addresses, according to `interfaces` and
+    /// `addresses`.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
         let own = interfaces.iter().find(|i| i.index == self.index);
-        let has = |addr| {
+        let has_address = |addr| {
             addresses
                 .iter()
                 .any(|a| a.interface == self.index && a.addr == addr)
         };
         own.is_some_and(|own| own.running && own.mtu == TUN_MTU)
-            && self.addresses.iter().all(|(addr, _)| has(*addr))
+            && self.addresses.iter().all(|(addr, _)| has_address(*addr))
     }
 
     /// Brings the device up again, with its addresses.
     ///
     /// # Errors
-    /// Fails if the system refuses. A device that is gone comes back with a new start only.
+    /// Fails if the kernel refuses, for example because the device was removed. Only a restart of the process
+    /// creates the device again.
     pub fn restore(&self) -> Result<()> {
-        let doing = || SystemError::doing(format!("set up {} again", self.instance_names.tun()));
-        let mut netlink = Netlink::open().map_err(doing())?;
+        let cannot = || SystemError::cannot(format!("set up {} again", self.instance_names.tun()));
+        let mut netlink = Netlink::open().map_err(cannot())?;
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(doing())?;
+            .map_err(cannot())?;
         for address in &self.addresses {
-            self.add_address(&mut netlink, *address).map_err(doing())?;
+            self.add_address(&mut netlink, *address).map_err(cannot())?;
         }
         Ok(())
     }
 
-    /// Returns the names of what the instance creates.
+    /// Returns the names and numbers of what the instance creates.
     pub fn instance_names(&self) -> &InstanceNames {
         &self.instance_names
     }
@@ -151,30 +158,34 @@ impl Device {
         self.addresses.iter().any(|(addr, _)| addr.is_ipv6())
     }
 
-    /// Puts kernel settings in force, after recording the old ones. `tracks` makes the kernel load connection
-    /// tracking, to which some settings belong.
+    /// Records the current values of kernel settings and then changes the settings to `wanted`. If `tracks` is
+    /// true, first makes the kernel load connection tracking, which some of the settings belong to. Restores the
+    /// settings that an earlier instance changed and this one does not want.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the record cannot be loaded, or if the kernel refuses a value. A setting that this process may not
+    /// change is only logged.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
+        // Loads connection tracking before its settings are read below.
         nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let is_wanted = |setting: &Sysctl| wanted.iter().any(|other| other.key == setting.key);
         for setting in self.record.extract_if(.., |setting| !is_wanted(setting)) {
-            // The setting was an earlier instance's, whose interface may be gone.
+            // An earlier instance changed the setting. This may fail, since the interface may be gone.
             let _ = setting.apply();
         }
         let differing = sysctl::differing(wanted);
         for (old, _) in &differing {
-            // The value before an earlier instance is the one to restore.
+            // If an earlier instance has recorded the setting, its record has the original value.
             if !self.record.iter().any(|known| known.key == old.key) {
                 self.record.push(old.clone());
             }
         }
+        // The record is complete before the first setting changes, in case this process is killed in between.
         nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let mut settings = wanted.to_vec();
         for (_, new) in differing {
             match new.apply() {
-                // In a container only the host may change some settings.
+                // Inside a container some settings can be changed only by the host.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -191,7 +202,7 @@ impl Device {
         Ok(())
     }
 
-    /// Adds the present values of the settings `wanted` to the record; returns the record as it was before.
+    /// Adds the current values of the settings `wanted` to the record, and returns the record from before.
     pub fn record(&mut self, wanted: &[Sysctl]) -> Vec<Sysctl> {
         let before = self.record.clone();
         for (old, _) in sysctl::differing(wanted) {
@@ -202,13 +213,13 @@ impl Device {
         before
     }
 
-    /// Goes back to an earlier [record](Self::record).
+    /// Restores an earlier [record](Self::record).
     pub fn set_record(&mut self, record: Vec<Sysctl>) {
         self.record = record;
     }
 
-    /// Puts recorded settings in force, in place of all but the device's own. Settings that the system
-    /// refuses are logged.
+    /// Changes settings, which have to be [recorded](Self::record) before. They replace all guarded settings
+    /// except the device's own. A setting that the kernel refuses is only logged.
     pub fn change_settings(&mut self, wanted: &[Sysctl]) {
         self.settings.truncate(self.own_settings);
         self.settings.extend_from_slice(wanted);
@@ -220,15 +231,15 @@ impl Device {
         }
     }
 
-    /// Returns the settings that no longer have their value, each as a pair of present and wanted.
+    /// Returns the settings that another program changed, each as a pair of the current and the wanted value.
     pub fn changed_settings(&self) -> Vec<(Sysctl, Sysctl)> {
         sysctl::differing(&self.settings)
     }
 
-    /// Puts rules in force, in place of earlier ones.
+    /// Loads rules in place of earlier ones.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if `nft` is missing or refuses the rules.
     pub fn apply_rules(&self, rules: Rules) -> Result<()> {
         let ruleset = Ruleset {
             rules,
@@ -237,8 +248,10 @@ impl Device {
         ruleset.apply(&self.instance_names)
     }
 
-    /// Sends a super-segment through this machine and adapts the engine's settings to the result: `mtu`
-    /// (bytes) has to fit every path. Must be called before source routing is set up, and with forwarding on.
+    /// Tests whether this machine passes super-segments. If it does not, the engine sends single packets of at
+    /// most `mtu` bytes with checksums in software, so `mtu` has to fit every path. Must be called before the
+    /// rules for source addresses are installed, since they would route the test packet out of a link, and after
+    /// forwarding was switched on.
     pub fn adapt_engine(
         &self,
         config: &mut Config,
@@ -282,10 +295,10 @@ impl Drop for Device {
     }
 }
 
-/// Returns the settings of an interface that carries paths. Forwarding is on. Reverse-path filtering is
-/// loose: the main table knows one route to a peer, and packets of other paths come in by other interfaces.
-/// IPv6 forwarding exists for all interfaces at once, and an interface that forwards obeys router
-/// advertisements only with `accept_ra` 2 (ip-sysctl.rst).
+/// Returns the settings of a link's interface. Forwarding is on. Reverse-path filtering is loose (2): the main
+/// table has one route to a peer, and its packets come in by other interfaces too. IPv6 forwarding is switched
+/// on for all interfaces at once, and an interface that forwards obeys router advertisements only if `accept_ra`
+/// is 2 (ip-sysctl.rst).
 pub(super) fn path_settings(interface: &str, v6: bool) -> Vec<Sysctl> {
     let mut settings = vec![
         Sysctl::new(format!("net/ipv4/conf/{interface}/forwarding"), 1),

@@ -1,4 +1,4 @@
-//! The aggregation box.
+//! Runs the aggregation box: sets it up, and connects its core to the links and the clock of this machine.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -30,11 +30,12 @@ use crate::net::{InstanceNames, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
-/// Runs the box until `stop` is readable; `started` is called once the box works. Takes the input at `stop`,
-/// so that a second signal can be told from the first. Nothing else may read from it.
+/// Runs the box until `stop` is readable. Calls `started` once the box works. Reads the input at `stop`, so that
+/// a second signal can be told from the first. The caller must not read from it meanwhile.
 ///
 /// # Errors
-/// Fails if the system refuses something that the box needs; everything is restored then.
+/// Fails if the kernel refuses something that the box needs, such as the TUN device or its rules. Everything that
+/// was created or changed until then is removed or restored.
 pub fn run_box(
     config: &BoxConfig,
     reload: Option<Reload<'_>>,
@@ -63,7 +64,7 @@ pub fn run_box(
         ports,
         guard,
         places,
-        seen: Vec::new(),
+        routed_states: Vec::new(),
     };
     let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
@@ -86,9 +87,10 @@ pub fn run_box(
     driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
+    // All files, sockets and rules that need more privileges are open or loaded by now.
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
-    let known = driver.host.start_threads(config, &instance_names)?;
-    start(&mut driver, &known)?;
+    let saved = driver.host.start_threads(config, &instance_names)?;
+    start(&mut driver, &saved)?;
     tracing::info!(
         name = config.name,
         links = config.links.len(),
@@ -101,10 +103,12 @@ pub fn run_box(
         let now = driver.clock().now();
         record_writer.finish(driver.core.saved_state(now, &driver.stack));
     }
+    // Dropping the driver removes everything in the kernel, for which `confined` has to keep the files open.
     drop((driver, confined));
     outcome
 }
 
+/// Logs a warning for each server whose connections are not protected.
 pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     let is_plaintext = |server: &&ServerEntry| server.protection == Protection::None;
     for ServerEntry { name, .. } in config.servers.iter().filter(is_plaintext) {
@@ -116,11 +120,13 @@ pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     }
 }
 
-/// Interval at which the links' counters are read.
+/// Interval at which the links' counters are read. A link is suspect after [`SilenceDetector::MIN_SILENCE`], which
+/// is a few times longer.
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 
 type BoxDriver<'a> = Driver<Tun, BoxCore, BoxHost<'a>>;
 
+/// Creates engine, core and driver.
 fn assemble<'a>(
     config: &BoxConfig,
     engine: braid_engine::Config,
@@ -134,13 +140,14 @@ fn assemble<'a>(
         streams,
         ..Limits::default()
     };
-    // The clock starts late, so that records from before the start have a time too.
+    // The clock starts at the maximum age of a saved record, so that the time of each record from earlier runs is
+    // not negative.
     let clock = Clock::starting_at(Instant::ZERO + MAX_RECORD_AGE);
     Driver::new(clock, tun, stack, core, host, limits)
 }
 
-/// Tells the core the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver<'_>, known: &SavedState) -> Result<()> {
+/// Gives the core the time, the links, and the state that was saved at the end of the last run.
+fn start(driver: &mut BoxDriver<'_>, saved: &SavedState) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -152,24 +159,26 @@ fn start(driver: &mut BoxDriver<'_>, known: &SavedState) -> Result<()> {
         host.paths.push(path);
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
-    core.restore_state(now, stack, known);
+    core.restore_state(now, stack, saved);
     host.save_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
     Ok(())
 }
 
-/// The surroundings of the core: the links and the wall clock.
+/// The machine around the core of a box: the links, the wall clock, the control socket and the saved records.
 #[derive(Debug)]
 pub(super) struct BoxHost<'a> {
     control: Option<ControlSocket>,
     pub(super) reload: Option<Reloader<'a, BoxConfig>>,
     pub(super) network: Network,
-    /// The path at each link's place.
+    /// The path of each link, by the link's place.
     pub(super) paths: Vec<PathId>,
     pub(super) silence_detectors: Vec<SilenceDetector>,
+    /// Time of the next refresh of links and rules, if a notification or failure calls for one.
     refresh_at: Option<Instant>,
+    /// Time at which the core next gets the wall clock's time.
     wall_clock_at: Instant,
-    /// Time of the next look at the links' counters.
+    /// Time at which the links' counters are read next.
     counters_at: Instant,
     suspension: Suspension,
     record_writer: Option<RecordWriter>,
@@ -179,10 +188,10 @@ pub(super) struct BoxHost<'a> {
 }
 
 impl BoxHost<'_> {
-    /// Returns the files that are opened later: configuration and key, records, and the control socket, which
-    /// is removed.
+    /// Returns the files that the box needs later: configuration and key, which are read again, the directory of
+    /// the records, and the directory of the control socket, which is removed at the end.
     fn files(&self, config: &BoxConfig) -> Files {
-        // If the directory cannot be made, `RecordWriter` logs that.
+        // `RecordWriter` logs it if the directory cannot be created.
         let own = config
             .state
             .iter()
@@ -191,14 +200,17 @@ impl BoxHost<'_> {
         let reloader = self.reload.iter().map(|reloader| reloader.file);
         let key = config.key_file.as_deref().filter(|_| self.reload.is_some());
         Files {
-            read: reloader.chain(key).flat_map(confine::around).collect(),
+            read: reloader
+                .chain(key)
+                .flat_map(confine::directories_around)
+                .collect(),
             remove: control.map(|c| directory_of(c.path())).collect(),
             own: own.cloned().collect(),
         }
     }
 
-    /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
-    /// its parent. Returns what was known of paths at the end of the last run.
+    /// Starts the threads, and returns the state that was saved at the end of the last run. Must be called after
+    /// privileges were given up: a thread keeps the privileges that it has from its parent.
     fn start_threads(
         &mut self,
         config: &BoxConfig,
@@ -206,20 +218,21 @@ impl BoxHost<'_> {
     ) -> Result<SavedState> {
         if let Some(control) = &mut self.control {
             let started = control.start();
-            started.map_err(SystemError::doing("start a thread"))?;
+            started.map_err(SystemError::cannot("start a thread"))?;
         }
         if let Some(reloader) = &mut self.reload {
             let started = reloader.start();
-            started.map_err(SystemError::doing("start a thread"))?;
+            started.map_err(SystemError::cannot("start a thread"))?;
         }
         let Some(directory) = &config.state else {
             return Ok(SavedState::default());
         };
-        let (record_writer, known) = RecordWriter::open(directory, instance_names);
+        let (record_writer, saved) = RecordWriter::open(directory, instance_names);
         self.record_writer = record_writer;
-        Ok(known)
+        Ok(saved)
     }
 
+    /// Reads the state of the links again, restores missing rules, and tells the core about links that changed.
     pub(super) fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
         let Network { links, guard, .. } = &mut self.network;
         let changed = match guard.refresh(context.now, links) {
@@ -265,8 +278,8 @@ impl BoxHost<'_> {
         self.keep_forwarding(context.core);
     }
 
-    /// Tells the core what keeps users of the LAN from the box, by the last look at interfaces, addresses and
-    /// routes.
+    /// Tells the core the faults of this machine that keep users of the local network from the box, as of the last
+    /// refresh of interfaces, addresses and routes.
     pub(super) fn update_machine_faults(&self, core: &mut BoxCore) {
         if let Some(reloader) = &self.reload {
             let links = &self.network.links;
@@ -277,8 +290,9 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Validates links over which packets only go out. Users' TCP would show at once that a link is dark, but
-    /// forwarded packets do not.
+    /// Makes the core validate each link that sends packets and receives none. The engine's own connections show
+    /// at once that a link has failed. Forwarded packets do not show it, so the counters of the interface are
+    /// needed.
     fn check_counters(&mut self, context: &mut Context<'_, BoxCore>) {
         let Ok(packets) = self.network.links.packets() else {
             return;
@@ -291,10 +305,10 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Validates everything after a suspend: peers and NATs have long forgotten this machine, whose monotonic
-    /// clock stood still.
-    fn look_for_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
-        if let Some(suspended) = self.suspension.notice() {
+    /// Makes the core validate links and connections after a suspend of this machine. Peers and NATs may have
+    /// forgotten its connections, and the core cannot see this by itself: the monotonic clock stood still.
+    fn check_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
+        if let Some(suspended) = self.suspension.check() {
             let seconds = suspended.as_secs();
             tracing::info!(
                 seconds,
@@ -305,12 +319,13 @@ impl BoxHost<'_> {
         }
     }
 
+    /// Returns the link of a path.
     fn link_of(&self, path: PathId) -> Option<usize> {
         self.paths.iter().position(|p| *p == path)
     }
 
-    /// Forwards over the first usable link if the present one is not usable. The core learns later than this
-    /// host that an interface is down.
+    /// Forwards over the first usable link if the current link is not usable. This does not wait for the core's
+    /// choice, since the core learns later than this host that an interface is down.
     pub(super) fn keep_forwarding(&mut self, core: &BoxCore) {
         let usable = |i: &usize| self.network.links.is_up(*i) && !core.is_off(self.paths[*i]);
         let current = self.network.links.forwarding().filter(usable);
@@ -377,7 +392,7 @@ impl Host<BoxCore> for BoxHost<'_> {
         }
         if self.counters_at <= context.now {
             self.counters_at = context.now + COUNTERS_INTERVAL;
-            self.look_for_suspend(context);
+            self.check_suspend(context);
             self.check_counters(context);
         }
         if self.save_at <= context.now {
@@ -428,28 +443,30 @@ impl Host<BoxCore> for BoxHost<'_> {
     }
 }
 
-/// A detector for a link that takes packets and returns none.
+/// Detects that a link sends packets and receives none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SilenceDetector {
-    /// Start of the silence, and the counters at that time.
+    /// Start of the time without received packets, and the counters at this time.
     since: Option<(Instant, Packets)>,
 }
 
 impl SilenceDetector {
-    /// Packets sent before a silence counts: a single one may be lost, or need no answer.
+    /// Minimum number of packets that were sent without an answer. Fewer may be lost, or need no answer. The
+    /// number is a guess.
     const MIN_SENT_PACKETS: u64 = 3;
-    /// Shortest silence that counts, longer than any usual round trip.
+    /// Minimum time without received packets, longer than any usual round trip. The value is a guess.
     const MIN_SILENCE: Duration = Duration::from_secs(2);
 
-    /// Takes the counters' values, and returns whether the link has to be validated. After that the silence
-    /// has to last as long again.
+    /// Takes the current values of the counters (`None` if the interface is missing), and returns whether the link
+    /// has to be validated. If it has, the detection starts again.
     fn update(&mut self, now: Instant, packets: Option<Packets>) -> bool {
         let Some(packets) = packets else {
             self.since = None;
             return false;
         };
         let (since, before) = *self.since.get_or_insert((now, packets));
-        // Every second without an outgoing packet restarts the time for an answer.
+        // A received packet ends the silence. If nothing was sent since its start, there is nothing to answer, so
+        // the silence starts only now.
         if packets.rx != before.rx || packets.tx == before.tx {
             self.since = Some((now, packets));
             return false;
@@ -469,7 +486,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_answers_nothing_is_noticed() {
+    fn a_link_that_answers_nothing_is_suspect() {
+        // The silence starts at second 7, at 14 packets sent and 11 received. At second 9 it has lasted 2 s, and 3
+        // packets were sent.
         let mut detector = SilenceDetector::default();
         let mut update = |s: u64, tx, rx| {
             let now = Instant::from_millis(s * 1_000);
@@ -479,9 +498,9 @@ mod tests {
         assert!(!update(5, 10, 10), "nothing was sent");
         assert!(!update(6, 12, 10));
         assert!(!update(7, 14, 11), "something came back");
-        assert!(!update(8, 16, 11), "too early to say");
+        assert!(!update(8, 16, 11), "1 s of silence");
         assert!(update(9, 17, 11));
-        assert!(!update(10, 19, 11), "said a moment ago");
+        assert!(!update(10, 19, 11), "reported a second ago");
         assert!(update(11, 20, 11));
         assert!(!detector.update(Instant::from_millis(20_000), None));
         assert_eq!(detector.since, None, "the interface is gone");

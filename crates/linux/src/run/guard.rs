@@ -1,9 +1,9 @@
-//! Keeps everything that an instance has set up in force. Other programs load firewalls by `flush ruleset`,
-//! restart network services and apply settings; users would then lose service until somebody restores what is
-//! missing.
+//! Restores the rules, routes, settings and device of an instance when another program removes them. Other
+//! programs load firewalls by `flush ruleset`, restart network services and apply settings. Without the guard,
+//! users would have no service until somebody noticed.
 //!
-//! Tables that only their owner may change (`NFT_TABLE_F_OWNER`) would need no guard, but they vanish with
-//! the owner's socket: if the process were killed, the local network would be cut off.
+//! Tables that only their owner may change (`NFT_TABLE_F_OWNER`) would need no guard, but the kernel removes them
+//! with the owner's socket: if the process were killed, the local network would be cut off.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -22,14 +22,17 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
-/// Times that rules are loaded if another program removes them at once, as services do that load their own
-/// rules while the machine boots.
+/// Maximum number of times that rules are loaded in a row if another program removes them at once. Services that
+/// load their own rules while the machine boots do so. The number is a guess.
 const MAX_LOADS: usize = 3;
-/// Interval of looks without news, since some kernel settings change without an event.
+/// Maximum interval of refreshes. The kernel does not notify of changes to some settings, so a refresh is needed
+/// even without notifications. The value is a guess: users lose service for at most this time.
 const RULES_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Shortest time between two changes of the rules for new routes, if routes change all the time.
+/// Minimum time between two changes of the rules for new routes. A routing daemon may change routes all the time,
+/// and each change runs `nft`. The value is a guess.
 const MIN_ROUTES_INTERVAL: Duration = Duration::from_secs(1);
-/// Most networks of the routing table in the rules: a box may hold the routing table of the whole Internet.
+/// Maximum number of networks of the routing table in the rules: a box may have the routing table of the whole
+/// Internet, which would take long to load. The value is a guess, far above the networks of a site.
 const MAX_REACHED_NETWORKS: usize = 4_096;
 
 /// The guard of an instance's rules, routes, settings and device.
@@ -38,48 +41,48 @@ pub struct Guard {
     device: Device,
     monitor: Monitor,
     inspector: Inspector,
-    /// The rules that have to be in force, and their contents in the kernel right after they were loaded.
+    /// The rules that the kernel has to have, and their contents in the kernel right after they were loaded.
     rules: Option<(Rules, Contents)>,
-    /// The networks in [`Self::rules`] that the routing table reaches.
+    /// The networks of the routing table that are in [`Self::rules`].
     reached: Vec<IpNet>,
-    /// The address families of destinations whose connections are intercepted; those of the other are
-    /// refused.
+    /// The address families whose connections are intercepted. Connections of the other family are refused.
     families: Families,
     /// The earliest time at which [`Self::reached`] may change again.
-    reached_at: Instant,
+    next_routes_change: Instant,
     pace: RepairPace,
-    /// Time of the next look without news.
-    look_at: Instant,
-    /// Count of restorations.
-    restored: u64,
-    /// Something is missing and could not be restored yet.
-    missing: bool,
+    /// Time of the next refresh without notifications.
+    refresh_at: Instant,
+    /// Number of restorations since the start.
+    restoration_count: u64,
+    /// True while something is missing that could not be restored.
+    is_missing: bool,
+    /// A new state that [`Self::poll_status`] has not returned yet.
     status: Option<RulesStatus>,
 }
 
 impl Guard {
-    /// Guards what `device` and its instance set up from now on. `reached` has the networks that the routing
-    /// table reaches.
+    /// Starts to guard `device` and the rules of its instance. `reached` holds the networks that the routing
+    /// table has routes to.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses the netlink sockets.
     pub fn new(device: Device, reached: &[IpNet]) -> Result<Guard> {
-        let doing = || SystemError::doing("watch the packet filter rules");
+        let cannot = || SystemError::cannot("watch the packet filter rules");
         let own = (Ruleset::FAMILY, device.instance_names().nft_table());
         let shortcut = ShortcutRules::TABLES.map(|(family, name)| (family, name.to_owned()));
         let tables = std::iter::once(own).chain(shortcut).collect();
         Ok(Guard {
-            monitor: Monitor::open(tables).map_err(doing())?,
-            inspector: Inspector::open().map_err(doing())?,
+            monitor: Monitor::open(tables).map_err(cannot())?,
+            inspector: Inspector::open().map_err(cannot())?,
             device,
             rules: None,
-            reached: bounded(reached),
+            reached: limited(reached),
             families: Families::BOTH,
-            reached_at: Instant::ZERO,
+            next_routes_change: Instant::ZERO,
             pace: RepairPace::default(),
-            look_at: Instant::ZERO,
-            restored: 0,
-            missing: false,
+            refresh_at: Instant::ZERO,
+            restoration_count: 0,
+            is_missing: false,
             status: None,
         })
     }
@@ -89,11 +92,11 @@ impl Guard {
         &self.device
     }
 
-    /// Puts rules in force, in place of earlier ones in one step, and keeps them there. A box's rules get the
-    /// networks that the routing table reached at the last look.
+    /// Loads rules in place of earlier ones, in one transaction, and guards them from now on. A box's rules get
+    /// the networks of the routing table at the last refresh.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if `nft` refuses the rules, or if another program removes them at once several times.
     pub fn apply_rules(&mut self, mut rules: Rules) -> Result<()> {
         if let Rules::Box(rules) = &mut rules {
             rules.reached.clone_from(&self.reached);
@@ -101,22 +104,22 @@ impl Guard {
         }
         for _ in 0..MAX_LOADS {
             self.device.apply_rules(rules.clone())?;
-            let loaded = self.look();
-            if let Some(loaded) = loaded.map_err(SystemError::doing("read the rules"))? {
+            let loaded = self.read_table();
+            if let Some(loaded) = loaded.map_err(SystemError::cannot("read the rules"))? {
                 self.rules = Some((rules, loaded));
                 return Ok(());
             }
         }
-        let why = "another program removed them at once several times; stop that program";
-        Err(SystemError::other("load the rules", why))
+        let reason = "another program removed them at once several times; stop that program";
+        Err(SystemError::other("load the rules", reason))
     }
 
-    /// Puts kernel settings in force in place of earlier ones, and rules as
-    /// [`apply_rules`](Self::apply_rules) does.
+    /// Replaces the kernel settings, and the rules as [`apply_rules`](Self::apply_rules) does.
     ///
     /// # Errors
-    /// Fails if the system refuses the rules; nothing changed then.
+    /// Fails if the rules cannot be loaded. Settings and record are then as before.
     pub fn change(&mut self, settings: &[Sysctl], rules: Rules) -> Result<()> {
+        // The values before the change go into the record first, which is loaded together with the rules.
         let before = self.device.record(settings);
         if let Err(error) = self.apply_rules(rules) {
             self.device.set_record(before);
@@ -126,11 +129,11 @@ impl Guard {
         Ok(())
     }
 
-    /// Makes the rules of a box intercept connections of these address families, and refuse those of the
-    /// other.
+    /// Makes the rules of a box intercept connections of these address families, and refuse connections of the
+    /// other family.
     ///
     /// # Errors
-    /// Fails if the system refuses; nothing changed then.
+    /// Fails if the rules cannot be loaded. They are then as before.
     pub fn set_intercepted_families(&mut self, families: Families) -> Result<()> {
         let before = std::mem::replace(&mut self.families, families);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
@@ -143,33 +146,34 @@ impl Guard {
         applied
     }
 
-    /// Returns the descriptor that is readable when some process may have changed the rules.
+    /// Returns the descriptor that is readable when a process may have changed the rules.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
     }
 
-    /// Returns whether some process changed the rules; then [`Self::refresh`] is due. One change comes as
-    /// many messages, so callers wait a few milliseconds in between.
+    /// Returns whether a process may have changed the rules, so that the caller has to call [`Self::refresh`].
+    /// One change causes many notifications, so callers wait a few milliseconds between the two calls.
     pub fn has_news(&mut self) -> bool {
         self.monitor.has_news()
     }
 
-    /// Returns the time at which [`Self::refresh`] is due even without news.
+    /// Returns the time at which [`Self::refresh`] has to be called even without notifications.
     pub fn next_timeout(&self) -> Instant {
-        self.look_at
+        self.refresh_at
     }
 
-    /// Returns the rules' new state, if it changed, for the status of box or server.
+    /// Returns the new state of the rules for the status of box or server, if it changed since the last call.
     pub fn poll_status(&mut self) -> Option<RulesStatus> {
         self.status.take()
     }
 
-    /// [Refreshes](Links::refresh) the links, and restores whatever else is missing.
+    /// [Refreshes](Links::refresh) the links, and restores rules, settings and device. Returns the links that
+    /// changed, as [`Links::refresh`] does.
     ///
     /// # Errors
     /// Fails if the state of the links cannot be read.
     pub fn refresh(&mut self, now: Instant, links: &mut Links) -> Result<Vec<(usize, bool)>> {
-        self.look_at = now + RULES_CHECK_INTERVAL;
+        self.refresh_at = now + RULES_CHECK_INTERVAL;
         let restores = self.pace.allows(now);
         let changed = links.refresh(restores)?;
         let mut damage = Damage {
@@ -179,67 +183,70 @@ impl Guard {
             rules: self.is_damaged(),
         };
         if !changed.is_empty() {
-            // Settings of an interface that has come back are the kernel's defaults: that is no damage by
-            // another program.
+            // An interface that has come back has the kernel's default settings. So settings that differ are not
+            // another program's doing if a link changed.
             let settings = std::mem::take(&mut damage.settings);
-            if let Err(error) = apply(&settings) {
+            if let Err(error) = apply_settings(&settings) {
                 tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
             }
         }
         if damage.is_none() {
-            if std::mem::take(&mut self.missing) {
+            if std::mem::take(&mut self.is_missing) {
                 self.status = Some(RulesStatus::Sound);
             }
         } else if restores {
-            self.pace.noticed(now);
+            self.pace.note_damage(now);
             self.restore(now, &damage);
         } else {
-            self.pace.noticed(now);
-            self.missing = true;
+            self.pace.note_damage(now);
+            self.is_missing = true;
             let why = format!("another program keeps removing {damage}");
+            // `RepairPace` delays the restoration.
             self.status = Some(RulesStatus::Missing { why });
         }
         self.follow_routes(now, links.reached());
         if !self.pace.allows(now) {
-            self.look_at = self.look_at.min(self.pace.not_before);
+            self.refresh_at = self.refresh_at.min(self.pace.not_before);
         }
         Ok(changed)
     }
 
-    /// Returns whether the rules differ from what was loaded.
+    /// Returns whether the rules in the kernel differ from those that were loaded. Rules that cannot be read count
+    /// as equal, since loading them again would probably fail too.
     fn is_damaged(&mut self) -> bool {
-        let there = match self.look() {
-            Ok(there) => there,
+        let contents = match self.read_table() {
+            Ok(contents) => contents,
             Err(error) => {
                 tracing::warn!(%error, "cannot read the rules; the next attempt follows");
                 return false;
             }
         };
         let loaded = self.rules.as_ref();
-        loaded.is_some_and(|(_, loaded)| there.as_ref() != Some(loaded))
+        loaded.is_some_and(|(_, loaded)| contents.as_ref() != Some(loaded))
     }
 
-    fn look(&mut self) -> std::io::Result<Option<Contents>> {
+    /// Reads the instance's table from the kernel.
+    fn read_table(&mut self) -> std::io::Result<Option<Contents>> {
         let table = self.device.instance_names().nft_table();
         self.inspector.look(Ruleset::FAMILY, &table)
     }
 
-    /// Restores what is missing.
+    /// Restores the missing parts, and writes log and status.
     fn restore(&mut self, now: Instant, damage: &Damage) {
         match self.try_restore(damage) {
             Ok(()) => {
-                self.missing = false;
-                self.restored += 1;
+                self.is_missing = false;
+                self.restoration_count += 1;
                 let by = damage.by_packet_filter().then(|| self.monitor.last());
                 let by = by.flatten().map(ToString::to_string);
                 tracing::warn!(by, "restored {damage} after another program removed them");
                 self.status = Some(RulesStatus::Restored {
                     what: damage.to_string(),
                     by: by.clone(),
-                    times: self.restored,
+                    times: self.restoration_count,
                     at: since_epoch().as_secs(),
                 });
-                if self.pace.repaired(now) {
+                if self.pace.note_repair(now) {
                     let times = RepairPace::FREE_REPAIRS;
                     tracing::error!(
                         by,
@@ -250,15 +257,15 @@ impl Guard {
                 }
             }
             Err(error) => {
-                if !self.missing {
+                if !self.is_missing {
                     tracing::error!(
                         %error,
                         "cannot restore {damage}, which another program removed: users have no service. The \
                          next attempt follows"
                     );
                 }
-                self.missing = true;
-                self.pace.failed(now);
+                self.is_missing = true;
+                self.pace.note_failure(now);
                 let why =
                     format!("another program removed {damage}, which cannot be restored: {error}");
                 self.status = Some(RulesStatus::Missing { why });
@@ -267,7 +274,7 @@ impl Guard {
     }
 
     fn try_restore(&mut self, damage: &Damage) -> Result<()> {
-        // Users' connections need the rules most, so these come first.
+        // Without the rules no connection of a user works, so they come first.
         if damage.rules
             && let Some((rules, _)) = self.rules.clone()
         {
@@ -276,7 +283,7 @@ impl Guard {
         if damage.device {
             self.device.restore()?;
         }
-        apply(&damage.settings)?;
+        apply_settings(&damage.settings)?;
         match damage.routing.pending {
             true => Err(SystemError::other(
                 "add routes and rules",
@@ -286,17 +293,17 @@ impl Guard {
         }
     }
 
-    /// Reconciles the rules with the networks that the routing table reaches.
+    /// Loads the rules again if the networks of the routing table have changed.
     fn follow_routes(&mut self, now: Instant, reached: &[IpNet]) {
-        let reached = bounded(reached);
+        let reached = limited(reached);
         if reached == self.reached {
             return;
         }
-        if now < self.reached_at {
-            self.look_at = self.look_at.min(self.reached_at);
+        if now < self.next_routes_change {
+            self.refresh_at = self.refresh_at.min(self.next_routes_change);
             return;
         }
-        self.reached_at = now + MIN_ROUTES_INTERVAL;
+        self.next_routes_change = now + MIN_ROUTES_INTERVAL;
         let before = std::mem::replace(&mut self.reached, reached);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
             return;
@@ -304,13 +311,13 @@ impl Guard {
         if let Err(error) = self.apply_rules(rules) {
             tracing::warn!(%error, "cannot load the rules for the new routes; the next attempt follows");
             self.reached = before;
-            self.look_at = self.reached_at;
+            self.refresh_at = self.next_routes_change;
         }
     }
 }
 
-/// Returns the networks for the rules: if there are too many, those with the most addresses.
-fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
+/// Returns the networks for the rules. If there are too many, the largest networks are kept.
+fn limited(networks: &[IpNet]) -> Vec<IpNet> {
     let mut networks = networks.to_vec();
     if networks.len() > MAX_REACHED_NETWORKS {
         networks.sort_by_key(IpNet::prefix_len);
@@ -319,11 +326,11 @@ fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
     networks
 }
 
-/// Puts settings in force, each given as a pair of present and wanted.
-fn apply(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
+/// Applies settings, each given as a pair of the current and the wanted value.
+fn apply_settings(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
     for (_, setting) in changed {
         match setting.apply() {
-            // The interface has just gone.
+            // The interface was removed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             result => result?,
         }
@@ -334,20 +341,23 @@ fn apply(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
 /// The parts of an instance's set-up that are missing or changed.
 #[derive(Debug, Default)]
 struct Damage {
+    /// True if the instance's table is missing or changed.
     rules: bool,
     routing: Repairs,
+    /// True if the device is down or lacks an address.
     device: bool,
-    /// Settings as pairs of present and wanted.
+    /// Settings as pairs of the current and the wanted value.
     settings: Vec<(Sysctl, Sysctl)>,
 }
 
 impl Damage {
     fn is_none(&self) -> bool {
-        let whole = !self.rules && !self.device && self.settings.is_empty();
-        whole && self.routing == Repairs::default()
+        let others = self.rules || self.device || !self.settings.is_empty();
+        !others && self.routing == Repairs::default()
     }
 
-    /// Returns whether packet filter rules are missing: the kernel names the process that removed such rules.
+    /// Returns whether packet filter rules are missing. Only for these does the kernel name the process that
+    /// removed them.
     fn by_packet_filter(&self) -> bool {
         self.rules || self.routing.shortcut
     }
@@ -359,15 +369,15 @@ impl std::fmt::Display for Damage {
         if self.by_packet_filter() {
             parts.push("the packet filter rules".to_owned());
         }
-        let counted = |n: usize, what: &str| match n {
+        let count_of = |n: usize, what: &str| match n {
             1 => format!("1 {what}"),
             n => format!("{n} {what}s"),
         };
         if self.routing.rules > 0 {
-            parts.push(counted(self.routing.rules, "routing rule"));
+            parts.push(count_of(self.routing.rules, "routing rule"));
         }
         if self.routing.routes > 0 {
-            parts.push(counted(self.routing.routes, "route"));
+            parts.push(count_of(self.routing.routes, "route"));
         }
         if self.routing.pending && parts.is_empty() {
             parts.push("routes or routing rules".to_owned());
@@ -386,59 +396,64 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Limits the rate of repairs that another program keeps undoing.
+/// Limits the rate of repairs that another program undoes again and again.
 #[derive(Debug, Default)]
 struct RepairPace {
-    /// Repairs in a row, each undone soon.
-    repairs: u32,
+    /// Number of repairs in a row, each of which was undone soon.
+    repairs_in_row: u32,
     /// The time of the last repair.
-    last: Instant,
+    repaired_at: Instant,
     /// The time at which this repair was found undone.
-    undone: Option<Instant>,
+    undone_at: Option<Instant>,
+    /// The earliest time of the next repair.
     not_before: Instant,
 }
 
 impl RepairPace {
-    /// Repairs in a row without a pause: several programs load their rules while a machine boots.
+    /// Number of repairs in a row without a pause. Several programs load their rules while a machine boots, and
+    /// each may undo some repairs. The number is a guess.
     const FREE_REPAIRS: u32 = 10;
-    // Doubled for each further repair, up to the maximum.
+    // The pause after the last free repair. It doubles with each further repair, up to the maximum. Both values
+    // are a guess between the processor time of repairs and the time without service.
     const MIN_REPAIR_PAUSE: Duration = Duration::from_secs(1);
     const MAX_REPAIR_PAUSE: Duration = Duration::from_secs(30);
-    /// A repair that lasted this long starts a new row: the program that undid it does not react to repairs,
-    /// but has its own occasions.
+    /// Minimum time for which a repair has to last to end the row. The program that undoes it later than this does
+    /// not react to the repair, so repairs without a pause do no harm. The value is a guess.
     const STABLE_TIME: Duration = Duration::from_secs(10);
 
+    /// Returns whether a repair may be made now.
     fn allows(&self, now: Instant) -> bool {
         now >= self.not_before
     }
 
     /// Notes that something is missing.
-    fn noticed(&mut self, now: Instant) {
-        self.undone.get_or_insert(now);
+    fn note_damage(&mut self, now: Instant) {
+        self.undone_at.get_or_insert(now);
     }
 
-    /// Notes a repair, and returns whether repairs in a row become too many just now.
-    fn repaired(&mut self, now: Instant) -> bool {
-        let lasted = self.undone.take().unwrap_or(now);
-        if lasted.saturating_since(self.last) > Self::STABLE_TIME {
-            self.repairs = 0;
+    /// Notes a repair, and returns whether it is the one with which repairs in a row become too many.
+    fn note_repair(&mut self, now: Instant) -> bool {
+        let undone_at = self.undone_at.take().unwrap_or(now);
+        if undone_at.saturating_since(self.repaired_at) > Self::STABLE_TIME {
+            self.repairs_in_row = 0;
         }
-        self.repairs = self.repairs.saturating_add(1);
-        self.last = now;
-        if self.repairs >= Self::FREE_REPAIRS {
-            self.pause(now, self.repairs - Self::FREE_REPAIRS);
+        self.repairs_in_row = self.repairs_in_row.saturating_add(1);
+        self.repaired_at = now;
+        if self.repairs_in_row >= Self::FREE_REPAIRS {
+            self.pause(now, self.repairs_in_row - Self::FREE_REPAIRS);
         }
-        self.repairs == Self::FREE_REPAIRS
+        self.repairs_in_row == Self::FREE_REPAIRS
     }
 
     /// Notes that a repair failed.
-    fn failed(&mut self, now: Instant) {
-        self.repairs = self.repairs.saturating_add(1);
-        self.last = now;
-        self.pause(now, self.repairs - 1);
+    fn note_failure(&mut self, now: Instant) {
+        self.repairs_in_row = self.repairs_in_row.saturating_add(1);
+        self.repaired_at = now;
+        self.pause(now, self.repairs_in_row - 1);
     }
 
     fn pause(&mut self, now: Instant, doublings: u32) {
+        // Five doublings exceed the maximum already; the bound avoids an overflow.
         let pause = Self::MIN_REPAIR_PAUSE * (1 << doublings.min(5));
         self.not_before = now + pause.min(Self::MAX_REPAIR_PAUSE);
     }
@@ -452,44 +467,47 @@ mod tests {
         Instant::from_millis(s * 1_000)
     }
 
-    /// Repairs something that is missing from second `s` on; returns whether repairs become too many.
+    /// Repairs something that is missing from second `s` on, at the first allowed second. Returns whether repairs
+    /// in a row become too many.
     fn repair(pace: &mut RepairPace, s: u64) -> bool {
-        pace.noticed(at(s));
+        pace.note_damage(at(s));
         let mut now = s;
         while !pace.allows(at(now)) {
             now += 1;
         }
-        pace.repaired(at(now))
+        pace.note_repair(at(now))
     }
 
     #[test]
     fn repairs_in_a_row_are_slowed_down() {
         let mut pace = RepairPace::default();
-        let fights: Vec<bool> = (0..RepairPace::FREE_REPAIRS)
+        let too_many: Vec<bool> = (0..RepairPace::FREE_REPAIRS)
             .map(|_| {
                 assert!(pace.allows(at(100)));
                 repair(&mut pace, 100)
             })
             .collect();
-        assert_eq!(fights.iter().filter(|fights| **fights).count(), 1);
-        assert!(fights.ends_with(&[true]));
+        assert_eq!(too_many.iter().filter(|too_many| **too_many).count(), 1);
+        assert!(too_many.ends_with(&[true]));
         let mut now = 100;
         let mut pauses = Vec::new();
         for _ in 0..7 {
             let begin = now;
-            pace.noticed(at(begin));
+            pace.note_damage(at(begin));
             while !pace.allows(at(now)) {
                 now += 1;
             }
             pauses.push(now - begin);
-            assert!(!pace.repaired(at(now)), "said once");
+            assert!(!pace.note_repair(at(now)), "reported once");
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        // The last pause ends 30 s after the last repair. 11 s more are longer than STABLE_TIME.
         repair(&mut pace, now + 41);
         assert!(pace.allows(at(now + 41)), "a new row");
     }
 
-    /// A program that loads its own rules every 20 seconds does not react to ours.
+    /// A program that loads its own rules every 20 seconds does not react to repairs: the time is longer than
+    /// `STABLE_TIME`.
     #[test]
     fn repairs_that_last_need_no_pause() {
         let mut pace = RepairPace::default();
@@ -500,11 +518,11 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_fails_is_tried_again_after_a_while() {
+    fn a_failed_repair_is_tried_again_after_a_pause_that_doubles() {
         let mut pace = RepairPace::default();
-        pace.failed(at(100));
+        pace.note_failure(at(100));
         assert!(!pace.allows(at(100)) && pace.allows(at(101)));
-        pace.failed(at(101));
+        pace.note_failure(at(101));
         assert!(!pace.allows(at(102)) && pace.allows(at(103)));
     }
 

@@ -1,4 +1,4 @@
-//! Ingress paths: one for each listening address.
+//! Ingress paths of a server: one path for each listening address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ use crate::net::{Result, SystemError};
 use crate::nft::{Mapping, Rules, ServerRules};
 use crate::tun::Tun;
 
-/// MTU towards peers if no interface has the address, in bytes.
+/// MTU in bytes of a path whose address no interface has: that of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of ingress.
@@ -25,9 +25,9 @@ pub(super) struct Ingress<'a> {
     pub tun: &'a TunConfig,
     pub listen: &'a [IpAddr],
     pub port: u16,
-    /// Peers come in by any interface, and the main table routes the answers.
+    /// True if peers may reach an address by any interface, so that the main table routes the answers.
     pub anywhere: bool,
-    /// Peers are told of the addresses that they did not connect to.
+    /// True if peers are told of the addresses that they did not connect to.
     pub announce: bool,
 }
 
@@ -35,16 +35,17 @@ pub(super) struct Ingress<'a> {
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
-    // Dropped before the guard, whose device removes what is no longer in use.
+    // Fields are dropped in their order: the device of the guard, which removes all rules, comes after the links.
     pub links: Links,
     pub guard: Guard,
     paths: Vec<PathConfig>,
-    /// Public addresses of the paths, if peers are to be told of them.
+    /// Public addresses of the paths, if peers are told of them; otherwise empty.
     announced: Vec<SocketAddr>,
 }
 
 impl Ingress<'_> {
-    /// Sets up everything but the rules, and adapts the engine's settings to the device.
+    /// Sets up device, settings and routing, and adapts the engine's settings to the device. The packet filter
+    /// rules are left to the caller.
     pub fn set_up(&self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs()?;
@@ -53,9 +54,9 @@ impl Ingress<'_> {
         let mut links = Links::new(device.instance_names(), specs)?;
 
         let paths = self.paths(&links);
-        let smallest = paths.iter().map(|path| path.mtu).min();
-        let smallest = smallest.unwrap_or(DEFAULT_MTU);
-        device.adapt_engine(engine, &mut tun, self.tun, smallest);
+        let min_mtu = paths.iter().map(|path| path.mtu).min();
+        let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
+        device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(&[])?;
         let announced = match self.announce {
             true => self.mappings().into_iter().map(|m| m.public).collect(),
@@ -70,7 +71,7 @@ impl Ingress<'_> {
         })
     }
 
-    /// Returns the address behind the device that replaces the listening address number `n`.
+    /// Returns the engine's address behind the device that replaces the listening address number `n`.
     fn inner(&self, n: u8, listen: IpAddr) -> IpAddr {
         match listen {
             IpAddr::V4(_) => self.tun.path_v4(n).into(),
@@ -78,26 +79,28 @@ impl Ingress<'_> {
         }
     }
 
-    fn numbered(&self) -> impl Iterator<Item = (u8, IpAddr)> + '_ {
+    /// Returns the listening addresses with their numbers.
+    fn numbered_addresses(&self) -> impl Iterator<Item = (u8, IpAddr)> + '_ {
         (0..).zip(self.listen.iter().copied())
     }
 
-    /// Returns the routing of answers: they leave by the interface that has their source address. If that is
-    /// a loopback interface, or none, the main table routes them.
+    /// Returns the links that route the answers: an answer leaves by the interface that has its source address.
+    /// If a loopback interface or no interface has the address, the main table routes the answer.
     fn link_specs(&self) -> Result<Vec<LinkSpec>> {
-        let doing = || SystemError::doing("read this machine's addresses");
-        let mut netlink = Netlink::open().map_err(doing())?;
-        let addresses = netlink.addresses().map_err(doing())?;
-        let mut interfaces = netlink.interfaces().map_err(doing())?;
+        let cannot = || SystemError::cannot("read this machine's addresses");
+        let mut netlink = Netlink::open().map_err(cannot())?;
+        let addresses = netlink.addresses().map_err(cannot())?;
+        let mut interfaces = netlink.interfaces().map_err(cannot())?;
         interfaces.retain(|i| !i.loopback);
         let spec = |(n, listen): (u8, IpAddr)| {
-            let carrier = addresses.iter().find(|a| a.addr == listen);
-            if carrier.is_none() {
+            let found_address = addresses.iter().find(|a| a.addr == listen);
+            if found_address.is_none() {
                 tracing::warn!(address = %listen, "no interface of this machine has this address of `listen`: \
                                                    no box can connect there until one has");
             }
-            let carrier = carrier.filter(|_| !self.anywhere);
-            let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
+            let found_address = found_address.filter(|_| !self.anywhere);
+            let found =
+                found_address.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
             let family = |v6: bool| {
                 if listen.is_ipv6() == v6 {
                     NextHop::Auto
@@ -114,9 +117,10 @@ impl Ingress<'_> {
                 exclusive: false,
             }
         };
-        Ok(self.numbered().map(spec).collect())
+        Ok(self.numbered_addresses().map(spec).collect())
     }
 
+    /// Returns the kernel settings that the interfaces of the listening addresses need.
     fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
         let mut settings = Vec::new();
         if v6 && self.listen.iter().any(IpAddr::is_ipv6) {
@@ -124,10 +128,11 @@ impl Ingress<'_> {
         }
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
         if names.iter().any(String::is_empty) {
-            // An address of no interface may be reached by any.
-            let doing = || SystemError::doing("read this machine's interfaces");
-            let mut netlink = Netlink::open().map_err(doing())?;
-            let all = netlink.interfaces().map_err(doing())?;
+            // Packets to an address that no interface has, or that a loopback interface has, may come in by any
+            // interface.
+            let cannot = || SystemError::cannot("read this machine's interfaces");
+            let mut netlink = Netlink::open().map_err(cannot())?;
+            let all = netlink.interfaces().map_err(cannot())?;
             let others = all
                 .into_iter()
                 .filter(|i| !i.loopback && i.name != self.tun.name);
@@ -141,8 +146,9 @@ impl Ingress<'_> {
         Ok(settings)
     }
 
+    /// Returns the engine's path for each listening address.
     fn paths(&self, links: &Links) -> Vec<PathConfig> {
-        let all = self.numbered().zip(links.states());
+        let all = self.numbered_addresses().zip(links.states());
         let paths = all.map(|((n, listen), state)| {
             let (v4, v6) = match self.inner(n, listen) {
                 IpAddr::V4(a) => (Some(a), None),
@@ -162,16 +168,16 @@ impl Ingress<'_> {
         paths.collect()
     }
 
-    /// Returns the pairs of public address and address behind the device.
+    /// Returns the public addresses, each with the engine's address behind the device.
     fn mappings(&self) -> Vec<Mapping> {
         let mapping = |(n, listen): (u8, IpAddr)| Mapping {
             public: (listen, self.port).into(),
             inner: self.inner(n, listen),
         };
-        self.numbered().map(mapping).collect()
+        self.numbered_addresses().map(mapping).collect()
     }
 
-    /// Returns the rules.
+    /// Returns the packet filter rules of the server.
     pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),
@@ -181,7 +187,7 @@ impl Ingress<'_> {
 }
 
 impl IngressPaths {
-    /// Makes the stack listen on every path.
+    /// Adds the paths to the stack, makes it listen on each, and makes it announce the public addresses.
     pub fn listen(&self, port: u16, stack: &mut Stack) -> Result<()> {
         let mut announced = self.announced.iter();
         for config in &self.paths {
@@ -196,10 +202,10 @@ impl IngressPaths {
                 .listen(addr)
                 .map_err(|e| SystemError::other(format!("listen on {addr}"), e.to_string()))?;
             if let Some(public) = announced.next() {
-                let doing = || format!("announce {public}");
+                let action = || format!("announce {public}");
                 stack
                     .announce(path, *public)
-                    .map_err(|e| SystemError::other(doing(), e.to_string()))?;
+                    .map_err(|e| SystemError::other(action(), e.to_string()))?;
             }
         }
         Ok(())

@@ -1,32 +1,36 @@
-//! Release of memory after many connections have ended.
+//! Releases memory after many connections have ended.
 
 use crate::sys;
 
-/// Fewer connections than this leave too little memory behind to be worth the work.
+/// Minimum peak of connections for a release. Fewer connections leave so little free memory that a release is not
+/// worth its time. A guess.
 const MIN_CONNECTIONS: usize = 128;
 
-/// Makes the allocator return memory to the system when half of many connections are gone. Otherwise freed
-/// memory between blocks in use stays with the process for as long as it lives.
+/// Makes the allocator return free memory to the kernel when half of many connections have ended. Without this,
+/// free memory between blocks in use would stay with the process until it ends.
 #[derive(Debug, Default)]
 pub(super) struct MemoryReleaser {
-    most: usize,
+    peak: usize,
 }
 
 impl MemoryReleaser {
-    /// Takes the present number of connections. Releasing walks over all free memory, so it happens only when
-    /// the number has halved; the connections that ended in between pay for it.
+    /// Takes the current number of connections, and releases memory if the number has halved. A release walks
+    /// over all free memory. Since half of the connections have to end before each one, its cost per connection
+    /// is small.
     pub(super) fn update(&mut self, connections: usize) {
         if self.has_halved(connections) {
             sys::give_back_memory();
         }
     }
 
+    /// Returns whether the number of connections is at most half of its peak. If it is, the number becomes the new
+    /// peak.
     fn has_halved(&mut self, connections: usize) -> bool {
-        let gone = self.most >= MIN_CONNECTIONS && connections <= self.most / 2;
-        if gone || connections > self.most {
-            self.most = connections;
+        let has_halved = self.peak >= MIN_CONNECTIONS && connections <= self.peak / 2;
+        if has_halved || connections > self.peak {
+            self.peak = connections;
         }
-        gone
+        has_halved
     }
 }
 
@@ -35,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_as_a_crowd_goes_and_for_no_few() {
+    fn memory_is_released_each_time_that_many_connections_halve() {
         let mut memory_releaser = MemoryReleaser::default();
         let few = [10, 100, 0, 127, 5].map(|n| memory_releaser.has_halved(n));
         assert_eq!(few, [false; 5]);

@@ -1,4 +1,4 @@
-//! `braid box` and `braid server`: set everything up, run the core, restore everything.
+//! Runs box and server: sets up the kernel, runs the core, and restores the kernel's state at the end.
 
 mod app;
 mod box_reload;
@@ -26,16 +26,16 @@ pub(crate) use reload::ReloadRequests;
 pub use server::run_server;
 pub use signals::Signals;
 
-/// The fate of the privileges of the thread that runs box or server, and of the threads it starts, once
-/// everything is set up.
+/// The choice whether the thread that runs box or server, and the threads that it starts, give up their privileges
+/// after the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// All are kept, for a process that goes on with something else.
+    /// All privileges are kept, for a process that needs them after the end of box or server.
     Kept,
-    /// All that are not needed later are given up.
+    /// All privileges that are not needed later are given up.
     GivenUp,
 }
 
-/// The end of the first line that `braid box` and `braid server` print on standard output, once everything is
-/// set up.
+/// The last word of the first line that `braid box` and `braid server` print on standard output. They print this
+/// line once everything is set up.
 pub const READY: &str = "ready";

@@ -1,7 +1,7 @@
-//! The kernel set-up of a box's links, and the place of each link in it.
+//! What the kernel has of a box's links, and the place of each link.
 //!
-//! A link has a place: a number that identifies its path, addresses, routing tables and marks. The link keeps
-//! its place as long as it is in the configuration, whatever other links come and go.
+//! A place is a number from which the link's path, addresses, routing tables and marks follow. A link keeps its
+//! place as long as it is in the configuration, even if other links are added or removed.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -17,14 +17,16 @@ use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
 
-/// Most places. Every range of addresses that a configuration may name has room for as many, and it is half
-/// as many again as links.
+/// Maximum number of places. Every range of addresses that a configuration may have contains enough addresses
+/// for this number. A configuration has at most 16 links, so 8 places are left for removed links in their grace
+/// period.
 const MAX_PLACES: usize = 24;
 
-/// The kernel set-up of the links.
+/// The links, rules and settings of a box in the kernel.
 #[derive(Debug)]
 pub(super) struct Network {
-    // Dropped before the guard, whose device removes what is no longer in use.
+    // Fields are dropped in their order: the shortcut in `links` is released before the device of the guard
+    // removes the rules.
     pub links: Links,
     /// The addresses that each link may have, by place.
     pub addresses: Vec<LinkAddresses>,
@@ -32,19 +34,19 @@ pub(super) struct Network {
     pub mtus: Vec<u16>,
     /// The port at which intercepted connections arrive.
     pub intercept_port: u16,
-    /// Ports that only the engine uses towards the servers.
+    /// Local ports that only the engine uses towards the servers; `None` without the shortcut.
     pub ports: Option<RangeInclusive<u16>>,
     pub places: Places,
-    /// The states of the links when they were routed last.
-    pub seen: Vec<LinkState>,
+    /// The states of the links at the last [`Self::route`].
+    pub routed_states: Vec<LinkState>,
     pub guard: Guard,
 }
 
 impl Network {
-    /// Puts the rules of `config` in force, with those of links that are in their grace period.
+    /// Loads the rules and changes the settings for `config`, and for removed links in their grace period.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the rules cannot be loaded.
     pub fn apply_rules(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
         let uplinks = self.places.uplinks(config);
@@ -60,10 +62,10 @@ impl Network {
         self.guard.change(&settings, rules)
     }
 
-    /// Routes as `config` says, and fixes the MTU of each new link.
+    /// Changes the routing to the links and servers of `config`, and sets the MTU of each new link.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses a routing rule, or if the state of the links cannot be read.
     pub fn route(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
         let uplinks = self.places.uplinks(config);
@@ -72,6 +74,8 @@ impl Network {
         let links = self.places.all.iter().zip(&states).zip(0..);
         self.mtus.resize(states.len(), 0);
         for (((place, state), n), mtu) in links.zip(&mut self.mtus) {
+            // The engine knows the MTU of an existing link from the start, so that one does not change. 0 means
+            // that the place has a new link.
             if let Some(link) = &place.link
                 && *mtu == 0
             {
@@ -80,13 +84,13 @@ impl Network {
         }
         let servers = servers(config);
         self.links.change_shortcut(&servers, self.mtus.clone());
-        self.seen = states;
+        self.routed_states = states;
         Ok(())
     }
 
-    /// Returns the state of the link at a place as it was when it was [routed](Self::route).
-    pub fn observed(&self, at: usize) -> LinkState {
-        self.seen.get(at).cloned().unwrap_or_default()
+    /// Returns the state of the link at a place at the last [`Self::route`].
+    pub fn state_when_routed(&self, at: usize) -> LinkState {
+        self.routed_states.get(at).cloned().unwrap_or_default()
     }
 }
 
@@ -98,12 +102,13 @@ pub(super) struct Places {
     links: Vec<Option<LinkConfig>>,
 }
 
-/// A place, and the link at it.
+/// A place with its link.
 #[derive(Debug, Clone, Default)]
 struct Place {
+    /// The link; `None` if the place is free.
     link: Option<LinkConfig>,
-    /// Time at which the place becomes free. The link has left the configuration, but keeps its routes until
-    /// then, so that the last segments of its subflows are sent.
+    /// The time at which the place becomes free, if its link was removed from the configuration. The link keeps
+    /// its routes during this grace period, so that the last segments of its subflows are sent.
     leaves_at: Option<Instant>,
 }
 
@@ -117,15 +122,16 @@ impl Places {
             all: links.iter().map(place).collect(),
             links: Vec::new(),
         };
-        places.list();
+        places.update_links();
         places
     }
 
-    fn list(&mut self) {
+    /// Copies the links of all places to `links`.
+    fn update_links(&mut self) {
         self.links = self.all.iter().map(|place| place.link.clone()).collect();
     }
 
-    /// Returns the uplinks of `config` in these places.
+    /// Returns the uplinks of `config`, with the links in these places.
     pub fn uplinks<'a>(&'a self, config: &'a BoxConfig) -> Uplinks<'a> {
         Uplinks {
             tun: &config.tun,
@@ -137,9 +143,9 @@ impl Places {
         }
     }
 
-    /// Takes the links of a new configuration. Links that go on keep their places, removed links leave theirs
-    /// at `leave_at`, and new links get free places. Returns place and number in the configuration of each
-    /// new link; `None` if the places run out.
+    /// Takes the links of a new configuration. Links of the earlier one that are also in the new one keep their
+    /// places, the places of removed links become free at `leave_at`, and new links get free places. Returns, for
+    /// each new link, its place and its index in `links`. Returns `None` if there are not enough free places.
     pub fn change(
         &mut self,
         links: &[LinkConfig],
@@ -170,21 +176,21 @@ impl Places {
             self.all[at].link = Some(links[number].clone());
             added.push((at, number));
         }
-        self.list();
+        self.update_links();
         Some(added)
     }
 
     /// Frees the places whose grace period is over, and returns them.
     pub fn clear(&mut self, now: Instant) -> Vec<usize> {
-        let mut cleared = Vec::new();
+        let mut freed = Vec::new();
         for (at, place) in self.all.iter_mut().enumerate() {
             if place.leaves_at.is_some_and(|at| at <= now) {
                 *place = Place::default();
-                cleared.push(at);
+                freed.push(at);
             }
         }
-        self.list();
-        cleared
+        self.update_links();
+        freed
     }
 
     /// Returns the time at which the next place becomes free.
@@ -198,12 +204,13 @@ impl Places {
         place.link.as_ref()
     }
 
-    /// Returns the path of a place, by which the engine knows it.
+    /// Returns the engine's path of the link at a place.
     pub fn path(at: usize) -> PathId {
         PathId(u8::try_from(at).unwrap_or(u8::MAX))
     }
 }
 
+/// Returns the addresses of all servers.
 fn servers(config: &BoxConfig) -> Vec<SocketAddr> {
     let endpoints = config.servers.iter();
     endpoints
@@ -253,7 +260,7 @@ mod tests {
         let added = places.change(&[b.clone(), d, c.clone()], soon);
         assert_eq!(added, Some(vec![(0, 1)]));
         assert_eq!(names(&places), ["d", "b", "c"]);
-        // Another setting leaves it the same link; another interface does not.
+        // `b` with another setting is the same link, but with another interface it is a new link.
         let mut moved = b.clone();
         moved.backup = true;
         assert_eq!(
@@ -266,7 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn places_run_out() {
+    fn a_change_fails_without_enough_free_places() {
+        // With 16 links, 8 of the 24 places are free: too few for 16 new links, and enough for 8. Once the grace
+        // period is over, the 16 places of the removed links are free for 16 other links.
         let mut places = Places::new(&[]);
         let soon = Instant::from_millis(1);
         let many = |n: usize| -> Vec<LinkConfig> {

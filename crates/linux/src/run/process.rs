@@ -1,4 +1,5 @@
-//! Services of the process for box, server and applications.
+//! Functions that box, server and applications share: control socket, random numbers, limits, and the end of a
+//! run.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -16,25 +17,28 @@ use crate::net::{InstanceNames, Result, SystemError};
 use crate::random;
 use crate::tun::Tun;
 
-/// Interval at which the wall clock is read, after which a jump of it is noticed at the latest.
+/// Interval at which the wall clock is read, so that a jump of it is noticed. The value is a guess.
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
-/// Time to wait after a notification, since one change of the network comes as many messages.
+/// Time to wait after a notification, since one change of the network causes many notifications. A guess: the
+/// kernel sends them within a few milliseconds.
 pub(super) const DEBOUNCE_TIME: Duration = Duration::from_millis(5);
 
-/// Time for peers to acknowledge the end of everything: as long as the engine repeats it, and a little more.
+/// Maximum time for peers to acknowledge the end of all connections: the time during which the engine repeats the
+/// end, and 0.1 s more.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(2_100);
 
-/// Number of a host's source: changes of links and addresses.
+// The numbers that a host gives to its descriptors (`Host::sources`).
+/// Notifications about links, addresses and rules.
 pub(super) const LINKS_TOKEN: u32 = 0;
-/// Number of the source: requests on the control socket.
+/// Requests on the control socket.
 pub(super) const CONTROL_TOKEN: u32 = 1;
-/// Number of the source: the signal to read the configuration again.
+/// The signal to read the configuration again.
 pub(super) const HANGUP_TOKEN: u32 = 2;
-/// Number of the source: a configuration that was read again.
+/// A configuration that was read again.
 pub(super) const RELOADED_TOKEN: u32 = 3;
 
-/// Opens the control socket of an instance, at `path` or at its usual place. Without one, box and server
-/// still serve users.
+/// Opens the control socket of an instance, at `path` or at its default path. Only logs a failure, since box and
+/// server serve users also without the socket.
 pub(super) fn open_control(
     path: Option<&Path>,
     role: &str,
@@ -52,13 +56,13 @@ pub(super) fn open_control(
     }
 }
 
-/// Returns the directory of a file, as the file was named.
+/// Returns the directory in the path of a file, without following symbolic links.
 pub(super) fn directory_of(file: &Path) -> PathBuf {
     let directory = file.parent().filter(|d| !d.as_os_str().is_empty());
     directory.unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Runs until `stop` is readable, ends in order, and logs the counters.
+/// Runs the driver until `stop` is readable, closes the connections in order, and logs the counters.
 pub(super) fn serve<C: Drain, H: Host<C>>(
     driver: &mut Driver<Tun, C, H>,
     name: &str,
@@ -71,14 +75,14 @@ pub(super) fn serve<C: Drain, H: Host<C>>(
     outcome
 }
 
-/// Lets connections end by themselves until a timeout or further input at `stop`; then closes the rest, and
-/// makes sure that their peers learn of it.
+/// Waits for the ends of connections, until a timeout or further input at `stop`. Then closes the remaining
+/// connections, and waits until their peers have acknowledged this.
 fn end<C: Drain, H: Host<C>>(
     driver: &mut Driver<Tun, C, H>,
     name: &str,
     stop: BorrowedFd<'_>,
 ) -> Result<()> {
-    // Takes the signal that came, so that only a second one is further input.
+    // Reads the signal that ended the run, so that only a second signal is further input.
     take_signal(stop);
     let now = driver.clock().now();
     let (core, mut ctx) = driver.core(now);
@@ -119,58 +123,63 @@ pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
         .map_err(|e| SystemError::other(format!("use the strategy {strategy:?}"), e.to_string()))
 }
 
-/// Returns a generator seeded by the operating system.
+/// Returns a random number generator with a seed from the kernel.
 pub(super) fn system_rng() -> Result<Rng> {
-    let seed = random().map_err(SystemError::doing("get random bytes from the kernel"))?;
+    let seed = random().map_err(SystemError::cannot("get random bytes from the kernel"))?;
     Ok(Rng::from_seed(seed))
 }
 
+/// Returns the wall clock's time since 1970; zero if the clock shows an earlier time.
 pub(super) fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
 }
 
-/// Descriptors beside those of users' connections: devices, timers, netlink, clients of the control socket,
-/// files that are read again, and sockets of name look-ups.
+/// Number of descriptors that are needed besides those of users' connections: devices, netlink sockets, clients
+/// of the control socket, files that are read again, and sockets of name look-ups. A guess, more than all of
+/// these need.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Raises the limit of open files to the needs of `streams` connections, the hard limit too if that is
-/// permitted. Returns how many connections fit, and logs a warning if they are fewer than `streams`.
+/// Raises the limit of open files so that it suffices for `streams` connections. Raises the hard limit too, if
+/// this is permitted. Returns how many connections the limit allows, and logs a warning if it allows fewer than
+/// `streams`.
 pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     let wanted = streams as u64 + OTHER_DESCRIPTORS;
-    let before = getrlimit(Resource::Nofile);
-    if before.current.is_some_and(|current| current < wanted) {
-        let hard = before.maximum.map(|maximum| maximum.max(wanted));
+    let limit_before = getrlimit(Resource::Nofile);
+    if limit_before.current.is_some_and(|current| current < wanted) {
+        let hard = limit_before.maximum.map(|maximum| maximum.max(wanted));
         let raised = |most: u64, maximum| Rlimit {
             current: Some(most),
             maximum,
         };
         // Only a privileged process may raise the hard limit; others raise the soft limit up to it.
-        let most = before.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        let done = setrlimit(Resource::Nofile, raised(wanted, hard))
-            .or_else(|_| setrlimit(Resource::Nofile, raised(most, before.maximum)));
-        if let Err(error) = done {
+        let most = limit_before
+            .maximum
+            .map_or(wanted, |maximum| maximum.min(wanted));
+        let outcome = setrlimit(Resource::Nofile, raised(wanted, hard))
+            .or_else(|_| setrlimit(Resource::Nofile, raised(most, limit_before.maximum)));
+        if let Err(error) = outcome {
             tracing::warn!(%error, "cannot raise the limit of open files");
         }
     }
     let now = getrlimit(Resource::Nofile).current;
-    let fit = streams_within(now, streams);
-    if fit < streams {
+    let capacity = connections_within(now, streams);
+    if capacity < streams {
         tracing::warn!(
             open_files = now,
             wanted,
             configured = streams,
-            connections = fit,
+            connections = capacity,
             "the limit of open files is too low for max_connections: connections of users beyond it will be \
              refused; raise it (LimitNOFILE in a systemd unit, ulimit -n) or lower max_connections in [expert]"
         );
     }
-    fit
+    capacity
 }
 
-/// Returns how many of `streams` connections fit within a limit of open files.
-fn streams_within(limit: Option<u64>, streams: usize) -> usize {
+/// Returns how many of `streams` connections a limit of open files allows.
+fn connections_within(limit: Option<u64>, streams: usize) -> usize {
     let room = limit.map(|limit| limit.saturating_sub(OTHER_DESCRIPTORS));
     let room = room.and_then(|room| usize::try_from(room).ok());
     room.map_or(streams, |room| room.min(streams))
@@ -181,27 +190,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_fit_into_the_limit_of_open_files() {
-        assert_eq!(streams_within(Some(1_024), 32_768), 768);
-        assert_eq!(streams_within(Some(33_024), 32_768), 32_768);
-        assert_eq!(streams_within(Some(100), 32_768), 0);
-        assert_eq!(streams_within(None, 32_768), 32_768);
+    fn connections_leave_descriptors_for_other_uses() {
+        // 256 descriptors are left for other uses: 1,024 - 256 = 768 and 33,024 - 256 = 32,768.
+        assert_eq!(connections_within(Some(1_024), 32_768), 768);
+        assert_eq!(connections_within(Some(33_024), 32_768), 32_768);
+        assert_eq!(connections_within(Some(100), 32_768), 0);
+        assert_eq!(connections_within(None, 32_768), 32_768);
     }
 
     /// The soft limit of a login session (1,024) is raised without privileges.
     #[test]
     fn the_soft_limit_is_raised_as_far_as_the_hard_one() {
-        let before = getrlimit(Resource::Nofile);
+        let limit_before = getrlimit(Resource::Nofile);
         let low = Rlimit {
             current: Some(512),
-            ..before
+            ..limit_before
         };
         setrlimit(Resource::Nofile, low).unwrap();
-        let fit = raise_descriptor_limit(700);
+        let capacity = raise_descriptor_limit(700);
         let raised = getrlimit(Resource::Nofile).current;
         // Other tests of this process may need more descriptors.
-        setrlimit(Resource::Nofile, before).unwrap();
-        assert_eq!(fit, 700);
+        setrlimit(Resource::Nofile, limit_before).unwrap();
+        assert_eq!(capacity, 700);
+        // 700 connections and 256 other descriptors.
         assert!(raised.is_none_or(|raised| raised >= 956), "{raised:?}");
     }
 }

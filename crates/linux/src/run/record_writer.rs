@@ -1,4 +1,5 @@
-//! Saves what a box learns of paths and servers, on a thread of its own, since a disk may be slow.
+//! Saves the records of a box about paths and servers. A thread of its own writes the file, since a disk may be
+//! slow.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -13,16 +14,17 @@ use braid_proxy::records::{RecordStore, SavedState, StoreError};
 use crate::net::InstanceNames;
 use crate::store::RecordFile;
 
-/// Interval at which changed records are saved. At most this much is lost when the process is killed.
+/// Interval at which changed records are saved. If the process is killed, the records of this time are lost. The
+/// value is a guess.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The thread that saves.
+/// The thread that saves records, and its queue.
 #[derive(Debug)]
 pub(super) struct RecordWriter {
     records: SyncSender<SavedState>,
     thread: JoinHandle<()>,
-    /// The records that were handed over last.
-    last: SavedState,
+    /// The records that the thread got last.
+    last_submitted: SavedState,
 }
 
 impl RecordWriter {
@@ -51,9 +53,9 @@ impl RecordWriter {
 
     fn start(
         mut store: Box<dyn RecordStore>,
-        there: &SavedState,
+        saved: &SavedState,
     ) -> Result<RecordWriter, StoreError> {
-        // While one set of records is saved, another may wait.
+        // One set of records may wait while another is saved.
         let (records, to_save) = sync_channel::<SavedState>(1);
         let save = move || {
             for records in to_save {
@@ -68,21 +70,22 @@ impl RecordWriter {
         Ok(RecordWriter {
             records,
             thread,
-            last: there.clone(),
+            last_submitted: saved.clone(),
         })
     }
 
-    /// Saves `records` if they changed; soon, unless the disk is behind.
+    /// Queues `records` for the thread if they changed. If the disk is so slow that a set of records waits
+    /// already, does nothing: a later call queues newer ones.
     pub fn submit(&mut self, records: SavedState) {
-        if records != self.last && self.records.try_send(records.clone()).is_ok() {
-            self.last = records;
+        if records != self.last_submitted && self.records.try_send(records.clone()).is_ok() {
+            self.last_submitted = records;
         }
     }
 
-    /// Saves `records`, and waits until that is done.
+    /// Saves `records`, and waits until they are written.
     pub fn finish(self, records: SavedState) {
-        if records != self.last {
-            // Fails only if the thread has ended, and then the file is closed.
+        if records != self.last_submitted {
+            // This fails only if the thread has ended, so that nothing more can be saved.
             let _ = self.records.send(records);
         }
         drop(self.records);
@@ -90,7 +93,7 @@ impl RecordWriter {
     }
 }
 
-/// Makes the directory, if only the last part of it is missing.
+/// Creates the directory if it is missing and its parent exists.
 pub(super) fn make(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e.into()),
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_saved_and_the_last_for_sure() {
+    fn only_changed_records_are_saved_and_the_last_ones_in_any_case() {
         let memory = Memory::default();
         let mut record_writer = RecordWriter::start(Box::new(memory.clone()), &records(1)).unwrap();
         record_writer.submit(records(1));

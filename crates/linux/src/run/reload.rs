@@ -1,4 +1,4 @@
-//! Reads a configuration again, on a thread of its own, since a disk may be slow.
+//! Reads a configuration again. A thread of its own does so, since a disk may be slow.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,8 @@ use crate::net::{Result, SystemError};
 pub struct Reload<'a> {
     /// The file.
     pub file: &'a Path,
-    /// Readable when SIGHUP has come. The control socket may ask for the same.
+    /// The descriptor that is readable when SIGHUP was received. A client of the control socket may request the
+    /// same.
     pub signal: BorrowedFd<'a>,
 }
 
@@ -30,70 +31,72 @@ pub(super) trait Readable: Sized + Send + 'static {
 
 impl Readable for BoxConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
-        BoxConfig::load(file).inspect(|config| warn_of_old(&config.deprecated))
+        BoxConfig::load(file).inspect(|config| warn_of_deprecated(&config.deprecated))
     }
 }
 
 impl Readable for ServerConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
-        ServerConfig::load(file).inspect(|config| warn_of_old(&config.deprecated))
+        ServerConfig::load(file).inspect(|config| warn_of_deprecated(&config.deprecated))
     }
 }
 
-/// Logs the warnings about settings at places of the last version.
-fn warn_of_old(deprecated: &[ConfigError]) {
+/// Logs a warning for each setting that has its deprecated name or place.
+fn warn_of_deprecated(deprecated: &[ConfigError]) {
     for warning in deprecated {
         let hint = warning.hint.as_deref().unwrap_or_default();
         tracing::warn!("{}; to do: {hint}", warning.headline());
     }
 }
 
-/// The client that waits for the outcome, if there is one.
-type Asker = Option<SyncSender<Answer>>;
+/// The channel to the client that waits for the outcome; `None` after a signal.
+type Client = Option<SyncSender<Answer>>;
 
-/// The result of reading, and the client that waits for it.
-type Read<C> = (std::result::Result<C, ConfigError>, Asker);
+/// The result of a read, and the client that waits for the outcome.
+type Read<C> = (std::result::Result<C, ConfigError>, Client);
 
 /// The queue of requests to read the file again.
 #[derive(Debug, Clone)]
-pub(crate) struct ReloadRequests(SyncSender<Asker>);
+pub(crate) struct ReloadRequests(SyncSender<Client>);
 
 impl ReloadRequests {
-    /// Queues a request to read the file. A signal adds nothing if requests wait already.
-    pub(crate) fn begin(&self, asker: Asker) {
-        if let Err(TrySendError::Full(Some(asker))) = self.0.try_send(asker) {
-            let _ = asker.send(Answer::Error(
+    /// Queues a request to read the file. If the queue is full, a client gets an error. A signal is then
+    /// ignored, since the waiting requests read the same file.
+    pub(crate) fn begin(&self, client: Client) {
+        if let Err(TrySendError::Full(Some(client))) = self.0.try_send(client) {
+            let _ = client.send(Answer::Error(
                 "another reload of the configuration is under way".to_owned(),
             ));
         }
     }
 }
 
-/// A configuration that may be read again. The thread that reads ends with this value.
+/// The configuration in use, and the thread that reads it again. The thread ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Reloader<'a, C> {
-    /// The configuration in force.
+    /// The configuration in use.
     pub config: C,
     pub file: &'a Path,
     signal: BorrowedFd<'a>,
     pub reload_requests: ReloadRequests,
     read: Receiver<Read<C>>,
     wake: Arc<OwnedFd>,
-    /// The thread's ends of the channels, until it is started.
-    work: Option<(Receiver<Asker>, SyncSender<Read<C>>)>,
+    /// The channels that the thread takes when it is started.
+    thread_channels: Option<(Receiver<Client>, SyncSender<Read<C>>)>,
 }
 
 impl<'a, C: Readable> Reloader<'a, C> {
-    /// Accepts requests, which wait until the thread is [started](Self::start).
+    /// Returns a reloader. Requests wait until its thread is [started](Self::start).
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Fails if no file descriptor is left.
     pub fn new(reload: Reload<'a>, config: C) -> Result<Self> {
-        // One from the control socket and one by signal; more of either would read the same again.
+        // The queue has room for a request of the control socket, which serves one client at a time, and for one
+        // by signal. A further signal would only read the same file again.
         let (reload_requests, to_read) = sync_channel(2);
-        let (done, read) = sync_channel(2);
+        let (results, read) = sync_channel(2);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(SystemError::doing("wait for configurations"))?;
+            .map_err(SystemError::cannot("wait for configurations"))?;
         Ok(Reloader {
             config,
             file: reload.file,
@@ -101,7 +104,7 @@ impl<'a, C: Readable> Reloader<'a, C> {
             reload_requests: ReloadRequests(reload_requests),
             read,
             wake: Arc::new(wake),
-            work: Some((to_read, done)),
+            thread_channels: Some((to_read, results)),
         })
     }
 
@@ -110,13 +113,13 @@ impl<'a, C: Readable> Reloader<'a, C> {
     /// # Errors
     /// Fails if no thread can be started.
     pub fn start(&mut self) -> io::Result<()> {
-        let Some((reload_requests, done)) = self.work.take() else {
+        let Some((reload_requests, results)) = self.thread_channels.take() else {
             return Ok(());
         };
         let (file, wake) = (self.file.to_owned(), Arc::clone(&self.wake));
         let load = move || {
-            for asker in reload_requests {
-                if done.send((C::read(&file), asker)).is_err() {
+            for client in reload_requests {
+                if results.send((C::read(&file), client)).is_err() {
                     return;
                 }
                 let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
@@ -126,7 +129,7 @@ impl<'a, C: Readable> Reloader<'a, C> {
         thread.spawn(load).map(drop)
     }
 
-    /// Returns the descriptor that is readable when SIGHUP has come.
+    /// Returns the descriptor that is readable when SIGHUP was received.
     pub fn signal(&self) -> BorrowedFd<'a> {
         self.signal
     }
@@ -136,22 +139,22 @@ impl<'a, C: Readable> Reloader<'a, C> {
         self.wake.as_fd()
     }
 
-    /// Handles SIGHUP: the file is read again.
+    /// Handles SIGHUP: queues a request to read the file.
     pub fn on_signal(&self) {
         take_signal(self.signal);
         self.reload_requests.begin(None);
     }
 
-    /// Returns the next configuration that was read.
+    /// Returns the next result of the thread, if there is one.
     pub fn next(&self) -> Option<Read<C>> {
-        // Resets the counter; its value does not matter.
+        // Resets the counter of the eventfd, so that it is no longer readable.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         self.read.try_recv().ok()
     }
 }
 
 /// Reports what a reloaded configuration changes, in the log and to the client that asked.
-pub(super) fn tell(outcome: std::result::Result<Changes, Answer>, asker: Asker) {
+pub(super) fn report(outcome: std::result::Result<Changes, Answer>, client: Client) {
     let answer = match outcome {
         Ok(changes) => {
             if changes.restart.is_empty() {
@@ -162,19 +165,20 @@ pub(super) fn tell(outcome: std::result::Result<Changes, Answer>, asker: Asker) 
             Answer::Reloaded(changes)
         }
         Err(refused) => {
-            if let Answer::Error(why) = &refused {
-                tracing::error!("the configuration stays as it was: {why}");
+            if let Answer::Error(reason) = &refused {
+                tracing::error!("the configuration stays as it was: {reason}");
             }
             refused
         }
     };
-    if let Some(asker) = asker {
-        // The client may have timed out.
-        let _ = asker.send(answer);
+    if let Some(client) = client {
+        // Sending fails if the client no longer waits, because its timeout is over.
+        let _ = client.send(answer);
     }
 }
 
-/// Logs the mistake in a file, which changes nothing, and returns the answer.
+/// Logs the mistake in a configuration file, and returns the answer for the client. The configuration in use
+/// stays.
 pub(super) fn refuse(error: &ConfigError) -> Answer {
     tracing::error!("the configuration stays as it was: {}", error.headline());
     Answer::Wrong(error.to_string())

@@ -1,4 +1,4 @@
-//! The aggregation server.
+//! Runs the aggregation server: sets it up, and connects its core to the addresses and the clock of this machine.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -26,11 +26,12 @@ use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 
-/// Runs the server until `stop` is readable; `started` is called once the server works. Takes the input at
-/// `stop`, so that a second signal can be told from the first. Nothing else may read from it.
+/// Runs the server until `stop` is readable. Calls `started` once the server works. Reads the input at `stop`,
+/// so that a second signal can be told from the first. The caller must not read from it meanwhile.
 ///
 /// # Errors
-/// Fails if the system refuses something that the server needs; everything is restored then.
+/// Fails if the kernel refuses something that the server needs, such as the TUN device or its rules. Everything
+/// that was created or changed until then is removed or restored.
 pub fn run_server(
     config: &ServerConfig,
     reload: Option<Reload<'_>>,
@@ -68,7 +69,7 @@ pub fn run_server(
         guard,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
-        routed: [None, None],
+        known_routes: [None, None],
         memory_releaser: MemoryReleaser::default(),
     };
     let mut core = ServerCore::new(config);
@@ -91,81 +92,85 @@ pub fn run_server(
     }
     started();
     let outcome = serve(&mut driver, &config.name, stop);
+    // Dropping the driver removes everything in the kernel, for which `confined` has to keep the files open.
     drop((driver, confined));
     outcome
 }
 
-/// The surroundings of the core: this machine's addresses, the wall clock and the configuration.
+/// The machine around the core of a server: its addresses and routes, the wall clock and the configuration.
 #[derive(Debug)]
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
     reload: Option<Reloader<'a, ServerConfig>>,
-    // Dropped before the guard, whose device removes what is no longer in use.
+    // Fields are dropped in their order: the device of the guard, which removes all rules, comes after the links.
     links: Links,
     guard: Guard,
+    /// Time of the next refresh of addresses and rules, if a notification or failure calls for one.
     refresh_at: Option<Instant>,
+    /// Time at which the core next gets the wall clock's time.
     wall_clock_at: Instant,
-    /// The routes to destinations of IPv4 and of IPv6 at the last look.
-    routed: [Option<Routed>; 2],
+    /// The routes to IPv4 and to IPv6 destinations at the last refresh.
+    known_routes: [Option<KnownRoutes>; 2],
     memory_releaser: MemoryReleaser,
 }
 
 /// Routes to destinations of one address family.
 #[derive(Debug, PartialEq, Eq)]
-struct Routed {
+struct KnownRoutes {
+    /// True if there is a route to the Internet.
     to_internet: bool,
-    /// This machine has an address that others can answer to.
+    /// True if this machine has an address that destinations can answer to.
     has_address: bool,
     /// Networks in the main table.
     networks: Vec<IpNet>,
 }
 
 impl ServerHost<'_> {
-    /// Returns the files that are opened later: configuration and key, those of the resolver, and the control
-    /// socket, which is removed.
+    /// Returns the files that the server needs later: configuration and key, which are read again, the resolver's
+    /// files, and the directory of the control socket, which is removed at the end.
     fn files(&self, config: &ServerConfig) -> Files {
         let reloader = self.reload.iter().map(|reloader| reloader.file);
-        let beside = reloader
+        let directories = reloader
             .chain(config.key_file.as_deref())
-            .flat_map(confine::around);
+            .flat_map(confine::directories_around);
         let control = self.control.iter();
         Files {
-            read: beside.chain(confine::of_resolver()).collect(),
+            read: directories.chain(confine::resolver_files()).collect(),
             remove: control.map(|c| directory_of(c.path())).collect(),
             own: Vec::new(),
         }
     }
 
-    /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
-    /// its parent.
+    /// Starts the threads. Must be called after privileges were given up: a thread keeps the privileges that it
+    /// has from its parent.
     fn start_threads(&mut self) -> Result<()> {
-        let doing = || SystemError::doing("start a thread");
+        let cannot = || SystemError::cannot("start a thread");
         if let Some(control) = &mut self.control {
-            control.start().map_err(doing())?;
+            control.start().map_err(cannot())?;
         }
         if let Some(reloader) = &mut self.reload {
-            reloader.start().map_err(doing())?;
+            reloader.start().map_err(cannot())?;
         }
         Ok(())
     }
 
-    /// Tells the core if the routes to destinations have changed. Without a route to the Internet, a family's
-    /// destinations in local networks may still be reached if this machine has an address of the family; then
-    /// only an attempt to connect shows which.
+    /// Tells the core if the routes to destinations have changed. If a family has no route to the Internet but
+    /// this machine has an address of the family, destinations in local networks may still be reached, and only
+    /// a connection attempt shows which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
         let tun = self.guard.device().instance_names().tun();
         let tun = self.links.interfaces().iter().find(|i| i.name == tun);
         let tun = tun.map(|tun| tun.index);
-        // If nothing else has an address, the kernel takes one of the TUN device, which no destination can
-        // answer to.
+        // Without another address the kernel would choose an address of the TUN device as the source. No
+        // destination can answer to this address, so it does not count.
         let addresses = self.links.addresses().iter();
         let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
         let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
-        for (v6, before) in [false, true].into_iter().zip(&mut self.routed) {
+        for (v6, before) in [false, true].into_iter().zip(&mut self.known_routes) {
             let networks = self.links.reached().iter();
             let of_family = |network: &&IpNet| network.addr().is_ipv6() == v6;
             let source = internet::source_towards(v6);
-            let now = Routed {
+            let now = KnownRoutes {
                 to_internet: source.is_some_and(|source| addresses.contains(&source)),
                 has_address: addresses.iter().any(|a| a.is_ipv6() == v6),
                 networks: networks.filter(of_family).copied().collect(),
@@ -182,6 +187,7 @@ impl ServerHost<'_> {
         }
     }
 
+    /// Reads this machine's addresses and routes again, restores missing rules, and tells the core of changes.
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         match self.guard.refresh(context.now, &mut self.links) {
             Ok(_) => {
@@ -235,8 +241,8 @@ impl Host<ServerCore> for ServerHost<'_> {
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, ServerCore>) {
-        let looks = self.guard.next_timeout() <= context.now;
-        if looks || self.refresh_at.is_some_and(|at| at <= context.now) {
+        let guard_is_due = self.guard.next_timeout() <= context.now;
+        if guard_is_due || self.refresh_at.is_some_and(|at| at <= context.now) {
             self.refresh_at = None;
             self.refresh(context);
             if let Some(rules) = self.guard.poll_status() {
@@ -255,7 +261,7 @@ impl Host<ServerCore> for ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Takes over configurations that were read again.
+    /// Applies configurations that were read again.
     fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
         let Some(reloader) = &mut self.reload else {
             return;
@@ -271,7 +277,7 @@ impl ServerHost<'_> {
                 context.core.reload(&mut ctx, &reloader.config);
                 changes
             });
-            reload::tell(outcome, asker);
+            reload::report(outcome, asker);
         }
     }
 }

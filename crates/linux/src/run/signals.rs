@@ -1,29 +1,31 @@
-//! Signals as descriptors.
+//! Receives signals by descriptors.
 #![expect(unsafe_code, reason = "signalfd has no safe wrapper")]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A descriptor that is readable when one of some signals has come.
+/// A descriptor that is readable when one of its signals was received.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Takes over the signals that ask the process to end: SIGTERM, SIGINT, SIGHUP. They stay blocked. Must
-    /// be called before any thread is started, since existing threads would still be interrupted by them.
+    /// Receives the signals that ask the process to end: SIGTERM, SIGINT and SIGHUP. The signals stay blocked
+    /// when the value is dropped. Must be called before any other thread is started: a thread that does not
+    /// block the signals would still get them.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Fails if no file descriptor is left.
     pub fn take_over() -> io::Result<Signals> {
         Signals::of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
     }
 
-    /// Does the same for programs that reload at SIGHUP: returns SIGTERM and SIGINT, then SIGHUP.
+    /// Does as [`Self::take_over`] for programs that reload at SIGHUP. Returns one value for SIGTERM and SIGINT,
+    /// and one for SIGHUP.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Fails if no file descriptor is left.
     pub fn take_over_apart() -> io::Result<(Signals, Signals)> {
         let end = Signals::of(&[libc::SIGTERM, libc::SIGINT])?;
         Ok((end, Signals::of(&[libc::SIGHUP])?))
@@ -54,7 +56,7 @@ impl Signals {
     }
 }
 
-/// Takes a signal off its descriptor, if one has come.
+/// Reads a signal from its descriptor, if one was received.
 pub(super) fn take_signal(signal: BorrowedFd<'_>) {
     // The contents of `signalfd_siginfo` do not matter. Its size is 128 bytes.
     let _ = rustix::io::read(signal, &mut [0u8; 128]);

@@ -1,44 +1,47 @@
-//! Detection of suspends of this machine.
+//! Detects suspends of this machine.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Shortest suspend that is reported. Two clocks that are read one after the other differ by less.
+/// Minimum length of a suspend that is reported. The lead of one clock changes by less than this without a
+/// suspend, because the clocks are read one after the other. A guess: a shorter suspend breaks no connection.
 const MIN_SUSPEND: Duration = Duration::from_secs(1);
 
-/// Compares the clock that runs on in suspend (`CLOCK_BOOTTIME`) with the event loop's (`CLOCK_MONOTONIC`),
-/// which stands still.
+/// Compares the clock that also counts the time of a suspend (`CLOCK_BOOTTIME`) with the event loop's clock, which
+/// does not (`CLOCK_MONOTONIC`).
 #[derive(Debug)]
 pub(super) struct Suspension {
-    /// Lead of the first clock over the second at the last look.
-    ahead: Duration,
+    /// Lead of the first clock over the second one when they were last compared.
+    lead: Duration,
 }
 
 impl Suspension {
     /// Starts to compare now.
     pub fn new() -> Self {
-        Suspension { ahead: ahead() }
+        Suspension { lead: lead() }
     }
 
     /// Returns the length of a suspend since the last call, if there was one.
-    pub fn notice(&mut self) -> Option<Duration> {
-        self.judge(ahead())
+    pub fn check(&mut self) -> Option<Duration> {
+        self.update(lead())
     }
 
-    fn judge(&mut self, ahead: Duration) -> Option<Duration> {
-        let before = std::mem::replace(&mut self.ahead, ahead);
-        let suspended = ahead.saturating_sub(before);
+    /// Takes the current lead, and returns the length of a suspend since the last call, if there was one.
+    fn update(&mut self, lead: Duration) -> Option<Duration> {
+        let before = std::mem::replace(&mut self.lead, lead);
+        let suspended = lead.saturating_sub(before);
         (suspended >= MIN_SUSPEND).then_some(suspended)
     }
 }
 
-fn ahead() -> Duration {
-    let [awake, all] = [ClockId::Monotonic, ClockId::Boottime].map(|clock| {
+/// Returns the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`: the total time of all suspends since the start.
+fn lead() -> Duration {
+    let [monotonic, boottime] = [ClockId::Monotonic, ClockId::Boottime].map(|clock| {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
         Duration::new(tv_sec as u64, tv_nsec as u32)
     });
-    all.saturating_sub(awake)
+    boottime.saturating_sub(monotonic)
 }
 
 #[cfg(test)]
@@ -48,17 +51,17 @@ mod tests {
     #[test]
     fn only_a_suspend_is_noticed_and_once() {
         let ms = Duration::from_millis;
-        let mut suspension = Suspension { ahead: ms(5_000) };
-        assert_eq!(suspension.judge(ms(5_001)), None);
-        assert_eq!(suspension.judge(ms(5_000)), None);
-        assert_eq!(suspension.judge(ms(185_000)), Some(ms(180_000)));
-        assert_eq!(suspension.judge(ms(185_900)), None);
+        let mut suspension = Suspension { lead: ms(5_000) };
+        assert_eq!(suspension.update(ms(5_001)), None);
+        assert_eq!(suspension.update(ms(5_000)), None);
+        assert_eq!(suspension.update(ms(185_000)), Some(ms(180_000)));
+        assert_eq!(suspension.update(ms(185_900)), None);
         // Small differences do not add up.
-        assert_eq!(suspension.judge(ms(186_800)), None);
+        assert_eq!(suspension.update(ms(186_800)), None);
     }
 
     #[test]
     fn a_machine_that_is_awake_is_not_taken_for_suspended() {
-        assert_eq!(Suspension::new().notice(), None);
+        assert_eq!(Suspension::new().check(), None);
     }
 }

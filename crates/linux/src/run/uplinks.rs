@@ -1,4 +1,4 @@
-//! Uplink paths: one for each access link.
+//! Uplink paths of a box or application: one path for each access link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -18,21 +18,21 @@ use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
 use crate::tun::Tun;
 
-/// MTU of a link whose interface is missing and whose configuration names none, in bytes.
+/// MTU in bytes of a link whose interface is missing and whose configuration has no MTU: that of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of the uplinks.
 #[derive(Debug)]
 pub(super) struct Uplinks<'a> {
     pub tun: &'a TunConfig,
-    /// The links by place; a place may be free.
+    /// The links, by place; `None` at a free place.
     pub links: &'a [Option<LinkConfig>],
-    /// Interfaces of the local network; none if nothing is intercepted or forwarded.
+    /// Interfaces of the local network. If there are none, nothing is intercepted or forwarded.
     pub lan: &'a [String],
     pub servers: Vec<SocketAddr>,
     /// Addresses of this host that only the local network may connect to.
     pub private: &'a [SocketAddr],
-    /// Packets to and from servers bypass the kernel's routing, if that is possible.
+    /// True if packets to and from servers bypass the kernel's routing, where this is possible.
     pub shortcut: bool,
 }
 
@@ -40,17 +40,19 @@ pub(super) struct Uplinks<'a> {
 #[derive(Debug)]
 pub(super) struct UplinkPaths {
     pub tun: Tun,
-    // Dropped before the guard, whose device removes what is no longer in use.
+    // Fields are dropped in their order: the shortcut in `links` is released before the device of the guard
+    // removes the rules.
     pub links: Links,
     pub guard: Guard,
-    /// Addresses that the links may have on the device.
+    /// The addresses that each link may have on the device.
     pub addresses: Vec<LinkAddresses>,
-    /// Ports that only the engine uses towards the servers; `None` if it shares them.
+    /// Local ports that only the engine uses towards the servers; `None` without the shortcut.
     pub ports: Option<RangeInclusive<u16>>,
 }
 
 impl Uplinks<'_> {
-    /// Sets up everything but the rules, and adapts the engine's settings to the device.
+    /// Sets up device, settings, routing and shortcut, and adapts the engine's settings to the device. The other
+    /// packet filter rules are left to the caller.
     pub fn set_up(&self, engine: &mut Config) -> Result<UplinkPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
@@ -58,12 +60,13 @@ impl Uplinks<'_> {
         let settings = self.settings(device.has_v6());
         device.apply_settings(&settings, true)?;
 
+        // Must come before `install` (see there).
         let addresses = self.path_addresses(device.has_v6(), &links);
-        let smallest = addresses.iter().map(|a| a.mtu).min();
-        let smallest = smallest.unwrap_or(DEFAULT_MTU);
-        device.adapt_engine(engine, &mut tun, self.tun, smallest);
+        let min_mtu = addresses.iter().map(|a| a.mtu).min();
+        let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
+        device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(self.lan)?;
-        let ports = self.shorten(&mut links, addresses.iter().map(|a| a.mtu).collect());
+        let ports = self.install_shortcut(&mut links, addresses.iter().map(|a| a.mtu).collect());
         if let Some(ports) = &ports {
             engine.ports = ports.clone();
         }
@@ -76,7 +79,8 @@ impl Uplinks<'_> {
         })
     }
 
-    fn shorten(&self, links: &mut Links, mtus: Vec<u16>) -> Option<RangeInclusive<u16>> {
+    /// Installs the shortcut if it is wanted and possible, and returns the engine's ports on it.
+    fn install_shortcut(&self, links: &mut Links, mtus: Vec<u16>) -> Option<RangeInclusive<u16>> {
         if !self.shortcut {
             return None;
         }
@@ -90,11 +94,12 @@ impl Uplinks<'_> {
         }
     }
 
+    /// Returns the settings of the routing of each place. `v6` tells whether the device has IPv6.
     pub fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
         let targets: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
         let spec = |(link, n): (&Option<LinkConfig>, u8)| {
             let Some(link) = link else {
-                return nowhere();
+                return unused_spec();
             };
             let (fixed_v4, fixed_v6) = match link.gateway {
                 Gateway::Auto => (NextHop::Auto, NextHop::Auto),
@@ -123,14 +128,14 @@ impl Uplinks<'_> {
         self.links.iter().zip(0..).map(spec).collect()
     }
 
-    /// Returns the addresses that the links may have on the device.
+    /// Returns the addresses that each link may have on the device.
     fn path_addresses(&self, device_v6: bool, links: &Links) -> Vec<LinkAddresses> {
         let all = self.links.iter().flatten().zip(links.states()).zip(0..);
         let addresses = all.map(|((link, state), n)| self.addresses_of(n, link, state, device_v6));
         addresses.collect()
     }
 
-    /// Returns the addresses that the link at place `n` may have.
+    /// Returns the addresses that the link at place `n` may have on the device.
     pub fn addresses_of(
         &self,
         n: u8,
@@ -141,10 +146,11 @@ impl Uplinks<'_> {
         LinkAddresses {
             v4: link.v4.then(|| self.tun.path_v4(n)),
             v6: (link.v6 && device_v6).then(|| self.tun.path_v6(n)),
-            mtu: mtu(link, state),
+            mtu: mtu_of(link, state),
         }
     }
 
+    /// Returns the kernel settings that links and local network need.
     pub fn settings(&self, v6: bool) -> Vec<Sysctl> {
         let mut settings = Vec::new();
         if v6 {
@@ -157,15 +163,16 @@ impl Uplinks<'_> {
         for link in self.links.iter().flatten() {
             settings.extend(path_settings(&link.interface, v6));
         }
-        // The window of a subflow is the connection's (RFC 8684 section 3.3.1), so its packets may lie
-        // outside of what connection tracking assumes as the window.
+        // All subflows of a connection share one receive window (RFC 8684 section 3.3.1). So the packets of a
+        // subflow may be outside the window that connection tracking expects, which would then call them
+        // invalid.
         let key = "net/netfilter/nf_conntrack_tcp_be_liberal";
         settings.push(Sysctl::new(key, 1));
         settings
     }
 
-    /// Returns the rules. Intercepted connections arrive at `intercept_port`, and only the engine uses
-    /// `ports`.
+    /// Returns the packet filter rules. `intercept_port` is the port of the listeners for intercepted
+    /// connections, and only the engine uses the local ports `ports` towards the servers.
     pub fn rules(
         &self,
         v6: bool,
@@ -194,8 +201,8 @@ impl Uplinks<'_> {
     }
 }
 
-/// Returns the settings of a free place.
-fn nowhere() -> LinkSpec {
+/// Returns the routing of a free place: it has no interface and no sources.
+fn unused_spec() -> LinkSpec {
     LinkSpec {
         interface: String::new(),
         v4: NextHop::None,
@@ -206,8 +213,9 @@ fn nowhere() -> LinkSpec {
     }
 }
 
-/// Returns those addresses of link `index` whose family leads out now; all if neither family does. IPv6
-/// addresses without a route are common, and the core would try a server's IPv6 address over them in vain.
+/// Returns the addresses of link `index` of the families in which it can send now, and all its addresses if it
+/// can send in none. An IPv6 address without a route is common, and the core would try to reach a server's IPv6
+/// address from it in vain.
 pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> LinkAddresses {
     match links.families_of(index) {
         (false, false) => addresses,
@@ -219,7 +227,8 @@ pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> L
     }
 }
 
-fn mtu(link: &LinkConfig, state: &LinkState) -> u16 {
+/// Returns the MTU of a link: the configured one, or that of its interface.
+fn mtu_of(link: &LinkConfig, state: &LinkState) -> u16 {
     let found = match state.mtu {
         0 => DEFAULT_MTU,
         mtu => u16::try_from(mtu).unwrap_or(u16::MAX),

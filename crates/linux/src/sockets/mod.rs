@@ -1,8 +1,8 @@
-//! Kernel sockets as the downstream sockets of a relay.
+//! Kernel sockets that serve as the downstream sockets of a relay.
 //!
-//! Sockets are watched edge-triggered and never block. Each stream remembers its readiness, so that a read or
-//! write that cannot succeed costs no system call, and the core gets events only if a call was refused
-//! before.
+//! Sockets are watched edge-triggered and never block. Each stream remembers whether it is readable and writable.
+//! So a read or write that cannot succeed costs no system call, and the core gets an event only after a read or
+//! write has failed with `WouldBlock`.
 
 pub(crate) mod resolver;
 
@@ -25,32 +25,39 @@ use crate::net::{Result, SystemError};
 use crate::sys;
 use resolver::Resolver;
 
-/// Connections accepted from one listener before other work gets its turn.
+/// Maximum number of connections accepted from one listener before other work gets its turn. A guess.
 const ACCEPT_BATCH: usize = 64;
-/// Events queued for a core that does not take them; then no more connections are accepted.
+/// Number of queued events from which on no more connections are accepted, until the core has handled some. It
+/// bounds the memory of the queue. A guess.
 const MAX_EVENTS: usize = 4_096;
-/// Connections that may wait to be accepted. The kernel caps the number at `net.core.somaxconn`.
+/// Maximum number of connections that wait to be accepted. It is the kernel's default of `net.core.somaxconn`,
+/// which caps the number.
 const BACKLOG: i32 = 4_096;
-/// A vanished user is noticed after this time without a segment …
+// A user that vanished is noticed after 120 s without a segment and 4 probes at intervals of 30 s: 4 minutes in
+// all. The values are guesses. Linux's default of more than 2 hours would keep the memory of the connection too
+// long.
+/// Time without a segment after which the kernel sends the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
-/// … and this many keepalive probes …
+/// Number of unanswered probes after which the kernel ends the connection.
 const KEEPALIVE_COUNT: u32 = 4;
-/// … at this interval.
+/// Interval of the probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Bounds of [`Sockets`].
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most streams at a time, attempts included.
+    /// Maximum number of streams at a time. Connection attempts count too.
     pub streams: usize,
-    /// Longest duration of a connection attempt.
+    /// Maximum duration of a connection attempt.
     pub connect_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Limits {
+            // The programs replace this number by that of their configuration.
             streams: 65_536,
+            // A guess: enough for a SYN and its retransmissions after 1, 3 and 7 s.
             connect_timeout: Duration::from_secs(15),
         }
     }
@@ -67,11 +74,14 @@ pub struct Counters {
     pub connect_failed: u64,
 }
 
-/// Set in the tokens under which a driver registers descriptors of its own; clear in this module's tokens.
+/// The bit that is set in the tokens of descriptors that a driver registers itself, and not set in the tokens of
+/// this module.
 pub const FOREIGN_TOKEN: u64 = 1 << 63;
+// The bits that tell the tokens of listeners and resolver from those of streams, whose token is their id.
 const LISTENER_TOKEN: u64 = 1 << 62;
 const RESOLVER_TOKEN: u64 = 1 << 61;
-/// Bytes for the headers of a SYN: 60 of IPv4 or 40 of IPv6, and 60 of TCP, with room to spare.
+/// Length of the buffer for the headers of a SYN in bytes. An IPv4 header has at most 60 and an IPv6 header 40
+/// bytes, a TCP header at most 60. The rest is for IPv6 extension headers.
 const MAX_SYN_LEN: usize = 256;
 
 /// Kernel sockets behind [`DownstreamSockets`].
@@ -79,18 +89,20 @@ const MAX_SYN_LEN: usize = 256;
 pub struct Sockets {
     epoll: OwnedFd,
     limits: Limits,
-    /// Sockets that hold the listeners' port while nothing listens.
+    /// Sockets that keep the port for intercepted connections while nothing listens on it.
     reserved: Vec<(OwnedFd, SocketAddr)>,
     listeners: Vec<Listener>,
+    /// The streams. The low 32 bits of a stream's id are its index here.
     streams: Vec<Slot>,
+    /// Indices of the slots without a stream.
     free: Vec<u32>,
     /// Connection attempts under way, in order of their deadline.
     connecting: VecDeque<(Instant, DownstreamId)>,
     events: VecDeque<DownstreamEvent>,
     resolver: Resolver,
-    /// A spare descriptor. It is closed when descriptors run out, so that a connection can be accepted in
-    /// order to be refused.
-    reserve: Option<OwnedFd>,
+    /// A duplicate descriptor. It is closed when no other descriptor is left, so that a connection can be accepted
+    /// and reset.
+    spare_descriptor: Option<OwnedFd>,
     now: Instant,
     counters: Counters,
 }
@@ -99,12 +111,14 @@ pub struct Sockets {
 struct Listener {
     fd: OwnedFd,
     arrival: Arrival,
-    /// The address as it was given.
+    /// The address that the caller gave, to compare with the addresses of a reload.
     addr: SocketAddr,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
+    /// Counts the streams of the slot. It is part of their ids, so that the id of a closed stream is not mistaken
+    /// for that of its successor.
     generation: u32,
     stream: Option<Stream>,
 }
@@ -112,26 +126,27 @@ struct Slot {
 #[derive(Debug)]
 struct Stream {
     fd: OwnedFd,
+    /// True during the connection attempt.
     connecting: bool,
-    /// The last read did not empty the socket's buffer.
+    /// True unless the last read emptied the socket's buffer and no data came since.
     may_read: bool,
-    /// The last write did not fill the socket's buffer.
+    /// True unless the last write filled the socket's buffer and no room came since.
     may_write: bool,
-    /// The peer closed its direction: the end of the stream follows the data.
+    /// True once the peer closed its direction, so that the end of the stream follows the data.
     peer_closed: bool,
 }
 
 impl Sockets {
-    /// Returns a value without streams; `epoll` (a duplicate of the driver's) watches its descriptors.
+    /// Returns sockets without streams. `epoll`, a duplicate of the driver's descriptor, watches them.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Fails if no file descriptor is left.
     pub fn new(epoll: OwnedFd, limits: Limits) -> Result<Sockets> {
-        let doing = || SystemError::doing("prepare sockets");
-        let resolver = Resolver::new().map_err(doing())?;
-        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(doing())?;
+        let cannot = || SystemError::cannot("prepare sockets");
+        let resolver = Resolver::new().map_err(cannot())?;
+        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(cannot())?;
         Ok(Sockets {
-            reserve: Some(spare(&epoll).map_err(doing())?),
+            spare_descriptor: Some(duplicate(&epoll).map_err(cannot())?),
             epoll,
             limits,
             reserved: Vec::new(),
@@ -146,25 +161,25 @@ impl Sockets {
         })
     }
 
-    /// Reserves the port of the listeners for intercepted connections, on 127.0.0.1 and, if `v6`, on `::1`,
-    /// and returns it. They are on loopback addresses, so that other hosts reach them by interception only.
-    /// Nothing listens before [`Self::set_intercepting`].
+    /// Reserves a port for the listeners of intercepted connections, on 127.0.0.1 and, if `v6` is true, on `::1`,
+    /// and returns it. The addresses are loopback addresses, so that other hosts reach the listeners by
+    /// interception only. Nothing listens before [`Self::set_intercepting`].
     ///
     /// # Errors
-    /// Fails if the system refuses; interception takes `CAP_NET_ADMIN`.
+    /// Fails if the kernel refuses a socket: transparent sockets need `CAP_NET_ADMIN`.
     pub fn reserve_intercept_port(&mut self, v6: bool) -> Result<u16> {
-        let doing = || SystemError::doing("reserve a port for intercepted connections");
-        // The port that the kernel picks for one family may be in use for the other, so several are tried.
+        let cannot = || SystemError::cannot("reserve a port for intercepted connections");
+        // The port that the kernel picks for IPv4 may be in use for IPv6, so several are tried. 16 is a guess.
         for _ in 0..16 {
-            let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
-            let addr = local_addr(&fd).map_err(doing())?;
+            let fd = bind_transparent((Ipv4Addr::LOCALHOST, 0).into()).map_err(cannot())?;
+            let addr = local_addr(&fd).map_err(cannot())?;
             let mut reserved = vec![(fd, addr)];
             if v6 {
                 let addr = (Ipv6Addr::LOCALHOST, addr.port()).into();
-                match bound(addr) {
+                match bind_transparent(addr) {
                     Ok(fd) => reserved.push((fd, addr)),
                     Err(Errno::ADDRINUSE) => continue,
-                    Err(error) => return Err(doing()(error)),
+                    Err(error) => return Err(cannot()(error)),
                 }
             }
             self.reserved = reserved;
@@ -176,15 +191,15 @@ impl Sockets {
         ))
     }
 
-    /// Opens or closes the listeners on the reserved port. While they are closed nothing is intercepted, and
-    /// new connections are forwarded. Closing first accepts the connections that wait.
+    /// Opens or closes the listeners on the reserved port. While they are closed, new connections are forwarded
+    /// and not intercepted. Before a listener is closed, its waiting connections are accepted.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses a listener.
     pub fn set_intercepting(&mut self, open: bool) -> Result<()> {
         let is_intercepting = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
-            // The kernel resets connections that wait at a listener when it is closed.
+            // Closing a listener resets the connections that wait there.
             for at in 0..self.listeners.len() {
                 if is_intercepting(&self.listeners[at]) {
                     self.accept(at);
@@ -198,33 +213,34 @@ impl Sockets {
             return Ok(());
         }
         let open = |(_, addr): &(OwnedFd, SocketAddr)| {
-            self.listener((bound(*addr)?, *addr), Arrival::Intercepted)
+            self.listener((bind_transparent(*addr)?, *addr), Arrival::Intercepted)
         };
         let listeners: std::result::Result<Vec<_>, _> = self.reserved.iter().map(open).collect();
-        let doing = SystemError::doing("listen for intercepted connections");
-        self.listeners.extend(listeners.map_err(doing)?);
+        let cannot = SystemError::cannot("listen for intercepted connections");
+        self.listeners.extend(listeners.map_err(cannot)?);
         Ok(())
     }
 
-    /// Listens at an address of this host for programs that connect to it. The host need not have the address
-    /// yet.
+    /// Listens at an address of this host for programs that connect to it. The host may get the address later.
     ///
     /// # Errors
-    /// Fails if the system refuses, for example because another program listens there.
+    /// Fails if the kernel refuses the listener, for example because another program listens there.
     pub fn listen(&mut self, addr: SocketAddr) -> Result<()> {
         let listener = self.own_listener(addr)?;
         self.listeners.push(listener);
         Ok(())
     }
 
-    /// Listens at these addresses and no others. Accepted connections stay.
+    /// Listens at these addresses, and closes the listeners at other addresses of this host. Accepted connections
+    /// stay.
     ///
     /// # Errors
-    /// Fails if the system refuses; nothing changed then.
+    /// Fails if the kernel refuses a listener. The listeners are then as before.
     pub fn listen_only(&mut self, addrs: &[SocketAddr]) -> Result<()> {
         let is_own = |l: &Listener| l.arrival == Arrival::Addressed;
-        let known = |addr: &SocketAddr| self.listeners.iter().any(|l| is_own(l) && l.addr == *addr);
-        let new = addrs.iter().filter(|addr| !known(addr));
+        let is_listening =
+            |addr: &SocketAddr| self.listeners.iter().any(|l| is_own(l) && l.addr == *addr);
+        let new = addrs.iter().filter(|addr| !is_listening(addr));
         let new: Result<Vec<Listener>> = new.map(|addr| self.own_listener(*addr)).collect();
         let new = new?;
         self.listeners
@@ -233,23 +249,24 @@ impl Sockets {
         Ok(())
     }
 
+    /// Returns a listener at an address of this host.
     fn own_listener(&self, addr: SocketAddr) -> Result<Listener> {
-        let listener = own(addr).and_then(|fd| self.listener((fd, addr), Arrival::Addressed));
-        listener.map_err(SystemError::doing(format!("listen at {addr}")))
+        let listener = bind_own(addr).and_then(|fd| self.listener((fd, addr), Arrival::Addressed));
+        listener.map_err(SystemError::cannot(format!("listen at {addr}")))
     }
 
-    /// Changes the most streams at a time. Existing streams stay.
+    /// Changes the maximum number of streams at a time. Existing streams stay.
     pub fn set_max_streams(&mut self, streams: usize) {
         self.limits.streams = streams;
     }
 
-    /// Starts to listen on `fd`.
+    /// Starts to listen on `fd`, which is bound to `addr`.
     fn listener(
         &self,
         (fd, addr): (OwnedFd, SocketAddr),
         arrival: Arrival,
     ) -> std::result::Result<Listener, Errno> {
-        // Makes the kernel keep the SYN's headers, from which an accepted socket reads the DSCP.
+        // Makes the kernel keep the headers of the SYN of each connection, from which the DSCP is read.
         enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
@@ -257,12 +274,13 @@ impl Sockets {
         Ok(Listener { fd, arrival, addr })
     }
 
-    /// Sets the time. Must be called before commands of the core, whose timeouts start from it.
+    /// Sets the time. Must be called before the core uses the sockets: the timeout of a connection attempt starts
+    /// from this time.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Handles an event that the driver got from the epoll instance.
+    /// Handles an event that the driver got from the epoll instance for a token of this module.
     pub fn on_ready(&mut self, token: u64, flags: epoll::EventFlags) {
         if token & LISTENER_TOKEN != 0 {
             let fd = (token & !LISTENER_TOKEN) as i32;
@@ -279,7 +297,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the next event for the core; events of streams closed meanwhile are left out.
+    /// Returns the next event for the core. Events of streams that were closed meanwhile are skipped.
     pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.get(event.id()).is_some() {
@@ -299,9 +317,10 @@ impl Sockets {
         self.connecting.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Gives up connection attempts that took too long.
+    /// Ends connection attempts that took too long.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(deadline, id)) = self.connecting.front() {
+            // Attempts that have ended are still in the queue.
             let pending = self.get(id).is_some_and(|s| s.connecting);
             if pending && deadline > now {
                 return;
@@ -313,7 +332,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the count of streams that are open or being opened.
+    /// Returns the number of streams, including connection attempts.
     pub fn len(&self) -> usize {
         self.streams.len() - self.free.len()
     }
@@ -328,6 +347,7 @@ impl Sockets {
         self.counters
     }
 
+    /// Returns a stream, unless it was closed.
     fn get(&mut self, id: DownstreamId) -> Option<&mut Stream> {
         let slot = self.streams.get_mut(index(id))?;
         if slot.generation != (id.0 >> 32) as u32 {
@@ -336,6 +356,7 @@ impl Sockets {
         slot.stream.as_mut()
     }
 
+    /// Adds a stream and watches its descriptor.
     fn insert(
         &mut self,
         fd: OwnedFd,
@@ -350,8 +371,8 @@ impl Sockets {
             }
         };
         let entry = &mut self.streams[slot as usize];
-        // The generation wraps within 29 bits, below the tokens' flags: 2^29 streams of one slot pass before
-        // an id repeats.
+        // The generation has the 29 bits between the slot and the three bits that tell the kinds of tokens. An id
+        // repeats only after 2^29 streams of the same slot.
         entry.generation = (entry.generation + 1) & 0x1fff_ffff;
         let id = DownstreamId(u64::from(entry.generation) << 32 | u64::from(slot));
         let flags = epoll::EventFlags::IN
@@ -373,7 +394,7 @@ impl Sockets {
         Ok(id)
     }
 
-    /// Forgets a stream; closing the descriptor removes it from the epoll instance.
+    /// Removes a stream and returns its descriptor. Closing the descriptor removes it from the epoll instance.
     fn remove(&mut self, id: DownstreamId) -> Option<OwnedFd> {
         self.get(id)?;
         let stream = self.streams[index(id)].stream.take()?;
@@ -381,6 +402,7 @@ impl Sockets {
         Some(stream.fd)
     }
 
+    /// Accepts a batch of connections from a listener.
     fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             if self.events.len() >= MAX_EVENTS {
@@ -396,12 +418,13 @@ impl Sockets {
                         return;
                     }
                 }
-                // Other errors belong to the connection that was about to be accepted (accept(2)).
+                // Other errors are those of the connection that would have been accepted (accept(2)).
                 Err(_) => {}
             }
         }
     }
 
+    /// Adds an accepted connection, or resets it if there are too many streams.
     fn accepted(
         &mut self,
         fd: OwnedFd,
@@ -412,8 +435,8 @@ impl Sockets {
         let (Some(peer), Ok(destination)) = (peer, local_addr(&fd)) else {
             return;
         };
-        // Dropping the descriptor resets the connection: accepted sockets inherit the listener's options,
-        // which `prepare` set.
+        // Dropping the descriptor resets the connection: an accepted socket inherits the listener's options, and
+        // `set_stream_options` set a linger time of zero.
         if self.len() >= self.limits.streams {
             self.counters.accept_refused += 1;
             return;
@@ -424,8 +447,8 @@ impl Sockets {
                 self.counters.accepted += 1;
                 self.events.push_back(DownstreamEvent::Accepted {
                     id,
-                    peer: plain(peer),
-                    destination: plain(destination),
+                    peer: without_scope(peer),
+                    destination: without_scope(destination),
                     arrival,
                     dscp,
                 });
@@ -434,9 +457,10 @@ impl Sockets {
         }
     }
 
-    /// Takes one connection off the queue and resets it when descriptors have run out. So its user learns at
-    /// once, and the listener does not stay ready for ever. Returns false if even that fails.
+    /// Accepts one connection and resets it, while no file descriptor is left. So the user learns of the failure
+    /// at once, and the listener does not stay readable for ever. Returns false if this fails.
     fn refuse_one(&mut self, listener: usize) -> bool {
+        // One message is enough; the counter shows the number.
         if self.counters.accept_refused == 0 {
             tracing::warn!(
                 "no file descriptor is left: refusing connections of users; raise the limit of open \
@@ -444,14 +468,15 @@ impl Sockets {
             );
         }
         self.counters.accept_refused += 1;
-        self.reserve = None;
+        self.spare_descriptor = None;
         let accepted = rustix::net::accept_with(&self.listeners[listener].fd, SocketFlags::CLOEXEC);
         let refused = accepted.is_ok();
         drop(accepted);
-        self.reserve = spare(&self.epoll).ok();
-        refused && self.reserve.is_some()
+        self.spare_descriptor = duplicate(&self.epoll).ok();
+        refused && self.spare_descriptor.is_some()
     }
 
+    /// Handles an event of a stream's descriptor.
     fn on_stream_ready(&mut self, id: DownstreamId, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
         let Some(stream) = self.get(id) else {
@@ -463,24 +488,25 @@ impl Sockets {
             }
             return;
         }
-        let mut tell = [None, None];
+        let mut new_events = [None, None];
         if flags.contains(F::ERR) {
-            // Both directions are gone. Unread data is lost, as with any reset.
-            tell[0] = Some(DownstreamEvent::Broken { id });
+            // The connection is broken in both directions. Unread data is lost, as after any reset.
+            new_events[0] = Some(DownstreamEvent::Broken { id });
         } else {
             stream.peer_closed |= flags.intersects(F::RDHUP | F::HUP);
             if flags.intersects(F::IN | F::RDHUP | F::HUP) && !stream.may_read {
                 stream.may_read = true;
-                tell[0] = Some(DownstreamEvent::Readable { id });
+                new_events[0] = Some(DownstreamEvent::Readable { id });
             }
             if flags.contains(F::OUT) && !stream.may_write {
                 stream.may_write = true;
-                tell[1] = Some(DownstreamEvent::Writable { id });
+                new_events[1] = Some(DownstreamEvent::Writable { id });
             }
         }
-        self.events.extend(tell.into_iter().flatten());
+        self.events.extend(new_events.into_iter().flatten());
     }
 
+    /// Handles the end of a connection attempt.
     fn finish_connect(&mut self, id: DownstreamId, flags: epoll::EventFlags) {
         let Some(stream) = self.get(id) else {
             return;
@@ -490,7 +516,8 @@ impl Sockets {
                 stream.connecting = false;
                 stream.may_write = true;
                 self.events.push_back(DownstreamEvent::Connected { id });
-                // Edges that came together with the connection are not repeated, so they are handled here.
+                // Epoll does not repeat the other flags of this event (edge-triggered), so they are handled here.
+                // `OUT` is left out: the core may write without an event of its own.
                 let more = flags & !epoll::EventFlags::OUT;
                 self.on_stream_ready(id, more);
             }
@@ -514,12 +541,12 @@ impl DownstreamSockets for Sockets {
         if self.len() >= self.limits.streams {
             return Err(ConnectFailure::NoResources);
         }
-        let at_once = |error| failure_at_once(error, destination.is_ipv6());
-        let fd = socket(destination).map_err(at_once)?;
-        prepare(&fd).map_err(failure)?;
+        let immediate_failure = |error| failure_before_sending(error, destination.is_ipv6());
+        let fd = socket(destination).map_err(immediate_failure)?;
+        set_stream_options(&fd).map_err(failure)?;
         match rustix::net::connect(&fd, &destination) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(at_once(error)),
+            Err(error) => return Err(immediate_failure(error)),
         }
         let id = self.insert(fd, true).map_err(failure)?;
         let deadline = self.now + self.limits.connect_timeout;
@@ -543,8 +570,8 @@ impl DownstreamSockets for Sockets {
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::readv(&stream.fd, bufs) {
             Ok(read) => {
-                // A short read emptied the buffer. But if the peer has closed, no further edge may come, so
-                // the end of the stream has to be read without one.
+                // A short read emptied the socket's buffer. If the peer has closed its direction, epoll may report
+                // nothing further, so the core has to read again to find the end of the stream.
                 if read < room && !stream.peer_closed {
                     stream.may_read = false;
                 }
@@ -591,7 +618,7 @@ impl DownstreamSockets for Sockets {
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::writev(&stream.fd, bufs) {
             Ok(written) => {
-                // The kernel gives an edge after a short write just as after EAGAIN.
+                // After a short write, as after EAGAIN, epoll reports when there is room again.
                 stream.may_write = written == wanted;
                 Ok(written)
             }
@@ -613,17 +640,18 @@ impl DownstreamSockets for Sockets {
 
     fn close(&mut self, id: DownstreamId) {
         if let Some(fd) = self.remove(id) {
-            // Without the linger time of `prepare`, closing sends the rest and then a FIN.
+            // Removes the linger time of zero, so that closing sends the remaining data and a FIN.
             let _ = sockopt::set_socket_linger(&fd, None);
         }
     }
 
     fn reset(&mut self, id: DownstreamId) {
-        // `prepare` set a linger time of zero, so dropping the descriptor resets the connection.
+        // `set_stream_options` set a linger time of zero, so closing the descriptor resets the connection.
         drop(self.remove(id));
     }
 }
 
+/// Returns the index of a stream's slot.
 fn index(id: DownstreamId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
@@ -637,7 +665,7 @@ fn watch(
     epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)
 }
 
-fn spare(fd: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
+fn duplicate(fd: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0)
 }
 
@@ -650,10 +678,11 @@ fn socket(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-/// Makes every stream end with a reset unless it is closed in order: a stream cut off by the end of this
-/// process must not look complete to its reader. Nagle's algorithm is off, since the relay writes whole
-/// buffers.
-fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
+/// Sets the options of a stream. A linger time of zero makes the kernel reset the connection when its descriptor
+/// is closed, unless [`Sockets::close`] removes it: a stream that the end of this process cuts off must not look
+/// complete to its reader. Nagle's algorithm is off, since the relay collects data and writes large buffers
+/// itself.
+fn set_stream_options(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE)?;
@@ -662,10 +691,11 @@ fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_keepalive(fd, true)
 }
 
-/// Returns a transparent socket bound to `addr`. Another socket may be bound to it too if it does not listen.
-fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+/// Returns a transparent socket bound to `addr`. Several sockets may be bound to `addr` as long as at most one
+/// listens: one reserves the port, another listens.
+fn bind_transparent(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
-    prepare(&fd)?;
+    set_stream_options(&fd)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     let (level, option) = match addr {
         SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),
@@ -679,11 +709,11 @@ fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Returns a socket bound to an address that this host has, or will have.
-fn own(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+/// Returns a socket bound to an address that this host has or may get later.
+fn bind_own(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
-    prepare(&fd)?;
-    // Connections of an earlier process in TIME_WAIT must not prevent a start.
+    set_stream_options(&fd)?;
+    // An earlier process's connections in the state TIME_WAIT must not prevent this process from listening.
     sockopt::set_socket_reuseaddr(&fd, true)?;
     match addr {
         SocketAddr::V4(_) => enable(&fd, libc::SOL_IP, libc::IP_FREEBIND)?,
@@ -714,16 +744,16 @@ fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
     SocketAddr::try_from(rustix::net::getsockname(fd)?)
 }
 
-/// Removes flow label and scope, which have no meaning on another host.
-fn plain(addr: SocketAddr) -> SocketAddr {
+/// Removes flow label and scope of an IPv6 address, which have no meaning on another host.
+fn without_scope(addr: SocketAddr) -> SocketAddr {
     let ip: IpAddr = addr.ip();
     SocketAddr::new(ip, addr.port())
 }
 
-/// Returns the failure of an attempt for which no packet has left. A destination may lack a route although
-/// others of its family have one, so the family counts as unreachable only without a route to the Internet.
-fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
-    let for_want_of_a_way = matches!(
+/// Returns the failure of a connection attempt for which no packet was sent. The whole address family counts as
+/// unreachable only if it has no route to the Internet, since a single destination may lack a route.
+fn failure_before_sending(error: Errno, v6: bool) -> ConnectFailure {
+    let lacks_route = matches!(
         error,
         Errno::NETUNREACH
             | Errno::HOSTUNREACH
@@ -733,12 +763,13 @@ fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
             | Errno::ACCESS
             | Errno::INVAL
     );
-    match for_want_of_a_way && internet::source_towards(v6).is_none() {
+    match lacks_route && internet::source_towards(v6).is_none() {
         true => ConnectFailure::FamilyUnreachable,
         false => failure(error),
     }
 }
 
+/// Returns the failure that an error of a connection attempt means.
 fn failure(error: Errno) -> ConnectFailure {
     match error {
         Errno::CONNREFUSED | Errno::CONNRESET => ConnectFailure::Refused,

@@ -1,4 +1,4 @@
-//! Name look-ups on a few threads, since the system's resolver blocks.
+//! Name look-ups. They run on threads of their own, since the system's resolver blocks.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,28 +13,32 @@ use braid_proxy::app::DownstreamId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Look-ups at a time. A name whose DNS servers are silent holds a thread for many seconds. A user of a
-/// server has 8 of them by default (`ServerLimits::lookups`).
+/// Maximum number of threads, each of which does one look-up at a time. A look-up takes many seconds if the DNS
+/// servers of the name do not answer. A user of a server may have 8 look-ups at a time by default
+/// (`ServerLimits::lookups`), so four such users leave no thread to the others. The number is a guess.
 const MAX_THREADS: usize = 32;
-/// Look-ups that wait or are under way.
+/// Maximum number of look-ups that wait or are in progress. A guess, which bounds the memory of the queue.
 const MAX_PENDING: usize = 1_024;
 /// The file that names the DNS servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The operator was told that this file cannot be read.
-static TOLD: Once = Once::new();
-/// Stack of a thread, bytes: enough for the resolver's own buffers.
+/// Makes the log report only once that this file cannot be read.
+static WARNED: Once = Once::new();
+/// Stack size of a thread in bytes. The buffers of the C library's resolver need less.
 const STACK_LEN: usize = 256 * 1024;
-/// Addresses of one name that are kept.
+/// Maximum number of addresses of a name that are used. A guess.
 const MAX_ADDRESSES: usize = 8;
-/// Set in the ids of look-ups, clear in streams' ids.
+/// The bit that is set in the ids of look-ups and not set in the ids of streams.
 const LOOKUP_BIT: u64 = 1 << 63;
 
 /// A bounded pool of threads for look-ups. Each is started when it is first needed.
 #[derive(Debug)]
 pub(super) struct Resolver {
     shared: Arc<Shared>,
+    /// Number of threads that were started.
     threads: usize,
+    /// Number of look-ups that were submitted and whose end was not fetched.
     pending: usize,
+    /// The number of the last look-up.
     next_id: u64,
 }
 
@@ -42,19 +46,20 @@ pub(super) struct Resolver {
 struct Shared {
     wake: OwnedFd,
     state: Mutex<State>,
-    work: Condvar,
+    work_available: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     requests: VecDeque<(DownstreamId, String, u16)>,
     finished: Vec<(DownstreamId, Vec<SocketAddr>)>,
-    idle: usize,
+    idle_threads: usize,
     closed: bool,
 }
 
 impl Shared {
-    /// Locks the state. It is valid at every step, so the panic of another thread does not spoil it.
+    /// Locks the state. Its value is consistent after every statement, so a panic of another thread, which
+    /// poisons the lock, does no harm.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +72,7 @@ impl Resolver {
             shared: Arc::new(Shared {
                 wake,
                 state: Mutex::default(),
-                work: Condvar::new(),
+                work_available: Condvar::new(),
             }),
             threads: 0,
             pending: 0,
@@ -75,7 +80,7 @@ impl Resolver {
         })
     }
 
-    /// Returns the descriptor that is readable when look-ups have ended.
+    /// Returns the descriptor that is readable when a look-up has ended.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
@@ -86,19 +91,20 @@ impl Resolver {
             return None;
         }
         let mut state = self.shared.lock();
-        if state.idle <= state.requests.len() && self.threads < MAX_THREADS {
+        if state.idle_threads <= state.requests.len() && self.threads < MAX_THREADS {
             let shared = Arc::clone(&self.shared);
-            let started = thread::Builder::new()
+            let spawned = thread::Builder::new()
                 .name("resolver".to_owned())
                 .stack_size(STACK_LEN)
-                .spawn(move || work(&shared));
-            match started {
+                .spawn(move || serve_requests(&shared));
+            match spawned {
                 Ok(_) => self.threads += 1,
                 Err(error) if self.threads == 0 => {
                     tracing::warn!(%error, "cannot start a thread for name look-ups: users' requests by name \
                                             are refused");
                     return None;
                 }
+                // The existing threads do the look-up later.
                 Err(_) => {}
             }
         }
@@ -106,13 +112,13 @@ impl Resolver {
         let id = DownstreamId(LOOKUP_BIT | self.next_id);
         state.requests.push_back((id, name.to_owned(), port));
         self.pending += 1;
-        self.shared.work.notify_one();
+        self.shared.work_available.notify_one();
         Some(id)
     }
 
     /// Returns the look-ups that ended since the last call.
     pub(super) fn finished(&mut self) -> Vec<(DownstreamId, Vec<SocketAddr>)> {
-        // Resets the counter; its value does not matter.
+        // Resets the counter of the eventfd, so that it is no longer readable.
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
         let finished = std::mem::take(&mut self.shared.lock().finished);
         self.pending -= finished.len();
@@ -121,22 +127,23 @@ impl Resolver {
 }
 
 impl Drop for Resolver {
-    /// Lets the threads end. A thread within a look-up ends after it; nothing waits for it.
+    /// Makes the threads end. A thread that is in a look-up ends afterwards, and nothing waits for this.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.work.notify_all();
+        self.shared.work_available.notify_all();
     }
 }
 
-fn work(shared: &Shared) {
+/// Does look-ups until the resolver is closed.
+fn serve_requests(shared: &Shared) {
     loop {
         let mut state = shared.lock();
-        state.idle += 1;
+        state.idle_threads += 1;
         let mut state = shared
-            .work
+            .work_available
             .wait_while(state, |s| s.requests.is_empty() && !s.closed)
             .unwrap_or_else(PoisonError::into_inner);
-        state.idle -= 1;
+        state.idle_threads -= 1;
         if state.closed {
             return;
         }
@@ -150,17 +157,18 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Returns whether a file exists but may not be read, because it replaced one to which this process has
-/// access.
+/// Returns whether a file exists but may not be opened: the process gave up access to all files that it does not
+/// need, and the file has replaced one that it needs.
 pub(crate) fn is_out_of_reach(file: &Path) -> bool {
     File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
+/// Returns the addresses of a name; none if the look-up fails.
 fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     let Ok(found) = (name, port).to_socket_addrs() else {
         if is_out_of_reach(Path::new(RESOLV_CONF)) {
-            TOLD.call_once(|| {
+            WARNED.call_once(|| {
                 tracing::error!(
                     "another program replaced {RESOLV_CONF}, which this process can no longer read: names are not \
                      resolved; restart the server"

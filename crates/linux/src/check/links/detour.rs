@@ -1,7 +1,7 @@
 //! Routes over each link for a check's own packets, independent of the routing table and of a running box.
 //!
-//! Rules, routes and the nftables table are named and numbered after an instance that never runs, so a later
-//! check finds and removes the remains of a check that was killed.
+//! The numbers of rules and routes and the name of the nftables table follow from the name of an instance that
+//! never runs. So a later check finds and removes what a killed check left.
 
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -16,23 +16,27 @@ use crate::net::shortcut::Shortcut;
 use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft;
 
-/// Name of the instance that owns rules, routes and table.
+/// Name of the instance from which the numbers and names follow.
 const INSTANCE_NAME: &str = "braid-check";
-/// Metric of the routes. The tables have no others, so that any value does.
+/// Metric of the routes. Any value does, since the tables have no other routes.
 const ROUTE_METRIC: u32 = 100;
-/// Ports to try. The kernel's range for automatic ports may overlap the engine's ports, if an operator
-/// changed it.
-const MAX_TRIES: usize = 64;
+/// Maximum number of ports that are tried. A port of the engine is unsuitable, and the kernel chooses one only
+/// if an operator changed its range of automatic ports, so that it overlaps the engine's ports. The number is a
+/// guess.
+const MAX_PORT_TRIES: usize = 64;
 
-/// A route over one link in one family.
+/// A route over one link in one address family.
 #[derive(Debug, Clone)]
 pub(super) struct Exit {
     /// Index of the link in the configuration.
     pub index: u8,
+    /// Index of the interface.
     pub interface: u32,
+    /// The gateway; `None` if the link needs none.
     pub gateway: Option<IpAddr>,
-    /// Addresses of the interface, of this family.
+    /// Addresses of the interface of this family.
     pub addresses: Vec<Address>,
+    /// True for IPv6.
     pub v6: bool,
 }
 
@@ -40,7 +44,7 @@ pub(super) struct Exit {
 #[derive(Debug)]
 pub(super) struct Detour {
     instance_names: InstanceNames,
-    /// Abstract socket that only one check in a network namespace can hold.
+    /// An abstract Unix socket, which only one process in a network namespace can bind.
     _claim: UnixListener,
 }
 
@@ -48,21 +52,21 @@ impl Detour {
     /// Installs routes, rules and the nftables table for the check's packets.
     ///
     /// # Errors
-    /// Fails if another check is at work, or if the system refuses.
+    /// Fails if another check is running, or if the kernel refuses a route, a rule or the table.
     pub fn open(exits: &[Exit], ports: &[u16]) -> Result<Detour> {
-        let doing = || SystemError::doing("get the lock of the checks");
-        let name = UnixAddr::from_abstract_name(INSTANCE_NAME.as_bytes()).map_err(doing())?;
+        let cannot = || SystemError::cannot("get the lock of the checks");
+        let name = UnixAddr::from_abstract_name(INSTANCE_NAME.as_bytes()).map_err(cannot())?;
         let detour = Detour {
-            _claim: UnixListener::bind_addr(&name).map_err(doing())?,
+            _claim: UnixListener::bind_addr(&name).map_err(cannot())?,
             instance_names: InstanceNames::of_tun(INSTANCE_NAME),
         };
-        // Removes the remains of a check that was killed.
+        // Removes what a killed check left.
         detour.remove()?;
-        let mut netlink = Netlink::open().map_err(SystemError::doing("add routes"))?;
+        let mut netlink = Netlink::open().map_err(SystemError::cannot("add routes"))?;
         for exit in exits {
             detour
-                .add(&mut netlink, exit)
-                .map_err(SystemError::doing("add routes"))?;
+                .add_route(&mut netlink, exit)
+                .map_err(SystemError::cannot("add routes"))?;
         }
         nft::keep_from_sockets(&detour.instance_names, ports)?;
         Ok(detour)
@@ -73,7 +77,7 @@ impl Detour {
         self.instance_names.flow_mark(index)
     }
 
-    fn add(&self, netlink: &mut Netlink, exit: &Exit) -> std::io::Result<()> {
+    fn add_route(&self, netlink: &mut Netlink, exit: &Exit) -> std::io::Result<()> {
         let table = self.instance_names.flow_table(exit.index);
         let interface = exit.interface;
         for address in &exit.addresses {
@@ -101,15 +105,15 @@ impl Detour {
     }
 
     fn remove(&self) -> Result<()> {
-        let doing = || SystemError::doing("remove routes and rules");
-        let mut netlink = Netlink::open().map_err(doing())?;
+        let cannot = || SystemError::cannot("remove routes and rules");
+        let mut netlink = Netlink::open().map_err(cannot())?;
         let instance_names = &self.instance_names;
         netlink
             .delete_rules(|priority| instance_names.owns_priority(priority))
-            .map_err(doing())?;
+            .map_err(cannot())?;
         netlink
             .delete_routes(|table| instance_names.owns_table(table))
-            .map_err(doing())?;
+            .map_err(cannot())?;
         nft::remove(instance_names)
     }
 }
@@ -122,14 +126,14 @@ impl Drop for Detour {
     }
 }
 
-/// Reserves a TCP port of `address` for as long as the socket lives. No engine on this machine takes it for
-/// its own.
+/// Reserves a TCP port of `address` until the returned socket is closed. The port is none of those that an
+/// engine on this machine uses.
 ///
 /// # Errors
-/// Fails if the system refuses a socket, or if no free port was found.
+/// Fails if the kernel refuses a socket, or if no suitable port was found.
 pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
-    let mut passed_over = Vec::new();
-    for _ in 0..MAX_TRIES {
+    let mut unsuitable = Vec::new();
+    for _ in 0..MAX_PORT_TRIES {
         let local = std::net::SocketAddr::new(address, 0);
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, None)?;
         socket.bind(&local.into())?;
@@ -140,8 +144,8 @@ pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
         if port > 0 && !Shortcut::ports().contains(&port) {
             return Ok((socket, port));
         }
-        // Keeping the socket open makes the kernel choose another port next.
-        passed_over.push(socket);
+        // The socket stays open, so that the kernel chooses another port next time.
+        unsuitable.push(socket);
     }
     Err(std::io::ErrorKind::AddrInUse.into())
 }

@@ -1,4 +1,5 @@
-//! Probes of a link to a server: packet sizes by ICMP echo, and UDP by the answer that nothing listens.
+//! Probes a link to a server: packet sizes by ICMP echo requests, and UDP by the ICMP error that no program
+//! listens.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,34 +11,36 @@ use braid_wire::{ip, udp};
 
 use super::raw::{Raw, Received};
 
-/// Time to wait for answers before all probes are sent again: longer than nearly any round trip.
+/// Time to wait for answers before unanswered probes are sent again: longer than nearly any round trip. A guess.
 const ROUND_TIME: Duration = Duration::from_millis(1_200);
-/// Times that each probe is sent at most, so that one lost packet does not count.
+/// Maximum number of times that each probe is sent, so that one lost packet does not decide.
 const ROUNDS: u32 = 2;
-/// Packet sizes of common links, bytes: PPPoE, tunnels, mobile networks, and IPv6's minimum (RFC 8200 §5).
+/// Packet sizes in bytes that are probed below the MTU: those of common links, such as PPPoE (1,492), tunnels and
+/// mobile networks, and the minimum of IPv6 (1,280, RFC 8200 section 5).
 const SIZES: [u16; 12] = [
     1_492, 1_480, 1_472, 1_464, 1_454, 1_440, 1_430, 1_420, 1_400, 1_380, 1_350, 1_280,
 ];
-/// Size of the smallest probe, bytes.
+/// Size in bytes of the smallest probe, which passes every link. It shows whether pings are answered at all.
 const SMALL_SIZE: u16 = 100;
-// Bytes of an ICMP echo header (RFC 792, RFC 4443).
+// Length in bytes of the header of an ICMP echo message (RFC 792, RFC 4443).
 const HEADER_LEN: usize = 8;
 
 /// The answers to the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Echoes {
-    /// The largest packet that went there and back, bytes; `None` if none did.
+    /// Size in bytes of the largest packet that passed in both directions; `None` if no packet did.
     pub largest: Option<u16>,
-    /// A router or the server reported that a packet was too large.
-    pub told: bool,
-    /// The server's machine answered that nothing listens at a UDP port.
+    /// True if a router or the server reported that a packet was too large.
+    pub size_reported: bool,
+    /// True if the server's machine answered that no program listens at the UDP port.
     pub udp: bool,
 }
 
-/// Sends probes of up to `mtu` bytes to the server and collects the answers.
+/// Sends probes of up to `mtu` bytes to the server and collects the answers. `ends` are the local and the remote
+/// address, `id` is the identifier of the echo requests, and `port` is a port at which the server has TCP only.
 ///
 /// # Errors
-/// Fails if the system refuses to send or receive. A probe that the interface refuses counts as lost.
+/// Fails if the sockets cannot receive. A probe that the interface refuses counts as lost.
 pub(super) fn ask(
     raw: &mut Raw,
     ends: (IpAddr, IpAddr),
@@ -52,18 +55,18 @@ pub(super) fn ask(
     sizes.sort_unstable();
     let mut echoes = Echoes::default();
     for _ in 0..ROUNDS {
-        let missing = |size: &&u16| echoes.largest.is_none_or(|largest| **size > largest);
-        for size in sizes.iter().filter(missing) {
-            // EMSGSIZE from the interface means the same as a loss on the way: this size does not pass.
-            let _ = raw.send(&question(ends, id, *size));
+        let is_unanswered = |size: &&u16| echoes.largest.is_none_or(|largest| **size > largest);
+        for size in sizes.iter().filter(is_unanswered) {
+            // If the interface refuses the size (EMSGSIZE), the probe gets no answer, as if it were lost.
+            let _ = raw.send(&echo_request(ends, id, *size));
         }
         if !echoes.udp {
             let _ = raw.send(&datagram(ends, port));
         }
-        let until = Instant::now() + ROUND_TIME;
+        let round_end = Instant::now() + ROUND_TIME;
         while echoes.largest != Some(mtu) || !echoes.udp {
-            match raw.receive(until, stop)? {
-                Received::Packet(packet) => judge(packet, ends, (port, id), &mut echoes),
+            match raw.receive(round_end, stop)? {
+                Received::Packet(packet) => on_packet(packet, ends, (port, id), &mut echoes),
                 Received::Nothing => break,
                 Received::Stop => return Ok(echoes),
             }
@@ -75,6 +78,7 @@ pub(super) fn ask(
     Ok(echoes)
 }
 
+/// Returns the IP header of a probe.
 fn header((src, dst): (IpAddr, IpAddr), protocol: u8, payload_len: usize) -> ip::Repr {
     ip::Repr {
         src,
@@ -87,7 +91,7 @@ fn header((src, dst): (IpAddr, IpAddr), protocol: u8, payload_len: usize) -> ip:
 }
 
 /// Builds an echo request in a packet of `size` bytes.
-fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
+fn echo_request(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     let v6 = ends.0.is_ipv6();
     let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
     let start = header(ends, protocol, 0).header_len();
@@ -95,9 +99,10 @@ fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     let mut packet = vec![0; start + length];
     header(ends, protocol, length).emit(&mut packet);
     let message = &mut packet[start..];
+    // The type of an echo request.
     message[0] = if v6 { 128 } else { 8 };
     message[4..6].copy_from_slice(&id.to_be_bytes());
-    // The size stands in place of the sequence number, so the answer tells it even if the answer was cut.
+    // The size is in the field of the sequence number, so that an answer has it even if the answer was cut off.
     message[6..8].copy_from_slice(&size.to_be_bytes());
     let pseudo = match v6 {
         true => checksum::pseudo_header(ends.0, ends.1, protocol, length as u32),
@@ -108,7 +113,7 @@ fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     packet
 }
 
-/// Builds an empty datagram to the port at which only TCP is expected.
+/// Builds an empty UDP datagram to `port`. A server has no UDP there, so its machine answers by an ICMP error.
 fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
     let start = header(ends, ip::PROTO_UDP, 0).header_len();
     let mut packet = vec![0; start + udp::HEADER_LEN];
@@ -123,29 +128,29 @@ fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
     packet
 }
 
-/// Evaluates one packet.
-fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: &mut Echoes) {
+/// Updates `echoes` by a received packet.
+fn on_packet(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: &mut Echoes) {
     let Ok((about, message)) = ip::Repr::parse(packet) else {
         return;
     };
     let v6 = about.src.is_ipv6();
     let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
-    let Some((head, rest)) = message.split_first_chunk::<HEADER_LEN>() else {
+    let Some((icmp_header, rest)) = message.split_first_chunk::<HEADER_LEN>() else {
         return;
     };
     if about.protocol != protocol || about.dst != ends.0 {
         return;
     }
-    let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let word = |at: usize| u16::from_be_bytes([icmp_header[at], icmp_header[at + 1]]);
     // ICMP types and codes of RFC 792 and RFC 4443.
-    match (v6, head[0], head[1]) {
+    match (v6, icmp_header[0], icmp_header[1]) {
         (false, 0, 0) | (true, 129, 0) if about.src == ends.1 && word(4) == id => {
             echoes.largest = echoes.largest.max(Some(word(6)));
         }
         // "Fragmentation needed" or "packet too big", about any packet to the server.
-        (false, 3, 4) | (true, 2, 0) => echoes.told |= is_about(rest, ends),
+        (false, 3, 4) | (true, 2, 0) => echoes.size_reported |= is_about(rest, ends),
         (false, 3, 3) | (true, 1, 4) if about.src == ends.1 => {
-            // Routers may quote no more than the headers of the packet.
+            // The error may quote nothing but the headers of the packet: protocol and destination port are used.
             let (kind, start) = match rest.first() {
                 Some(first) if !v6 => (rest.get(9), 4 * usize::from(first & 0xf)),
                 _ => (rest.get(6), 40),
@@ -181,7 +186,7 @@ mod tests {
     /// Returns the answer to an echo request: the request with ends and type changed.
     fn answer(v6: bool, size: u16) -> Vec<u8> {
         let (a, b) = ends(v6);
-        let mut packet = question((b, a), 7, size);
+        let mut packet = echo_request((b, a), 7, size);
         let start = if v6 { 40 } else { 20 };
         packet[start] = if v6 { 129 } else { 0 };
         packet
@@ -192,12 +197,12 @@ mod tests {
         for v6 in [false, true] {
             let mut echoes = Echoes::default();
             for size in [1_400, 1_492, 100] {
-                assert_eq!(question(ends(v6), 7, size).len(), usize::from(size));
-                judge(&answer(v6, size), ends(v6), (1_080, 7), &mut echoes);
+                assert_eq!(echo_request(ends(v6), 7, size).len(), usize::from(size));
+                on_packet(&answer(v6, size), ends(v6), (1_080, 7), &mut echoes);
             }
-            judge(&answer(v6, 1_500), ends(v6), (1_080, 8), &mut echoes);
+            on_packet(&answer(v6, 1_500), ends(v6), (1_080, 8), &mut echoes);
             assert_eq!(echoes.largest, Some(1_492));
-            assert!(!echoes.told && !echoes.udp);
+            assert!(!echoes.size_reported && !echoes.udp);
         }
     }
 
@@ -213,24 +218,24 @@ mod tests {
             };
             let mut echoes = Echoes::default();
             let sent = datagram(ends(v6), 1_080);
-            judge(
+            on_packet(
                 &error(Kind::Unreachable(3), &sent),
                 ends(v6),
                 (1_081, 7),
                 &mut echoes,
             );
             assert!(!echoes.udp, "of another port");
-            judge(
+            on_packet(
                 &error(Kind::Unreachable(3), &sent),
                 ends(v6),
                 (1_080, 7),
                 &mut echoes,
             );
-            assert!(echoes.udp && !echoes.told);
-            let sent = question(ends(v6), 7, 1_500);
+            assert!(echoes.udp && !echoes.size_reported);
+            let sent = echo_request(ends(v6), 7, 1_500);
             let too_big = error(Kind::PacketTooBig { mtu: 1_400 }, &sent);
-            judge(&too_big, ends(v6), (1_080, 7), &mut echoes);
-            assert_eq!((echoes.told, echoes.largest), (true, None));
+            on_packet(&too_big, ends(v6), (1_080, 7), &mut echoes);
+            assert_eq!((echoes.size_reported, echoes.largest), (true, None));
         }
     }
 }

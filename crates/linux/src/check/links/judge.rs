@@ -1,4 +1,4 @@
-//! Verdicts on the answers that came over the links.
+//! Turns the results of the probes into findings.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::echo::Echoes;
 use super::next_hop::Neighbour;
 use super::probe_result::{ProbeResult, ProbedPair};
 
-/// The MTU that every IPv6 link must support, bytes (RFC 8200 §5).
+/// The MTU in bytes that every IPv6 link must support (RFC 8200 section 5).
 const MIN_MTU: u16 = 1_280;
 
 /// Reports that the links could not be probed.
@@ -28,9 +28,9 @@ pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
 
 /// Reports whether the gateway of a link answers.
 pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding {
-    let at = ("link.next_hop", format!("link {link}"));
+    let id_and_subject = ("link.next_hop", format!("link {link}"));
     match state {
-        Neighbour::Answers => Finding::ok(at, format!("gateway {gateway} answers")),
+        Neighbour::Answers => Finding::ok(id_and_subject, format!("gateway {gateway} answers")),
         Neighbour::Silent => {
             let message = format!(
                 "gateway {gateway} does not answer: it is off, or not on this link; the link carries nothing \
@@ -38,36 +38,39 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
             );
             let remedy =
                 "check that the modem or router of this link is on, and that it has this address";
-            Finding::warning(at, message, remedy).healing()
+            Finding::warning(id_and_subject, message, remedy).healing()
         }
     }
 }
 
-/// Reports on all links and servers. A link that reaches no server is a failure only if no other link does.
-pub(super) fn links(config: &BoxConfig, seen: &[(ProbedPair<'_>, &ProbeResult)]) -> Vec<Finding> {
+/// Reports on all links and servers. A link that reaches no server is a failure only if no other link reaches one.
+pub(super) fn links(
+    config: &BoxConfig,
+    results: &[(ProbedPair<'_>, &ProbeResult)],
+) -> Vec<Finding> {
     let mut found = Vec::new();
-    let works = |found: &ProbeResult| {
+    let is_signed_in = |found: &ProbeResult| {
         let trial = found.trial.as_ref();
         trial.is_ok_and(|report| report.end == TrialEnd::SignedIn)
     };
     let links = config.links.iter();
-    let dark = links.filter(|link| {
-        let mut of_link = seen.iter().filter(|(about, _)| about.link == link.name);
-        !of_link.any(|(_, found)| works(found))
+    let failed_links = links.filter(|link| {
+        let mut of_link = results.iter().filter(|(about, _)| about.link == link.name);
+        !of_link.any(|(_, found)| is_signed_in(found))
     });
-    let dark = dark.count();
-    for (about, of_it) in seen {
-        let mut trial = of_trial(about, &of_it.trial);
+    let failed_links = failed_links.count();
+    for (about, result) in results {
+        let mut trial = of_trial(about, &result.trial);
         weigh(
             config.links.len(),
-            dark,
+            failed_links,
             &mut trial,
             "no link reaches a server, so users' connections are forwarded over one link, unprotected",
         );
-        // A link may heal by itself, when the cable or the server is back.
+        // The cause may end without a change of the configuration, for example when the server is back.
         found.extend(trial.into_iter().map(Finding::healing));
-        let opened = of_it.trial.as_ref().is_ok_and(|r| r.opened.is_some());
-        found.extend(of_echoes(about, &of_it.echoes, opened));
+        let opened = result.trial.as_ref().is_ok_and(|r| r.opened.is_some());
+        found.extend(of_echoes(about, &result.echoes, opened));
     }
     found
 }
@@ -97,7 +100,7 @@ fn of_trial(about: &ProbedPair<'_>, trial: &io::Result<TrialReport>) -> Vec<Find
 
 /// Reports that nothing answered the SYN, or that something refused it.
 fn unopened(about: &ProbedPair<'_>, end: TrialEnd) -> Finding {
-    let at = ("link.tcp", about.subject());
+    let id_and_subject = ("link.tcp", about.subject());
     let port = about.remote.port();
     let (message, remedy) = match end {
         TrialEnd::Refused => (
@@ -125,25 +128,26 @@ fn unopened(about: &ProbedPair<'_>, end: TrialEnd) -> Finding {
             ),
         ),
     };
-    Finding::warning(at, message, remedy)
+    Finding::warning(id_and_subject, message, remedy)
 }
 
 fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding> {
-    let at = ("link.mptcp", about.subject());
+    let id_and_subject = ("link.mptcp", about.subject());
     let harm = "connections that open over this link use it alone, or do not open at all";
     let remedy = "ask the link's provider, or use another server port (443 often passes) or a VPN over this \
                   link; if all links have this problem, the middlebox is near the server";
     match report.multipath? {
-        // Multipath TCP may still be lost with the first data, so that only the end of the trial tells.
+        // A middlebox may remove Multipath TCP from the first data on, so only a complete trial shows that it
+        // passes.
         Multipath::Intact if report.end != TrialEnd::SignedIn => None,
-        Multipath::Intact => Some(Finding::ok(at, "Multipath TCP passes")),
+        Multipath::Intact => Some(Finding::ok(id_and_subject, "Multipath TCP passes")),
         Multipath::Stripped => Some(Finding::warning(
-            at,
+            id_and_subject,
             format!("a middlebox removes the options of Multipath TCP (stripped): {harm}"),
             remedy,
         )),
         Multipath::Blocked => Some(Finding::warning(
-            at,
+            id_and_subject,
             format!(
                 "a middlebox drops the packets that open Multipath TCP, others pass (blocked): {harm}, and each \
                  attempt costs seconds"
@@ -151,7 +155,7 @@ fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding>
             remedy,
         )),
         Multipath::Lost(cause) => Some(Finding::warning(
-            at,
+            id_and_subject,
             format!(
                 "Multipath TCP opens, but a middlebox changes what follows ({cause:?}): {harm}"
             ),
@@ -161,17 +165,19 @@ fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding>
 }
 
 fn of_end(about: &ProbedPair<'_>, end: TrialEnd) -> Option<Finding> {
-    let at = |id| (id, about.subject());
-    let warn = |id, message: &str, remedy: &str| Some(Finding::warning(at(id), message, remedy));
+    let id_and_subject = |id| (id, about.subject());
+    let warn = |id, message: &str, remedy: &str| {
+        Some(Finding::warning(id_and_subject(id), message, remedy))
+    };
     let key = "compare `key` of the server in box.toml with `braid key show server.key` there, and `key` of \
                the user in server.toml with `braid key show box.key` here";
     match end {
         TrialEnd::SignedIn if about.server.protection == Protection::None => Some(Finding::ok(
-            at("link.server"),
+            id_and_subject("link.server"),
             "the server accepts the password",
         )),
         TrialEnd::SignedIn => Some(Finding::ok(
-            at("link.server"),
+            id_and_subject("link.server"),
             "the server knows this box's key",
         )),
         TrialEnd::WebPage => warn(
@@ -229,7 +235,7 @@ fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) 
             )];
         }
     };
-    // If nothing else came back either, the finding on TCP has said so already.
+    // If TCP did not open either, the finding on TCP has reported that nothing passes.
     if !opened && *echoes == Echoes::default() {
         return Vec::new();
     }
@@ -248,32 +254,32 @@ fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) 
 }
 
 fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
-    let at = || ("link.mtu", about.subject());
+    let id_and_subject = || ("link.mtu", about.subject());
     match echoes.largest {
         None => Finding::new(
             Verdict::NotChecked,
-            at(),
+            id_and_subject(),
             "the server's machine does not answer pings, so the largest packet size is unknown",
             "",
         ),
         Some(size) if size == about.mtu => Finding::ok(
-            at(),
+            id_and_subject(),
             format!("packets of {size} bytes pass, which is the MTU of the link"),
         ),
         Some(size) if size < MIN_MTU => Finding::warning(
-            at(),
+            id_and_subject(),
             format!(
                 "packets of {size} bytes come back, but none of {MIN_MTU} bytes: large transfers over this link \
                  stall again and again"
             ),
             "ask the link's provider",
         ),
-        Some(size) if echoes.told => {
+        Some(size) if echoes.size_reported => {
             let message = format!("packets of {size} bytes pass, and routers report larger ones");
-            Finding::ok(at(), message)
+            Finding::ok(id_and_subject(), message)
         }
         Some(size) => Finding::warning(
-            at(),
+            id_and_subject(),
             format!(
                 "packets above {size} bytes vanish without a report (the MTU of the link is {}): Braid detects \
                  this, but forwarded connections of users may stall",
@@ -284,7 +290,7 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
     }
 }
 
-/// Reports the links' rates, which only a running box knows.
+/// Reports the rates of the links, which only a running box measures.
 pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
     let not_measured = |subject: String, remedy: &str| {
         let message = "not measured";
@@ -296,13 +302,13 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
         return vec![not_measured("links".to_owned(), remedy)];
     };
     let mut found = Vec::new();
-    for (at, link) in config.links.iter().enumerate() {
+    for (index, link) in config.links.iter().enumerate() {
         let down = status.servers.iter().filter_map(|server| {
-            let path = server.measured.paths.get(at)?;
+            let path = server.measured.paths.get(index)?;
             path.bandwidth
         });
         let down = down.reduce(f64::max);
-        let up = status.paths.get(at).and_then(|path| path.delivery_rate);
+        let up = status.paths.get(index).and_then(|path| path.delivery_rate);
         let subject = format!("link {}", link.name);
         if down.is_none() && up.is_none() {
             found.push(not_measured(subject, "run: braid box servers --probe"));
@@ -352,7 +358,7 @@ mod tests {
             trial: Ok(trial),
             echoes: Ok(Echoes {
                 largest: Some(1_500),
-                told: false,
+                size_reported: false,
                 udp: true,
             }),
         }
@@ -369,9 +375,9 @@ mod tests {
         };
         let good = found(GOOD);
         let first = if other_good { &good } else { &found_there };
-        let seen = [(about("wlan0"), first), (about("wwan0"), &found_there)];
-        let of_links = links(&config, &seen).into_iter();
-        of_links
+        let results = [(about("wlan0"), first), (about("wwan0"), &found_there)];
+        let links = links(&config, &results).into_iter();
+        links
             .filter(|f| f.subject.starts_with("link wwan0"))
             .collect()
     }
@@ -381,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_link_is_well_in_all() {
+    fn a_good_link_passes_all_checks() {
         let ids = [
             "link.tcp",
             "link.mptcp",
@@ -473,7 +479,7 @@ mod tests {
 
     #[test]
     fn nothing_works_where_no_link_reaches_a_server() {
-        let dark = || ProbeResult {
+        let failed_links = || ProbeResult {
             trial: Ok(TrialReport {
                 opened: None,
                 multipath: None,
@@ -482,17 +488,17 @@ mod tests {
             echoes: Ok(Echoes::default()),
         };
         assert_eq!(
-            verdicts(&judged(dark(), true)),
+            verdicts(&judged(failed_links(), true)),
             [("link.tcp", Verdict::Warning)]
         );
-        let all = judged(dark(), false);
+        let all = judged(failed_links(), false);
         assert_eq!(verdicts(&all), [("link.tcp", Verdict::Failure)]);
         assert!(all[0].message.contains("no link reaches a server"));
     }
 
     #[test]
-    fn sizes_that_vanish_are_told_from_those_that_are_refused() {
-        for (largest, told, verdict) in [
+    fn lost_sizes_are_worse_than_reported_ones() {
+        for (largest, size_reported, verdict) in [
             (Some(1_500), false, Verdict::Ok),
             (Some(1_492), true, Verdict::Ok),
             (Some(1_400), false, Verdict::Warning),
@@ -502,7 +508,7 @@ mod tests {
             let with = ProbeResult {
                 echoes: Ok(Echoes {
                     largest,
-                    told,
+                    size_reported,
                     udp: false,
                 }),
                 ..found(GOOD)

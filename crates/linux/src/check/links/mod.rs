@@ -1,8 +1,8 @@
-//! Checks of each link to each server: what passes, and what is changed on the way.
+//! Checks which packets pass from each link to each server, and which are changed on the way.
 //!
-//! Kernel sockets would not do: a running box keeps the servers' packets from them, they follow the routing
-//! table, and not every kernel has Multipath TCP. So the check opens its connections with the engine, and
-//! sends and reads the packets below the kernel's TCP.
+//! Kernel sockets are not suitable: the rules of a running box keep packets of the servers from them, their
+//! packets follow the routing table, and not every kernel has Multipath TCP. So the check opens its connections
+//! with the engine, and sends and receives the packets by raw sockets.
 
 mod detour;
 mod echo;
@@ -32,22 +32,25 @@ use echo::Echoes;
 use probe_result::{ProbeResult, ProbedPair};
 use raw::{Raw, Received};
 
-/// Longest time for one trial. SYNs with Multipath TCP that are dropped take three seconds, and the handshake
-/// that follows must fit too.
+/// Maximum time for one trial. If SYNs with Multipath TCP are dropped, the engine tries plain TCP after 3 s. The
+/// handshake that follows has to be possible too, also over a slow link.
 const MAX_TRIAL_TIME: Duration = Duration::from_secs(9);
 
-/// A trial of one server over one link in one family.
+/// The probe of one server over one link in one address family.
 struct Task<'a> {
     link: &'a LinkConfig,
     server: &'a ServerEntry,
+    /// The local and the remote endpoint.
     ends: (SocketAddr, SocketAddr),
+    /// Maximum packet size of the link in bytes.
     mtu: u16,
     exit: Exit,
-    /// Keeps the port from other sockets.
+    /// A socket that is bound to the local port, so that no other socket gets it.
     _reserved: Socket,
 }
 
-/// Probes all links at once, until `stop` is readable; `status` is a running box's.
+/// Probes all links in parallel, until `stop` is readable. `status` is the status of a running box, if there is
+/// one.
 pub(super) fn findings(
     config: &BoxConfig,
     machine: &Machine,
@@ -83,7 +86,7 @@ pub(super) fn findings(
     }
     match Detour::open(&exits, &ports) {
         Ok(detour) => {
-            let of_links = look(config, &detour, &tasks, stop);
+            let of_links = probe(config, &detour, &tasks, stop);
             found.extend(next_hops(config, &exits));
             found.extend(of_links);
         }
@@ -93,23 +96,24 @@ pub(super) fn findings(
     found
 }
 
-/// Reports whether the gateways answer, now that packets were sent to them.
+/// Reports whether the gateways answer. The kernel knows this only after packets were sent to them, so this comes
+/// after the probes.
 fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
-    // Neighbours that cannot be read are no finding: the servers' answers tell whether the gateway works.
-    let known = next_hop::neighbours().unwrap_or_default();
+    // It is no finding if the neighbours cannot be read: the servers' answers show whether the gateways work.
+    let neighbours = next_hop::neighbours().unwrap_or_default();
     let of_exit = |exit: &Exit| {
         let gateway = exit.gateway?;
         let link = config.links.get(usize::from(exit.index))?;
-        let is_it = |(interface, address, _): &&(u32, IpAddr, _)| {
+        let is_gateway = |(interface, address, _): &&(u32, IpAddr, _)| {
             *interface == exit.interface && *address == gateway
         };
-        let (_, _, state) = known.iter().find(is_it)?;
+        let (_, _, state) = neighbours.iter().find(is_gateway)?;
         Some(judge::next_hop(&link.name, gateway, *state))
     };
     exits.iter().filter_map(of_exit).collect()
 }
 
-/// Returns the route of a family's packets over a link; `None` if there is none.
+/// Returns the route of packets of an address family over a link; `None` if there is none.
 fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
     let interface = machine.interface(&link.interface)?;
     let gateway = match machine.route(link, v6) {
@@ -119,7 +123,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
         _ => return None,
     };
     let of_family = machine
-        .of(interface.index)
+        .addresses_of(interface.index)
         .filter(|a| a.addr.is_ipv6() == v6);
     Some(Exit {
         index,
@@ -130,7 +134,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
     })
 }
 
-/// Makes the task for a server over a link; `None` if the server has no address of the family.
+/// Returns the task for a server over a link; `None` if server or link has no address of the family.
 fn task<'a>(
     machine: &Machine,
     link: &'a LinkConfig,
@@ -141,21 +145,22 @@ fn task<'a>(
         false => server.endpoint_v4(),
         true => server.endpoint_v6(),
     };
-    // The engine chooses alike: a lasting address of the gateway's network comes first.
-    let beside = |addr: &crate::net::routes::Address| {
+    // A running box chooses the source address in the same way: preferred before deprecated, permanent before
+    // temporary, then an address in the gateway's network.
+    let in_gateway_network = |addr: &crate::net::routes::Address| {
         let net = crate::net::link::network(addr);
         exit.gateway.is_some_and(|gateway| net.contains(&gateway))
     };
     let local = exit
         .addresses
         .iter()
-        .min_by_key(|a| (a.deprecated, a.secondary, !beside(a)));
+        .min_by_key(|a| (a.deprecated, a.secondary, !in_gateway_network(a)));
     let (Some(remote), Some(local)) = (remote, local) else {
         return Ok(None);
     };
     let (reserved, port) = reserve_port(local.addr)?;
-    let largest = machine.interface(&link.interface).map_or(1_500, |i| i.mtu);
-    let mtu = u16::try_from(largest).unwrap_or(u16::MAX);
+    let interface_mtu = machine.interface(&link.interface).map_or(1_500, |i| i.mtu);
+    let mtu = u16::try_from(interface_mtu).unwrap_or(u16::MAX);
     Ok(Some(Task {
         link,
         server,
@@ -166,7 +171,8 @@ fn task<'a>(
     }))
 }
 
-fn look(
+/// Runs all tasks, each on two threads, and returns the findings on their results.
+fn probe(
     config: &BoxConfig,
     detour: &Detour,
     tasks: &[Task<'_>],
@@ -178,17 +184,17 @@ fn look(
             .map(|task| {
                 let mark = detour.mark(task.exit.index);
                 let trial = scope.spawn(move || task.try_server(&config.key, mark, stop));
-                let echoes = scope.spawn(move || task.ask(mark, stop));
+                let echoes = scope.spawn(move || task.probe_echoes(mark, stop));
                 (trial, echoes)
             })
             .collect();
         let panicked =
             || io::Error::other("the check itself failed; please report this with the log");
-        let ended = running.into_iter().map(|(trial, echoes)| ProbeResult {
+        let joined = running.into_iter().map(|(trial, echoes)| ProbeResult {
             trial: trial.join().unwrap_or_else(|_| Err(panicked())),
             echoes: echoes.join().unwrap_or_else(|_| Err(panicked())),
         });
-        ended.collect()
+        joined.collect()
     });
     let seen: Vec<_> = tasks
         .iter()
@@ -199,6 +205,7 @@ fn look(
 }
 
 impl Task<'_> {
+    /// Returns the link and the server that the task probes.
     fn about(&self) -> ProbedPair<'_> {
         ProbedPair {
             link: &self.link.name,
@@ -208,16 +215,19 @@ impl Task<'_> {
         }
     }
 
+    /// Opens sockets for packets over the link.
     fn open(&self, mark: u32) -> io::Result<Raw> {
         let interface = (self.link.interface.as_str(), self.exit.interface);
         Raw::open(interface, mark, self.ends.1.ip(), self.ends.0.port())
     }
 
+    /// Returns the local and the remote address.
     fn ips(&self) -> (IpAddr, IpAddr) {
         (self.ends.0.ip(), self.ends.1.ip())
     }
 
-    fn ask(&self, mark: u32, stop: BorrowedFd<'_>) -> io::Result<Echoes> {
+    /// Probes packet sizes and UDP.
+    fn probe_echoes(&self, mark: u32, stop: BorrowedFd<'_>) -> io::Result<Echoes> {
         let mut raw = self.open(mark)?;
         let [a, b] = random()?;
         let id = u16::from_be_bytes([a, b]);
@@ -230,7 +240,7 @@ impl Task<'_> {
         )
     }
 
-    /// Opens a connection to the server as a box does, and reports how far it gets.
+    /// Opens a connection to the server as a box does, and reports which step of this succeeds.
     fn try_server(
         &self,
         key: &PrivateKey,
@@ -252,20 +262,20 @@ impl Task<'_> {
         };
         let trial = Trial::begin(clock.now(), &setup);
         let mut trial = trial.map_err(|e| io::Error::other(e.to_string()))?;
-        let begun = Instant::now();
-        let mut refused = None;
+        let started_at = Instant::now();
+        let mut send_error = None;
         loop {
             while let Some(packet) = trial.poll_transmit(clock.now()) {
-                refused = raw.send(&packet).err().or(refused);
+                send_error = raw.send(&packet).err().or(send_error);
             }
-            if trial.is_over() || begun.elapsed() >= MAX_TRIAL_TIME {
+            if trial.is_over() || started_at.elapsed() >= MAX_TRIAL_TIME {
                 break;
             }
-            let due = trial
+            let time_left = trial
                 .next_timeout()
                 .map(|at| at.saturating_since(clock.now()));
-            let until = Instant::now() + due.unwrap_or(MAX_TRIAL_TIME);
-            match raw.receive(until.min(begun + MAX_TRIAL_TIME), stop)? {
+            let until = Instant::now() + time_left.unwrap_or(MAX_TRIAL_TIME);
+            match raw.receive(until.min(started_at + MAX_TRIAL_TIME), stop)? {
                 Received::Packet(packet) => trial.receive(clock.now(), packet),
                 Received::Nothing => trial.handle_timeout(clock.now()),
                 Received::Stop => break,
@@ -273,11 +283,11 @@ impl Task<'_> {
         }
         trial.give_up(clock.now());
         while let Some(packet) = trial.poll_transmit(clock.now()) {
-            // The server times out by itself if this packet is lost.
+            // This closes the connection. If the packet is lost, the connection ends by the server's timeout.
             let _ = raw.send(&packet);
         }
         let report = trial.report();
-        match refused {
+        match send_error {
             Some(error) if report.opened.is_none() && report.end == TrialEnd::Pending => Err(error),
             _ => Ok(report),
         }

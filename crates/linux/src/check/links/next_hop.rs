@@ -1,4 +1,4 @@
-//! Gateways that answer or do not, as the kernel found out when packets were sent to them.
+//! Reads from the kernel whether gateways answer. The kernel knows this once packets were sent to them.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,14 +26,14 @@ pub(super) enum Neighbour {
 pub(super) fn neighbours() -> io::Result<Vec<(u32, IpAddr, Neighbour)>> {
     let get = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
     let found = Netlink::open()?.dump(get)?;
-    let known = found.into_iter().filter_map(|message| match message {
-        RouteNetlinkMessage::NewNeighbour(message) => known(&message),
+    let neighbours = found.into_iter().filter_map(|message| match message {
+        RouteNetlinkMessage::NewNeighbour(message) => neighbour_of(&message),
         _ => None,
     });
-    Ok(known.collect())
+    Ok(neighbours.collect())
 }
 
-fn known(message: &NeighbourMessage) -> Option<(u32, IpAddr, Neighbour)> {
+fn neighbour_of(message: &NeighbourMessage) -> Option<(u32, IpAddr, Neighbour)> {
     let address = message.attributes.iter().find_map(|a| match a {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(a)) => Some(IpAddr::V4(*a)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(a)) => Some(IpAddr::V6(*a)),
@@ -45,7 +45,7 @@ fn known(message: &NeighbourMessage) -> Option<(u32, IpAddr, Neighbour)> {
         | NeighbourState::Stale
         | NeighbourState::Delay
         | NeighbourState::Probe => Neighbour::Answers,
-        // Others, such as NOARP and PERMANENT, were never asked.
+        // In other states, such as NOARP and PERMANENT, the kernel does not ask the neighbour.
         _ => return None,
     };
     Some((message.header.ifindex, address, state))

@@ -1,4 +1,5 @@
-//! Raw sockets for a check's packets over one link, past the routes of others and below everybody's rules.
+//! Raw sockets for a check's packets over one link. They are not subject to other programs' routes, and incoming
+//! packets are read before any packet filter rules.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -10,9 +11,9 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::sys;
 
-/// Largest packet that is read, bytes: GRO joins segments to 64 KiB at most.
+/// Maximum length in bytes of a packet that is read: the kernel merges segments to at most 64 KiB (GRO).
 const MAX_PACKET_LEN: usize = 1 << 16;
-/// `IPPROTO_RAW` (linux/in.h): packets are sent with the IP header that they bring.
+/// `IPPROTO_RAW` (linux/in.h): the sender supplies the IP header.
 const IPPROTO_RAW: i32 = 255;
 
 /// The sockets for one link and one peer behind it.
@@ -31,16 +32,16 @@ pub(super) enum Received<'a> {
     Packet(&'a [u8]),
     /// Nothing came in time.
     Nothing,
-    /// The check is to end.
+    /// The check has to end.
     Stop,
 }
 
 impl Raw {
-    /// Opens sockets to `peer` over the interface `name` of this `index`. Packets bear `mark`. Of the peer's
-    /// TCP, only segments to `port` are read.
+    /// Opens sockets for packets to and from `peer` over the interface `name` with `index`. Sent packets get the
+    /// mark `mark`. Of the peer's TCP segments, only those to `port` are received.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the kernel refuses the sockets: they need CAP_NET_RAW.
     pub fn open((name, index): (&str, u32), mark: u32, peer: IpAddr, port: u16) -> io::Result<Raw> {
         let (domain, protocol) = match peer {
             IpAddr::V4(_) => (Domain::IPV4, libc::ETH_P_IP),
@@ -49,8 +50,8 @@ impl Raw {
         let out = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
         out.set_mark(mark)?;
         out.bind_device(Some(name.as_bytes()))?;
-        // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue packets
-        // of other interfaces until then.
+        // The socket is opened without a protocol, so that it gets no packets before it is bound. Otherwise it
+        // would queue packets of other interfaces until then.
         let incoming = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         let program = filter(peer, port);
         let step = |s: &libc::sock_filter| SockFilter::new(s.code, s.jt, s.jf, s.k);
@@ -68,7 +69,7 @@ impl Raw {
     /// Sends a packet, from its IP header on.
     ///
     /// # Errors
-    /// Fails if the system refuses, for example because the packet is larger than the interface takes.
+    /// Fails if the kernel refuses the packet, for example because it is larger than the MTU of the interface.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         let to = SocketAddr::new(self.peer, 0);
         self.out.send_to(packet, &to.into()).map(drop)
@@ -77,7 +78,7 @@ impl Raw {
     /// Waits for a packet until `until`.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the socket cannot be read.
     pub fn receive(&mut self, until: Instant, stop: BorrowedFd<'_>) -> io::Result<Received<'_>> {
         loop {
             match (&self.incoming).read(&mut self.buffer) {
@@ -85,11 +86,11 @@ impl Raw {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left == Duration::ZERO {
+            let time_left = until.saturating_duration_since(Instant::now());
+            if time_left == Duration::ZERO {
                 return Ok(Received::Nothing);
             }
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            let timeout = Timespec::try_from(time_left).map_err(io::Error::other)?;
             let mut waiting = [
                 PollFd::from_borrowed_fd(self.incoming.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
@@ -103,8 +104,8 @@ impl Raw {
     }
 }
 
-/// Builds a packet filter (BPF) that takes TCP from `peer` to `port`, and ICMP. A busy link carries much
-/// else, which would fill the socket's buffer.
+/// Builds a packet filter (BPF) that accepts TCP segments from `peer` to `port`, and all ICMP messages. The other
+/// packets of a busy link would fill the socket's buffer.
 fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     // Codes of the classic BPF (linux/bpf_common.h).
     const LOAD_WORD: u16 = 0x20;
@@ -116,7 +117,8 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     const RETURN: u16 = 0x06;
     let (icmp, tcp) = (1, 6);
     let load = |code, k| (code, k);
-    // Words of the source address, each with its offset. The packet is taken if all of them are equal.
+    // The 32-bit words of the source address, each with its offset in the packet. A packet is accepted only if
+    // all of them are equal.
     let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
         IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_INDEXED, 2)),
         IpAddr::V6(peer) => {
@@ -128,19 +130,19 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     let icmp = if peer.is_ipv4() { icmp } else { 58 };
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut steps = vec![step(LOAD_BYTE, protocol_at, 0, 0)];
-    // Jumps are relative. Between here and the end are two steps for each word, two for the port, and one
-    // more for the length of IPv4's header.
-    let beyond = u8::from(peer.is_ipv4());
-    let left = 2 * words.len() as u8 + 2 + beyond;
-    steps.push(step(IF_EQUAL, icmp, left + 1, 0));
-    steps.push(step(IF_EQUAL, tcp, 0, left + 1));
-    let mut refuse = left + 1;
+    // Jumps are relative to the next step. Up to the accepting step there are two steps for each word, two for the
+    // port, and for IPv4 one that loads the length of the header. The refusing step follows the accepting one.
+    let header_len_steps = u8::from(peer.is_ipv4());
+    let steps_left = 2 * words.len() as u8 + 2 + header_len_steps;
+    steps.push(step(IF_EQUAL, icmp, steps_left + 1, 0));
+    steps.push(step(IF_EQUAL, tcp, 0, steps_left + 1));
+    let mut to_refusal = steps_left + 1;
     for (at, word) in words {
         steps.push(step(LOAD_WORD, at, 0, 0));
-        refuse -= 2;
-        steps.push(step(IF_EQUAL, word, 0, refuse));
+        to_refusal -= 2;
+        steps.push(step(IF_EQUAL, word, 0, to_refusal));
     }
-    if beyond == 1 {
+    if header_len_steps == 1 {
         steps.push(step(LOAD_IP_HEADER_LEN, 0, 0, 0));
     }
     steps.push(step(port_at.0, port_at.1, 0, 0));
@@ -154,8 +156,8 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
-    /// Runs the program on a packet, as the kernel does.
-    fn takes(program: &[libc::sock_filter], packet: &[u8]) -> bool {
+    /// Runs the filter on a packet, as the kernel does, and returns whether it accepts the packet.
+    fn accepts(program: &[libc::sock_filter], packet: &[u8]) -> bool {
         let (mut a, mut x, mut at) = (0_u32, 0_usize, 0);
         let half = |at: usize| u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
         loop {
@@ -204,11 +206,11 @@ mod tests {
             ("2001:db8::7", "2001:db9::7", 58),
         ] {
             let program = filter(peer.parse().unwrap(), 40_000);
-            assert!(takes(&program, &packet(peer, 6, 40_000)), "{peer}");
-            assert!(!takes(&program, &packet(peer, 6, 40_001)), "{peer}");
-            assert!(!takes(&program, &packet(other, 6, 40_000)), "{peer}");
-            assert!(!takes(&program, &packet(peer, 17, 40_000)), "{peer}");
-            assert!(takes(&program, &packet(other, icmp, 1)), "{peer}");
+            assert!(accepts(&program, &packet(peer, 6, 40_000)), "{peer}");
+            assert!(!accepts(&program, &packet(peer, 6, 40_001)), "{peer}");
+            assert!(!accepts(&program, &packet(other, 6, 40_000)), "{peer}");
+            assert!(!accepts(&program, &packet(peer, 17, 40_000)), "{peer}");
+            assert!(accepts(&program, &packet(other, icmp, 1)), "{peer}");
         }
     }
 }
