@@ -78,7 +78,7 @@ impl BoxCore {
 
     /// Logs that no server could be reached for a user.
     pub(super) fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
-        if self.ending {
+        if self.is_ending {
             return;
         }
         if let Some(suppressed) = self.limiter.allow(now, "no server", source) {

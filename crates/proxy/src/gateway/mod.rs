@@ -66,9 +66,9 @@ pub struct BoxCore {
     counters: BoxCounters,
     limiter: LogLimiter,
     /// Problems of this host, which the driver reports.
-    machine: Vec<Reason>,
+    host_faults: Vec<Reason>,
     /// The box is about to end: failures to open connections are expected then.
-    ending: bool,
+    is_ending: bool,
 }
 
 /// Most timers and turns handled before packets are sent.
@@ -103,8 +103,8 @@ impl BoxCore {
             handshakes: 0,
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
-            machine: Vec::new(),
-            ending: false,
+            host_faults: Vec::new(),
+            is_ending: false,
         }
     }
 
@@ -321,8 +321,8 @@ impl BoxCore {
         session.history.on_event(&event);
         match event {
             Event::Connected { .. } => {
-                let answers = ClientHandshake::new(session.channel.is_protected());
-                self.on_connected(ctx, id, Box::new(answers));
+                let handshake = ClientHandshake::new(session.channel.is_protected());
+                self.on_connected(ctx, id, Box::new(handshake));
             }
             Event::Readable { .. } => self.advance_with(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
@@ -485,10 +485,10 @@ impl BoxCore {
     ) {
         let hints = self.classifier.hints(ctx.now, &flow);
         let request = AcquireRequest {
-            flow: &hints,
+            hints: &hints,
             tried: &[],
             skip_pool: false,
-            to: flow.destination.ip(),
+            destination_ip: flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let checkout = self.upstream.acquire(cx, &request);
@@ -521,20 +521,20 @@ impl BoxCore {
             awaits_reply,
             flow,
             hints,
-            sniffed: false,
+            is_sniffed: false,
             unsent_hints: FlowHints::default(),
             unsent_early_hints: Vec::new(),
             moved: Moved::default(),
             started: ctx.now,
-            requested_at: 0,
-            tried: Vec::new(),
+            request_offset: 0,
+            failed_attempts: Vec::new(),
         };
         let sid = self.sessions.insert(session);
         self.sessions.bind_downstream(downstream, sid);
         self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
-        if let Some(answers) = checkout.answers {
-            self.on_connected(ctx, sid, answers);
+        if let Some(handshake) = checkout.handshake {
+            self.on_connected(ctx, sid, handshake);
         }
     }
 
@@ -545,8 +545,8 @@ impl BoxCore {
         };
         self.upstream
             .on_failure(ctx.now, session.server, session.path);
-        session.tried.push((session.server, session.path));
-        let attempts = session.tried.len();
+        session.failed_attempts.push((session.server, session.path));
+        let attempts = session.failed_attempts.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
         if late || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
@@ -577,10 +577,10 @@ impl BoxCore {
             return false;
         };
         let request = AcquireRequest {
-            flow: &session.hints,
-            tried: &session.tried,
+            hints: &session.hints,
+            tried: &session.failed_attempts,
             skip_pool: true,
-            to: session.flow.destination.ip(),
+            destination_ip: session.flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let checkout = self.upstream.acquire(cx, &request);
@@ -629,8 +629,8 @@ impl BoxCore {
             _ => self.upstream.on_failure(ctx.now, at.0, at.1),
         }
         let may_resend = session.may_resend(outcome);
-        session.tried.push(at);
-        let attempts = session.tried.len();
+        session.failed_attempts.push(at);
+        let attempts = session.failed_attempts.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
         if may_resend && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
             self.counters.retries += 1;
@@ -640,7 +640,7 @@ impl BoxCore {
     }
 
     /// Sends the request for the destination; `answers` reads the server's answers.
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, handshake: Box<ClientHandshake>) {
         self.sniff_first_bytes(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -648,10 +648,10 @@ impl BoxCore {
         let Stage::Connecting(sign_in) = &session.stage else {
             return;
         };
-        let is_idle = answers.is_signed_in();
+        let is_idle = handshake.is_signed_in();
         if is_idle {
             let stats = ctx.stack.conn_stats(session.channel.conn);
-            session.requested_at = stats.map_or(0, |s| s.snd_end);
+            session.request_offset = stats.map_or(0, |s| s.snd_end);
         }
         let written = self.upstream.request(
             ctx.now,
@@ -668,7 +668,7 @@ impl BoxCore {
         if !told || !is_idle && !session.relay.resend_first_bytes(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
-        session.stage = Stage::Negotiating(answers);
+        session.stage = Stage::Negotiating(handshake);
         let deadline = ctx.now + session.attempt_timeout(self.timeouts.attempt);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
@@ -686,7 +686,7 @@ impl BoxCore {
             Err(DownstreamError::Broken) => 0,
             Ok(there) => there,
         };
-        session.sniffed = true;
+        session.is_sniffed = true;
         let sniffed = sniff::examine(&first[..there]);
         if sniffed != Sniffed::default() {
             session.flow.add_sniffed(sniffed);
@@ -700,7 +700,7 @@ impl BoxCore {
         if !self.negotiate(ctx, id) {
             return;
         }
-        if self.sessions.get_mut(id).is_some_and(|s| !s.sniffed) {
+        if self.sessions.get_mut(id).is_some_and(|s| !s.is_sniffed) {
             self.sniff_first_bytes(ctx, id);
         }
         let Some(session) = self.sessions.get_mut(id) else {
@@ -738,7 +738,7 @@ impl BoxCore {
         match step {
             Ok(ClientStep::Connected) => {
                 session.stage = Stage::Relaying;
-                session.tried = Vec::new();
+                session.failed_attempts = Vec::new();
                 session.channel.begin_reading();
                 session.relay.drop_first_bytes();
                 session.relay.restart_timeout(ctx.now);
@@ -789,7 +789,7 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.sniffed && session.relay.is_held() && !session.send_early_hints(ctx) {
+        if session.is_sniffed && session.relay.is_held() && !session.send_early_hints(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         let turn = turn(&mut session.relay, ctx, &mut session.channel);
@@ -818,8 +818,8 @@ impl BoxCore {
                 let dead = session.may_fall_back(ctx.stack);
                 let silent = !dead && !session.server_proved_key() && ctx.now < deadline;
                 let (server, path) = (session.server, session.path);
-                let may_resend =
-                    !session.has_sent_user_bytes() && session.tried.len() + 1 < MAX_ATTEMPTS;
+                let may_resend = !session.has_sent_user_bytes()
+                    && session.failed_attempts.len() + 1 < MAX_ATTEMPTS;
                 if dead && self.fall_back(ctx, id) {
                     return;
                 }
@@ -880,15 +880,15 @@ impl BoxCore {
     fn await_ready(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(Session {
             channel,
-            stage: Stage::Leaving(answers),
+            stage: Stage::Leaving(handshake),
             ..
         }) = self.sessions.get_mut(id)
         else {
             return;
         };
-        let input = |buf: &[u8]| answers.input(buf);
+        let input = |buf: &[u8]| handshake.input(buf);
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
-        let ready = answers.is_signed_in();
+        let ready = handshake.is_signed_in();
         if !ready && step == Ok(ClientStep::More) && channel.read_finished(ctx.stack) {
             // The server takes no further request; a `Closed` event follows.
             let _ = channel.close(ctx.now, ctx.stack);

@@ -58,8 +58,8 @@ impl BoxCore {
             return;
         };
         let place = |server: usize| moved.get(server).copied().flatten();
-        let tried = session.tried.iter();
-        session.tried = tried
+        let tried = session.failed_attempts.iter();
+        session.failed_attempts = tried
             .filter_map(|(s, path)| Some((place(*s)?, *path)))
             .collect();
         session.server = place(session.server).unwrap_or(usize::MAX);
@@ -72,13 +72,13 @@ impl BoxCore {
 impl BoxCore {
     /// Returns whether the box is being [stopped](Drain::drain), so that nothing is to be opened again.
     pub fn is_stopping(&self) -> bool {
-        self.ending
+        self.is_ending
     }
 }
 
 impl Drain for BoxCore {
     fn drain(&mut self, ctx: &mut Ctx<'_>) {
-        self.ending = true;
+        self.is_ending = true;
         self.upstream.drain(ctx.now, ctx.stack);
     }
 

@@ -35,7 +35,7 @@ pub(super) struct Session {
     pub(super) flow: Flow,
     pub(super) hints: FlowHints,
     /// The first bytes were examined.
-    pub(super) sniffed: bool,
+    pub(super) is_sniffed: bool,
     /// Hints that neither the request nor the early hints have carried.
     pub(super) unsent_hints: FlowHints,
     /// The part of the early hints that the connection has not taken yet; empty, and so without memory, for nearly
@@ -44,28 +44,30 @@ pub(super) struct Session {
     pub(super) moved: Moved,
     pub(super) started: Instant,
     /// The offset of the request in the stream of an idle connection.
-    pub(super) requested_at: u64,
+    pub(super) request_offset: u64,
     /// Failed attempts; empty, and so without memory, for nearly all.
-    pub(super) tried: Vec<(usize, PathId)>,
+    pub(super) failed_attempts: Vec<(usize, PathId)>,
 }
 
 impl Session {
     /// Returns whether the session's idle connection can be replaced: the server has neither answered nor
     /// acknowledged the request, so it has most likely not acted on it.
     pub(super) fn may_fall_back(&self, stack: &Stack) -> bool {
-        let Stage::Negotiating(answers) = &self.stage else {
+        let Stage::Negotiating(handshake) = &self.stage else {
             return false;
         };
         let stats = stack.conn_stats(self.channel.conn);
-        let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
-        self.relay.first_bytes().is_some() && answers.is_signed_in() && unheard
+        let unheard = stats.is_some_and(|s| s.snd_una <= self.request_offset);
+        self.relay.first_bytes().is_some() && handshake.is_signed_in() && unheard
     }
 
     /// Returns whether the server has proved its key. Before that, something else may have answered.
     pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
-            Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
+            Stage::Negotiating(handshake) if !self.channel.is_protected() => {
+                handshake.is_signed_in()
+            }
             Stage::Negotiating(_) => self.channel.peer().is_some(),
             Stage::Relaying | Stage::Leaving(_) | Stage::Unreached => true,
         }
@@ -90,7 +92,7 @@ impl Session {
     /// Returns the time limit of an attempt. It doubles each time, because the links may just be slow.
     pub(super) fn attempt_timeout(&self, attempt: Duration) -> Duration {
         // The bound only keeps the shift valid; `MAX_ATTEMPTS` ends a session before.
-        attempt * (1 << self.tried.len().min(8))
+        attempt * (1 << self.failed_attempts.len().min(8))
     }
 
     /// Adds further hints; earlier ones are not withdrawn.
@@ -116,7 +118,7 @@ impl Session {
     /// bytes wait until the early hints have been written. Returns false where the connection is gone.
     pub(super) fn send_early_hints(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
-        if !self.sniffed {
+        if !self.is_sniffed {
             return true;
         }
         if self.unsent_early_hints.is_empty() {
@@ -141,15 +143,15 @@ impl Session {
 
     /// Returns the connection for another user, if the server is ready for one.
     pub(super) fn into_checkout(self) -> Option<Checkout> {
-        let Stage::Leaving(answers) = self.stage else {
+        let Stage::Leaving(handshake) = self.stage else {
             return None;
         };
-        answers.is_signed_in().then_some(Checkout {
+        handshake.is_signed_in().then_some(Checkout {
             channel: self.channel,
             server: self.server,
             path: self.path,
             sign_in: None,
-            answers: Some(answers),
+            handshake: Some(handshake),
             history: self.history,
         })
     }

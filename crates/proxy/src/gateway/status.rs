@@ -13,10 +13,13 @@ use crate::admin::verdict::{NEWS_TARGET, Reason};
 impl BoxCore {
     /// Sets the problems of this host, and logs new ones.
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
-        for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
+        for fault in faults
+            .iter()
+            .filter(|fault| !self.host_faults.contains(fault))
+        {
             tracing::warn!(target: NEWS_TARGET, "{fault}");
         }
-        self.machine = faults;
+        self.host_faults = faults;
     }
 
     /// Returns the name of a path's link; empty where it was removed from the configuration.
@@ -43,7 +46,7 @@ impl BoxCore {
             paths,
             ..self.about.status(Role::Box)
         };
-        status.verdict = judge::verdict(&status, &self.machine);
+        status.verdict = judge::verdict(&status, &self.host_faults);
         status
     }
 

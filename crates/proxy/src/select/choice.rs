@@ -18,7 +18,7 @@ pub(crate) struct Choice {
     pub(crate) select: Select,
     pub(crate) gain: f64,
     /// The server that the operator has selected by hand.
-    pub(crate) wanted: Option<usize>,
+    pub(crate) operator_choice: Option<usize>,
     /// The chosen server for each of [`Need::ALL`].
     pub(crate) chosen: [usize; 2],
     /// Measurements decide, no longer the configuration's order.
@@ -34,7 +34,7 @@ impl Choice {
         Choice {
             select,
             gain,
-            wanted: None,
+            operator_choice: None,
             chosen: [0; 2],
             settled: false,
             measured: false,
@@ -48,21 +48,24 @@ impl Choice {
         &mut self,
         now: Instant,
         candidates: &[Candidate<'_>],
-        may: bool,
+        may_measure: bool,
         all_tried: bool,
     ) -> bool {
         let before = self.chosen;
-        let begun = self.settles_at.is_some();
-        self.settled |= begun && all_tried;
+        let is_settling = self.settles_at.is_some();
+        self.settled |= is_settling && all_tried;
         self.settled |= self.settles_at.is_some_and(|at| at <= now);
         let Some(first) = candidates.iter().position(|c| c.usable) else {
             return false;
         };
-        if may {
+        if may_measure {
             self.settles_at.get_or_insert(now + MAX_SETTLING_TIME);
         }
         for need in Need::ALL {
-            let chosen = match self.wanted.filter(|wanted| candidates[*wanted].usable) {
+            let chosen = match self
+                .operator_choice
+                .filter(|wanted| candidates[*wanted].usable)
+            {
                 Some(wanted) => Some(wanted),
                 None if self.select == Select::Order || !self.settled => Some(first),
                 None => {

@@ -14,7 +14,7 @@ const MAX_MEASURING_SHARE: f64 = 0.01;
 const ASSUMED_RATE: f64 = 1e6;
 
 /// Number of consecutive bursts too fast to measure that replace a rate found before.
-const FAST_BURSTS: u8 = 3;
+const MIN_FAST_BURSTS: u8 = 3;
 /// Most trains that a request for a measurement sends until one yields a rate. A busy host can make a train come
 /// too fast or unevenly.
 const MAX_REQUESTED_TRAINS: u8 = 3;
@@ -28,14 +28,14 @@ pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
 
 /// The state of knowledge about the free rate, and its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Found {
+enum LastResult {
     /// Nothing.
     #[default]
-    Nothing,
+    Missing,
     /// A single bad result, which does not count until a second one confirms it.
     Unconfirmed(Instant),
     /// A rate.
-    Rate(Instant),
+    Valid(Instant),
 }
 
 /// Measurements of the path from one server over one link.
@@ -46,29 +46,29 @@ pub(crate) struct Gauge {
     /// The free part of that capacity, bit/s.
     available: Recent,
     /// The reliability of the free rate.
-    found: Found,
+    last_result: LastResult,
     interval: MeasuringInterval,
     /// The time of the next measurement; `None` before the server was reached.
-    pub(crate) at: Option<Instant>,
+    pub(crate) next_at: Option<Instant>,
     /// The path was measured, or a measurement was tried without result.
-    pub(crate) tried: bool,
+    pub(crate) attempted: bool,
     /// A measurement was requested; conditions that would postpone it do not apply.
-    pub(crate) asked: bool,
+    pub(crate) requested: bool,
     /// Trains without a result since the last request.
     failed_trains: u8,
     /// Other evidence shows that the path has changed.
     alarm: bool,
     /// Number of consecutive bursts too fast to measure.
-    fast: u8,
+    fast_bursts: u8,
     /// The mean rate of the last burst, if it came unevenly, bit/s.
-    uneven: Option<f64>,
+    uneven_rate: Option<f64>,
 }
 
 impl Gauge {
     /// Restores an earlier result, which the next one replaces.
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
-            found: Found::Rate(at),
+            last_result: LastResult::Valid(at),
             alarm: true,
             ..Gauge::default()
         };
@@ -81,32 +81,32 @@ impl Gauge {
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
             gauge.restore(at, rate);
         }
-        gauge.fast = self.fast;
+        gauge.fast_bursts = self.fast_bursts;
         gauge
     }
 
     /// Returns the time of the last result.
     pub(crate) fn known_at(&self) -> Option<Instant> {
-        match self.found {
-            Found::Nothing => None,
-            Found::Unconfirmed(at) | Found::Rate(at) => Some(at),
+        match self.last_result {
+            LastResult::Missing => None,
+            LastResult::Unconfirmed(at) | LastResult::Valid(at) => Some(at),
         }
     }
 
     fn is_unconfirmed(&self) -> bool {
-        matches!(self.found, Found::Unconfirmed(_))
+        matches!(self.last_result, LastResult::Unconfirmed(_))
     }
 
     /// Allows measurements, because the server is reached.
     pub(crate) fn reached(&mut self) {
-        self.at.get_or_insert(Instant::ZERO);
+        self.next_at.get_or_insert(Instant::ZERO);
     }
 
     /// Schedules a measurement at once, because the round-trip time shows that the path has changed.
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.interval.reset();
-        self.at = self.at.map(|_| Instant::ZERO);
+        self.next_at = self.next_at.map(|_| Instant::ZERO);
     }
 
     /// Returns whether the path has changed and no measurement has followed yet.
@@ -115,57 +115,57 @@ impl Gauge {
     }
 
     /// Requests a measurement as soon as the link allows.
-    pub(crate) fn ask(&mut self) {
-        (self.asked, self.failed_trains) = (true, 0);
-        self.at = Some(Instant::ZERO);
+    pub(crate) fn request(&mut self) {
+        (self.requested, self.failed_trains) = (true, 0);
+        self.next_at = Some(Instant::ZERO);
     }
 
     /// Schedules another train after one without a result, up to [`MAX_REQUESTED_TRAINS`].
-    pub(crate) fn ask_again(&mut self, now: Instant) {
+    pub(crate) fn retry_request(&mut self, now: Instant) {
         self.failed_trains += 1;
-        self.asked = self.failed_trains < MAX_REQUESTED_TRAINS;
-        if self.asked {
-            self.at = Some(now + pause_after(self.capacity()));
+        self.requested = self.failed_trains < MAX_REQUESTED_TRAINS;
+        if self.requested {
+            self.next_at = Some(now + pause_after(self.capacity()));
         }
     }
 
     /// Returns the free rate, bit/s; infinite where the only finding is that bursts are too fast to measure.
     pub(crate) fn available(&self) -> Option<f64> {
-        let fast = (self.fast > 0).then_some(f64::INFINITY);
+        let fast = (self.fast_bursts > 0).then_some(f64::INFINITY);
         let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
     /// Returns the capacity of the bottleneck, bit/s; a lower bound where bursts do not show it.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        let fast = (self.fast > 0).then_some(MAX_MEASURABLE_RATE);
-        self.capacity.median().or(fast).or(self.uneven)
+        let fast = (self.fast_bursts > 0).then_some(MAX_MEASURABLE_RATE);
+        self.capacity.median().or(fast).or(self.uneven_rate)
     }
 
     /// Handles a first train too fast to measure. Earlier results stay unless this repeats or the path has
     /// changed, because one passing burst does not show how long a shaped link lets bursts pass.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
-        self.fast = self.fast.saturating_add(1);
-        if self.alarm || self.is_unconfirmed() || self.fast >= FAST_BURSTS {
+        self.fast_bursts = self.fast_bursts.saturating_add(1);
+        if self.alarm || self.is_unconfirmed() || self.fast_bursts >= MIN_FAST_BURSTS {
             self.forget();
         }
         self.alarm = false;
         let next = self.interval.next(0.0, &settings.bounds());
-        self.at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
-        self.tried = true;
-        if self.asked {
-            self.ask_again(now);
+        self.next_at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
+        self.attempted = true;
+        if self.requested {
+            self.retry_request(now);
         }
     }
 
     /// Handles a first train that came unevenly, at this mean rate, bit/s.
     pub(crate) fn on_uneven(&mut self, at_least: f64) {
-        self.uneven = Some(at_least);
+        self.uneven_rate = Some(at_least);
     }
 
     fn forget(&mut self) {
         (self.capacity, self.available) = Default::default();
-        self.found = Found::Nothing;
+        self.last_result = LastResult::Missing;
     }
 
     /// Handles a first train at `rate` bit/s. Returns the rate for the second train. After an alarm the result
@@ -174,7 +174,7 @@ impl Gauge {
         if self.alarm {
             self.capacity.forget_older();
         }
-        (self.fast, self.uneven) = (0, None);
+        (self.fast_bursts, self.uneven_rate) = (0, None);
         self.capacity.push(rate);
         let capacity = self.capacity.median().unwrap_or(rate);
         if self.alarm && self.available().is_some_and(|free| free > capacity) {
@@ -196,19 +196,21 @@ impl Gauge {
             self.alarm = false;
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
-        let full = self.capacity().unwrap_or(0.0);
+        let capacity = self.capacity().unwrap_or(0.0);
         // Repeat unconfirmed results at once: a bad first one, which a single lost packet can cause, and a great
         // change, which does not count while it may be an outlier.
         let must_repeat = rate.is_some_and(|rate| match before {
-            None => rate < full / 4.0,
+            None => rate < capacity / 4.0,
             Some(before) => {
-                let great = rate < before / 2.0 || rate > before * 2.0;
-                great && self.available.median() == Some(before)
+                let is_large = rate < before / 2.0 || rate > before * 2.0;
+                is_large && self.available.median() == Some(before)
             }
         });
         match rate {
-            Some(_) if must_repeat && before.is_none() => self.found = Found::Unconfirmed(now),
-            Some(_) => self.found = Found::Rate(now),
+            Some(_) if must_repeat && before.is_none() => {
+                self.last_result = LastResult::Unconfirmed(now)
+            }
+            Some(_) => self.last_result = LastResult::Valid(now),
             None if self.is_unconfirmed() => self.forget(),
             None => {}
         }
@@ -216,9 +218,9 @@ impl Gauge {
             true => Duration::ZERO,
             false => self.interval.next(change, &settings.bounds()),
         };
-        self.at = Some(now + next.max(pause_after(self.capacity())));
-        self.tried |= !must_repeat;
-        self.asked &= must_repeat;
+        self.next_at = Some(now + next.max(pause_after(self.capacity())));
+        self.attempted |= !must_repeat;
+        self.requested &= must_repeat;
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
     const AT: Instant = Instant::from_millis(1_000);
 
     fn due(gauge: &Gauge) -> u64 {
-        gauge.at.unwrap().saturating_since(AT).as_secs()
+        gauge.next_at.unwrap().saturating_since(AT).as_secs()
     }
 
     #[test]
@@ -249,7 +251,7 @@ mod tests {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.alarm();
-        assert_eq!(gauge.at, None, "it was never reached");
+        assert_eq!(gauge.next_at, None, "it was never reached");
         gauge.reached();
         gauge.on_capacity(20e6);
         let due: Vec<u64> = [20.0, 20.0, 19.0, 20.0, 10.0, 10.0]
@@ -261,12 +263,12 @@ mod tests {
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
-        assert_eq!(gauge.at, Some(Instant::ZERO));
+        assert_eq!(gauge.next_at, Some(Instant::ZERO));
         gauge.on_result(AT, Some(2e6), &settings);
         assert_eq!(gauge.available(), Some(2e6), "two that agree");
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
-        assert!(gauge.tried);
+        assert!(gauge.attempted);
         // The first train suffices where the new capacity is below the earlier free rate, not where it is above.
         gauge.alarm();
         gauge.on_capacity(1e6);
@@ -300,20 +302,26 @@ mod tests {
     fn a_bad_first_impression_is_looked_at_again() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(1e6), &settings);
-        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
+        assert_eq!(
+            (due(&gauge), gauge.attempted, gauge.requested),
+            (1, false, true)
+        );
         assert_eq!(gauge.available(), None);
         let unconfirmed = gauge;
         gauge.on_result(AT, Some(20e6), &settings);
-        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
+        assert_eq!(
+            (due(&gauge), gauge.attempted, gauge.requested),
+            (5, true, false)
+        );
         assert_eq!(gauge.available(), Some(20e6));
         // A second bad result confirms the first; a train without a result does not.
         for (second, known) in [(Some(1e6), Some(1e6)), (None, None)] {
             let mut gauge = unconfirmed;
             gauge.on_result(AT, second, &settings);
-            assert_eq!((gauge.available(), gauge.tried), (known, true));
+            assert_eq!((gauge.available(), gauge.attempted), (known, true));
         }
         let mut gauge = unconfirmed;
         gauge.on_too_fast(AT, &settings);
@@ -330,7 +338,7 @@ mod tests {
             (gauge.available(), gauge.known_at()),
             (Some(f64::INFINITY), None)
         );
-        assert!(gauge.tried && !gauge.asked);
+        assert!(gauge.attempted && !gauge.requested);
         // Under load the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
@@ -350,23 +358,23 @@ mod tests {
     fn who_asks_gets_three_trains_at_most() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         for asked in [true, true, false] {
             gauge.on_too_fast(AT, &settings);
-            assert_eq!((gauge.asked, due(&gauge) > 1), (asked, !asked));
+            assert_eq!((gauge.requested, due(&gauge) > 1), (asked, !asked));
         }
         // One train with a rate is enough. After a mean of 10 Mbit/s the link rests as one of that rate does.
         gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         gauge.on_uneven(10e6);
         gauge.on_result(AT, None, &settings);
-        gauge.ask_again(AT);
+        gauge.retry_request(AT);
         assert_eq!(
-            (gauge.asked, gauge.available(), due(&gauge)),
+            (gauge.requested, gauge.available(), due(&gauge)),
             (true, None, 2)
         );
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        assert_eq!((gauge.asked, gauge.available()), (false, Some(20e6)));
+        assert_eq!((gauge.requested, gauge.available()), (false, Some(20e6)));
     }
 }

@@ -23,13 +23,13 @@ const LOAD_UNIT_BITS: f64 = 1e6;
 #[derive(Debug)]
 pub(crate) struct AcquireRequest<'a> {
     /// Hints about the user's connection.
-    pub(crate) flow: &'a FlowHints,
+    pub(crate) hints: &'a FlowHints,
     /// Server and path of attempts that have failed.
     pub(crate) tried: &'a [(usize, PathId)],
     /// A connection of the idle pool has failed, so a new one must be opened.
     pub(crate) skip_pool: bool,
     /// The address of the destination, unless it is a name.
-    pub(crate) to: Option<IpAddr>,
+    pub(crate) destination_ip: Option<IpAddr>,
 }
 
 impl Upstream {
@@ -41,17 +41,18 @@ impl Upstream {
         request: &AcquireRequest<'_>,
     ) -> Result<Checkout, ApiError> {
         self.note_traffic(cx.now);
-        let need = self.servers.choice.need(request.flow);
-        let mut candidates = self.candidates(need, request.tried, request.to);
+        let need = self.servers.choice.need(request.hints);
+        let mut candidates = self.candidates(need, request.tried, request.destination_ip);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !request.skip_pool)
-            && let Some(checkout) = self.take_idle(cx.now, (need, server), request.to, cx.stack)
+            && let Some(checkout) =
+                self.take_idle(cx.now, (need, server), request.destination_ip, cx.stack)
         {
             cx.counters.idle_used += 1;
             // The engine must not apply what it learnt of an earlier user's flow to this one.
             let _ = cx.stack.begin_flow(cx.now, checkout.channel.conn);
-            request.flow.begin(cx.now, checkout.channel.conn, cx.stack);
+            request.hints.begin(cx.now, checkout.channel.conn, cx.stack);
             self.fill_pools(cx);
             return Ok(checkout);
         }
@@ -99,8 +100,8 @@ impl Upstream {
         for server in 0..self.servers.entries.len() {
             // The engine tries its paths in turn by itself, so a failed attempt rather means that the server is
             // down than that the link to it is.
-            let in_vain = tried.iter().any(|(s, _)| *s == server);
-            let server_down = self.links.is_server_down(server) || in_vain;
+            let attempt_failed = tried.iter().any(|(s, _)| *s == server);
+            let server_down = self.links.is_server_down(server) || attempt_failed;
             let is_unusable = !self.links.is_server_usable(server);
             let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
             for (order, link) in self.links.all.iter().enumerate() {
@@ -112,7 +113,7 @@ impl Upstream {
                 let failing = (health.reach == Reach::Down, health.failures > 0);
                 let cost = match health.is_plain() {
                     // An integer, because ranks need a total order: the load in nanoseconds.
-                    true => (link.carried * 1e9) as u64,
+                    true => (link.plain_load_secs * 1e9) as u64,
                     false => health.rank_rtt(),
                 };
                 let rank = (
@@ -137,7 +138,7 @@ impl Upstream {
         request: Option<&AcquireRequest<'_>>,
         stack: &mut Stack,
     ) -> Result<Checkout, ApiError> {
-        let flow = request.map(|request| request.flow);
+        let flow = request.map(|request| request.hints);
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             None => Box::new(braid_strategy::Waiting::default()),
@@ -155,16 +156,16 @@ impl Upstream {
         let checkout = self
             .servers
             .sign_in_over(now, (server, path), options, stack)?;
-        self.links.note_share(server, path, stack);
+        self.links.note_plain_load(server, path, stack);
         Ok(checkout)
     }
 }
 
 impl Links {
     /// Adds the cost of a new connection to its link, where the link has no Multipath TCP.
-    fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
+    fn note_plain_load(&mut self, server: usize, path: PathId, stack: &Stack) {
         let others = self.open().filter(|l| l.path != path);
-        let behind = others.map(|l| l.carried).reduce(f64::min);
+        let behind = others.map(|l| l.plain_load_secs).reduce(f64::min);
         let Some(link) = self.find_mut(path) else {
             return;
         };
@@ -177,7 +178,7 @@ impl Links {
         let rate = measured.chain(seen).reduce(f64::max);
         // A link that was away must not catch up on the turns that it missed.
         let floor = behind.map_or(0.0, |least| least - 1.0);
-        link.carried =
-            link.carried.max(floor) + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);
+        link.plain_load_secs = link.plain_load_secs.max(floor)
+            + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Checkout {
     pub(crate) sign_in: Option<SignIn>,
     /// For an idle connection, the reader of the server's answers, which has read all but the answer to the
     /// request.
-    pub(crate) answers: Option<Box<ClientHandshake>>,
+    pub(crate) handshake: Option<Box<ClientHandshake>>,
     pub(crate) history: ConnHistory,
 }
 
@@ -107,7 +107,7 @@ impl Servers {
             server,
             path,
             sign_in,
-            answers: None,
+            handshake: None,
             history: ConnHistory::new(now),
         };
         if let Err(error) = checkout.channel.write_all(now, stack, &words) {

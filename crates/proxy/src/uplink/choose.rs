@@ -20,7 +20,7 @@ impl Servers {
                 "there is no server {name:?}; the servers are {known}, or {AUTO}"
             ));
         }
-        self.choice.wanted = wanted;
+        self.choice.operator_choice = wanted;
         Ok(())
     }
 }
@@ -55,9 +55,9 @@ impl Upstream {
                 usable: *usable,
             })
             .collect();
-        let may = self.meter.may_measure;
+        let may_measure = self.meter.may_measure;
         let choice = &mut self.servers.choice;
-        if choice.choose(now, &candidates, may, all_tried) {
+        if choice.choose(now, &candidates, may_measure, all_tried) {
             let [throughput, latency] = choice.chosen.map(|s| &self.servers.entries[s].name);
             tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;

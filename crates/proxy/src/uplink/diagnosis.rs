@@ -13,7 +13,7 @@ impl Links {
         links.find_map(|link| {
             let reached = !self.is_abandoned(link);
             let link = &mut self.all[link];
-            let changed = reached != std::mem::replace(&mut link.told_reached, reached);
+            let changed = reached != std::mem::replace(&mut link.notified_reached, reached);
             changed.then_some(Notice::Reached(link.path, reached))
         })
     }
@@ -28,7 +28,7 @@ impl Links {
         }
         let others = || self.open().filter(|l| l.path != link.path);
         let others_work = others().any(|l| l.traffic_reach() != Reach::Down);
-        if !link.told_reached {
+        if !link.notified_reached {
             return others_work;
         }
         let servers = || (0..link.health.len()).filter(|s| link.health[*s].fits);
@@ -42,7 +42,7 @@ impl Links {
     pub(super) fn probe_other_links(&mut self, now: Instant) {
         for link in 0..self.all.len() {
             let suspect = &self.all[link];
-            if suspect.off || !suspect.told_reached || suspect.traffic_reach() != Reach::Down {
+            if suspect.off || !suspect.notified_reached || suspect.traffic_reach() != Reach::Down {
                 continue;
             }
             for server in 0..suspect.health.len() {
@@ -50,7 +50,7 @@ impl Links {
                 for other in self.all.iter_mut().filter(|l| l.open) {
                     let health = &mut other.health[server];
                     if health.may_disprove(&failing) {
-                        health.next = Some(now);
+                        health.next_probe = Some(now);
                     }
                 }
             }

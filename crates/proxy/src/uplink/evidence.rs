@@ -24,7 +24,7 @@ impl Links {
         } else if health.failures == 0 {
             // Ranks the link lower for further users until a probe has an answer.
             health.failures = 1;
-            health.next = Some(now);
+            health.next_probe = Some(now);
             // A cause of the failure may still let probes pass.
             health.plan_examination(now);
         }
@@ -70,7 +70,7 @@ impl Upstream {
         for need in self.servers.needs() {
             let server = self.servers.current(need);
             for link in &mut self.links.all {
-                if let Some(next) = &mut link.health[server].next {
+                if let Some(next) = &mut link.health[server].next_probe {
                     *next = latest.min(*next);
                 }
             }
@@ -90,7 +90,7 @@ impl Upstream {
         if let Some(health) = self.links.health(server, path) {
             let returned = health.is_returning();
             health.succeeded(now, rtt);
-            health.next = Some(next).filter(|_| !health.is_fatal());
+            health.next_probe = Some(next).filter(|_| !health.is_fatal());
             if returned {
                 stack.revalidate_path(now, path);
             }

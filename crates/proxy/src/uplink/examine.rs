@@ -23,7 +23,7 @@ const DEADLINE_IN_PROBES: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Examination {
     checkout: Checkout,
-    answers: ClientHandshake,
+    handshake: ClientHandshake,
     deadline: Instant,
     /// Round-trip time of the TCP handshake, once it was answered.
     answered: Option<Duration>,
@@ -59,7 +59,7 @@ impl Examination {
     /// Reads the server's answers; returns the finding, if any.
     fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
         let plain = self.fallback.is_some();
-        let input = |bytes: &[u8]| self.answers.input(bytes);
+        let input = |bytes: &[u8]| self.handshake.input(bytes);
         let step = read_step(
             now,
             &mut self.checkout.channel,
@@ -68,7 +68,7 @@ impl Examination {
             input,
         );
         match step {
-            Ok(ClientStep::More) if self.answers.is_signed_in() => Some(Finding::SignedIn {
+            Ok(ClientStep::More) if self.handshake.is_signed_in() => Some(Finding::SignedIn {
                 rtt: self.answered.unwrap_or_default(),
                 plain: self.fallback.and_then(Trouble::of_fallback),
             }),
@@ -132,7 +132,7 @@ impl Examinations {
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
             let health = link.health.iter().enumerate();
-            health.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
+            health.filter_map(|(server, c)| Some((link.path, server, c.next_examination?)))
         });
         let due = due.filter(|(path, server, _)| !self.is_under_way(*path, *server));
         let ends = self.all.iter().map(|e| e.deadline);
@@ -156,12 +156,12 @@ impl Upstream {
                 let (path, open) = (self.links.all[link].path, self.links.all[link].open);
                 let under_way = self.examinations.is_under_way(path, server);
                 let health = &mut self.links.all[link].health[server];
-                let due = health.examine_at.is_some_and(|at| at <= cx.now);
+                let due = health.next_examination.is_some_and(|at| at <= cx.now);
                 if !due || under_way || !open {
                     continue;
                 }
-                health.examine_at = None;
-                health.examined_at = Some(cx.now);
+                health.next_examination = None;
+                health.last_examination = Some(cx.now);
                 cx.counters.examinations += 1;
                 if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
                 {
@@ -191,7 +191,7 @@ impl Upstream {
             .sign_in_over(now, (server, path), options, stack)
             .ok()?;
         Some(Examination {
-            answers: ClientHandshake::new(checkout.channel.is_protected()),
+            handshake: ClientHandshake::new(checkout.channel.is_protected()),
             checkout,
             deadline: now + self.probe_pace.settings.timeout * DEADLINE_IN_PROBES,
             answered: None,
@@ -227,7 +227,7 @@ impl Upstream {
         cx.counters.examinations_failed += u64::from(!signed_in);
         if let Some(health) = self.links.health(server, path) {
             health.on_finding(cx.now, finding);
-            if health.is_suspect {
+            if health.is_blocking_suspected {
                 // The engine would not try Multipath TCP the next time, so the confirmation would be void.
                 cx.stack.forget_middleboxes(path);
             }

@@ -32,7 +32,7 @@ pub(super) struct ReachedFamilies {
     /// The time at which a family that has to wait may be offered again.
     offer_at: Option<Instant>,
     /// The families that the driver was last told of.
-    told: Families,
+    notified: Families,
 }
 
 /// The latest report of a server.
@@ -40,16 +40,16 @@ pub(super) struct ReachedFamilies {
 struct FamilyReport {
     families: Families,
     /// Questions since the report changed.
-    asked: u32,
+    questions: u32,
     /// The time of the next question.
-    ask_at: Option<Instant>,
+    next_question: Option<Instant>,
 }
 
 impl FamilyReport {
     fn plan(&mut self, now: Instant) {
-        let pause = MIN_QUERY_PAUSE * (1 << self.asked.min(2));
+        let pause = MIN_QUERY_PAUSE * (1 << self.questions.min(2));
         let limited = self.families != Families::BOTH;
-        self.ask_at = limited.then(|| now + pause.min(MAX_QUERY_PAUSE));
+        self.next_question = limited.then(|| now + pause.min(MAX_QUERY_PAUSE));
     }
 }
 
@@ -60,7 +60,7 @@ impl ReachedFamilies {
             offered: Families::BOTH,
             refused_at: None,
             offer_at: None,
-            told: Families::BOTH,
+            notified: Families::BOTH,
         }
     }
 
@@ -91,7 +91,7 @@ impl ReachedFamilies {
 
     /// Returns the time at which a server is to be asked, or a family offered.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let asks = self.reports.iter().map(|report| report.ask_at);
+        let asks = self.reports.iter().map(|report| report.next_question);
         asks.chain([self.offer_at]).flatten().min()
     }
 
@@ -161,7 +161,7 @@ impl Upstream {
     /// Returns the families for the driver, where they have changed.
     pub(super) fn poll_families(&mut self) -> Option<Families> {
         let families = self.servers.reached.offered;
-        let before = core::mem::replace(&mut self.servers.reached.told, families);
+        let before = core::mem::replace(&mut self.servers.reached.notified, families);
         if before == families {
             return None;
         }
@@ -184,10 +184,10 @@ impl Upstream {
     pub(super) fn ask_families(&mut self, now: Instant) {
         for server in 0..self.servers.entries.len() {
             let report = &mut self.servers.reached.reports[server];
-            if report.ask_at.is_none_or(|at| at > now) {
+            if report.next_question.is_none_or(|at| at > now) {
                 continue;
             }
-            report.asked += 1;
+            report.questions += 1;
             report.plan(now);
             let links = self.links.all.iter_mut();
             let links = links.filter(|l| l.open && l.health[server].fits);

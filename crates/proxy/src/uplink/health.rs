@@ -37,32 +37,32 @@ pub(super) struct ServerHealth {
     /// Time at which failures led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
     /// A probe has failed since the last success.
-    pub(super) was_silent: bool,
+    pub(super) has_failed_probe: bool,
     /// Start of the newest failed probe, or the time of a newer fatal finding.
     pub(super) last_unanswered_at: Option<Instant>,
     /// Number of failures since the last success that count as proof: probes that another link
     /// [witnessed](Self::witnesses), and fatal findings. At most [`MIN_PROOFS`].
     pub(super) proofs: u32,
     /// Time of the next probe.
-    pub(super) next: Option<Instant>,
+    pub(super) next_probe: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
     /// An earlier probe whose late answer is still awaited.
-    pub(super) late: Option<Probe>,
+    pub(super) late_probe: Option<Probe>,
     /// Measurements of the path.
     pub(super) gauge: Gauge,
     /// The problem that keeps users from the server here, or from Multipath TCP.
     pub(super) trouble: Option<Trouble>,
     /// Consecutive examinations that found a problem; those without an answer do not count.
-    pub(super) found: u32,
+    pub(super) problem_count: u32,
     /// An examination found that SYNs with MP_CAPABLE are dropped; another one must confirm it.
-    pub(super) is_suspect: bool,
+    pub(super) is_blocking_suspected: bool,
     /// Time at which an examination found no problem; `None` after a failure or before the first.
     pub(super) sound_at: Option<Instant>,
     /// Time of the next examination.
-    pub(super) examine_at: Option<Instant>,
+    pub(super) next_examination: Option<Instant>,
     /// Start of the last examination.
-    pub(super) examined_at: Option<Instant>,
+    pub(super) last_examination: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ impl ServerHealth {
     pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
         ServerHealth {
             fits,
-            next: (open && fits).then_some(now),
+            next_probe: (open && fits).then_some(now),
             reach: if fits { Reach::Unknown } else { Reach::Down },
             ..ServerHealth::default()
         }
@@ -105,14 +105,17 @@ impl ServerHealth {
     /// Returns the time at which a probe is due, or late.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };
-        let asks = self.probe.map(due).or(self.next);
-        let late = self.late.map(|p| p.deadline);
+        let asks = self.probe.map(due).or(self.next_probe);
+        let late = self.late_probe.map(|p| p.deadline);
         asks.into_iter().chain(late).min()
     }
 
     /// Returns the connections of probes under way.
     pub(super) fn probes(&self) -> impl Iterator<Item = ConnId> + use<> {
-        self.probe.into_iter().chain(self.late).map(|p| p.conn)
+        self.probe
+            .into_iter()
+            .chain(self.late_probe)
+            .map(|p| p.conn)
     }
 
     /// Returns whether the server was heard here after it became unreachable over the link of `other`.
@@ -136,7 +139,7 @@ impl ServerHealth {
 
     /// Returns whether a probe is under way or planned.
     pub(super) fn is_planned(&self) -> bool {
-        self.probe.is_some() || self.next.is_some()
+        self.probe.is_some() || self.next_probe.is_some()
     }
 
     /// Returns whether a probe is under way and not late.
@@ -152,7 +155,7 @@ impl ServerHealth {
 
     /// Returns whether a probe has failed since the last success, so that a success shows the return of the path.
     pub(super) fn is_returning(&self) -> bool {
-        self.was_silent
+        self.has_failed_probe
     }
 
     /// Marks a probe as late whose time has come; returns whether one was marked.
@@ -176,12 +179,12 @@ impl ServerHealth {
         interval: Duration,
     ) -> Option<ConnId> {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
-        self.next = Some(probe.began + interval);
-        if self.late.is_some() {
+        self.next_probe = Some(probe.began + interval);
+        if self.late_probe.is_some() {
             self.on_unanswered(now, probe);
             return Some(probe.conn);
         }
-        self.late = Some(probe);
+        self.late_probe = Some(probe);
         None
     }
 
@@ -200,7 +203,7 @@ impl ServerHealth {
         witnessed: bool,
     ) {
         let late_after = MIN_LATE_AFTER.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
-        self.next = None;
+        self.next_probe = None;
         self.probe = Some(Probe {
             conn,
             began: now,
@@ -221,15 +224,17 @@ impl ServerHealth {
 
     /// Plans an examination of the server over this link, at the earliest time allowed.
     pub(super) fn plan_examination(&mut self, now: Instant) {
-        let earliest = self.examined_at.map(|at| at + MIN_EXAMINATION_INTERVAL);
+        let earliest = self
+            .last_examination
+            .map(|at| at + MIN_EXAMINATION_INTERVAL);
         let at = earliest.map_or(now, |at| at.max(now));
-        self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
+        self.next_examination = Some(self.next_examination.map_or(at, |planned| planned.min(at)));
     }
 
     /// Plans a new examination after a change of configuration or network, which may have solved the problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
-            self.examine_at = Some(now);
+            self.next_examination = Some(now);
         }
         self
     }
@@ -248,7 +253,7 @@ impl ServerHealth {
     /// Returns whether the last answer was useless to users and none has come since. The next answer then leads to
     /// an examination before any user relies on it.
     fn is_distrusted(&self) -> bool {
-        self.found > 0 && self.trouble.is_none()
+        self.problem_count > 0 && self.trouble.is_none()
     }
 
     /// Returns whether connections here are regular TCP.
@@ -267,30 +272,30 @@ impl ServerHealth {
             Finding::SignedIn {
                 rtt,
                 plain: Some(Trouble::Blocked),
-            } if self.trouble != Some(Trouble::Blocked) && !self.is_suspect => {
+            } if self.trouble != Some(Trouble::Blocked) && !self.is_blocking_suspected => {
                 // A link that was down when the first SYNs left looks the same, so examine once more.
-                self.is_suspect = true;
-                (self.trouble, self.found) = (None, 0);
+                self.is_blocking_suspected = true;
+                (self.trouble, self.problem_count) = (None, 0);
                 self.sound_at = None;
-                self.examine_at = Some(now + trouble::pause(1));
+                self.next_examination = Some(now + trouble::pause(1));
                 self.succeeded(now, rtt);
             }
             Finding::SignedIn { rtt, plain } => {
-                self.is_suspect = false;
+                self.is_blocking_suspected = false;
                 self.trouble = plain;
-                self.found = plain.map_or(0, |_| self.found.saturating_add(1));
+                self.problem_count = plain.map_or(0, |_| self.problem_count.saturating_add(1));
                 self.sound_at = Some(now).filter(|_| plain.is_none());
-                self.examine_at = plain.map(|_| now + trouble::pause(self.found));
+                self.next_examination = plain.map(|_| now + trouble::pause(self.problem_count));
                 self.succeeded(now, rtt);
             }
             Finding::Trouble(trouble) => {
                 self.trouble = Some(trouble);
-                self.found = self.found.saturating_add(1);
+                self.problem_count = self.problem_count.saturating_add(1);
                 self.sound_at = None;
-                self.examine_at = Some(now + trouble::pause(self.found));
+                self.next_examination = Some(now + trouble::pause(self.problem_count));
                 if trouble.is_fatal() {
                     // A probe would be answered and reveal nothing.
-                    self.next = None;
+                    self.next_probe = None;
                     self.last_unanswered_at = Some(now);
                     // A server out of resources ends a handshake too, so a single case proves nothing.
                     self.proofs = match trouble {
@@ -307,13 +312,13 @@ impl ServerHealth {
             // Probes will find out whether the link is the cause.
             Finding::NoAnswer => {
                 if self.is_plain() {
-                    self.found = 0;
+                    self.problem_count = 0;
                 }
                 self.trouble = None;
                 self.sound_at = None;
                 self.failed(now);
             }
-            Finding::Nothing => self.examine_at = Some(now + MIN_EXAMINATION_INTERVAL),
+            Finding::Nothing => self.next_examination = Some(now + MIN_EXAMINATION_INTERVAL),
         }
     }
 
@@ -336,7 +341,7 @@ impl ServerHealth {
         }
         self.last_success = Some(now);
         self.down_since = None;
-        self.was_silent = false;
+        self.has_failed_probe = false;
         self.proofs = 0;
         self.reach = Reach::Up;
         self.failures = 0;
@@ -347,7 +352,7 @@ impl ServerHealth {
     }
 
     pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Duration) {
-        (self.probe, self.late, self.next) = (None, None, None);
+        (self.probe, self.late_probe, self.next_probe) = (None, None, None);
         self.succeeded(now, rtt);
     }
 
@@ -368,14 +373,14 @@ impl ServerHealth {
 
     fn on_unanswered(&mut self, now: Instant, probe: Probe) {
         self.last_unanswered_at = self.last_unanswered_at.max(Some(probe.began));
-        self.was_silent = true;
+        self.has_failed_probe = true;
         self.proofs += u32::from(probe.witnessed && self.proofs < MIN_PROOFS);
         self.failed(now);
     }
 
     pub(super) fn probe_failed(&mut self, now: Instant, conn: ConnId, reason: CloseReason) {
         let of = |probe: &mut Option<Probe>| probe.take_if(|p| p.conn == conn);
-        let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late)) else {
+        let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late_probe)) else {
             return;
         };
         self.on_unanswered(now, probe);
@@ -388,7 +393,7 @@ impl ServerHealth {
     /// Ends an overdue probe and returns its connection; `None` where there is none.
     pub(super) fn give_up(&mut self, now: Instant) -> Option<ConnId> {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
-        let late = self.late.take_if(is_overdue);
+        let late = self.late_probe.take_if(is_overdue);
         let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
         self.on_unanswered(now, probe);
         Some(probe.conn)

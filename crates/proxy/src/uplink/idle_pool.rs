@@ -36,14 +36,14 @@ const MIN_GOOD_LIFE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct IdleConn {
     pub(super) checkout: Checkout,
-    answers: Box<ClientHandshake>,
+    handshake: Box<ClientHandshake>,
     since: Instant,
 }
 
 impl IdleConn {
     pub(super) fn new(now: Instant, checkout: Checkout) -> Self {
         IdleConn {
-            answers: Box::new(ClientHandshake::new(checkout.channel.is_protected())),
+            handshake: Box::new(ClientHandshake::new(checkout.channel.is_protected())),
             checkout,
             since: now,
         }
@@ -53,17 +53,17 @@ impl IdleConn {
     pub(super) fn returned(
         now: Instant,
         checkout: Checkout,
-        answers: Box<ClientHandshake>,
+        handshake: Box<ClientHandshake>,
     ) -> Self {
         IdleConn {
             checkout,
-            answers,
+            handshake,
             since: now,
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.answers.is_signed_in()
+        self.handshake.is_signed_in()
     }
 
     /// Returns whether the server was heard on the connection lately.
@@ -88,7 +88,7 @@ impl IdleConn {
         now: Instant,
         stack: &mut Stack,
     ) -> Result<ClientStep, StepError> {
-        let input = |bytes: &[u8]| self.answers.input(bytes);
+        let input = |bytes: &[u8]| self.handshake.input(bytes);
         read_step(
             now,
             &mut self.checkout.channel,
@@ -221,9 +221,9 @@ impl IdlePool {
         // Reversed, so that the last of equals, which `max_by_key` returns, is the oldest.
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let idle_conn = self.waiting.remove(best);
-        let answers = Some(idle_conn.answers);
+        let handshake = Some(idle_conn.handshake);
         Some(Checkout {
-            answers,
+            handshake,
             ..idle_conn.checkout
         })
     }

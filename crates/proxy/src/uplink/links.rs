@@ -38,16 +38,16 @@ pub(super) struct Link {
     /// The stack may use the link: it is [usable](Self::is_usable), and not held back as metered.
     pub(super) open: bool,
     /// The last value told to the driver by [`Notice::Reached`](super::Notice::Reached).
-    pub(super) told_reached: bool,
+    pub(super) notified_reached: bool,
     /// No measurement starts here before, so that measurements keep to their share of the link.
-    pub(super) measurable_at: Instant,
+    pub(super) rests_until: Instant,
     /// The part of that rest due to the last measurement.
-    pub(super) pause: Duration,
+    pub(super) last_rest: Duration,
     /// The state of each server.
     pub(super) health: Vec<ServerHealth>,
     /// Load from connections that are regular TCP, in seconds at the link's rate. The link with the least load
     /// takes the next one.
-    pub(super) carried: f64,
+    pub(super) plain_load_secs: f64,
     pub(super) logged: LoggedState,
 }
 
@@ -65,13 +65,13 @@ impl Link {
     /// skipped; the next one then makes the link rest longer.
     pub(super) fn measurable_at(&self, health: &ServerHealth) -> Instant {
         match health.gauge.is_alarmed() {
-            true => self.measurable_at - self.pause,
-            false => self.measurable_at,
+            true => self.rests_until - self.last_rest,
+            false => self.rests_until,
         }
     }
 
     /// Returns the bytes received over the link so far.
-    pub(super) fn received(&self, stack: &Stack) -> u64 {
+    pub(super) fn bytes_received(&self, stack: &Stack) -> u64 {
         let totals = stack.path_totals();
         let totals = totals.get(usize::from(self.path.0));
         totals.map_or(0, |t| t.moved.bytes_received)
@@ -148,11 +148,11 @@ impl Links {
             v6: addresses.v6.is_some(),
             up: false,
             open: false,
-            told_reached: true,
-            measurable_at: now,
-            pause: Duration::ZERO,
+            notified_reached: true,
+            rests_until: now,
+            last_rest: Duration::ZERO,
             health: Vec::new(),
-            carried: 0.0,
+            plain_load_secs: 0.0,
             logged: LoggedState::default(),
         };
         let health = servers.iter().map(|server| ServerHealth {

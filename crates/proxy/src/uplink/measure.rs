@@ -23,10 +23,18 @@ impl Upstream {
     pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
         self.meter
             .update_permission(cx.now, &self.servers, &self.probe_pace);
-        if let Some(late) = self.meter.pending.take_if(|o| o.deadline <= cx.now) {
+        if let Some(late) = self
+            .meter
+            .pending
+            .take_if(|pending| pending.deadline <= cx.now)
+        {
             self.measured_nothing(cx, late);
         }
-        if let Some(late) = self.meter.closing.take_if(|p| p.deadline <= cx.now) {
+        if let Some(late) = self
+            .meter
+            .closing
+            .take_if(|closing| closing.deadline <= cx.now)
+        {
             late.channel.abort(cx.now, cx.stack);
         }
         if self.meter.pending.is_none()
@@ -57,7 +65,7 @@ impl Upstream {
                     began: cx.now,
                     deadline: cx.now
                         + PendingTrain::wait_limit(health, self.probe_pace.settings.timeout),
-                    received: self.links.all[link].received(cx.stack),
+                    received_at_start: self.links.all[link].bytes_received(cx.stack),
                     capacity,
                 });
             }
@@ -111,7 +119,7 @@ impl Upstream {
         let Some(mut pending) = self
             .meter
             .pending
-            .take_if(|o| o.channel.conn == event.conn())
+            .take_if(|pending| pending.channel.conn == event.conn())
         else {
             return false;
         };
@@ -163,7 +171,7 @@ impl Upstream {
         // A server that sends a train has accepted this box.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].health[server].gauge;
-        let asked = gauge.asked;
+        let asked = gauge.requested;
         let result = match capacity {
             None => match receiver.capacity() {
                 Some(Capacity::Rate(rate)) => {
@@ -192,7 +200,9 @@ impl Upstream {
         self.links
             .on_measured(cx.now, (link, server), result, settings);
         if asked && result.is_none() {
-            self.links.all[link].health[server].gauge.ask_again(cx.now);
+            self.links.all[link].health[server]
+                .gauge
+                .retry_request(cx.now);
         }
         self.update(cx.now, cx.stack);
     }

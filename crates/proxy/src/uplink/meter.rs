@@ -45,7 +45,7 @@ pub(super) struct PendingTrain {
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     /// Bytes that the link had received at the start.
-    pub(super) received: u64,
+    pub(super) received_at_start: u64,
     /// The result of the first train, bit/s, if this is the second.
     pub(super) capacity: Option<f64>,
     pub(super) receiver: TrainReceiver,
@@ -90,9 +90,9 @@ impl Meter {
         let all = links.flat_map(|(at, link)| {
             let health = link.health.iter().enumerate();
             let due = health.filter(|(_, c)| c.reach == Reach::Up && !c.is_probing());
-            let due = due.filter(|(_, c)| self.may_measure || c.gauge.asked);
+            let due = due.filter(|(_, c)| self.may_measure || c.gauge.requested);
             due.filter_map(move |(server, health)| {
-                let since = health.gauge.at?;
+                let since = health.gauge.next_at?;
                 Some((since.max(link.measurable_at(health)), since, at, server))
             })
         });
@@ -136,11 +136,11 @@ impl Meter {
 
     /// Ends the measurement over one link, or any.
     pub(super) fn stop(&mut self, now: Instant, link: Option<usize>, stack: &mut Stack) {
-        let is_there = |at: usize| link.is_none_or(|link| link == at);
-        if let Some(pending) = self.pending.take_if(|o| is_there(o.link)) {
+        let affects = |at: usize| link.is_none_or(|link| link == at);
+        if let Some(pending) = self.pending.take_if(|pending| affects(pending.link)) {
             pending.channel.abort(now, stack);
         }
-        if let Some(closing) = self.closing.take_if(|p| is_there(p.link)) {
+        if let Some(closing) = self.closing.take_if(|closing| affects(closing.link)) {
             closing.channel.abort(now, stack);
         }
     }
@@ -168,7 +168,7 @@ impl PendingTrain {
 
     /// Returns the rate at which users received over the link since the measurement began, bit/s.
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
-        let came = links.all[self.link].received(stack) - self.received;
+        let came = links.all[self.link].bytes_received(stack) - self.received_at_start;
         let time = now.saturating_since(self.began).as_secs_f64();
         // Half of the cost, which is for two trains, is this train's own.
         came.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
@@ -193,8 +193,8 @@ impl Links {
     pub(super) fn pause_measurements(&mut self, now: Instant, link: usize) {
         let link = &mut self.all[link];
         let known = link.health.iter().filter_map(|c| c.gauge.capacity());
-        link.pause = pause_after(known.reduce(f64::max));
-        link.measurable_at = link.measurable_at.max(now) + link.pause;
+        link.last_rest = pause_after(known.reduce(f64::max));
+        link.rests_until = link.rests_until.max(now) + link.last_rest;
     }
 
     /// Requests one measurement of every server over every link, as soon as the links' rests allow, also in quiet
@@ -202,7 +202,7 @@ impl Links {
     pub(super) fn measure_all(&mut self) {
         for link in self.all.iter_mut().filter(|l| l.open) {
             for health in link.health.iter_mut().filter(|c| c.reach == Reach::Up) {
-                health.gauge.ask();
+                health.gauge.request();
             }
         }
     }
@@ -210,12 +210,12 @@ impl Links {
     /// Returns whether a requested measurement is outstanding.
     pub(super) fn is_measuring(&self) -> bool {
         let mut health = self.open().flat_map(|l| &l.health);
-        health.any(|c| c.gauge.asked)
+        health.any(|c| c.gauge.requested)
     }
 
     /// Returns whether a server was measured over all links over which it answers.
     pub(super) fn is_tried(&self, server: usize) -> bool {
         let mut health = self.open_health(server);
-        health.all(|c| c.gauge.tried || c.reach != Reach::Up)
+        health.all(|c| c.gauge.attempted || c.reach != Reach::Up)
     }
 }

@@ -44,8 +44,8 @@ pub(super) struct Notices {
     /// The last known state: some server is reachable.
     reached: bool,
     /// The last instruction to the driver about interception; `None` before the first, which equals `false`.
-    told_interception: Option<bool>,
-    told_best: Option<PathId>,
+    notified_interception: Option<bool>,
+    notified_best: Option<PathId>,
 }
 
 impl Notices {
@@ -53,8 +53,8 @@ impl Notices {
         Notices {
             switch: Switch::On,
             reached: false,
-            told_interception: None,
-            told_best: None,
+            notified_interception: None,
+            notified_best: None,
         }
     }
 
@@ -94,10 +94,10 @@ impl Notices {
         best: Option<PathId>,
         counters: &mut BoxCounters,
     ) -> Option<Notice> {
-        if self.told_best == best {
+        if self.notified_best == best {
             return None;
         }
-        self.told_best = best;
+        self.notified_best = best;
         counters.best_path_changes += 1;
         Some(Notice::BestPath(best))
     }
@@ -105,10 +105,10 @@ impl Notices {
     /// Returns the notice about interception, where that has changed.
     pub(super) fn poll_interception(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let intercept = self.intercepts();
-        if self.told_interception.unwrap_or(false) == intercept {
+        if self.notified_interception.unwrap_or(false) == intercept {
             return None;
         }
-        self.told_interception = Some(intercept);
+        self.notified_interception = Some(intercept);
         let switched_on = self.switch == Switch::On;
         counters.interception_stopped += u64::from(switched_on && !intercept);
         if !self.is_ending() {
@@ -119,8 +119,8 @@ impl Notices {
 
     /// Records that no server can be used. At the start this is no change for the driver, so it is logged here.
     pub(super) fn note_cut_off(&mut self) {
-        if self.told_interception.is_none() && self.switch == Switch::On {
-            self.told_interception = Some(false);
+        if self.notified_interception.is_none() && self.switch == Switch::On {
+            self.notified_interception = Some(false);
             log::log_interception(false, true);
         }
     }

@@ -51,7 +51,7 @@ impl Upstream {
     /// Returns a connection to its pool, after [`may_reuse`](Self::may_reuse) said so.
     pub(crate) fn put_back(&mut self, cx: &mut Context<'_>, mut checkout: Checkout) {
         let pool = self.pool_to(checkout.server);
-        let Some((pool, answers)) = pool.zip(checkout.answers.take()) else {
+        let Some((pool, handshake)) = pool.zip(checkout.handshake.take()) else {
             debug_assert!(false, "no pool keeps it");
             return checkout.channel.abort(cx.now, cx.stack);
         };
@@ -61,7 +61,7 @@ impl Upstream {
         let _ = cx
             .stack
             .set_strategy(cx.now, checkout.channel.conn, waiting);
-        self.pools.all[pool].put_back(IdleConn::returned(cx.now, checkout, answers));
+        self.pools.all[pool].put_back(IdleConn::returned(cx.now, checkout, handshake));
     }
 
     /// Returns the index of the pool whose connections lead to `server`.

@@ -76,7 +76,7 @@ impl Upstream {
                         health.failed(cx.now);
                         // Not at once, because no packet left.
                         let later = cx.now + self.probe_pace.settings.failing;
-                        self.links.all[link].health[server].next = Some(later);
+                        self.links.all[link].health[server].next_probe = Some(later);
                     }
                 }
             }
@@ -146,7 +146,7 @@ impl Upstream {
         {
             // A single failure may be a lost packet: ask again at once.
             let again = health.failures == 1 && health.reach != Reach::Down;
-            health.next = Some(if again { now } else { now + interval });
+            health.next_probe = Some(if again { now } else { now + interval });
         }
     }
 

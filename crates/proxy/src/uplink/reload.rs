@@ -88,14 +88,17 @@ impl Servers {
             .map(|new| moved.before(new).map(|old| self.logged[old]));
         self.logged = logged.map(Option::unwrap_or_default).collect();
         self.reached.reload(places.map(|new| moved.before(new)));
-        let wanted = self.choice.wanted.and_then(|server| moved.now(server));
+        let wanted = self
+            .choice
+            .operator_choice
+            .and_then(|server| moved.now(server));
         let chosen = self.choice.chosen;
         let chosen = chosen.map(|server| moved.now(server).unwrap_or(0));
-        (self.choice.wanted, self.choice.chosen) = (wanted, chosen);
+        (self.choice.operator_choice, self.choice.chosen) = (wanted, chosen);
         self.choice.gain = config.measuring.gain;
         if self.choice.select != config.select {
             self.choice = Choice {
-                wanted,
+                operator_choice: wanted,
                 chosen,
                 ..Choice::new(config.select, config.measuring.gain)
             };

@@ -109,7 +109,7 @@ impl Servers {
 
     /// Returns the name of the server selected by hand.
     pub(super) fn wanted(&self) -> Option<&str> {
-        let wanted = self.choice.wanted?;
+        let wanted = self.choice.operator_choice?;
         Some(&self.entries[wanted].name)
     }
 

@@ -98,9 +98,9 @@ pub struct TrialReport {
 pub struct Trial {
     stack: Stack,
     channel: Channel,
-    answers: ClientHandshake,
+    handshake: ClientHandshake,
     began: Instant,
-    looked: bool,
+    first_bytes_checked: bool,
     report: TrialReport,
 }
 
@@ -143,15 +143,15 @@ impl Trial {
         let conn = stack.connect(now, options)?;
         let mut wall = WallClock::default();
         wall.set(now, setup.since_epoch);
-        let (mut channel, words) = open(now, conn, setup, &wall, nonce, &mut stack)?;
-        channel.write_all(now, &mut stack, &words)?;
-        let answers = ClientHandshake::new(channel.is_protected());
+        let (mut channel, first_message) = open(now, conn, setup, &wall, nonce, &mut stack)?;
+        channel.write_all(now, &mut stack, &first_message)?;
+        let handshake = ClientHandshake::new(channel.is_protected());
         Ok(Trial {
             stack,
             channel,
-            answers,
+            handshake,
             began: now,
-            looked: false,
+            first_bytes_checked: false,
             report: TrialReport {
                 opened: None,
                 multipath: None,
@@ -224,8 +224,8 @@ impl Trial {
         if self.is_over() || !self.is_first_answer_ours(now) {
             return;
         }
-        let answers = &mut self.answers;
-        let input = |bytes: &[u8]| answers.input(bytes);
+        let handshake = &mut self.handshake;
+        let input = |bytes: &[u8]| handshake.input(bytes);
         let step = read_step(
             now,
             &mut self.channel,
@@ -234,7 +234,7 @@ impl Trial {
             input,
         );
         self.report.end = match step {
-            Ok(ClientStep::More) if self.answers.is_signed_in() => TrialEnd::SignedIn,
+            Ok(ClientStep::More) if self.handshake.is_signed_in() => TrialEnd::SignedIn,
             Ok(ClientStep::More) if self.channel.read_finished(&self.stack) => TrialEnd::CutOff,
             Ok(ClientStep::More) | Err(StepError::Gone) => return,
             Ok(ClientStep::Failed(ClientError::AuthRefused | ClientError::MethodRefused)) => {
@@ -247,7 +247,7 @@ impl Trial {
 
     /// Checks the first bytes for a web page before the handshake reads them; returns whether they are none.
     fn is_first_answer_ours(&mut self, now: Instant) -> bool {
-        if self.looked {
+        if self.first_bytes_checked {
             return true;
         }
         let mut first = Vec::new();
@@ -257,7 +257,7 @@ impl Trial {
             Ok::<_, ApiError>(0)
         };
         let _ = self.stack.read_with(now, self.channel.conn, look);
-        self.looked = !first.is_empty();
+        self.first_bytes_checked = !first.is_empty();
         let is_page = first.starts_with(b"HTTP/") || first.starts_with(b"<");
         if is_page {
             self.report.end = TrialEnd::WebPage;
@@ -297,8 +297,8 @@ fn open(
     if server.protection == Protection::None {
         let sign_in = SignIn::new(wall.unix_ms(now), nonce);
         let user = key.public().to_string();
-        let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
-        return Ok((Channel::plaintext(conn), words));
+        let first_message = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
+        return Ok((Channel::plaintext(conn), first_message));
     }
     let client = Client::new(key, server.key, *versions);
     client.set_clock(now, wall);
