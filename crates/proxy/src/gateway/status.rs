@@ -15,11 +15,11 @@ impl BoxCore {
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
         for fault in faults
             .iter()
-            .filter(|fault| !self.host_faults.contains(fault))
+            .filter(|fault| !self.machine_faults.contains(fault))
         {
             tracing::warn!(target: NEWS_TARGET, "{fault}");
         }
-        self.host_faults = faults;
+        self.machine_faults = faults;
     }
 
     /// Returns the name of a path's link; empty where it was removed from the configuration.
@@ -46,7 +46,7 @@ impl BoxCore {
             paths,
             ..self.about.status(Role::Box)
         };
-        status.verdict = judge::verdict(&status, &self.host_faults);
+        status.verdict = judge::verdict(&status, &self.machine_faults);
         status
     }
 
