@@ -97,7 +97,7 @@ const SOUND_LIFETIME: Duration = Duration::from_secs(300);
 const MIN_RTT_JUMP: Duration = Duration::from_millis(10);
 
 impl ServerHealth {
-    /// Creates the state of an unknown server on a link. `fits` is true if the link has an address family of the
+    /// Creates the state of an unknown server over a link. `fits` is true if the link has an address family of the
     /// server. A probe is due at once if the link is also `open`.
     pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
         ServerHealth {

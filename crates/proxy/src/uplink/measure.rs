@@ -1,5 +1,6 @@
-//! Measurements of servers: two trains of packets each, over one link at a time. Bytes that users receive
-//! meanwhile count as free, since they would move with the users.
+//! Measurements of servers. A measurement consists of two trains of packets over one link: a burst shows the
+//! capacity, and a train at that rate shows the part that is free. Bytes that users receive meanwhile count as
+//! free, because they would go through another server if the users did.
 
 use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
@@ -14,12 +15,12 @@ use crate::relay::read_step;
 use crate::select::selection::Quality;
 
 impl Upstream {
-    /// Has every server measured over every link once, also in quiet hours.
+    /// Requests one measurement of every server over every link, also in quiet hours.
     pub(crate) fn measure_all(&mut self) {
         self.links.measure_all();
     }
 
-    /// Gives up overdue measurements, and begins the one that is due.
+    /// Ends overdue measurements, and begins the next one if it is due.
     pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
         self.meter
             .update_permission(cx.now, &self.servers, &self.probe_pace);
@@ -45,7 +46,7 @@ impl Upstream {
         }
     }
 
-    /// Asks for a train: a burst or, with `capacity`, one at this rate.
+    /// Requests a train: a burst or, with `capacity`, a train at this rate, bit/s.
     fn send_for(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,6 +79,7 @@ impl Upstream {
         }
     }
 
+    /// Opens a connection and writes the request for `train`.
     fn ask_for_train(
         &mut self,
         now: Instant,
@@ -89,7 +91,7 @@ impl Upstream {
         let strategy = (self.strategy)();
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
-        // Regular TCP, so that the train comes over this link alone.
+        // Regular TCP, so that the whole train arrives over this link.
         let protocol = Protocol::Tcp;
         let options = ConnectOptions {
             protocol,
@@ -100,18 +102,18 @@ impl Upstream {
         let hints = train.encode();
         let sign_in = sign_in.as_ref();
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
-        let words = [
+        let messages = [
             checkout::greeting(keys, sign_in),
             socks::probe(&RequestMetadata { code, hints }),
         ];
-        let written = channel.write_all(now, stack, &words.concat());
+        let written = channel.write_all(now, stack, &messages.concat());
         if written.is_err() {
             channel.abort(now, stack);
         }
         written.map(|()| channel)
     }
 
-    /// Handles an event of a measurement; returns whether it was one.
+    /// Handles an event of a measurement's connection; returns whether the event was of one.
     pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         if self.meter.on_closing_event(cx.now, event, cx.stack) {
             return true;
@@ -123,13 +125,14 @@ impl Upstream {
         else {
             return false;
         };
-        let all_here = match event {
+        let is_complete = match event {
             Event::Readable { .. } | Event::Writable { .. } => {
                 let PendingTrain {
                     receiver, channel, ..
                 } = &mut pending;
                 let input = |bytes: &[u8]| (bytes.len(), receiver.input(cx.now, bytes));
                 match read_step(cx.now, channel, cx.stack, Ok(false), input) {
+                    // A server that ends the stream early has sent all that it will.
                     Ok(Ok(false)) => Ok(channel.read_finished(cx.stack)),
                     Ok(step) => step,
                     Err(_) => Err(MalformedAnswer),
@@ -138,7 +141,7 @@ impl Upstream {
             Event::Closed { .. } => Err(MalformedAnswer),
             _ => Ok(false),
         };
-        match all_here {
+        match is_complete {
             Ok(false) => self.meter.pending = Some(pending),
             Ok(true) => self.train_arrived(cx, pending),
             Err(MalformedAnswer) => self.measured_nothing(cx, pending),
@@ -146,14 +149,18 @@ impl Upstream {
         true
     }
 
+    /// Computes the result of a train: after a first train requests the second one, after a second one records the
+    /// free rate.
     fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         let (link, server) = (pending.link, pending.server);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
-        let told = pending.receiver.egress();
+        let reported = pending.receiver.egress();
         let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
         let egress = Quality {
-            bandwidth: told.bandwidth,
-            delay_ms: told.delay_ms.or(before),
+            bandwidth: reported.bandwidth,
+            // A report may lack the delay while the server's targets do not answer; the last known one is then the
+            // best estimate.
+            delay_ms: reported.delay_ms.or(before),
         };
         self.meter.egress[server] = Some((cx.now, egress));
         let PendingTrain {
@@ -171,7 +178,7 @@ impl Upstream {
         // A server that sends a train has accepted this box.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].health[server].gauge;
-        let asked = gauge.requested;
+        let was_requested = gauge.requested;
         let result = match capacity {
             None => match receiver.capacity() {
                 Some(Capacity::Rate(rate)) => {
@@ -192,6 +199,7 @@ impl Upstream {
             },
             Some(capacity) => {
                 let free = receiver.available(capacity);
+                // No more than the capacity can be free.
                 free.map(|free| (free + users).min(capacity))
             }
         };
@@ -199,7 +207,7 @@ impl Upstream {
         let settings = &self.meter.settings;
         self.links
             .on_measured(cx.now, (link, server), result, settings);
-        if asked && result.is_none() {
+        if was_requested && result.is_none() {
             self.links.all[link].health[server]
                 .gauge
                 .retry_request(cx.now);
@@ -207,11 +215,13 @@ impl Upstream {
         self.update(cx.now, cx.stack);
     }
 
+    /// Ends a measurement whose train is late, or whose connection failed.
     fn measured_nothing(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         cx.counters.trains_failed += 1;
         pending.channel.abort(cx.now, cx.stack);
-        // Repeated loss would affect users too, so a late train counts as a result. A server that refuses says
-        // nothing about the path.
+        // A late train counts as a result, because the losses or the slowness that delayed it affect users too. A
+        // connection that the server ended (not `late`) shows nothing about the path. If not even the server's
+        // answer has come, only an alarm justifies the result that nothing is free.
         let late = pending.deadline <= cx.now;
         let partial_rate = pending
             .receiver
