@@ -129,9 +129,9 @@ impl ServerHealth {
         other.down_since.is_some() && other.down_since <= self.last_success
     }
 
-    /// Returns whether the failures over the link of `other` are proved to be the link's fault, not the server's:
-    /// the server answered over this link while it did not answer over that one, in [`MIN_PROOFS`] cases, and has
-    /// answered here since.
+    /// Returns whether the failures over the link of `other` are proved to be the link's fault, not the server's.
+    /// Then that link has [`MIN_PROOFS`] [`proofs`](Self::proofs), and the server has answered over this link
+    /// since it became unreachable there, and since its last failure there.
     pub(super) fn disproves(&self, other: &ServerHealth) -> bool {
         other.proofs >= MIN_PROOFS
             && self.witnesses(other)

@@ -456,7 +456,7 @@ impl IdlePools {
         let all = pools.reduce(|sum, pool| IdlePoolStatus {
             ready: sum.ready + pool.ready,
             opening: sum.opening + pool.opening,
-            // The maximum of one pool, as the documentation describes it: usually only one pool is in use.
+            // All pools have the same maximum, and usually only one is in use.
             most: pool.most,
         });
         all.unwrap_or_default()

@@ -273,6 +273,7 @@ impl Links {
         let v4 = server.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
         let v6 = server.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
         let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
+        // Subflows over links that lack the first family use the other one.
         let remote_alt = match remote.is_ipv4() {
             true => server.endpoint_v6(),
             false => server.endpoint_v4(),
