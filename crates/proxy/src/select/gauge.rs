@@ -8,33 +8,37 @@ use crate::protocol::probe::{MAX_MEASURABLE_RATE, MEASUREMENT_BYTES};
 
 use super::selection::{Measuring, MeasuringInterval, Recent};
 
-/// Largest share of a link's capacity that measurements may use.
+/// The maximum share of a link's capacity that measurements may use. It is promised to operators; the value is a
+/// guess at a cost that users do not notice.
 const MAX_MEASURING_SHARE: f64 = 0.01;
-/// The assumed rate of a link whose rate is unknown, bit/s.
+/// The assumed rate of a link whose rate is unknown, bit/s. A low value costs accuracy at the start; a high one
+/// would exceed [`MAX_MEASURING_SHARE`] on slow links.
 const ASSUMED_RATE: f64 = 1e6;
 
-/// Number of consecutive bursts too fast to measure that replace a rate found before.
+/// The number of consecutive bursts too fast to measure after which an earlier rate is dropped. The value is a
+/// guess.
 const MIN_FAST_BURSTS: u8 = 3;
-/// Most trains that a request for a measurement sends until one yields a rate. A busy host can make a train come
-/// too fast or unevenly.
+/// The maximum number of trains for one request, which ends with the first train that yields a rate. A busy
+/// machine can make a train arrive too fast or unevenly. The value is a guess.
 const MAX_REQUESTED_TRAINS: u8 = 3;
 
 /// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`MAX_MEASURING_SHARE`].
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
+    // Only a rate close to 0 bit/s overflows; then an hour stands for a long time.
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
-/// The state of knowledge about the free rate, and its time.
+/// The last result of the measurements of the free rate, and its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LastResult {
-    /// Nothing.
+    /// No result.
     #[default]
     Missing,
-    /// A single bad result, which does not count until a second one confirms it.
+    /// A single bad result, which does not count until a second bad one confirms it.
     Unconfirmed(Instant),
-    /// A rate.
+    /// A valid rate.
     Valid(Instant),
 }
 
@@ -45,37 +49,38 @@ pub(crate) struct Gauge {
     capacity: Recent,
     /// The free part of that capacity, bit/s.
     available: Recent,
-    /// The reliability of the free rate.
+    /// The reliability of the free rate, and the time of its last result.
     last_result: LastResult,
     interval: MeasuringInterval,
-    /// The time of the next measurement; `None` before the server was reached.
+    /// The time of the next measurement; `None` until the server was reached.
     pub(crate) next_at: Option<Instant>,
-    /// The path was measured, or a measurement was tried without result.
+    /// True once a measurement was finished, with or without a result.
     pub(crate) attempted: bool,
-    /// A measurement was requested; conditions that would postpone it do not apply.
+    /// True while a requested measurement is outstanding. It runs although no user sends, and in quiet hours.
     pub(crate) requested: bool,
-    /// Trains without a result since the last request.
+    /// The number of trains without a result since the last request.
     failed_trains: u8,
-    /// Other evidence shows that the path has changed.
+    /// True if other evidence shows that the path has changed, until a measurement follows.
     alarm: bool,
-    /// Number of consecutive bursts too fast to measure.
+    /// The number of consecutive bursts too fast to measure.
     fast_bursts: u8,
-    /// The mean rate of the last burst, if it came unevenly, bit/s.
+    /// The mean rate of the last burst, bit/s, if it arrived unevenly.
     uneven_rate: Option<f64>,
 }
 
 impl Gauge {
-    /// Restores an earlier result, which the next one replaces.
+    /// Restores a result from before a restart or a failure of the link. The next result replaces it.
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
             last_result: LastResult::Valid(at),
+            // Makes the next result replace this one at once, not only as one of three.
             alarm: true,
             ..Gauge::default()
         };
         self.available.push(rate);
     }
 
-    /// Returns the gauge for a link that came back: the result before stays until the next one.
+    /// Returns the gauge for a link that came back. The earlier result stays valid until the next one.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
@@ -85,7 +90,7 @@ impl Gauge {
         gauge
     }
 
-    /// Returns the time of the last result.
+    /// Returns the time of the last result, if there is one.
     pub(crate) fn known_at(&self) -> Option<Instant> {
         match self.last_result {
             LastResult::Missing => None,
@@ -93,19 +98,22 @@ impl Gauge {
         }
     }
 
+    /// Returns whether the only result is a bad one that no second one has confirmed.
     fn is_unconfirmed(&self) -> bool {
         matches!(self.last_result, LastResult::Unconfirmed(_))
     }
 
-    /// Allows measurements, because the server is reached.
+    /// Allows measurements, because the server was reached.
     pub(crate) fn reached(&mut self) {
         self.next_at.get_or_insert(Instant::ZERO);
     }
 
-    /// Schedules a measurement at once, because the round-trip time shows that the path has changed.
+    /// Schedules a measurement at once, because a late answer or the round-trip time shows that the path has
+    /// changed.
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.interval.reset();
+        // The origin of time, so at once; a server that was never reached still waits for that.
         self.next_at = self.next_at.map(|_| Instant::ZERO);
     }
 
@@ -129,27 +137,30 @@ impl Gauge {
         }
     }
 
-    /// Returns the free rate, bit/s; infinite where the only finding is that bursts are too fast to measure.
+    /// Returns the free rate, bit/s. It is infinite if the path is only known to be too fast to measure, so that
+    /// its server ranks before measured ones.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(f64::INFINITY);
         let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
-    /// Returns the capacity of the bottleneck, bit/s; a lower bound where bursts do not show it.
+    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show it.
     pub(crate) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(MAX_MEASURABLE_RATE);
         self.capacity.median().or(fast).or(self.uneven_rate)
     }
 
-    /// Handles a first train too fast to measure. Earlier results stay unless this repeats or the path has
-    /// changed, because one passing burst does not show how long a shaped link lets bursts pass.
+    /// Handles a first train that was too fast to measure. Earlier results stay unless this happens repeatedly or
+    /// the path has changed: the token bucket of a shaped link lets a burst pass now and then, and the link is no
+    /// faster.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast_bursts = self.fast_bursts.saturating_add(1);
         if self.alarm || self.is_unconfirmed() || self.fast_bursts >= MIN_FAST_BURSTS {
             self.forget();
         }
         self.alarm = false;
+        // Nothing new was found, so this counts as no change.
         let next = self.interval.next(0.0, &settings.bounds());
         self.next_at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
         self.attempted = true;
@@ -158,18 +169,21 @@ impl Gauge {
         }
     }
 
-    /// Handles a first train that came unevenly, at this mean rate, bit/s.
-    pub(crate) fn on_uneven(&mut self, at_least: f64) {
-        self.uneven_rate = Some(at_least);
+    /// Handles a first train that arrived unevenly, with this mean rate, bit/s, which is a lower bound of the
+    /// capacity.
+    pub(crate) fn on_uneven(&mut self, mean_rate: f64) {
+        self.uneven_rate = Some(mean_rate);
     }
 
+    /// Drops all results.
     fn forget(&mut self) {
         (self.capacity, self.available) = Default::default();
         self.last_result = LastResult::Missing;
     }
 
-    /// Handles a first train at `rate` bit/s. Returns the rate for the second train. After an alarm the result
-    /// already limits the free rate to the new capacity.
+    /// Handles a first train that arrived at `rate` bit/s. Returns the rate at which the second train is sent.
+    /// After an alarm, a free rate above the new capacity is lowered at once, so that users need not wait for the
+    /// second train.
     pub(crate) fn on_capacity(&mut self, rate: f64) -> f64 {
         if self.alarm {
             self.capacity.forget_older();
@@ -184,7 +198,7 @@ impl Gauge {
         capacity
     }
 
-    /// Handles a second train, which found `rate` bit/s to be free; `None` where it had no result.
+    /// Handles a second train, which found `rate` bit/s to be free; `None` if it had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.median();
         let mut change = 0.0;
@@ -194,11 +208,12 @@ impl Gauge {
                 self.available.forget_older();
             }
             self.alarm = false;
+            // A first result counts as a change by 100 %.
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let capacity = self.capacity().unwrap_or(0.0);
-        // Repeat unconfirmed results at once: a bad first one, which a single lost packet can cause, and a great
-        // change, which does not count while it may be an outlier.
+        // Two kinds of results are repeated at once: a bad first one, which a single lost packet can cause, and a
+        // large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
         let must_repeat = rate.is_some_and(|rate| match before {
             None => rate < capacity / 4.0,
             Some(before) => {
@@ -236,7 +251,8 @@ mod tests {
 
     #[test]
     fn a_measurement_costs_less_than_a_hundredth_of_the_link() {
-        // A measurement moves at most 33,040 bytes each way.
+        // A measurement moves at most 33,040 bytes each way: 33,040 * 8 bits / 1 % of 20 Mbit/s = 1,321.6 ms, and
+        // 26.4 s at 1 Mbit/s.
         assert_eq!(pause_after(Some(20e6)).as_millis(), 1321);
         assert_eq!(pause_after(None), pause_after(Some(1e6)));
         assert!(pause_after(Some(0.0)) == pause_after(None));
@@ -260,12 +276,18 @@ mod tests {
                 due(&gauge)
             })
             .to_vec();
+        // The first result has the minimum interval, each unchanged one doubles it, and the two that are halved
+        // differ by 50 % from the median before: 20, 20 and 10 have the median 20.
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
         assert_eq!(gauge.next_at, Some(Instant::ZERO));
         gauge.on_result(AT, Some(2e6), &settings);
-        assert_eq!(gauge.available(), Some(2e6), "two that agree");
+        assert_eq!(
+            gauge.available(),
+            Some(2e6),
+            "after an alarm, a new result replaces earlier ones"
+        );
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.attempted);
@@ -283,6 +305,8 @@ mod tests {
         let mut gauge = Gauge::default();
         gauge.reached();
         gauge.on_capacity(20e6);
+        // Rate found, seconds to the next measurement, and the rate that counts. After 1 s (the link's rest at 20
+        // Mbit/s is 1.3 s) a large change is measured again; the second such result is the median of three.
         for (mbit, next, counts) in [
             (20.0, 5, 20.0),
             (20.0, 10, 20.0),
@@ -339,12 +363,13 @@ mod tests {
             (Some(f64::INFINITY), None)
         );
         assert!(gauge.attempted && !gauge.requested);
-        // Under load the bursts show the rate.
+        // Under load the token bucket is empty, so the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        for left in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
+        // Two fast bursts leave the rate, the third one (`MIN_FAST_BURSTS`) drops it.
+        for available in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
             gauge.on_too_fast(AT, &settings);
-            assert_eq!(gauge.available(), left);
+            assert_eq!(gauge.available(), available);
         }
         // After a change of the path, earlier results do not count.
         gauge.on_capacity(2e6);
@@ -363,7 +388,8 @@ mod tests {
             gauge.on_too_fast(AT, &settings);
             assert_eq!((gauge.requested, due(&gauge) > 1), (asked, !asked));
         }
-        // One train with a rate is enough. After a mean of 10 Mbit/s the link rests as one of that rate does.
+        // One train with a rate is enough. After an uneven train with a mean of 10 Mbit/s, the link rests for
+        // 33,040 * 8 bits / 1 % of 10 Mbit/s = 2.6 s.
         gauge = Gauge::default();
         gauge.request();
         gauge.on_uneven(10e6);
