@@ -276,8 +276,9 @@ mod tests {
                 due(&gauge)
             })
             .to_vec();
-        // The first result has the minimum interval, each unchanged one doubles it, and the two that are halved
-        // differ by 50 % from the median before: 20, 20 and 10 have the median 20.
+        // The first interval is the minimum, and each result without a change doubles it. The two results of 10
+        // Mbit/s differ from the median before by half, which halves it; 10 is not below half of 20, so nothing is
+        // repeated.
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
@@ -305,8 +306,8 @@ mod tests {
         let mut gauge = Gauge::default();
         gauge.reached();
         gauge.on_capacity(20e6);
-        // Rate found, seconds to the next measurement, and the rate that counts. After 1 s (the link's rest at 20
-        // Mbit/s is 1.3 s) a large change is measured again; the second such result is the median of three.
+        // Rate found, seconds to the next measurement, and the rate that counts. A large change is measured again
+        // after 1.3 s, the link's rest at 20 Mbit/s. The second such result is the median of three, so it counts.
         for (mbit, next, counts) in [
             (20.0, 5, 20.0),
             (20.0, 10, 20.0),

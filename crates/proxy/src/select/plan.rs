@@ -1,13 +1,15 @@
-//! Placement of servers as in T-MPTCP, from measurements by the boxes that would use them.
+//! Placement of servers as in T-MPTCP (see [`selection`](super::selection)), based on measurements by the boxes
+//! that would use the servers.
 
 use serde::{Deserialize, Serialize};
 
 use super::selection::{Measured, Need};
 
-/// The round-trip time assumed for a box that reaches no server, ms.
+/// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess, longer than
+/// real ones, so that reaching a box comes before shortening times of others.
 const UNREACHED_MS: f64 = 1_000.0;
 
-/// A server, or a place where one could be rented, with a box's measurements.
+/// A server, or a place where a server could be rented, with the measurements of one box.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Site {
     /// The site's name, which is the same for all boxes.
@@ -16,12 +18,13 @@ pub struct Site {
     pub measured: Measured,
 }
 
-/// A site, in the order in which to rent.
+/// One step of a plan: the next site at which to rent a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     /// The site's name.
     pub name: String,
-    /// The mean over all boxes of the bandwidth through this site alone, bit/s.
+    /// The mean over all boxes of the bandwidth through this site alone, bit/s; 0 for a box that does not reach
+    /// it.
     pub bandwidth: f64,
     /// The mean over all boxes of the shortest round-trip time through this site alone, ms; 1,000 for a box that
     /// does not reach it.
@@ -30,7 +33,8 @@ pub struct Step {
     pub together: f64,
 }
 
-/// Orders the sites of all `boxes`: each is the one that helps most in addition to those before it.
+/// Orders the sites of all `boxes`. Each site is the one that improves the mean most in addition to the sites
+/// before it. This greedy order is not always optimal for a given number of sites, but it tells where to begin.
 pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     let mut left: Vec<&str> = Vec::new();
     for site in boxes.iter().flatten() {
@@ -46,7 +50,7 @@ pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
             sites.push(name);
             benefit(need, boxes, &sites)
         };
-        // Reversed, so that `max_by`, which returns the last of equals, takes the first.
+        // `max_by` returns the last of equal elements, so the reversed order yields the first site.
         let worth: Vec<f64> = left.iter().map(with).collect();
         let best = (0..left.len())
             .rev()
@@ -63,14 +67,15 @@ pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     steps
 }
 
-/// Returns the mean over all boxes where each uses the best of these sites; higher is better, so delays are
-/// negative.
+/// Returns the mean over all boxes of the value of each box's best site among `sites`. Higher is better, so delays
+/// are negative.
 fn benefit(need: Need, boxes: &[Vec<Site>], sites: &[&str]) -> f64 {
     let of_box = |measured: &Vec<Site>| {
         let usable = measured.iter().filter(|s| sites.contains(&s.name.as_str()));
         let values = usable.filter_map(|site| match need {
             Need::Throughput => site.measured.bandwidth(),
             Need::Latency => {
+                // A place without a server has no egress metrics; the time to the site stands for the whole.
                 let egress = site.measured.egress.delay_ms.is_some();
                 site.measured.delay_ms(egress).map(|ms| -ms)
             }
@@ -129,8 +134,10 @@ mod tests {
             let all = all.iter().map(|(name, value)| ((*name).to_owned(), *value));
             all.collect::<Vec<_>>()
         };
+        // Mbit/s: bern (38 + 38 + 20) / 3 = 32; with rome (38 + 38 + 40) / 3; with oslo (40 + 40 + 40) / 3.
         let expected = named(&[("bern", 32e6), ("rome", 116e6 / 3.0), ("oslo", 40e6)]);
         assert_eq!(order(Need::Throughput, &boxes), expected);
+        // ms: bern (20 + 20 + 30) / 3; with oslo (10 + 10 + 30) / 3; with rome (10 + 10 + 10) / 3.
         let expected = named(&[("bern", 70.0 / 3.0), ("oslo", 50.0 / 3.0), ("rome", 10.0)]);
         assert_eq!(order(Need::Latency, &boxes), expected);
     }
@@ -142,6 +149,8 @@ mod tests {
             vec![site("rome", 30.0, 10.0)],
             Vec::new(),
         ];
+        // Three boxes, of which one reaches oslo, one rome, and one nothing: 40 / 3 Mbit/s, and (10 + 1,000 +
+        // 1,000) / 3 ms.
         let steps = plan(Need::Throughput, &boxes);
         assert_eq!(
             (steps[0].name.as_str(), steps[0].together),

@@ -152,8 +152,8 @@ pub fn choose(
     };
     let pair = [candidates[best], candidates[current]];
     let egress = pair.iter().all(|c| c.measured.egress.delay_ms.is_some());
-    let scores = pair.map(|c| c.measured.score(need, egress));
-    let is_better = match scores.into() {
+    let [best_score, current_score] = pair.map(|c| c.measured.score(need, egress));
+    let is_better = match (best_score, current_score) {
         (Some(best), Some(current)) => best > current * (1.0 + gain),
         (Some(_), None) => true,
         (None, _) => false,
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_server_is_no_better_than_its_own_link() {
         let mut servers = table();
-        // 60 Mbit/s over the links, and 10 Mbit/s beyond.
+        // 60 Mbit/s over the links, and 10 Mbit/s of egress.
         servers.push(server(&[(40.0, 30.0), (20.0, 30.0)], (10.0, 60.0)));
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(2));
         servers[5].egress.bandwidth = None;

@@ -87,10 +87,10 @@ impl Trouble {
     /// TCP, so the answers on an MPTCP connection are the server's.
     pub(crate) fn of_broken(broken: ChannelError, plain: bool) -> Option<Trouble> {
         match broken {
-            // Only a Braid server sends the first two errors.
+            // No portal answers in the first two ways, so `plain` does not matter there.
             ChannelError::Refused => Some(Trouble::KeyRefused),
             ChannelError::OtherVersions { .. } => Some(Trouble::OtherVersion),
-            // The fault is on this machine.
+            // The cryptographic library of this machine failed.
             ChannelError::Failed => None,
             _ if plain => Some(Trouble::Portal),
             ChannelError::WrongKey => Some(Trouble::WrongKey),
