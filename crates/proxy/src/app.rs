@@ -109,7 +109,8 @@ pub enum ConnectFailure {
     Refused,
     /// The network reports that the host is unreachable (ICMP).
     HostUnreachable,
-    /// The network of the destination is unreachable: a report (ICMP), or no route.
+    /// The network of the destination is unreachable (a report by ICMP, or no route), or a firewall of this
+    /// machine forbids the connection.
     NetworkUnreachable,
     /// This machine has no route to any destination of the address family, so no packet was sent.
     FamilyUnreachable,

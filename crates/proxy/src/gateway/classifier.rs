@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_connection_that_says_nothing() {
+    fn a_connection_without_properties_has_no_hints() {
         assert_eq!(classifier("").hints(NOW, &flow()), FlowHints::default());
     }
 
     /// Tests the code points of RFC 8325 section 4.3 that are more or less urgent than the default.
     #[test]
-    fn marks_say_how_urgent_a_connection_is() {
+    fn code_points_set_the_urgency() {
         let mut classifier = classifier("");
         let levels = (0..64u8).filter_map(|dscp| {
             let flow = Flow { dscp, ..flow() };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_counts_before_marks_and_behind_what_a_program_says() {
+    fn the_first_rule_comes_after_hints_of_the_program_and_before_code_points() {
         let mut classifier = classifier(
             "[[rule]]\nport = 443\nurgency = 5\nstrategy = \"redundant\"\nsize = \"1MB\"\n\
              [[rule]]\nurgency = 6\n",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carried_nothing_teaches_nothing() {
+    fn a_flow_without_bytes_is_not_recorded() {
         let mut classifier = classifier("");
         (0..8).for_each(|_| classifier.learn(NOW, &flow(), 0));
         assert!(classifier.predictor.is_empty());

@@ -564,8 +564,8 @@ impl BoxCore {
             .on_failure(ctx.now, session.server, session.path);
         session.failed_attempts.push((session.server, session.path));
         let attempts = session.failed_attempts.len();
-        let late = ctx.now >= session.started + self.timeouts.connect;
-        if late || attempts >= MAX_ATTEMPTS {
+        let is_overdue = ctx.now >= session.started + self.timeouts.connect;
+        if is_overdue || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
         if self.reconnect(ctx, id) {
@@ -653,8 +653,8 @@ impl BoxCore {
         let may_resend = session.may_resend(outcome);
         session.failed_attempts.push(at);
         let attempts = session.failed_attempts.len();
-        let late = ctx.now >= session.started + self.timeouts.connect;
-        if may_resend && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
+        let is_overdue = ctx.now >= session.started + self.timeouts.connect;
+        if may_resend && attempts < MAX_ATTEMPTS && !is_overdue && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
             self.end(ctx, id, outcome);

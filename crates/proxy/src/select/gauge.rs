@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_more_often_while_it_changes_and_at_once_after_an_alarm() {
+    fn a_path_is_measured_more_often_while_it_changes_and_at_once_after_an_alarm() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.alarm();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_great_change_is_looked_at_again_before_it_counts() {
+    fn a_large_change_is_measured_again_before_it_counts() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.reached();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_first_impression_is_looked_at_again() {
+    fn a_bad_first_result_is_measured_again() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.request();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_come_too_fast_leave_what_is_known_for_a_while() {
+    fn bursts_too_fast_to_measure_keep_the_known_rate_for_a_while() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.reached();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_three_trains_at_most() {
+    fn a_request_sends_three_trains_at_most() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.request();

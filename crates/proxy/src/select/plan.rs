@@ -36,26 +36,26 @@ pub struct Step {
 /// Orders the sites of all `boxes`. Each site is the one that improves the mean most in addition to the sites
 /// before it. This greedy order is not always optimal for a given number of sites, but it tells where to begin.
 pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
-    let mut left: Vec<&str> = Vec::new();
+    let mut remaining: Vec<&str> = Vec::new();
     for site in boxes.iter().flatten() {
-        if !left.contains(&site.name.as_str()) {
-            left.push(&site.name);
+        if !remaining.contains(&site.name.as_str()) {
+            remaining.push(&site.name);
         }
     }
     let mut chosen: Vec<&str> = Vec::new();
     let mut steps = Vec::new();
-    while !left.is_empty() {
+    while !remaining.is_empty() {
         let with = |name: &&str| {
             let mut sites = chosen.clone();
             sites.push(name);
             benefit(need, boxes, &sites)
         };
         // `max_by` returns the last of equal elements, so the reversed order yields the first site.
-        let worth: Vec<f64> = left.iter().map(with).collect();
-        let best = (0..left.len())
+        let worth: Vec<f64> = remaining.iter().map(with).collect();
+        let best = (0..remaining.len())
             .rev()
             .max_by(|a, b| worth[*a].total_cmp(&worth[*b]));
-        let name = left.remove(best.unwrap_or(0));
+        let name = remaining.remove(best.unwrap_or(0));
         chosen.push(name);
         steps.push(Step {
             name: name.to_owned(),
@@ -80,11 +80,11 @@ fn benefit(need: Need, boxes: &[Vec<Site>], sites: &[&str]) -> f64 {
                 site.measured.delay_ms(egress).map(|ms| -ms)
             }
         });
-        let none = match need {
+        let unreached = match need {
             Need::Throughput => 0.0,
             Need::Latency => -UNREACHED_MS,
         };
-        values.reduce(f64::max).unwrap_or(none)
+        values.reduce(f64::max).unwrap_or(unreached)
     };
     boxes.iter().map(of_box).sum::<f64>() / boxes.len().max(1) as f64
 }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_server_is_for_those_whom_the_first_does_not_serve_well() {
+    fn the_second_site_helps_the_boxes_that_the_first_serves_badly() {
         // Two boxes in the north, one in the south.
         let north = || {
             vec![
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_box_does_not_reach_is_of_no_use_to_it() {
+    fn a_site_is_of_no_use_to_a_box_that_does_not_reach_it() {
         let boxes = [
             vec![site("oslo", 40.0, 10.0)],
             vec![site("rome", 30.0, 10.0)],

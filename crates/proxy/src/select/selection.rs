@@ -263,7 +263,7 @@ impl Recent {
 pub struct Quiet {
     /// Minute of the day at which the span begins, 0 to 1439.
     pub from: u16,
-    /// Minute of the day at which the span ends. If it is not later than `from`, the span ends on the next day.
+    /// Minute of the day at which the span ends. If it is not slower than `from`, the span ends on the next day.
     pub to: u16,
 }
 
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_papers_servers_the_third_has_most_and_the_second_answers_first() {
+    fn of_the_papers_servers_the_third_has_the_highest_bandwidth_and_the_second_the_lowest_delay() {
         let table = table();
         assert_eq!(chosen(Need::Throughput, &table, None), Some(2));
         assert_eq!(chosen(Need::Latency, &table, None), Some(1));
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_is_not_chosen() {
+    fn a_server_without_answers_is_not_chosen() {
         let table = table();
         let candidates = |dead: &[usize]| {
             let all = table.iter().enumerate().map(|(i, measured)| Candidate {
@@ -386,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_wins_nothing() {
+    fn unknown_measurements_are_no_advantage() {
         let unknown = Measured::default();
         let [near, far] = [30.0, 50.0].map(|ms| server(&[(5.0, ms)], (9.0, 10.0)));
-        let untold = Measured {
+        let without_egress = Measured {
             egress: Quality::default(),
             ..near.clone()
         };
@@ -403,19 +403,22 @@ mod tests {
             assert_eq!(pick(need, &[&near, &near]), Some(0));
         }
         // 50 ms and 10 of egress beat 55 ms and an unknown egress.
-        let later = server(&[(5.0, 55.0)], (9.0, 1.0));
-        let later_untold = Measured {
+        let slower = server(&[(5.0, 55.0)], (9.0, 1.0));
+        let slower_without_egress = Measured {
             egress: Quality::default(),
-            ..later
+            ..slower
         };
-        assert_eq!(pick(Need::Latency, &[&later_untold, &far]), Some(1));
-        assert_eq!(pick(Need::Latency, &[&far, &untold]), Some(1));
+        assert_eq!(
+            pick(Need::Latency, &[&slower_without_egress, &far]),
+            Some(1)
+        );
+        assert_eq!(pick(Need::Latency, &[&far, &without_egress]), Some(1));
         // A current server without measurements has no advantage.
         assert_eq!(chosen(Need::Latency, &[unknown, near], Some(0)), Some(1));
     }
 
     #[test]
-    fn the_tempo_follows_change_within_bounds() {
+    fn the_interval_follows_changes_within_bounds() {
         let secs = Duration::from_secs;
         let bounds = secs(5)..=secs(60);
         let mut interval = MeasuringInterval::default();
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_outlier_counts_nothing() {
+    fn a_single_outlier_does_not_change_the_median() {
         let mut recent = Recent::default();
         assert_eq!(recent.median(), None);
         for (value, median) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {

@@ -179,9 +179,9 @@ impl Links {
             return;
         }
         let records = stack.records().filter(|(_, on, _)| *on == path);
-        let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
+        let recorded_rates = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
         let measured = link.health.iter().filter_map(|c| c.gauge.capacity());
-        let rate = measured.chain(seen).reduce(f64::max);
+        let rate = measured.chain(recorded_rates).reduce(f64::max);
         // A link that was down for long has a low load, and must not get all connections until it has caught up.
         // So its load is raised to at most 1 s, one connection at 1 Mbit/s, below that of the others.
         let floor = min_load.map_or(0.0, |load| load - 1.0);

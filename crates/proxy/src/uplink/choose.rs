@@ -17,10 +17,10 @@ impl Servers {
     fn select_by_hand(&mut self, name: &str) -> Result<(), String> {
         let wanted = self.entries.iter().position(|s| s.name == name);
         if wanted.is_none() && name != AUTO {
-            let known: Vec<&str> = self.entries.iter().map(|s| s.name.as_str()).collect();
-            let known = known.join(", ");
+            let names: Vec<&str> = self.entries.iter().map(|s| s.name.as_str()).collect();
+            let names = names.join(", ");
             return Err(format!(
-                "there is no server {name:?}; the servers are {known}, or {AUTO}"
+                "there is no server {name:?}; the servers are {names}, or {AUTO}"
             ));
         }
         self.choice.operator_choice = wanted;

@@ -115,8 +115,8 @@ impl Examinations {
 
     /// Returns whether an examination of a server over a path is under way.
     fn is_under_way(&self, path: PathId, server: usize) -> bool {
-        let there = |e: &Examination| (e.checkout.path, e.checkout.server) == (path, server);
-        self.all.iter().any(there)
+        let is_same = |e: &Examination| (e.checkout.path, e.checkout.server) == (path, server);
+        self.all.iter().any(is_same)
     }
 
     /// Ends the examinations over `path`, or all without one, because their results would be meaningless.

@@ -95,8 +95,8 @@ impl ReachedFamilies {
 
     /// Returns the time of the next question to a server, or of the next offer of a family.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let asks = self.reports.iter().map(|report| report.next_question);
-        asks.chain([self.offer_at]).flatten().min()
+        let questions = self.reports.iter().map(|report| report.next_question);
+        questions.chain([self.offer_at]).flatten().min()
     }
 
     /// Sets the offered families to `families`. An added family waits until [`MIN_REFUSAL`] after the last

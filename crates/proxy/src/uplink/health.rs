@@ -157,8 +157,8 @@ impl ServerHealth {
 
     /// Returns whether a handshake has failed or is late, and none has succeeded since.
     pub(super) fn has_unresolved_failure(&self) -> bool {
-        let late = self.probe.is_some_and(|p| p.is_late);
-        late || self.reach == Reach::Down || self.failures > 0
+        let is_late = self.probe.is_some_and(|p| p.is_late);
+        is_late || self.reach == Reach::Down || self.failures > 0
     }
 
     /// Returns whether a probe has failed since the last success. The next success then shows that the path has
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_handshake_that_is_not_answered_proves_nothing_against_a_link() {
+    fn one_unanswered_handshake_proves_no_fault_of_a_link() {
         let mut other = ServerHealth::default();
         let mut found = |trouble, times| {
             let mut health = ServerHealth::default();

@@ -202,11 +202,15 @@ impl IdlePool {
     /// whose server is gone.
     fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<IdleConn> {
         self.settings = settings;
-        let place = |server: usize| moved.get(server).copied().flatten();
-        self.accepted_by = self.accepted_by.iter().filter_map(|s| place(*s)).collect();
+        let new_index = |server: usize| moved.get(server).copied().flatten();
+        self.accepted_by = self
+            .accepted_by
+            .iter()
+            .filter_map(|s| new_index(*s))
+            .collect();
         let mut gone = Vec::new();
         for mut idle_conn in core::mem::take(&mut self.waiting) {
-            match place(idle_conn.checkout.server) {
+            match new_index(idle_conn.checkout.server) {
                 Some(server) => {
                     idle_conn.checkout.server = server;
                     self.waiting.push(idle_conn);

@@ -114,12 +114,12 @@ impl Links {
         }
     }
 
-    /// Adds link number `link` of the configuration, which is down at first. Reuses the path `place` of a removed
-    /// link, if it is given and the stack still has it.
+    /// Adds link number `link` of the configuration, which is down at first. Reuses the path `reused_path` of a
+    /// removed link, if it is given and the stack still has it.
     pub(super) fn add(
         &mut self,
         now: Instant,
-        (link, addresses, place): (usize, LinkAddresses, Option<PathId>),
+        (link, addresses, reused_path): (usize, LinkAddresses, Option<PathId>),
         servers: &[ServerEntry],
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
@@ -135,7 +135,7 @@ impl Links {
             backup,
             ..PathConfig::default()
         };
-        let reused = place.filter(|path| stack.reuse_path(*path, path_config));
+        let reused = reused_path.filter(|path| stack.reuse_path(*path, path_config));
         let path = match reused {
             Some(path) => path,
             None => stack.add_path(path_config)?,
@@ -183,9 +183,9 @@ impl Links {
         let Some(link) = self.find_mut(path) else {
             return false;
         };
-        let had = (link.v4, link.v6);
+        let families_before = (link.v4, link.v6);
         (link.v4, link.v6) = (v4.is_some(), v6.is_some());
-        if had == (link.v4, link.v6) {
+        if families_before == (link.v4, link.v6) {
             return false;
         }
         for (server, entry) in servers.iter().enumerate() {
@@ -313,9 +313,9 @@ impl Links {
     /// No link has this name.
     pub(super) fn by_name(&mut self, name: &str) -> Result<&mut Link, String> {
         let Some(index) = self.all.iter().position(|l| l.name == name) else {
-            let known: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
-            let known = known.join(", ");
-            return Err(format!("there is no link {name:?}; the links are {known}"));
+            let names: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(format!("there is no link {name:?}; the links are {names}"));
         };
         Ok(&mut self.all[index])
     }
@@ -356,7 +356,7 @@ impl Links {
             .find(|l| Some(l.path) == self.best && l.is_usable());
         // A change gives every UDP flow another source address and so breaks it. A small gain is no reason for
         // that.
-        let stays = current.filter(|current| {
+        let kept_link = current.filter(|current| {
             let rtts = rtt(challenger).zip(rtt(current));
             // The gain is large if the current round-trip time exceeds 5/4 of the challenger's by more than 5 ms.
             // Both are guesses: more than jitter on long and on short paths.
@@ -367,7 +367,7 @@ impl Links {
             rank(current) == rank(challenger) && is_gain_small
                 || rank(current).0 && rank(challenger).0 && !current.metered
         });
-        Some(stays.unwrap_or(challenger).path)
+        Some(kept_link.unwrap_or(challenger).path)
     }
 
     /// Returns the time at which a probe over some open link is due.

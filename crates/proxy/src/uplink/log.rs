@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_that_changes_to_and_fro_is_said_seldom() {
+    fn a_flapping_state_is_logged_seldom() {
         let mut logged = LoggedState::default();
         let s = |s: u64| Instant::from_millis(s * 1_000);
         assert!(

@@ -220,15 +220,15 @@ impl Upstream {
         cx.counters.trains_failed += 1;
         pending.channel.abort(cx.now, cx.stack);
         // A late train counts as a result, because the losses or the slowness that delayed it affect users too. A
-        // connection that the server ended (not `late`) shows nothing about the path. If not even the server's
+        // connection that the server ended (not `is_late`) shows nothing about the path. If not even the server's
         // answer has come, only an alarm justifies the result that nothing is free.
-        let late = pending.deadline <= cx.now;
+        let is_late = pending.deadline <= cx.now;
         let partial_rate = pending
             .receiver
             .partial_rate(cx.now.saturating_since(pending.began));
         let (link, server) = (pending.link, pending.server);
         let alarmed = self.links.all[link].health[server].gauge.is_alarmed();
-        let free = partial_rate.or(alarmed.then_some(0.0)).filter(|_| late);
+        let free = partial_rate.or(alarmed.then_some(0.0)).filter(|_| is_late);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
         let result = free.map(|free| free + users);
         let settings = &self.meter.settings;

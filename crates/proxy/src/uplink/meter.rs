@@ -167,9 +167,12 @@ impl PendingTrain {
     /// on the expected duration of the train, so that a path that has become slower is noticed soon.
     pub(super) fn wait_limit(health: &ServerHealth, timeout: Duration) -> Duration {
         let capacity = health.gauge.capacity();
-        let usual = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
-        let late = usual.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
-        late.map_or(timeout, |late| (SYN_RETRY_TIME + late).min(timeout))
+        let expected_secs = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
+        let late_after =
+            expected_secs.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
+        late_after.map_or(timeout, |late_after| {
+            (SYN_RETRY_TIME + late_after).min(timeout)
+        })
     }
 
     /// Returns the rate at which users received over the link since the measurement began, bit/s.

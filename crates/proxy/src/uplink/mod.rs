@@ -115,7 +115,7 @@ impl Upstream {
         self.servers.set_wall_clock(now, since_epoch);
     }
 
-    /// Returns the configuration of a server; `None` where it was removed.
+    /// Returns the configuration of a server; `None` if it was removed.
     pub(crate) fn server(&self, server: usize) -> Option<&ServerEntry> {
         self.servers.entries.get(server)
     }
@@ -125,10 +125,10 @@ impl Upstream {
         now: Instant,
         link: usize,
         addresses: LinkAddresses,
-        place: Option<PathId>,
+        reused_path: Option<PathId>,
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
-        let link = (link, addresses, place);
+        let link = (link, addresses, reused_path);
         self.links.add(now, link, &self.servers.entries, stack)
     }
 

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once() {
+    fn a_change_gives_one_notice() {
         let mut counters = BoxCounters::default();
         let mut notices = Notices::new();
         let mut poll = |notices: &mut Notices| notices.poll_interception(&mut counters);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_that_ends_takes_nothing_in_whatever_the_operator_wants() {
+    fn an_ending_box_intercepts_nothing_even_if_it_is_switched_on() {
         let mut notices = Notices::new();
         notices.on_reach(Reach::Up);
         notices.end();

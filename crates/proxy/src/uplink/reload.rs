@@ -17,8 +17,8 @@ struct Moved(Vec<Option<usize>>);
 
 impl Moved {
     fn new(old: &[ServerEntry], new: &[ServerEntry]) -> Self {
-        let place = |old: &ServerEntry| new.iter().position(|new| old.goes_on_as(new));
-        Moved(old.iter().map(place).collect())
+        let new_index = |old: &ServerEntry| new.iter().position(|new| old.goes_on_as(new));
+        Moved(old.iter().map(new_index).collect())
     }
 
     /// Returns the new index of the server with the index `old`; `None` if it was removed.
@@ -28,7 +28,7 @@ impl Moved {
 
     /// Returns the old index of the server with the index `new`; `None` if it was added.
     fn old_index(&self, new: usize) -> Option<usize> {
-        self.0.iter().position(|place| *place == Some(new))
+        self.0.iter().position(|index| *index == Some(new))
     }
 }
 

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portal_knows_nothing_of_multipath_tcp() {
+    fn a_portal_does_not_support_multipath_tcp() {
         let damaged = |plain| Trouble::of_broken(ChannelError::Damaged, plain);
         assert_eq!(damaged(true), Some(Trouble::Portal));
         assert_eq!(damaged(false), Some(Trouble::NotAServer));
