@@ -180,7 +180,10 @@ impl Links {
         }
         let records = stack.records().filter(|(_, on, _)| *on == path);
         let recorded_rates = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
-        let measured = link.health.iter().filter_map(|c| c.gauge.capacity());
+        let measured = link
+            .health
+            .iter()
+            .filter_map(|health| health.gauge.capacity());
         let rate = measured.chain(recorded_rates).reduce(f64::max);
         // A link that was down for long has a low load, and must not get all connections until it has caught up.
         // So its load is raised to at most 1 s, one connection at 1 Mbit/s, below that of the others.

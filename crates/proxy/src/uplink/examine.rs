@@ -134,7 +134,8 @@ impl Examinations {
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
             let health = link.health.iter().enumerate();
-            health.filter_map(|(server, c)| Some((link.path, server, c.next_examination?)))
+            health
+                .filter_map(|(server, health)| Some((link.path, server, health.next_examination?)))
         });
         let due = due.filter(|(path, server, _)| !self.is_under_way(*path, *server));
         let ends = self.all.iter().map(|e| e.deadline);

@@ -27,6 +27,7 @@ pub(super) enum Reach {
 pub(super) struct ServerHealth {
     /// True if the link has an address family of the server. Otherwise the server is unreachable over the link.
     pub(super) fits: bool,
+    /// The reachability by recent handshakes.
     pub(super) reach: Reach,
     /// Smoothed round-trip time of handshakes; before the first handshake, the value saved by an earlier process.
     pub(super) rtt: Option<Duration>,
@@ -75,8 +76,8 @@ pub(super) struct Probe {
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
-    /// True if the server had already answered over another link, after it became unreachable over this one, when
-    /// the probe began. The failure of such a probe shows a fault of the link, not of the server.
+    /// True if, when the probe began, the server had answered over another link since it became unreachable over
+    /// this one. If such a probe fails, the link is at fault, not the server.
     witnessed: bool,
 }
 
@@ -141,8 +142,8 @@ impl ServerHealth {
     /// Returns whether a success of a probe over this link could prove a fault of the link of `other`
     /// ([`disproves`](Self::disproves)).
     pub(super) fn may_disprove(&self, other: &ServerHealth) -> bool {
-        let idle = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
-        idle && self.last_success < other.down_since.max(other.last_unanswered_at)
+        let can_probe = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
+        can_probe && self.last_success < other.down_since.max(other.last_unanswered_at)
     }
 
     /// Returns whether a probe is under way or planned.
@@ -167,7 +168,7 @@ impl ServerHealth {
         self.has_failed_probe
     }
 
-    /// Marks the probe as late if it is; returns whether it was marked.
+    /// Marks the probe as late if its answer is late by now; returns whether this call has marked it.
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
@@ -213,7 +214,7 @@ impl ServerHealth {
         timeout: Duration,
         witnessed: bool,
     ) {
-        // The bound by `timeout`: a probe ends then.
+        // At `timeout` the probe ends, so it is late by then.
         let late_after = MIN_LATE_AFTER.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
         self.next_probe = None;
         self.probe = Some(Probe {
@@ -320,13 +321,14 @@ impl ServerHealth {
                     let rtt = self.rtt.filter(|_| trouble.is_of_server());
                     self.failed(now);
                     self.set_down(now);
-                    // `set_down` cleared it. If the server itself answered, the time is still the path's.
+                    // `set_down` has cleared `rtt`. If the server itself answered, the time is still valid.
                     self.rtt = rtt;
                 }
             }
             // Probes will show whether the link is the cause.
             Finding::NoAnswer => {
-                // Users were served by regular TCP, so the next answer needs no examination first.
+                // The problem before, regular TCP, did not keep users from the server, so the next answer needs no
+                // examination first.
                 if self.is_plain() {
                     self.problem_count = 0;
                 }

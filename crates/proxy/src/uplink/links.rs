@@ -82,7 +82,7 @@ impl Link {
 
     /// Returns the best reachability of any server over the link.
     pub(super) fn reach(&self) -> Reach {
-        let reached = self.health.iter().map(|c| c.reach);
+        let reached = self.health.iter().map(|health| health.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
 
@@ -254,7 +254,7 @@ impl Links {
     /// because nothing is known then.
     pub(super) fn is_server_down(&self, server: usize) -> bool {
         let mut health = self.open_health(server).peekable();
-        health.peek().is_some() && health.all(|c| c.reach == Reach::Down)
+        health.peek().is_some() && health.all(|health| health.reach == Reach::Down)
     }
 
     /// Returns whether the server can be used over some open link: no handshake has failed or is late there.
@@ -288,7 +288,7 @@ impl Links {
     /// Sorts the links in the configuration's order, which is the order of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
-        let place = |link: &Link| configs.iter().position(|c| c.name == link.name);
+        let place = |link: &Link| configs.iter().position(|health| health.name == link.name);
         self.all
             .sort_by_key(|link| place(link).unwrap_or(usize::MAX));
     }
@@ -302,7 +302,7 @@ impl Links {
     /// Returns the indices of link and server of the probe on connection `conn`; `None` if it is no probe's.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
-            let probes = |c: &ServerHealth| c.probes().any(|probe| probe == conn);
+            let probes = |health: &ServerHealth| health.probes().any(|probe| probe == conn);
             link.health.iter().position(probes).map(|s| (l, s))
         })
     }

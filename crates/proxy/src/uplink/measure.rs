@@ -42,12 +42,12 @@ impl Upstream {
             && let Some((at, link, server)) = self.meter.next(&self.links)
             && at <= cx.now
         {
-            self.send_for(cx, (link, server), None);
+            self.request_train(cx, (link, server), None);
         }
     }
 
     /// Requests a train: a burst or, with `capacity`, a train at this rate, bit/s.
-    fn send_for(
+    fn request_train(
         &mut self,
         cx: &mut Context<'_>,
         (link, server): (usize, usize),
@@ -55,7 +55,7 @@ impl Upstream {
     ) {
         let train = capacity.map_or(Train::BURST, Train::paced);
         cx.counters.trains += 1;
-        match self.ask_for_train(cx.now, (link, server), train, cx.stack) {
+        match self.open_train_connection(cx.now, (link, server), train, cx.stack) {
             Ok(channel) => {
                 let health = &self.links.all[link].health[server];
                 self.meter.pending = Some(PendingTrain {
@@ -80,7 +80,7 @@ impl Upstream {
     }
 
     /// Opens a connection and writes the request for `train`.
-    fn ask_for_train(
+    fn open_train_connection(
         &mut self,
         now: Instant,
         (link, server): (usize, usize),
@@ -175,7 +175,7 @@ impl Upstream {
             deadline: cx.now + self.probe_pace.settings.timeout,
         };
         self.meter.keep_until_closed(cx.now, closing, cx.stack);
-        // A server that sends a train has accepted this box.
+        // A server sends trains only to boxes that it has accepted.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].health[server].gauge;
         let was_requested = gauge.requested;
@@ -183,7 +183,7 @@ impl Upstream {
             None => match receiver.capacity() {
                 Some(Capacity::Rate(rate)) => {
                     let rate = gauge.on_capacity(rate);
-                    self.send_for(cx, (link, server), Some(rate));
+                    self.request_train(cx, (link, server), Some(rate));
                     return self.update(cx.now, cx.stack);
                 }
                 Some(Capacity::TooFast) => {
@@ -191,8 +191,8 @@ impl Upstream {
                     self.links.pause_measurements(cx.now, link);
                     return self.update(cx.now, cx.stack);
                 }
-                Some(Capacity::Uneven(at_least)) => {
-                    gauge.on_uneven(at_least);
+                Some(Capacity::Uneven(mean_rate)) => {
+                    gauge.on_uneven(mean_rate);
                     None
                 }
                 None => None,
@@ -227,8 +227,10 @@ impl Upstream {
             .receiver
             .partial_rate(cx.now.saturating_since(pending.began));
         let (link, server) = (pending.link, pending.server);
-        let alarmed = self.links.all[link].health[server].gauge.is_alarmed();
-        let free = partial_rate.or(alarmed.then_some(0.0)).filter(|_| is_late);
+        let is_alarmed = self.links.all[link].health[server].gauge.is_alarmed();
+        let free = partial_rate
+            .or(is_alarmed.then_some(0.0))
+            .filter(|_| is_late);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
         let result = free.map(|free| free + users);
         let settings = &self.meter.settings;

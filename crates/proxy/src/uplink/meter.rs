@@ -94,8 +94,9 @@ impl Meter {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
             let health = link.health.iter().enumerate();
-            let due = health.filter(|(_, c)| c.reach == Reach::Up && !c.is_probing());
-            let due = due.filter(|(_, c)| self.may_measure || c.gauge.requested);
+            let due =
+                health.filter(|(_, health)| health.reach == Reach::Up && !health.is_probing());
+            let due = due.filter(|(_, health)| self.may_measure || health.gauge.requested);
             due.filter_map(move |(server, health)| {
                 let since = health.gauge.next_at?;
                 Some((since.max(link.measurable_at(health)), since, at, server))
@@ -167,6 +168,7 @@ impl PendingTrain {
     /// on the expected duration of the train, so that a path that has become slower is noticed soon.
     pub(super) fn wait_limit(health: &ServerHealth, timeout: Duration) -> Duration {
         let capacity = health.gauge.capacity();
+        // These are the bytes of two trains, so twice the time of one train.
         let expected_secs = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
         let late_after =
             expected_secs.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
@@ -201,7 +203,10 @@ impl Links {
     /// Delays the next measurement over a link, so that measurements keep to their share of the link's rate.
     pub(super) fn pause_measurements(&mut self, now: Instant, link: usize) {
         let link = &mut self.all[link];
-        let known = link.health.iter().filter_map(|c| c.gauge.capacity());
+        let known = link
+            .health
+            .iter()
+            .filter_map(|health| health.gauge.capacity());
         link.last_rest = pause_after(known.reduce(f64::max));
         link.rests_until = link.rests_until.max(now) + link.last_rest;
     }
@@ -210,7 +215,11 @@ impl Links {
     /// wait for the links' rests.
     pub(super) fn measure_all(&mut self) {
         for link in self.all.iter_mut().filter(|l| l.open) {
-            for health in link.health.iter_mut().filter(|c| c.reach == Reach::Up) {
+            for health in link
+                .health
+                .iter_mut()
+                .filter(|health| health.reach == Reach::Up)
+            {
                 health.gauge.request();
             }
         }
@@ -219,12 +228,12 @@ impl Links {
     /// Returns whether a requested measurement is outstanding.
     pub(super) fn is_measuring(&self) -> bool {
         let mut health = self.open().flat_map(|l| &l.health);
-        health.any(|c| c.gauge.requested)
+        health.any(|health| health.gauge.requested)
     }
 
     /// Returns whether a measurement of a server was tried over all links over which it answers.
     pub(super) fn is_tried(&self, server: usize) -> bool {
         let mut health = self.open_health(server);
-        health.all(|c| c.gauge.attempted || c.reach != Reach::Up)
+        health.all(|health| health.gauge.attempted || health.reach != Reach::Up)
     }
 }

@@ -26,7 +26,7 @@ impl Links {
         // middlebox that strips options. Otherwise, or after a failure, the probe only asks if anything answers.
         let link = self.find(path).filter(|l| l.open);
         let health = link.and_then(|l| l.health.get(server));
-        let sound = health.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
+        let sound = health.is_some_and(|health| health.sound_at.is_some() && health.failures == 0);
         let protocol = match sound {
             true => Protocol::Mptcp,
             false => Protocol::Tcp,

@@ -115,7 +115,7 @@ impl Upstream {
             let condition = link.condition();
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
             let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
-            let handshakes = link.health.iter().filter_map(|c| c.rtt).min();
+            let handshakes = link.health.iter().filter_map(|health| health.rtt).min();
             let mut status = PathStatus::new(link.name.clone(), totals);
             status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
