@@ -129,7 +129,7 @@ impl Session {
     /// Returns false if the connection is gone.
     pub(super) fn send_early_hints(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
-        // The user's first bytes have not arrived, so the hints are incomplete.
+        // The user's first bytes may still yield hints.
         if !self.is_sniffed {
             return true;
         }
@@ -194,9 +194,9 @@ pub(super) enum Stage {
     /// A connection to a server is being opened. None of the user's bytes were read yet, or a copy is kept, so
     /// another attempt is possible. The password is present on plaintext connections.
     Connecting(Option<SignIn>),
-    /// The server's answer is awaited, while the user's bytes follow the request.
+    /// The request was sent, and the server's answer is awaited. Meanwhile the user's first bytes are sent.
     Negotiating(Box<ClientHandshake>),
-    /// Bytes are relayed between user and destination.
+    /// The server has connected to the destination, and bytes are relayed both ways.
     Relaying,
     /// No server reaches destinations in the address family. The user gets the refusal in the next turn. By then
     /// the driver knows that it must refuse the family, so that a retry of the user's program is refused at once

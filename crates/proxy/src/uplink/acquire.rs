@@ -16,8 +16,8 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::select::selection::Need;
 
-/// The cost of one connection, bits: any value gives links turns in proportion to their rates. With this one, a
-/// link of unknown rate counts as one of 1 Mbit/s, which has a cost of 1 s.
+/// The cost of one connection, bits. Divided by the link's rate it gives the connection's load in seconds. The
+/// cost is also the rate (1 Mbit/s) assumed for a link of unknown rate, so a connection there has a load of 1 s.
 const LOAD_UNIT_BITS: f64 = 1e6;
 
 /// The requirements on a connection.
@@ -135,7 +135,7 @@ impl Upstream {
         candidates
     }
 
-    /// Opens a connection for a user's flow, or for the idle pool where `request` is `None`, and signs in.
+    /// Opens a connection for a user's flow, or for the idle pool if `request` is `None`, and signs in.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -150,8 +150,8 @@ impl Upstream {
         };
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
-        // The first subflow must use `path` if there are problems: the strategy would choose by round-trip times,
-        // because it does not know them.
+        // If there are problems, the first subflow must use `path`: a strategy does not know of the problems, and
+        // would choose by round-trip times.
         let is_retry = request.is_some_and(|request| !request.tried.is_empty());
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
@@ -186,7 +186,7 @@ impl Links {
             .filter_map(|health| health.gauge.capacity());
         let rate = measured.chain(recorded_rates).reduce(f64::max);
         // A link that was down for long has a low load, and must not get all connections until it has caught up.
-        // So its load is raised to at most 1 s, one connection at 1 Mbit/s, below that of the others.
+        // So its load is raised, if necessary, to 1 s (one connection at 1 Mbit/s) below the lowest of the others.
         let floor = min_load.map_or(0.0, |load| load - 1.0);
         link.plain_load_secs = link.plain_load_secs.max(floor)
             + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);

@@ -48,12 +48,12 @@ struct FamilyReport {
 }
 
 impl FamilyReport {
-    /// Plans the next question, if the server does not reach both families.
+    /// Plans the next question to a server that does not reach both families.
     fn plan(&mut self, now: Instant) {
         // 2 doublings reach the maximum; the bound keeps the shift from overflowing.
         let pause = MIN_QUERY_PAUSE * (1 << self.questions.min(2));
-        let limited = self.families != Families::BOTH;
-        self.next_question = limited.then(|| now + pause.min(MAX_QUERY_PAUSE));
+        let lacks_family = self.families != Families::BOTH;
+        self.next_question = lacks_family.then(|| now + pause.min(MAX_QUERY_PAUSE));
     }
 }
 

@@ -113,6 +113,7 @@ struct Demand {
     burst: Option<(Instant, u32)>,
     /// The decaying peak of the burst sizes, as of `at`.
     peak: f64,
+    /// The time of the last request.
     at: Instant,
 }
 
@@ -140,6 +141,7 @@ impl Demand {
         }
     }
 
+    /// Returns the peak after its decay until `now`.
     fn peak_at(&self, now: Instant) -> f64 {
         let half_lives = now
             .saturating_since(self.at)
