@@ -296,9 +296,8 @@ impl Core for BoxCore {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let own = self.sessions.next_timeout();
         let times = [
-            own,
+            self.sessions.next_timeout(),
             self.socks_clients.next_timeout(),
             self.upstream.next_timeout(),
         ];
@@ -327,6 +326,7 @@ impl Core for BoxCore {
 }
 
 impl BoxCore {
+    /// Handles an event of a session's connection to the server.
     fn on_conn_event(&mut self, ctx: &mut Ctx<'_>, id: SessionId, event: Event) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -377,6 +377,8 @@ impl BoxCore {
         self.advance(ctx, id);
     }
 
+    /// Handles the end of a session's connection to the server. Depending on the stage, the session gets another
+    /// connection or ends.
     fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -406,6 +408,8 @@ impl BoxCore {
         }
     }
 
+    /// Handles a new connection of a user: admits or resets it, and then opens a connection to a server, or begins
+    /// the handshake with a SOCKS client.
     fn on_accepted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -473,6 +477,7 @@ impl BoxCore {
         }
     }
 
+    /// Handles the progress of a SOCKS client's handshake.
     fn on_socks_step(&mut self, ctx: &mut Ctx<'_>, step: Step) {
         let (client, flow) = match step {
             Step::Waits => return,

@@ -87,6 +87,7 @@ impl SocksClients {
         }
     }
 
+    /// Reads a client's messages; returns the progress, `None` if there is no such client.
     fn read_handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Option<Step> {
         match self.table.get_mut(id)?.read_handshake(ctx) {
             Ok(None) => Some(Step::Waits),
@@ -115,6 +116,7 @@ impl SocksClients {
         }
     }
 
+    /// Removes a client, and ends its stream after `reply`.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reply: &[u8]) -> Option<Step> {
         let client = self.table.remove(id)?;
         close_after(ctx, client.downstream, reply);

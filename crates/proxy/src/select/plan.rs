@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use crate::select::selection::Quality;
 
+    /// Creates a site with one path to it, and without egress metrics.
     fn site(name: &str, mbit: f64, ms: f64) -> Site {
         let path = Quality {
             bandwidth: Some(mbit * 1e6),
@@ -109,6 +110,7 @@ mod tests {
         }
     }
 
+    /// Returns name and joint benefit of each step of the plan.
     fn order(need: Need, boxes: &[Vec<Site>]) -> Vec<(String, f64)> {
         let steps = plan(need, boxes).into_iter();
         steps.map(|s| (s.name, s.together)).collect()

@@ -285,6 +285,7 @@ mod tests {
 
     const GAIN: f64 = 0.15;
 
+    /// Creates a quality from Mbit/s and ms.
     fn quality((mbit, ms): (f64, f64)) -> Quality {
         Quality {
             bandwidth: Some(mbit * 1e6),

@@ -177,7 +177,7 @@ impl Upstream {
         }
     }
 
-    /// Opens the connection of an examination, on this path alone.
+    /// Opens the connection of an examination, with its first SYN on this path.
     fn begin_examination(
         &mut self,
         now: Instant,
@@ -241,7 +241,9 @@ impl Upstream {
             }
         }
         match finding {
-            // The server most likely has the same problem over all links, and its end is seen over all links, too.
+            // A server is likely to behave alike over all links. So its problem over one link is a reason to
+            // examine links without a problem, and a success is a reason to examine links over which it refuses
+            // this box.
             Finding::Trouble(trouble) if trouble.is_of_server() => {
                 self.links
                     .plan_examinations(cx.now, server, |health| health.trouble.is_none());

@@ -84,6 +84,7 @@ pub(super) struct Probe {
 /// An answer is late after this time or [`LATE_ROUND_TRIPS`], whichever is longer. Both are guesses. They decide
 /// how soon users leave a silent server: the goal is within 3 s.
 const MIN_LATE_AFTER: Duration = Duration::from_secs(1);
+/// The number of round trips after which an answer is late; see [`MIN_LATE_AFTER`].
 const LATE_ROUND_TRIPS: u32 = 4;
 /// The number of failures that prove a fault of the link. A single failure may be a lost packet.
 const MIN_PROOFS: u32 = 2;
@@ -388,6 +389,8 @@ impl ServerHealth {
         }
     }
 
+    /// Marks the server as unreachable over this link. Its round-trip time is forgotten, because the path may come
+    /// back with another one.
     fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;

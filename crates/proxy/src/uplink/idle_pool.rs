@@ -24,6 +24,7 @@ const BURST_WINDOW: Duration = Duration::from_secs(1);
 const DEMAND_HALF_LIFE: Duration = Duration::from_secs(30);
 /// The pause after a lost connection, doubled with each further loss up to [`MAX_RETRY_DELAY`]. Both are guesses.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The maximum pause after a lost connection.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// The factor by which connections that users returned may exceed the number that the pool would open. Without it,
 /// returned connections would be closed as surplus and opened again a moment later. The value is a guess.
@@ -68,6 +69,7 @@ impl IdleConn {
         }
     }
 
+    /// Returns whether the box is signed in, so that a user can get the connection.
     fn is_ready(&self) -> bool {
         self.handshake.is_signed_in()
     }
@@ -247,6 +249,7 @@ impl IdlePool {
         })
     }
 
+    /// Returns the entry of connection `conn`.
     pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut IdleConn> {
         self.waiting
             .iter_mut()
@@ -275,12 +278,14 @@ impl IdlePool {
         self.waiting.iter().filter(to_server).count()
     }
 
+    /// Records that a server has accepted this box for a user.
     pub(super) fn on_served(&mut self, server: usize) {
         if !self.accepted_by.contains(&server) {
             self.accepted_by.push(server);
         }
     }
 
+    /// Records that a server has refused this box.
     pub(super) fn on_refused(&mut self, server: usize) {
         self.accepted_by.retain(|s| *s != server);
     }

@@ -120,6 +120,7 @@ impl Upstream {
         self.servers.entries.get(server)
     }
 
+    /// Adds link number `link` of the configuration, over the path `reused_path` of a removed link if possible.
     pub(crate) fn add_link(
         &mut self,
         now: Instant,
@@ -160,6 +161,7 @@ impl Upstream {
         self.notices.intercepts()
     }
 
+    /// Returns the next notice for the driver, if there is one.
     pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let best = self.notices.poll_best(self.links.best, counters);
         best.or_else(|| self.notices.poll_interception(counters))

@@ -67,6 +67,8 @@ impl Upstream {
 }
 
 impl Servers {
+    /// Applies the new list of servers, and moves the state of servers to their new indices. The TLS clients are
+    /// kept if this box has the `same_key` as before.
     fn reload(&mut self, now: Instant, config: &BoxConfig, (moved, same_key): (&Moved, bool)) {
         let indices = 0..config.servers.len();
         let mut clients = Vec::new();
@@ -112,6 +114,7 @@ impl Servers {
 }
 
 impl Meter {
+    /// Applies the settings, and moves the egress metrics to the servers' new indices.
     fn reload(&mut self, config: &BoxConfig, moved: &Moved) {
         let indices = 0..config.servers.len();
         let egress = indices.map(|new| moved.old_index(new).and_then(|old| self.egress[old]));
@@ -121,6 +124,7 @@ impl Meter {
 }
 
 impl Links {
+    /// Applies the new list of servers: keeps the state of servers that stay, and ends the probes of removed ones.
     fn reload_servers(
         &mut self,
         now: Instant,
