@@ -1,6 +1,7 @@
-//! The traits between an application on a [`Stack`] and the driver, which owns clock, packets and sockets.
+//! The traits between an application that uses a [`Stack`] and its driver. The driver owns the clock, and sends
+//! and receives packets and the data of sockets.
 //!
-//! The module knows neither an application's work nor a driver's.
+//! The traits are independent of any particular application or driver.
 
 use core::net::SocketAddr;
 use std::io::{IoSlice, IoSliceMut};
@@ -20,8 +21,8 @@ pub struct Ctx<'a> {
 }
 
 /// An application as its driver sees it: a proxy between the engine and downstream sockets, or a program that uses
-/// the engine alone and ignores local events. After any call the driver drains the stack (`poll_event` into
-/// [`Core::on_engine_event`], then `poll_transmit`).
+/// only the engine and has no downstream events. After any call the driver must drain the stack: pass each event
+/// of `poll_event` to [`Core::on_engine_event`], and then send the packets of `poll_transmit`.
 pub trait Core {
     /// Handles an event of the engine.
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event);
@@ -29,7 +30,7 @@ pub trait Core {
     fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
         let _ = (ctx, event);
     }
-    /// Returns the time at which [`Core::handle_timeout`] is due, if ever.
+    /// Returns the time at which [`Core::handle_timeout`] is due; `None` if no timer is running.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -39,7 +40,7 @@ pub trait Core {
     }
 }
 
-/// Handles expired timers of the engine and of `core`.
+/// Handles the expired timers of the engine and of `core`, if there are any.
 pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
     let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
     if due(ctx.stack.next_timeout()) {
@@ -52,29 +53,33 @@ pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
 
 /// Downstream sockets: non-blocking byte streams.
 pub trait DownstreamSockets {
-    /// Starts a connection; `Connected` or `ConnectFailed` follows within the driver's time limit.
+    /// Starts a connection. [`DownstreamEvent::Connected`] or [`DownstreamEvent::ConnectFailed`] follows within
+    /// the driver's time limit.
     fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure>;
-    /// Starts a name look-up; `Resolved` follows. Returns `None` where too many are pending.
+    /// Starts a name look-up. [`DownstreamEvent::Resolved`] follows. Returns `None` if too many look-ups are
+    /// pending.
     fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId>;
-    /// Reads into `bufs`; returns 0 at the end of the stream.
+    /// Reads into `bufs` and returns the number of bytes; 0 at the end of the stream.
     fn read(
         &mut self,
         id: DownstreamId,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, DownstreamError>;
-    /// Copies readable bytes into `buf` without consuming them; returns 0 at the end of the stream.
+    /// Copies readable bytes into `buf` without consuming them, and returns their number; 0 at the end of the
+    /// stream.
     fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError>;
-    /// Writes from `bufs`.
+    /// Writes bytes of `bufs`, and returns the number of bytes written.
     fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError>;
-    /// Ends the sending direction after the bytes written.
+    /// Ends the sending direction (FIN) after the bytes written so far.
     fn shutdown(&mut self, id: DownstreamId);
-    /// Closes the stream in order and releases the identifier.
+    /// Closes the stream gracefully and releases the identifier.
     fn close(&mut self, id: DownstreamId);
     /// Resets the stream (RST) and releases the identifier.
     fn reset(&mut self, id: DownstreamId);
 }
 
-/// The identifier of a downstream stream or a pending name look-up. Not reused while events for it may be pending.
+/// The identifier of a downstream stream or a pending name look-up. It is not reused while events for it may be
+/// pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DownstreamId(pub u64);
 
@@ -83,43 +88,45 @@ pub struct DownstreamId(pub u64);
 pub enum Arrival {
     /// The connection was on its way to its destination, and was intercepted.
     Intercepted,
-    /// The user addressed this listener.
+    /// The connection was addressed to this machine's own listener.
     Addressed,
 }
 
 /// The reason why a read or write did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DownstreamError {
-    /// No data or no room; an event follows when that changes.
+    /// No data can be read, or there is no room to write. An event follows when that changes.
     WouldBlock,
-    /// The stream failed (reset, timed out); only `close` remains.
+    /// The stream failed (reset or timed out). Only [`close`](DownstreamSockets::close) and
+    /// [`reset`](DownstreamSockets::reset) are useful now.
     Broken,
 }
 
 /// The reason why a connection attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// RST.
+    /// The destination refused the connection (RST).
     Refused,
-    /// Host unreachable.
+    /// The network reports that the host is unreachable (ICMP).
     HostUnreachable,
-    /// Network unreachable.
+    /// The network of the destination is unreachable (a report by ICMP, or no route), or a firewall of this
+    /// machine forbids the connection.
     NetworkUnreachable,
-    /// This host has no route to any destination of the address family: the attempt failed before a packet left.
+    /// This machine has no route to any destination of the address family, so no packet was sent.
     FamilyUnreachable,
-    /// No answer.
+    /// The destination did not answer in time.
     TimedOut,
-    /// The name does not exist, or its servers do not answer.
+    /// The name does not exist, or its name servers do not answer.
     NameNotResolved,
     /// A limit of this machine was reached (descriptors, ports, memory).
     NoResources,
 }
 
-/// An event of a downstream stream. Readiness is edge-triggered: after `Readable` read until `WouldBlock`, after
-/// `Writable` write until `WouldBlock`.
+/// An event of a downstream stream or a name look-up. Readiness is edge-triggered: after `Readable` read until
+/// [`DownstreamError::WouldBlock`], and after `Writable` write until then, because no event comes before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DownstreamEvent {
-    /// A connection from the local network, whose downstream handshake is complete.
+    /// A connection from the local network was accepted; its TCP handshake is complete.
     Accepted {
         /// The stream.
         id: DownstreamId,
@@ -127,9 +134,9 @@ pub enum DownstreamEvent {
         peer: SocketAddr,
         /// The address that the user connected to.
         destination: SocketAddr,
-        /// The way in which it arrived.
+        /// The way in which the connection arrived.
         arrival: Arrival,
-        /// The differentiated services code point of the user's SYN (RFC 2474), 0 to 63; 0 where it is unknown.
+        /// The differentiated services code point (RFC 2474) of the user's SYN, 0 to 63; 0 if it is unknown.
         dscp: u8,
     },
     /// A connection opened by [`DownstreamSockets::connect`] is established.
@@ -137,14 +144,14 @@ pub enum DownstreamEvent {
         /// The stream.
         id: DownstreamId,
     },
-    /// A connection attempt failed; the identifier is invalid from here on.
+    /// A connection attempt failed. The identifier is invalid from now on.
     ConnectFailed {
         /// The stream.
         id: DownstreamId,
         /// The reason.
         failure: ConnectFailure,
     },
-    /// Data or the end of the stream can be read.
+    /// Data, or the end of the stream, can be read.
     Readable {
         /// The stream.
         id: DownstreamId,
@@ -154,16 +161,16 @@ pub enum DownstreamEvent {
         /// The stream.
         id: DownstreamId,
     },
-    /// The stream failed while neither side was reading (reset by the peer, keepalive timeout).
+    /// The stream failed (reset by the peer, keepalive timeout) while nothing was read or written.
     Broken {
         /// The stream.
         id: DownstreamId,
     },
-    /// A look-up ended; the identifier is invalid from here on.
+    /// A look-up ended. The identifier is invalid from now on.
     Resolved {
         /// The look-up.
         id: DownstreamId,
-        /// Addresses in order of preference; empty where the name does not resolve.
+        /// The addresses in order of preference; empty if the name does not resolve.
         addresses: Vec<SocketAddr>,
     },
 }
@@ -182,7 +189,7 @@ impl DownstreamEvent {
         }
     }
 
-    /// Returns whether the identifier is invalid from here on.
+    /// Returns whether the identifier is invalid after this event.
     pub fn ends_id(&self) -> bool {
         matches!(
             self,

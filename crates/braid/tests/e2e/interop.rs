@@ -236,8 +236,10 @@ impl Interop {
     /// Returns the bytes that a link has lost so far, or delays just now, to the kernel and to the engine.
     fn lost(&self, link: &str) -> [u64; 2] {
         let status = self.bed.testbed.link_status(link).expect("statistics");
-        [status.forward, status.reverse]
-            .map(|d| d.bytes_offered - d.bytes_delivered - d.queue_bytes)
+        [status.forward, status.reverse].map(|d| {
+            d.bytes_offered
+                .saturating_sub(d.bytes_delivered + d.queue_bytes)
+        })
     }
 
     /// Returns the next data sequence numbers that the kernel expects from the engine, and the engine from

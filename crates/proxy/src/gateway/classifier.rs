@@ -1,4 +1,4 @@
-//! The flow classifier: hints about a user's connection, and their sources.
+//! The flow classifier: determines hints about a user's connection from several sources.
 
 use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
@@ -10,28 +10,29 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::relay::sniff::Sniffed;
 
-/// Most places whose flows are remembered; all of them take 2 MB.
+/// The maximum number of destinations whose flows are remembered. All of them take 2 MB; the value is a guess.
 const MAX_REMEMBERED_PLACES: usize = 4_096;
 
-/// Upload size, bytes, above which the upload is likely to be larger than its response. A smaller one predicts
-/// nothing.
+/// The minimum size of an upload, bytes, that counts as the size of its flow. Below it the response, whose size is
+/// unknown, is often larger. The value is a guess.
 const MIN_LARGE_UPLOAD_BYTES: u64 = 16 << 10;
 
-/// A user's connection, with its own properties.
+/// A user's connection, with the properties by which it is classified.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) destination: Destination,
     /// Hints from the user's program.
     pub(crate) declared: FlowHints,
-    /// Code point of the SYN.
+    /// The differentiated services code point (RFC 2474) of the user's SYN.
     pub(crate) dscp: u8,
-    /// Name of the destination in lower case, where known.
+    /// Name of the destination in lower case, if it is known.
     host: Option<String>,
+    /// Size of the upload that the first request announces, bytes, if it is known.
     upload: Option<u64>,
 }
 
 impl Flow {
-    /// Returns the destination's name in lower case, where it is known in addition to the address.
+    /// Returns the destination's name in lower case, if it is known and the destination is given by address.
     pub(crate) fn host(&self) -> Option<&str> {
         let named = matches!(self.destination, Destination::Name(..));
         self.host.as_deref().filter(|_| !named)
@@ -52,13 +53,13 @@ impl Flow {
         }
     }
 
-    /// Adds what the first bytes revealed.
+    /// Adds the properties found in the first bytes. A name that the user's program gave stays.
     pub(crate) fn add_sniffed(&mut self, sniffed: Sniffed) {
         self.host = self.host.take().or(sniffed.host);
         self.upload = sniffed.upload;
     }
 
-    /// Returns the flow's places for predictions, the most specific first.
+    /// Returns the keys of the destination for predictions, the most specific first: name, then address.
     fn places(&self) -> Vec<Place> {
         let (address, port) = match self.destination {
             Destination::Address(addr) => {
@@ -71,7 +72,7 @@ impl Flow {
     }
 }
 
-/// The flow classifier. It knows connections by their own hints, by rules, and by earlier flows.
+/// The flow classifier, which uses hints of programs, the configured rules, and the sizes of earlier flows.
 #[derive(Debug)]
 pub(crate) struct FlowClassifier {
     rules: Vec<Rule>,
@@ -86,29 +87,30 @@ impl FlowClassifier {
         }
     }
 
-    /// Replaces the rules; the history of places stays.
+    /// Replaces the rules. The history of destinations stays.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) {
         self.rules = rules;
     }
 
-    /// Returns the hints about `flow`. The program's own come before the rules, and these before the packets'
-    /// marks and the predictions from earlier flows.
+    /// Returns the hints about `flow`. Hints of the program take precedence over rules, and rules over the SYN's
+    /// code point and predictions from earlier flows.
     pub(crate) fn hints(&mut self, now: Instant, flow: &Flow) -> FlowHints {
         let host = flow.host.as_deref();
         let mut rules = self.rules.iter();
         let rule = rules.find(|rule| rule.is_for(&flow.destination, host));
-        let usual = match rule.and_then(|rule| rule.size) {
+        let predicted = match rule.and_then(|rule| rule.size) {
             Some(bytes) => FlowSize::Predicted(bytes),
             None => self.predictor.predict(now, &flow.places()),
         };
-        let least = usual.bytes().unwrap_or(0).max(MIN_LARGE_UPLOAD_BYTES);
-        let upload = flow.upload.filter(|bytes| *bytes > least);
+        // The upload tells the flow's size only if it is larger than the flow is expected to be anyway.
+        let min_upload = predicted.bytes().unwrap_or(0).max(MIN_LARGE_UPLOAD_BYTES);
+        let upload = flow.upload.filter(|bytes| *bytes > min_upload);
         let read = upload.map_or(FlowSize::Unknown, FlowSize::Read);
         let declared = &flow.declared;
         let by_rule = rule.and_then(|rule| rule.urgency);
         let strategy = rule.and_then(|rule| rule.strategy.as_ref());
         FlowHints {
-            size: usual.or_better(read).or_better(declared.size),
+            size: predicted.or_better(read).or_better(declared.size),
             urgency: declared.urgency.or(by_rule).or(urgency_of(flow.dscp)),
             deadline: declared.deadline,
             strategy: declared.strategy.as_ref().or(strategy).cloned(),
@@ -117,14 +119,15 @@ impl FlowClassifier {
 
     /// Records a flow that carried `bytes` in the larger direction.
     pub(crate) fn learn(&mut self, now: Instant, flow: &Flow, bytes: u64) {
+        // A flow without bytes, such as a refused one, predicts nothing.
         if bytes > 0 {
             self.predictor.record(now, &flow.places(), bytes);
         }
     }
 }
 
-/// Returns the urgency of a code point by the classes of RFC 8325 section 4.3: voice and network control, video,
-/// background; `None` for others.
+/// Returns the urgency of a differentiated services code point; `None` for the default urgency. The classes are
+/// those of RFC 8325 section 4.3: voice and network control, video, background.
 fn urgency_of(dscp: u8) -> Option<Urgency> {
     match dscp {
         // CS5, VOICE-ADMIT, EF, CS6, CS7.
@@ -172,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_connection_that_says_nothing() {
+    fn a_connection_without_properties_has_no_hints() {
         assert_eq!(classifier("").hints(NOW, &flow()), FlowHints::default());
     }
 
-    /// Code points in RFC 8325 section 4.3 that are more or less urgent than the default.
+    /// Tests the code points of RFC 8325 section 4.3 that are more or less urgent than the default.
     #[test]
-    fn marks_say_how_urgent_a_connection_is() {
+    fn code_points_set_the_urgency() {
         let mut classifier = classifier("");
         let levels = (0..64u8).filter_map(|dscp| {
             let flow = Flow { dscp, ..flow() };
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_counts_before_marks_and_behind_what_a_program_says() {
+    fn the_first_rule_comes_after_hints_of_the_program_and_before_code_points() {
         let mut classifier = classifier(
             "[[rule]]\nport = 443\nurgency = 5\nstrategy = \"redundant\"\nsize = \"1MB\"\n\
              [[rule]]\nurgency = 6\n",
@@ -254,6 +257,7 @@ mod tests {
         assert_eq!(size(&mut flow(), 100_000), FlowSize::Read(100_000));
         let mut with_hint = declared("size=5kB");
         assert_eq!(size(&mut with_hint, 100_000), FlowSize::Declared(5_000));
+        // Eight flows are more than a prediction needs.
         (0..8).for_each(|_| classifier.learn(NOW, &flow(), 200_000));
         let mut size = |upload| {
             let mut flow = flow();
@@ -279,12 +283,13 @@ mod tests {
         };
         assert_eq!(size(Some("a.example")), FlowSize::Predicted(20_000));
         assert_eq!(size(Some("b.example")), FlowSize::Predicted(80_000));
+        // An unknown name has the prediction of the address, which all 16 flows share: (20,000 + 80,000) / 2.
         assert_eq!(size(Some("c.example")), FlowSize::Predicted(50_000));
         assert_eq!(size(None), FlowSize::Predicted(50_000));
     }
 
     #[test]
-    fn what_carried_nothing_teaches_nothing() {
+    fn a_flow_without_bytes_is_not_recorded() {
         let mut classifier = classifier("");
         (0..8).for_each(|_| classifier.learn(NOW, &flow(), 0));
         assert!(classifier.predictor.is_empty());

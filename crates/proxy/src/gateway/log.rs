@@ -1,4 +1,5 @@
-//! Log lines about users' connections: at most one for each kind and source a minute.
+//! Log lines about users' connections. [`LogLimiter`](crate::admin::report::LogLimiter) allows at most one line a
+//! minute for each kind and source.
 
 use core::net::IpAddr;
 
@@ -12,7 +13,7 @@ use crate::protocol::socks::{ClientError, Reply};
 use crate::relay::End;
 
 impl BoxCore {
-    /// Counts a client's invalid hints, and logs the first.
+    /// Counts the invalid hints of a client, and logs the first one.
     pub(super) fn log_bad_hints(&mut self, now: Instant, client: &SocksClient) {
         let Some(mistake) = client.mistakes.first() else {
             return;
@@ -20,7 +21,7 @@ impl BoxCore {
         self.counters.bad_hints += client.mistakes.len() as u64;
         let host = client.host;
         if let Some(suppressed) = self.limiter.allow(now, "hints", host) {
-            // Quoted, because the text comes from outside.
+            // `?what` quotes the text, because a program chose it and may have put control characters into it.
             let (what, expected) = (&mistake.what, &mistake.expected);
             tracing::warn!(
                 %host, suppressed, ?what, expected,
@@ -29,11 +30,11 @@ impl BoxCore {
         }
     }
 
-    /// Logs the end of a session, where the operator has to know.
+    /// Logs the end of a session, if it shows a problem that the operator can solve.
     pub(super) fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
         let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
-        // The server may have been removed from the configuration meanwhile.
+        // `None` if the server was removed from the configuration while the session continued.
         let entry = self.upstream.server(session.server);
         let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
         let Some(server) = address else {
@@ -78,7 +79,7 @@ impl BoxCore {
 
     /// Logs that no server could be reached for a user.
     pub(super) fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
-        if self.ending {
+        if self.is_ending {
             return;
         }
         if let Some(suppressed) = self.limiter.allow(now, "no server", source) {

@@ -1,7 +1,7 @@
 //! The aggregation box: intercepts users' connections and carries them to a server over all links.
 //!
-//! The module has users' sessions, from the first byte to the end. It does not choose servers and links, nor keep
-//! their state: the gateway asks the uplink.
+//! The module owns users' sessions, from the first byte to the last. The [`uplink`] module chooses servers and
+//! links and keeps their state; the gateway asks it for connections.
 
 mod classifier;
 mod log;
@@ -41,17 +41,19 @@ use socks_clients::{SocksClients, Step};
 ///
 /// # Use
 ///
-/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, then whenever the system's clock was set,
-///    at least once a minute.
+/// 1. Call [`set_wall_clock`](Self::set_wall_clock) at the start, after each change of the system's clock, and at
+///    least once a minute.
 /// 2. Call [`add_link`](Self::add_link) for each configured link, and [`set_link_up`](Self::set_link_up) whenever
-///    one comes or goes (never [`Stack::set_path_up`], because the core keeps metered links down until they are
-///    needed).
-/// 3. Pass events as [`Core`] describes; then call [`poll_notice`](Self::poll_notice) until `None`.
+///    a link comes up or goes down. Never call [`Stack::set_path_up`] instead, because the core keeps metered
+///    links down until they are needed.
+/// 3. Pass events as [`Core`] describes. After each call into the core, call
+///    [`poll_notice`](Self::poll_notice) until it returns `None`.
 ///
-/// Intercept users' connections only while [`wants_interception`](Self::wants_interception); one more or one less
-/// around a change does no harm.
+/// Intercept users' connections only while [`wants_interception`](Self::wants_interception) returns true. A
+/// connection that is still intercepted, or still forwarded, during a change does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
+    /// Name and settings of this box, as the status shows them.
     about: CoreInfo,
     timeouts: BoxTimeouts,
     limits: BoxLimits,
@@ -61,30 +63,35 @@ pub struct BoxCore {
     sessions: Table<Session>,
     /// Number of connections of each LAN host.
     per_host: BTreeMap<IpAddr, usize>,
-    /// Number of connections whose destination is not connected yet.
+    /// Number of users' connections that are not yet connected to their destination. SOCKS clients whose request
+    /// is incomplete are included.
     handshakes: usize,
     counters: BoxCounters,
+    /// Limits log lines that strangers and users can cause.
     limiter: LogLimiter,
-    /// Problems of this host, which the driver reports.
-    machine: Vec<Reason>,
-    /// The box is about to end: failures to open connections are expected then.
-    ending: bool,
+    /// Problems of this machine, which the driver has found and the status shows.
+    machine_faults: Vec<Reason>,
+    /// True once the box is being stopped. Failures to open connections are then expected, and not logged.
+    is_ending: bool,
 }
 
-/// Most timers and turns handled before packets are sent.
+/// The maximum number of timers and turns handled in one call, so that the driver can send packets in between; the
+/// rest is due at once again. The value is a guess.
 const TURN_BATCH: usize = 32;
 
-/// Most attempts to reach a server for one connection.
+/// The maximum number of attempts to reach a server for one user's connection. With the default time limits of 2,
+/// 4, 8 and 16 s, four silent attempts take 30 s, which the 45 s for connecting to a destination allow.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Most bytes of a user that are sent before the server has signed the box in or, on an idle connection, has
-/// answered. They are kept to be repeated on another connection. The size is about what two links carry in a first
-/// round trip.
+/// The maximum number of a user's bytes that are sent before the server has signed the box in or, on an idle
+/// connection, has answered. The box keeps a copy, to send it again on another connection if this one fails. The
+/// size is about what two links carry in the first round trip: two initial windows of 10 segments (RFC 6928) are
+/// 28 kB.
 const MAX_RESENT_BYTES: usize = 32 << 10;
 
 impl BoxCore {
-    /// Creates a core without links. `strategy` creates the strategy of each connection, as the stack's factory
-    /// does; `rng` must be an independent stream.
+    /// Creates a core without links. `strategy` creates the strategy of each connection to a server; the stack has
+    /// a factory of its own. `rng` must be independent of the stack's random stream, because it yields nonces.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             about: CoreInfo {
@@ -103,12 +110,12 @@ impl BoxCore {
             handshakes: 0,
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
-            machine: Vec::new(),
-            ending: false,
+            machine_faults: Vec::new(),
+            is_ending: false,
         }
     }
 
-    /// Sets the state of the kernel's rules, for the status.
+    /// Sets the state of the kernel's packet filter and routing rules, for the status.
     pub fn set_rules(&mut self, rules: RulesStatus) {
         self.about.rules = rules;
     }
@@ -118,10 +125,11 @@ impl BoxCore {
         self.upstream.set_wall_clock(now, since_epoch);
     }
 
-    /// Adds link number `link` of the configuration to the stack; it starts down.
+    /// Adds link number `link` of the configuration to the stack. The link is down until
+    /// [`set_link_up`](Self::set_link_up).
     ///
     /// # Errors
-    /// Fails as [`Stack::add_path`] does.
+    /// The errors of [`Stack::add_path`].
     pub fn add_link(
         &mut self,
         now: Instant,
@@ -132,7 +140,11 @@ impl BoxCore {
         self.upstream.add_link(now, link, addresses, None, stack)
     }
 
-    /// Adds a link in place of one whose path was [removed](Self::remove_path).
+    /// Adds a link, and reuses the path of a removed link ([`remove_path`](Self::remove_path)) if the stack still
+    /// has it: the number of paths of a stack is limited.
+    ///
+    /// # Errors
+    /// The errors of [`Stack::add_path`].
     pub fn replace_link(
         &mut self,
         now: Instant,
@@ -144,7 +156,8 @@ impl BoxCore {
             .add_link(now, link, addresses, Some(path), stack)
     }
 
-    /// Sets the addresses of a link, which may lose a family and regain it. The MTU does not change.
+    /// Sets the addresses of a link. A link may lose an address family and regain it later. The MTU stays as it
+    /// was when the link was added.
     pub fn set_link_addresses(
         &mut self,
         now: Instant,
@@ -156,37 +169,38 @@ impl BoxCore {
             .set_link_addresses(now, path, addresses, stack);
     }
 
-    /// Sets whether the link of `path` has carrier, address and gateway.
+    /// Sets whether the link of `path` is up: it has a carrier, an address and a gateway.
     pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
         self.upstream.set_link_up(now, path, up, stack);
     }
 
-    /// Notes that packets may leave the link of `path` with another address or through another network: the state
-    /// of the link is validated at once.
+    /// Handles a change of the link's public address or network. The state of the link is validated at once,
+    /// because NATs on the way do not know the existing connections.
     pub fn on_link_readdressed(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.revalidate_path(now, path);
         stack.forget_middleboxes(path);
         self.upstream.on_link_readdressed(now, path);
     }
 
-    /// Notes that packets leave over the link of `path` but none come back: it is probed at once.
+    /// Probes the servers over the link of `path` at once, because packets leave over it and none come back.
     pub fn revalidate_link(&mut self, now: Instant, path: PathId) {
         self.upstream.revalidate_link(now, path);
     }
 
-    /// Handles a long standstill of this machine, such as suspend, in which its clock did not advance: peers and
-    /// NATs have heard nothing meanwhile. Validates every link and every connection, and closes idle connections.
+    /// Handles the end of a long standstill of this machine, such as suspend. The machine's clock stood still,
+    /// while timeouts of peers and NATs ran on. Validates every link and every connection, and closes idle
+    /// connections.
     pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         self.upstream.on_resumed(now, stack);
     }
 
-    /// Returns the link for everything that is not TCP; `None` where no link is up.
+    /// Returns the path of the link for all traffic other than TCP; `None` if no link is up and switched on.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
     }
 
-    /// Returns whether new connections are to be intercepted ([`Notice::Intercept`]); `false` until a server has
-    /// answered for the first time.
+    /// Returns whether the driver should intercept new connections ([`Notice::Intercept`]). It should not before a
+    /// server has answered for the first time.
     pub fn wants_interception(&self) -> bool {
         self.upstream.wants_interception()
     }
@@ -196,7 +210,7 @@ impl BoxCore {
         self.upstream.is_off(path)
     }
 
-    /// Returns the records and measurements to be kept beyond this process, except outdated ones.
+    /// Returns the path records and measurements that the next process can use, without outdated ones.
     pub fn saved_state(&self, now: Instant, stack: &Stack) -> SavedState {
         SavedState {
             records: self.upstream.saved_records(now, stack),
@@ -204,17 +218,17 @@ impl BoxCore {
         }
     }
 
-    /// Restores kept records and measurements of existing links; to be called after the links were added and the
-    /// wall clock was set. Outdated and implausible entries are left out. Where `now` is less than
-    /// [`MAX_RECORD_AGE`](crate::admin::records::MAX_RECORD_AGE) after the origin of time, some look younger than
+    /// Restores saved records and measurements of existing links. Call this after the links were added and the
+    /// wall clock was set. Outdated and implausible entries are ignored. An [`Instant`] cannot be before the
+    /// origin of time, so entries that are older than `now` get the origin as their time, and look younger than
     /// they are.
     pub fn restore_state(&mut self, now: Instant, stack: &mut Stack, saved: &SavedState) {
         self.upstream.restore_records(now, stack, &saved.records);
         self.upstream.restore_measurements(now, &saved.measurements);
     }
 
-    /// Returns the next notice, only about changes. The initial state is `BestPath(None)`, `Reached(_, true)` and
-    /// `Intercept(false)`.
+    /// Returns the next notice about a change. At the start the driver should assume `BestPath(None)`,
+    /// `Reached(_, true)`, `Intercept(false)` and all address families.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
     }
@@ -233,7 +247,7 @@ impl BoxCore {
 impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if let Event::JoinForged { remote: from, .. } = event {
-            // The engine counts all of them.
+            // The log gets few of these lines; the engine's counter has all forged joins.
             if let Some(suppressed) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
                 tracing::warn!(%from, suppressed, "{FORGED_JOIN}");
             }
@@ -246,7 +260,7 @@ impl Core for BoxCore {
         if let Some(id) = self.sessions.by_conn(event.conn()) {
             self.on_conn_event(ctx, id, event);
         } else if let Event::Accepted { conn, .. } = event {
-            // A box listens on nothing.
+            // A box offers no service to the engine's peers: its users come over downstream sockets.
             ctx.stack.abort(ctx.now, conn);
         }
     }
@@ -276,15 +290,14 @@ impl Core for BoxCore {
                 self.advance_with(ctx, id, Relay::set_downstream_writable)
             }
             DownstreamEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Downstream)),
-            // A box neither connects nor looks up names.
+            // The other events follow `connect` and `resolve`, which only a server calls.
             _ => {}
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let own = self.sessions.next_timeout();
         let times = [
-            own,
+            self.sessions.next_timeout(),
             self.socks_clients.next_timeout(),
             self.upstream.next_timeout(),
         ];
@@ -313,6 +326,7 @@ impl Core for BoxCore {
 }
 
 impl BoxCore {
+    /// Handles an event of a session's connection to the server.
     fn on_conn_event(&mut self, ctx: &mut Ctx<'_>, id: SessionId, event: Event) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -321,16 +335,16 @@ impl BoxCore {
         session.history.on_event(&event);
         match event {
             Event::Connected { .. } => {
-                let answers = ClientHandshake::new(session.channel.is_protected());
-                self.on_connected(ctx, id, Box::new(answers));
+                let handshake = ClientHandshake::new(session.channel.is_protected());
+                self.on_connected(ctx, id, Box::new(handshake));
             }
             Event::Readable { .. } => self.advance_with(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
                 if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
-                    // The engine had no answer on that path and used another.
-                    let silent = core::mem::replace(&mut session.path, path);
-                    self.upstream.on_failure(ctx.now, server, silent);
+                    // The engine had no answer on the requested path, and opened the connection over another one.
+                    let silent_path = core::mem::replace(&mut session.path, path);
+                    self.upstream.on_failure(ctx.now, server, silent_path);
                 }
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
@@ -350,12 +364,12 @@ impl BoxCore {
                 let at = (server, session.path);
                 self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
             }
-            // The server announces itself that it is ready for another user.
+            // `FlowDelivered` needs no action: the server sends a message when it is ready for another user.
             _ => {}
         }
     }
 
-    /// Advances a session after `mark` has noted which direction of its relay may continue.
+    /// Advances a session, after `mark` has marked one side of its relay as ready.
     fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         if let Some(session) = self.sessions.get_mut(id) {
             mark(&mut session.relay);
@@ -363,6 +377,8 @@ impl BoxCore {
         self.advance(ctx, id);
     }
 
+    /// Handles the end of a session's connection to the server. Depending on the stage, the session gets another
+    /// connection or ends.
     fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -383,7 +399,7 @@ impl BoxCore {
             Stage::Leaving(_) if reason == CloseReason::Finished => {
                 self.end(ctx, id, Outcome::Relayed(End::Finished));
             }
-            // The session's timer is due and ends it.
+            // The session's timer is due already and ends the session with the right reply.
             Stage::Unreached => {}
             Stage::Relaying | Stage::Leaving(_) => {
                 let end = session.relay.on_closed(&session.channel, reason);
@@ -392,6 +408,8 @@ impl BoxCore {
         }
     }
 
+    /// Handles a new connection of a user: admits or resets it, and then opens a connection to a server, or begins
+    /// the handshake with a SOCKS client.
     fn on_accepted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -419,8 +437,9 @@ impl BoxCore {
         }
     }
 
-    /// Returns whether there is room for another connection of `host`, and counts it.
+    /// Admits and counts another connection of the LAN host `host`; returns false if a limit is reached.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
+        // At the limit, a connection whose server has long been silent gives way to the new one.
         if self.connections() >= self.limits.connections()
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
             && let Some(id) = self.sessions.by_conn(conn)
@@ -438,7 +457,7 @@ impl BoxCore {
             if let Some(suppressed) = self.limiter.allow(now, "limit", host) {
                 tracing::warn!(
                     %host, open, of_host, suppressed,
-                    "too many connections: refused one of a user; see [limits] in box.toml"
+                    "too many connections: refused a connection of a user; see [limits] in box.toml"
                 );
             }
             return false;
@@ -448,7 +467,7 @@ impl BoxCore {
         true
     }
 
-    /// Removes a connection of `host` from the count.
+    /// Removes a connection from the count of `host`.
     fn leave(&mut self, host: IpAddr) {
         if let Some(n) = self.per_host.get_mut(&host) {
             *n -= 1;
@@ -458,6 +477,7 @@ impl BoxCore {
         }
     }
 
+    /// Handles the progress of a SOCKS client's handshake.
     fn on_socks_step(&mut self, ctx: &mut Ctx<'_>, step: Step) {
         let (client, flow) = match step {
             Step::Waits => return,
@@ -475,7 +495,8 @@ impl BoxCore {
         }
     }
 
-    /// Opens a connection to a server for an admitted user; `awaits_reply` where a SOCKS client waits for a reply.
+    /// Opens a connection to a server for an admitted user. `awaits_reply` is true for a SOCKS client, to which
+    /// the box replies.
     fn open(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -485,10 +506,10 @@ impl BoxCore {
     ) {
         let hints = self.classifier.hints(ctx.now, &flow);
         let request = AcquireRequest {
-            flow: &hints,
+            hints: &hints,
             tried: &[],
             skip_pool: false,
-            to: flow.destination.ip(),
+            destination_ip: flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let checkout = self.upstream.acquire(cx, &request);
@@ -499,11 +520,11 @@ impl BoxCore {
                 self.warn_no_server(ctx.now, host, Some(error));
                 self.handshakes -= 1;
                 self.leave(host);
-                let words = awaits_reply.then(|| Outcome::NoServer.reply().encode());
+                let reply = awaits_reply.then(|| Outcome::NoServer.reply().encode());
                 return socks_clients::close_after(
                     ctx,
                     downstream,
-                    words.as_ref().map_or(&[], |w| &w[..]),
+                    reply.as_ref().map_or(&[], |bytes| &bytes[..]),
                 );
             }
         };
@@ -521,20 +542,21 @@ impl BoxCore {
             awaits_reply,
             flow,
             hints,
-            sniffed: false,
+            is_sniffed: false,
             unsent_hints: FlowHints::default(),
             unsent_early_hints: Vec::new(),
             moved: Moved::default(),
             started: ctx.now,
-            requested_at: 0,
-            tried: Vec::new(),
+            request_offset: 0,
+            failed_attempts: Vec::new(),
         };
         let sid = self.sessions.insert(session);
         self.sessions.bind_downstream(downstream, sid);
         self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
-        if let Some(answers) = checkout.answers {
-            self.on_connected(ctx, sid, answers);
+        // An idle connection is established and signed in already.
+        if let Some(handshake) = checkout.handshake {
+            self.on_connected(ctx, sid, handshake);
         }
     }
 
@@ -545,10 +567,10 @@ impl BoxCore {
         };
         self.upstream
             .on_failure(ctx.now, session.server, session.path);
-        session.tried.push((session.server, session.path));
-        let attempts = session.tried.len();
-        let late = ctx.now >= session.started + self.timeouts.connect;
-        if late || attempts >= MAX_ATTEMPTS {
+        session.failed_attempts.push((session.server, session.path));
+        let attempts = session.failed_attempts.len();
+        let is_overdue = ctx.now >= session.started + self.timeouts.connect;
+        if is_overdue || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
         if self.reconnect(ctx, id) {
@@ -558,8 +580,8 @@ impl BoxCore {
         }
     }
 
-    /// Replaces an idle connection that turned out dead, without the user's notice. Returns whether that
-    /// succeeded.
+    /// Replaces a connection from the idle pool that turned out to be dead; the user does not notice. Returns
+    /// whether there is a replacement.
     fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
@@ -571,16 +593,17 @@ impl BoxCore {
         replaced
     }
 
-    /// Replaces a failed connection by a new one; returns whether that succeeded.
+    /// Replaces a failed connection by a new one; returns false if no server and link is left to try.
     fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
         let request = AcquireRequest {
-            flow: &session.hints,
-            tried: &session.tried,
+            hints: &session.hints,
+            tried: &session.failed_attempts,
+            // The idle connections may have failed for the same reason.
             skip_pool: true,
-            to: session.flow.destination.ip(),
+            destination_ip: session.flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let checkout = self.upstream.acquire(cx, &request);
@@ -600,17 +623,19 @@ impl BoxCore {
         true
     }
 
-    /// Tries another server after one, or something in its place, has failed a session, and directs other
-    /// connections elsewhere. Ends the session by `outcome` where the server may have acted on the request.
+    /// Tries another server for a session that a server, or something that answered in its place, has failed.
+    /// Records the failure, so that other connections avoid this server or link. Ends the session with `outcome`
+    /// if the server may have acted on the request.
     fn try_another(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let at = (session.server, session.path);
-        let proved = session.server_proved_key();
+        let key_proved = session.server_proved_key();
         match outcome.trouble(session.history.fell_back()) {
-            // A server that knows this box from a ticket may still refuse its key.
-            Some(trouble) if !proved || trouble == Trouble::KeyRefused => {
+            // After the server has proved its key, only its refusal of the box's key is a problem of server or
+            // link. A server can prove its key by a ticket, and then refuse a box that is no longer a user.
+            Some(trouble) if !key_proved || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
             }
             _ if outcome.is_family_refusal()
@@ -618,29 +643,32 @@ impl BoxCore {
             {
                 self.upstream.on_family_refused(ctx.now, at.0, ip);
                 if !self.upstream.is_family_reached(ip) {
+                    // See `Stage::Unreached` for the reason why the session ends in a later turn.
                     session.stage = Stage::Unreached;
                     return self.sessions.arm(id, ctx.now);
                 }
             }
-            // A server that is stopping, or has no room, closes connections that it has not served.
-            _ if proved && !matches!(outcome, Outcome::ServerFailed) => {
+            // The server's answer about the destination (refused, unreachable, …) is final. Only a close without
+            // an answer is not: a server that stops or is full closes connections that it has not served.
+            _ if key_proved && !matches!(outcome, Outcome::ServerFailed) => {
                 return self.end(ctx, id, outcome);
             }
             _ => self.upstream.on_failure(ctx.now, at.0, at.1),
         }
         let may_resend = session.may_resend(outcome);
-        session.tried.push(at);
-        let attempts = session.tried.len();
-        let late = ctx.now >= session.started + self.timeouts.connect;
-        if may_resend && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
+        session.failed_attempts.push(at);
+        let attempts = session.failed_attempts.len();
+        let is_overdue = ctx.now >= session.started + self.timeouts.connect;
+        if may_resend && attempts < MAX_ATTEMPTS && !is_overdue && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
             self.end(ctx, id, outcome);
         }
     }
 
-    /// Sends the request for the destination; `answers` reads the server's answers.
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
+    /// Sends the request for the destination, and then the user's first bytes. `handshake` reads the server's
+    /// answers.
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, handshake: Box<ClientHandshake>) {
         self.sniff_first_bytes(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -648,10 +676,10 @@ impl BoxCore {
         let Stage::Connecting(sign_in) = &session.stage else {
             return;
         };
-        let is_idle = answers.is_signed_in();
+        let is_idle = handshake.is_signed_in();
         if is_idle {
             let stats = ctx.stack.conn_stats(session.channel.conn);
-            session.requested_at = stats.map_or(0, |s| s.snd_end);
+            session.request_offset = stats.map_or(0, |s| s.snd_end);
         }
         let written = self.upstream.request(
             ctx.now,
@@ -661,33 +689,34 @@ impl BoxCore {
             ctx.stack,
         );
         session.channel.begin_writing();
-        // The request has carried all hints known so far.
+        // The request carries all hints known so far, so no early hints are needed for them.
         session.unsent_hints = FlowHints::default();
         session.unsent_early_hints = Vec::new();
-        let told = written.is_ok() && session.send_early_hints(ctx);
-        if !told || !is_idle && !session.relay.resend_first_bytes(ctx, &mut session.channel) {
+        let hints_sent = written.is_ok() && session.send_early_hints(ctx);
+        // An idle connection is always the first attempt, so no bytes were sent before.
+        if !hints_sent || !is_idle && !session.relay.resend_first_bytes(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
-        session.stage = Stage::Negotiating(answers);
+        session.stage = Stage::Negotiating(handshake);
         let deadline = ctx.now + session.attempt_timeout(self.timeouts.attempt);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
     }
 
-    /// Examines the first bytes of a user, once they are there, for further hints.
+    /// Examines the user's first bytes for further hints, if they have arrived.
     fn sniff_first_bytes(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let mut first = [0; sniff::MAX_SNIFFED_BYTES];
-        let there = match ctx.downstream.peek(session.relay.downstream, &mut first) {
+        let len = match ctx.downstream.peek(session.relay.downstream, &mut first) {
             Err(DownstreamError::WouldBlock) => return,
-            // The read that follows will report it.
+            // The relay's read will report the failure.
             Err(DownstreamError::Broken) => 0,
-            Ok(there) => there,
+            Ok(len) => len,
         };
-        session.sniffed = true;
-        let sniffed = sniff::examine(&first[..there]);
+        session.is_sniffed = true;
+        let sniffed = sniff::examine(&first[..len]);
         if sniffed != Sniffed::default() {
             session.flow.add_sniffed(sniffed);
             let hints = self.classifier.hints(ctx.now, &session.flow);
@@ -700,14 +729,14 @@ impl BoxCore {
         if !self.negotiate(ctx, id) {
             return;
         }
-        if self.sessions.get_mut(id).is_some_and(|s| !s.sniffed) {
+        if self.sessions.get_mut(id).is_some_and(|s| !s.is_sniffed) {
             self.sniff_first_bytes(ctx, id);
         }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match session.stage {
-            // On a replacement connection the request must come first.
+            // The user's bytes must follow the request, which a connection being opened has not carried yet.
             Stage::Connecting(_) | Stage::Unreached => {}
             Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_to_conn),
             Stage::Relaying => self.relay(ctx, id, Relay::turn),
@@ -715,8 +744,8 @@ impl BoxCore {
         }
     }
 
-    /// Reads the server's answer to a request, where it is awaited. Returns whether the session continues with its
-    /// current connection.
+    /// Reads the server's answer to the request if the session waits for it. Returns false if the session has
+    /// ended or has another connection now.
     fn negotiate(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -729,7 +758,8 @@ impl BoxCore {
         let channel = &mut session.channel;
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
         if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
-            // From now on the server acts on the request, so it must not be repeated.
+            // A signed-in box's request is acted on, so neither the request nor the bytes after it may be sent
+            // again.
             session.relay.drop_first_bytes();
         }
         let reported = channel.take_families();
@@ -738,13 +768,13 @@ impl BoxCore {
         match step {
             Ok(ClientStep::Connected) => {
                 session.stage = Stage::Relaying;
-                session.tried = Vec::new();
+                session.failed_attempts = Vec::new();
                 session.channel.begin_reading();
                 session.relay.drop_first_bytes();
                 session.relay.restart_timeout(ctx.now);
                 let due = session.relay.due();
                 let server = session.server;
-                let told =
+                let user_replied =
                     !session.awaits_reply || socks_clients::confirm(ctx, session.relay.downstream);
                 self.counters.connected += 1;
                 let by_keys = session.channel.joins_use_keys();
@@ -753,7 +783,7 @@ impl BoxCore {
                 self.sessions.arm(id, due);
                 let cx = &mut uplink::Context::new(ctx, &mut self.counters);
                 self.upstream.on_served(cx, server);
-                if !told {
+                if !user_replied {
                     self.end(ctx, id, Outcome::Relayed(End::Downstream));
                     return false;
                 }
@@ -779,7 +809,7 @@ impl BoxCore {
         true
     }
 
-    /// Moves users' bytes by a `turn` of the relay.
+    /// Moves the user's bytes by one `turn` of the relay.
     fn relay(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -789,7 +819,8 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.sniffed && session.relay.is_held() && !session.send_early_hints(ctx) {
+        // The relay holds the user's bytes back until the early hints are written.
+        if session.is_sniffed && session.relay.is_held() && !session.send_early_hints(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         let turn = turn(&mut session.relay, ctx, &mut session.channel);
@@ -807,6 +838,7 @@ impl BoxCore {
         }
     }
 
+    /// Handles the session's timer, whose meaning depends on the stage.
     fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -816,10 +848,12 @@ impl BoxCore {
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
                 let dead = session.may_fall_back(ctx.stack);
+                // A server that has proved its key is connecting to the destination, which may take until
+                // `deadline`.
                 let silent = !dead && !session.server_proved_key() && ctx.now < deadline;
                 let (server, path) = (session.server, session.path);
-                let may_resend =
-                    !session.has_sent_user_bytes() && session.tried.len() + 1 < MAX_ATTEMPTS;
+                let may_resend = !session.has_sent_user_bytes()
+                    && session.failed_attempts.len() + 1 < MAX_ATTEMPTS;
                 if dead && self.fall_back(ctx, id) {
                     return;
                 }
@@ -829,7 +863,8 @@ impl BoxCore {
                         return self.try_another(ctx, id, Outcome::ServerFailed);
                     }
                 }
-                // Where no link works now, keep the connection there is.
+                // A dead connection without a replacement is kept while no link works: a later attempt, or the
+                // engine's own retransmission, may succeed.
                 let again = match dead {
                     true => deadline.min(ctx.now + self.timeouts.attempt),
                     false => deadline,
@@ -853,8 +888,9 @@ impl BoxCore {
         }
     }
 
-    /// Continues a session whose user's bytes have ended both ways: until the server is ready for another user, or
-    /// until the end of a connection that will serve none. Returns whether the session continues.
+    /// Continues a session whose user has ended both directions. If the connection is to serve another user, the
+    /// session lasts until the server is ready for one; otherwise until the connection is closed. Returns whether
+    /// the session continues.
     fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -866,29 +902,29 @@ impl BoxCore {
         if !channel.is_reusable() || !may_reuse {
             return channel.close(now, ctx.stack).is_ok();
         }
-        // The server waits for this acknowledgement. A connection that is already gone reports itself by its
-        // `Closed` event.
+        // The server serves another user only after it knows that all its data has arrived, so acknowledge at
+        // once. An error means that the connection is gone; its `Closed` event follows.
         let _ = ctx.stack.acknowledge(now, channel.conn);
         channel.release();
         session.stage = Stage::Leaving(Box::new(ClientHandshake::new(true)));
-        // The server may be ready already.
+        // The server's message may have been received already, and then no event follows.
         self.sessions.queue(id);
         true
     }
 
-    /// Reads whether the server is ready for another user.
+    /// Reads the server's message that it is ready for another user, and then ends the session.
     fn await_ready(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(Session {
             channel,
-            stage: Stage::Leaving(answers),
+            stage: Stage::Leaving(handshake),
             ..
         }) = self.sessions.get_mut(id)
         else {
             return;
         };
-        let input = |buf: &[u8]| answers.input(buf);
+        let input = |buf: &[u8]| handshake.input(buf);
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
-        let ready = answers.is_signed_in();
+        let ready = handshake.is_signed_in();
         if !ready && step == Ok(ClientStep::More) && channel.read_finished(ctx.stack) {
             // The server takes no further request; a `Closed` event follows.
             let _ = channel.close(ctx.now, ctx.stack);
@@ -897,14 +933,15 @@ impl BoxCore {
         let end = match step {
             Ok(ClientStep::More) if ready => End::Finished,
             Ok(ClientStep::More) | Err(StepError::Gone) => return,
+            // A reply here answers no request.
             Ok(_) => End::Conn,
             Err(StepError::Broken(why)) => End::Broken(why),
         };
         self.end(ctx, id, Outcome::Relayed(end));
     }
 
-    /// Ends a session: both streams, tables, counters and, where useful, a log line. The connection may go on to
-    /// serve others.
+    /// Ends a session: ends both streams, updates tables and counters, and logs what the operator must know. The
+    /// connection to the server may serve other users after that.
     fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.remove(id) else {
             return;
@@ -914,7 +951,7 @@ impl BoxCore {
         }
         self.leave(session.host);
         session.end(ctx, outcome);
-        // A flow cut off by the network does not predict the size of later ones.
+        // The size of a flow that the network cut off does not predict the sizes of later flows.
         if let Outcome::Relayed(End::Finished | End::Downstream | End::Idle) = outcome {
             let bytes = session.moved.larger();
             self.classifier.learn(ctx.now, &session.flow, bytes);
@@ -928,8 +965,9 @@ impl BoxCore {
             return;
         };
         let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &checkout.channel);
-        let ends = !channel.is_drained(stack) || channel.read_finished(stack);
-        if !ends
+        // Further bytes would be read as the answer to the next user's request.
+        let is_unusable = !channel.is_drained(stack) || channel.read_finished(stack);
+        if !is_unusable
             && self
                 .upstream
                 .may_reuse(now, checkout.server, &checkout.history)
@@ -937,7 +975,7 @@ impl BoxCore {
             let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.put_back(cx, checkout);
         } else {
-            // Neither end has more to send.
+            // Both ends have sent and received everything, so a reset loses nothing and is quicker than FINs.
             channel.abort(now, stack);
         }
     }

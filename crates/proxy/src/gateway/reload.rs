@@ -1,4 +1,4 @@
-//! Reload of a box's configuration while connections continue, and the box's graceful stop.
+//! Reload of a box's configuration while users' connections continue, and the box's graceful stop.
 
 use core::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::config::BoxConfig;
 use crate::relay::table::SessionId;
 
 impl BoxCore {
-    /// Applies `config`: the running configuration with the settings that [`BoxConfig::reload`] has taken over.
-    /// Returns the paths of removed links, which the caller [removes](Self::remove_path) once their last packets
-    /// have left. After that the caller [adds](Self::add_link) new links.
+    /// Applies `config`, which is the running configuration with the new settings that [`BoxConfig::reload`] has
+    /// adopted. Returns the paths of removed links. The caller should [remove](Self::remove_path) these paths
+    /// after their last packets were sent, and then [add](Self::add_link) new links.
     ///
-    /// Users' connections continue where they are, also those to a removed server. Connections still being opened
-    /// to a removed server are opened to another one.
+    /// Users' connections continue on their servers, even on a removed one. Connections that are still being
+    /// opened to a removed server are opened to another one.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &BoxConfig) -> Vec<PathId> {
         self.about.name.clone_from(&config.name);
         self.about.congestion = config.congestion.name();
@@ -36,33 +36,39 @@ impl BoxCore {
         left
     }
 
-    /// Removes a path of a removed link. Regular TCP connections on it end.
+    /// Removes the path of a removed link. Regular TCP connections on the path end, because they have no other
+    /// one.
     pub fn remove_path(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.remove_path(now, path);
     }
 
-    /// Changes the strategy. The configuration has checked the name, so it exists.
+    /// Changes the strategy of new connections. The configuration was checked, so a strategy with this name
+    /// exists.
     fn change_strategy(&mut self, stack: &mut Stack, name: &str) {
-        let made =
+        // Two factories, because a factory has one owner: one is for connections that this box opens, and one for
+        // the stack, which uses it for further flows.
+        let factories =
             braid_strategy::factory(name).and_then(|f| Ok((f, braid_strategy::factory(name)?)));
-        if let Ok((own, engines)) = made {
+        if let Ok((own, for_stack)) = factories {
             name.clone_into(&mut self.about.strategy);
             self.upstream.set_strategies(own);
-            stack.set_strategies(engines);
+            stack.set_strategies(for_stack);
         }
     }
 
-    /// Applies the servers' new indices to a session; its server may have been removed.
+    /// Applies the new indices of servers to a session: `moved` maps old indices to new ones, `None` for a removed
+    /// server.
     fn move_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId, moved: &[Option<usize>]) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let place = |server: usize| moved.get(server).copied().flatten();
-        let tried = session.tried.iter();
-        session.tried = tried
-            .filter_map(|(s, path)| Some((place(*s)?, *path)))
+        let new_index = |server: usize| moved.get(server).copied().flatten();
+        let tried = session.failed_attempts.iter();
+        session.failed_attempts = tried
+            .filter_map(|(s, path)| Some((new_index(*s)?, *path)))
             .collect();
-        session.server = place(session.server).unwrap_or(usize::MAX);
+        // No server has this index, so look-ups of a removed server find nothing.
+        session.server = new_index(session.server).unwrap_or(usize::MAX);
         if session.server == usize::MAX && matches!(session.stage, Stage::Connecting(_)) {
             self.retry(ctx, id);
         }
@@ -70,15 +76,16 @@ impl BoxCore {
 }
 
 impl BoxCore {
-    /// Returns whether the box is being [stopped](Drain::drain), so that nothing is to be opened again.
+    /// Returns whether the box is being [stopped](Drain::drain). The driver should not open links or sockets anew
+    /// then.
     pub fn is_stopping(&self) -> bool {
-        self.ending
+        self.is_ending
     }
 }
 
 impl Drain for BoxCore {
     fn drain(&mut self, ctx: &mut Ctx<'_>) {
-        self.ending = true;
+        self.is_ending = true;
         self.upstream.drain(ctx.now, ctx.stack);
     }
 

@@ -25,78 +25,90 @@ pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) relay: Relay,
     pub(super) stage: Stage,
+    /// Index of the server in the configuration; `usize::MAX` once the server was removed.
     pub(super) server: usize,
     /// Path of the initial subflow.
     pub(super) path: PathId,
     pub(super) history: ConnHistory,
+    /// The user's LAN host.
     pub(super) host: IpAddr,
-    /// The user is a SOCKS client that waits for a reply.
+    /// True if the user is a SOCKS client, to which the box replies.
     pub(super) awaits_reply: bool,
     pub(super) flow: Flow,
     pub(super) hints: FlowHints,
-    /// The first bytes were examined.
-    pub(super) sniffed: bool,
+    /// True once the user's first bytes were examined for hints.
+    pub(super) is_sniffed: bool,
     /// Hints that neither the request nor the early hints have carried.
     pub(super) unsent_hints: FlowHints,
-    /// The part of the early hints that the connection has not taken yet; empty, and so without memory, for nearly
-    /// all.
+    /// The part of the encoded early hints that the connection has had no room for yet. Nearly all sessions have
+    /// an empty vector, which takes no heap memory.
     pub(super) unsent_early_hints: Vec<u8>,
+    /// The user's bytes relayed so far.
     pub(super) moved: Moved,
     pub(super) started: Instant,
-    /// The offset of the request in the stream of an idle connection.
-    pub(super) requested_at: u64,
-    /// Failed attempts; empty, and so without memory, for nearly all.
-    pub(super) tried: Vec<(usize, PathId)>,
+    /// The offset of the request in the send stream of an idle connection, which the stream's acknowledgements are
+    /// compared with.
+    pub(super) request_offset: u64,
+    /// Server and path of each failed attempt. Nearly all sessions have an empty vector, which takes no heap
+    /// memory.
+    pub(super) failed_attempts: Vec<(usize, PathId)>,
 }
 
 impl Session {
-    /// Returns whether the session's idle connection can be replaced: the server has neither answered nor
-    /// acknowledged the request, so it has most likely not acted on it.
+    /// Returns whether a connection from the idle pool can be replaced: the server has neither answered nor
+    /// acknowledged the request, so most likely it has not received the request.
     pub(super) fn may_fall_back(&self, stack: &Stack) -> bool {
-        let Stage::Negotiating(answers) = &self.stage else {
+        let Stage::Negotiating(handshake) = &self.stage else {
             return false;
         };
         let stats = stack.conn_stats(self.channel.conn);
-        let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
-        self.relay.first_bytes().is_some() && answers.is_signed_in() && unheard
+        let is_unacknowledged = stats.is_some_and(|s| s.snd_una <= self.request_offset);
+        self.relay.first_bytes().is_some() && handshake.is_signed_in() && is_unacknowledged
     }
 
-    /// Returns whether the server has proved its key. Before that, something else may have answered.
+    /// Returns whether the server has proved that it has its key. Before that, a captive portal or an attacker may
+    /// have answered in its place.
     pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
-            Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
+            // In plaintext nothing is proved; a server that accepts the password is believed.
+            Stage::Negotiating(handshake) if !self.channel.is_protected() => {
+                handshake.is_signed_in()
+            }
             Stage::Negotiating(_) => self.channel.peer().is_some(),
             Stage::Relaying | Stage::Leaving(_) | Stage::Unreached => true,
         }
     }
 
-    /// Returns whether bytes of the user, or their end, have left. The server may have passed them on, so they
-    /// must not be sent twice.
+    /// Returns whether bytes of the user, or the end of the user's stream, were sent. The server may have passed
+    /// them on to the destination, so they must not be sent to it twice.
     pub(super) fn has_sent_user_bytes(&self) -> bool {
         self.moved.to_conn > 0 || self.relay.has_sent_end()
     }
 
-    /// Returns whether another server may be asked the same after this one ended the attempt by `outcome`. A
-    /// server that refuses the box, or the destination's address family, has passed on none of the user's bytes.
-    /// Only a server that has proved its key is believed: otherwise an attacker on the path could pass early data
-    /// on to the server and refuse the box in its place, so that the data would be sent twice.
+    /// Returns whether request and bytes may be sent to another server, after this server ended the attempt with
+    /// `outcome`. A server that refuses the box, or the destination's address family, has passed on none of the
+    /// user's bytes. The refusal counts only if the server has proved its key. Otherwise an attacker on the path
+    /// could pass early data on to the server and forge the refusal, and the destination would get the data twice.
     pub(super) fn may_resend(&self, outcome: Outcome) -> bool {
         let refuses = outcome.is_refusal() || outcome.is_family_refusal();
         let refused = refuses && self.server_proved_key();
         !self.has_sent_user_bytes() || refused && self.relay.first_bytes().is_some()
     }
 
-    /// Returns the time limit of an attempt. It doubles each time, because the links may just be slow.
+    /// Returns the time limit of this attempt: `attempt`, doubled after each failed one, because the links may
+    /// merely be slow.
     pub(super) fn attempt_timeout(&self, attempt: Duration) -> Duration {
-        // The bound only keeps the shift valid; `MAX_ATTEMPTS` ends a session before.
-        attempt * (1 << self.tried.len().min(8))
+        // The bound of 8 only keeps the shift from overflowing; a session has no more than `MAX_ATTEMPTS`.
+        attempt * (1 << self.failed_attempts.len().min(8))
     }
 
-    /// Adds further hints; earlier ones are not withdrawn.
+    /// Adds further hints, applies them to the connection, and marks them as unsent. Earlier hints stay if the new
+    /// ones lack them.
     pub(super) fn add_hints(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
         let before = core::mem::take(&mut self.hints);
         let unsent_hints = FlowHints {
+            // A strategy that was applied before would start anew and lose its state.
             strategy: hints
                 .strategy
                 .filter(|s| before.strategy.as_ref() != Some(s)),
@@ -112,11 +124,13 @@ impl Session {
         self.unsent_hints = unsent_hints;
     }
 
-    /// Sends early hints: what was learnt after the request, once the user's first bytes were examined. Those
-    /// bytes wait until the early hints have been written. Returns false where the connection is gone.
+    /// Sends early hints, which are the hints found in the user's first bytes after the request was sent. The
+    /// user's bytes are held back until the early hints were written, because the server expects them first.
+    /// Returns false if the connection is gone.
     pub(super) fn send_early_hints(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
-        if !self.sniffed {
+        // The user's first bytes may still yield hints.
+        if !self.is_sniffed {
             return true;
         }
         if self.unsent_early_hints.is_empty() {
@@ -141,20 +155,20 @@ impl Session {
 
     /// Returns the connection for another user, if the server is ready for one.
     pub(super) fn into_checkout(self) -> Option<Checkout> {
-        let Stage::Leaving(answers) = self.stage else {
+        let Stage::Leaving(handshake) = self.stage else {
             return None;
         };
-        answers.is_signed_in().then_some(Checkout {
+        handshake.is_signed_in().then_some(Checkout {
             channel: self.channel,
             server: self.server,
             path: self.path,
             sign_in: None,
-            answers: Some(answers),
+            handshake: Some(handshake),
             history: self.history,
         })
     }
 
-    /// Ends both streams.
+    /// Ends the user's stream and the stream to the server.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
         if self.awaits_reply && !self.stage.is_served() {
             self.channel.abort(ctx.now, ctx.stack);
@@ -166,31 +180,34 @@ impl Session {
         }
         let end = match outcome {
             Outcome::Relayed(end) => end,
-            // Without the box, a user would see RST, or nothing for minutes; RST is the better of the two.
+            // Without a box, the user would get an RST, or no answer for minutes. `End::Conn` resets the user's
+            // stream, so that programs can react at once.
             _ => End::Conn,
         };
         self.relay.end(ctx, &self.channel, end);
     }
 }
 
+/// The progress of a session.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// A server is being reached. None of the user's bytes were taken, or they are kept, so another attempt is
-    /// possible.
+    /// A connection to a server is being opened. None of the user's bytes were read yet, or a copy is kept, so
+    /// another attempt is possible. The password is present on plaintext connections.
     Connecting(Option<SignIn>),
-    /// The server's answer is awaited, while the user's bytes follow the request.
+    /// The request was sent, and the server's answer is awaited. Meanwhile the user's first bytes are sent.
     Negotiating(Box<ClientHandshake>),
-    /// Bytes are relayed between user and destination.
+    /// The server has connected to the destination, and bytes are relayed both ways.
     Relaying,
-    /// No server reaches destinations in the address family. The user is told in the next turn: the driver refuses
-    /// further connections by then, so that only this one fails.
+    /// No server reaches destinations in the address family. The user gets the refusal in the next turn. By then
+    /// the driver knows that it must refuse the family, so that a retry of the user's program is refused at once
+    /// and the program tries the other family.
     Unreached,
-    /// The user is gone; the server is not ready for another one yet.
+    /// The user has finished, and the server is not ready for another user yet.
     Leaving(Box<ClientHandshake>),
 }
 
 impl Stage {
-    /// Returns whether the destination was connected.
+    /// Returns whether the server has connected to the destination.
     pub(super) fn is_served(&self) -> bool {
         matches!(self, Stage::Relaying | Stage::Leaving(_))
     }
@@ -201,11 +218,15 @@ impl Stage {
 pub(super) enum Outcome {
     /// The session ended after the destination was connected, or because the user left.
     Relayed(End),
+    /// The server refused the box or the destination, or sent an invalid answer.
     Refused(ClientError),
-    /// The server has the wrong key, or something on the path interferes.
+    /// The TLS handshake failed: the server has the wrong key, or something on the path interferes.
     Unprotected(ChannelError),
+    /// The connection to the server ended before the server's answer.
     ServerFailed,
+    /// No server could be reached.
     NoServer,
+    /// The server did not answer the request in time.
     NoAnswer,
 }
 
@@ -220,13 +241,14 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the server reaches no destination in the address family.
+    /// Returns whether the server refused because it reaches no destination in the address family.
     pub(super) fn is_family_refusal(self) -> bool {
         let reply = Reply::AddressTypeNotSupported;
         matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
     }
 
-    /// Returns whether the server does not know the box's key.
+    /// Returns whether the server refused the box's key. A refused password (`AuthRefused`) is not included: it
+    /// occurs on plaintext connections, where no key is proved.
     fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -235,19 +257,20 @@ impl Outcome {
         )
     }
 
-    /// Returns the problem of server or link that the outcome shows, where the server has not proved its key;
-    /// `plain` where the connection is regular TCP.
+    /// Returns the problem of server or link that the outcome shows, if the server has not proved its key. `plain`
+    /// is true if the connection has fallen back to regular TCP.
     pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
         match self {
             Outcome::Unprotected(why) => Trouble::of_broken(why, plain),
             Outcome::Refused(error) => Trouble::of_answer(error, plain),
-            // A server that has just started, or is busy, is silent too.
+            // A portal speaks regular TCP. Over MPTCP the outcome shows no problem: a server that has just
+            // started, or is busy, closes connections too.
             Outcome::ServerFailed if plain => Some(Trouble::Portal),
             _ => None,
         }
     }
 
-    /// Returns the counter of the outcome.
+    /// Returns the counter that counts the outcome.
     pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
         match self {
             Outcome::Relayed(End::Finished) => &mut c.finished,

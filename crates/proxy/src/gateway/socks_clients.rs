@@ -1,7 +1,7 @@
-//! SOCKS clients: programs of the LAN that request a destination from the box itself, by SOCKS5.
+//! SOCKS clients: programs on LAN hosts that connect to the box itself and request a destination by SOCKS5.
 //!
-//! The user name of a SOCKS client is read as [hints](FlowHints::from_text); the password is ignored. From its
-//! request on, it is treated as any user, but receives a reply.
+//! The user name of a SOCKS client is parsed as [hints](FlowHints::from_text), and the password is ignored. After
+//! its request the client is treated as any user, except that it receives a reply.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
@@ -15,7 +15,8 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, Reply, ServerHandshake, ServerStep};
 use crate::relay::table::{Due, SessionId, Table};
 
-/// Most bytes of a handshake that are read at once; a request has no more.
+/// The maximum number of bytes of a handshake that are read at once. The longest message, a user name and a
+/// password of 255 bytes each with 3 bytes of framing (RFC 1929), just does not fit and is read in two parts.
 const MAX_PEEKED_BYTES: usize = 512;
 
 /// A SOCKS client whose request is incomplete.
@@ -23,19 +24,21 @@ const MAX_PEEKED_BYTES: usize = 512;
 pub(super) struct SocksClient {
     pub(super) downstream: DownstreamId,
     pub(super) host: IpAddr,
+    /// The differentiated services code point of the client's SYN.
     dscp: u8,
     handshake: ServerHandshake,
+    /// The hints in the user name.
     hints: FlowHints,
-    /// Items of the user name that are not valid hints.
+    /// The parts of the user name that are not valid hints.
     pub(super) mistakes: Vec<ValueError>,
 }
 
 /// The progress of a handshake.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The handshake waits for more bytes.
+    /// The client's request is incomplete; the handshake waits for more bytes.
     Waits,
-    /// The client requests a connection, and waits for [`confirm`].
+    /// The client has requested a connection, and waits for a reply ([`confirm`] or [`close_after`]).
     Requests(SocksClient, Flow),
     /// The client is gone, or was refused.
     Gone(SocksClient),
@@ -74,7 +77,7 @@ impl SocksClients {
         self.read_handshake(ctx, id).unwrap_or(Step::Waits)
     }
 
-    /// Handles an event of a client; returns `None` if it was not one.
+    /// Handles an event of a client; returns `None` if the event was of another stream.
     pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> Option<Step> {
         let id = self.table.by_downstream(event.id())?;
         match event {
@@ -84,6 +87,7 @@ impl SocksClients {
         }
     }
 
+    /// Reads a client's messages; returns the progress, `None` if there is no such client.
     fn read_handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Option<Step> {
         match self.table.get_mut(id)?.read_handshake(ctx) {
             Ok(None) => Some(Step::Waits),
@@ -112,6 +116,7 @@ impl SocksClients {
         }
     }
 
+    /// Removes a client, and ends its stream after `reply`.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reply: &[u8]) -> Option<Step> {
         let client = self.table.remove(id)?;
         close_after(ctx, client.downstream, reply);
@@ -120,18 +125,21 @@ impl SocksClients {
 }
 
 impl SocksClient {
-    /// Reads up to the end of the request and no further, as the rest is for the destination. On an error, returns
-    /// the bytes still to be sent.
+    /// Reads up to the end of the request; bytes after it are for the destination and stay unread. Returns the
+    /// requested destination once it is complete.
+    ///
+    /// # Errors
+    /// The handshake failed. The value is the reply to send before the stream is closed; empty for none.
     fn read_handshake(&mut self, ctx: &mut Ctx<'_>) -> Result<Option<Destination>, Vec<u8>> {
         let mut first = [0; MAX_PEEKED_BYTES];
         loop {
-            let there = match ctx.downstream.peek(self.downstream, &mut first) {
+            let len = match ctx.downstream.peek(self.downstream, &mut first) {
                 Ok(0) => return Err(Vec::new()),
                 Ok(n) => n,
                 Err(DownstreamError::WouldBlock) => return Ok(None),
                 Err(DownstreamError::Broken) => return Err(Vec::new()),
             };
-            let (taken, step) = self.handshake.input(&first[..there]);
+            let (taken, step) = self.handshake.input(&first[..len]);
             let read = IoSliceMut::new(&mut first[..taken]);
             if taken > 0 && ctx.downstream.read(self.downstream, &mut [read]) != Ok(taken) {
                 return Err(Vec::new());
@@ -146,7 +154,7 @@ impl SocksClient {
                     send(ctx, self.downstream, &ServerHandshake::ACCEPTED)?;
                 }
                 ServerStep::Request(request) => return Ok(Some(canonical(request.destination))),
-                // A message that only boxes send.
+                // Only boxes send this message, and only to servers.
                 ServerStep::Probe(_) => return Err(Vec::new()),
                 ServerStep::Failed(error) => return Err(error.reply()),
             }
@@ -154,7 +162,8 @@ impl SocksClient {
     }
 }
 
-/// Converts a name that is an IP address in text to the address.
+/// Converts a name that is an IP address in text form to the address, and an IPv4-mapped IPv6 address to IPv4.
+/// Rules and predictions then apply to the address.
 fn canonical(destination: Destination) -> Destination {
     match destination {
         Destination::Name(name, port) => match name.parse::<IpAddr>() {
@@ -167,12 +176,13 @@ fn canonical(destination: Destination) -> Destination {
     }
 }
 
-/// Tells a client that its destination is connected; returns false where that fails.
+/// Sends a client the reply that its destination is connected; returns false if that fails.
 pub(super) fn confirm(ctx: &mut Ctx<'_>, downstream: DownstreamId) -> bool {
     send(ctx, downstream, &Reply::Succeeded.encode()).is_ok()
 }
 
-/// Ends the stream of a client that is not connected, after a last message.
+/// Ends the stream of a client that has no connection: sends `bytes` and closes the stream, or resets it if there
+/// are none to send.
 pub(super) fn close_after(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[u8]) {
     match bytes.is_empty() || send(ctx, downstream, bytes).is_err() {
         true => ctx.downstream.reset(downstream),
@@ -180,7 +190,10 @@ pub(super) fn close_after(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[
     }
 }
 
-/// Sends a few bytes, for which a stream that has carried hardly any has room.
+/// Sends a few bytes. The socket's buffer has room for them, because hardly any were sent before.
+///
+/// # Errors
+/// The stream failed. The value is empty, because no reply can be sent.
 fn send(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[u8]) -> Result<(), Vec<u8>> {
     match ctx.downstream.write(downstream, &[IoSlice::new(bytes)]) {
         Ok(n) if n == bytes.len() => Ok(()),

@@ -11,15 +11,18 @@ use crate::admin::status::{self, Role, SessionInfo, Status};
 use crate::admin::verdict::{NEWS_TARGET, Reason};
 
 impl BoxCore {
-    /// Sets the problems of this host, and logs new ones.
+    /// Sets the problems of this machine, and logs those that are new.
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
-        for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
+        for fault in faults
+            .iter()
+            .filter(|fault| !self.machine_faults.contains(fault))
+        {
             tracing::warn!(target: NEWS_TARGET, "{fault}");
         }
-        self.machine = faults;
+        self.machine_faults = faults;
     }
 
-    /// Returns the name of a path's link; empty where it was removed from the configuration.
+    /// Returns the name of a path's link; empty if the link was removed from the configuration.
     pub fn link_name(&self, path: PathId) -> &str {
         self.upstream.link_name(path).unwrap_or_default()
     }
@@ -29,7 +32,7 @@ impl BoxCore {
         let paths = self.upstream.link_status(stack);
         let name = |path: PathId| match self.upstream.link_name(path) {
             Some(name) => name.to_owned(),
-            // The last packets of a removed link.
+            // The path stays for a moment, until its last packets were sent.
             None => "(removed)".to_owned(),
         };
         let mut status = Status {
@@ -38,16 +41,17 @@ impl BoxCore {
             select: Some(self.upstream.select_status()),
             idle_pool: Some(self.upstream.idle_pool_status()),
             connections_total: self.sessions.len(),
-            connections: status::connections(stack, |conn| self.shown(now, conn), name),
+            connections: status::connections(stack, |conn| self.session_info(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
             paths,
             ..self.about.status(Role::Box)
         };
-        status.verdict = judge::verdict(&status, &self.machine);
+        status.verdict = judge::verdict(&status, &self.machine_faults);
         status
     }
 
-    fn shown(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
+    /// Returns the status of the session on connection `conn`; `None` for probes and idle connections.
+    fn session_info(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
         Some(SessionInfo {
             user: Some(session.host.to_string()),
@@ -61,6 +65,7 @@ impl BoxCore {
                 Stage::Leaving(_) | Stage::Unreached => "closing",
             },
             age: now.saturating_since(session.started),
+            // This end sends towards the destination.
             sends_up: true,
         })
     }
@@ -93,6 +98,7 @@ impl Controlled for BoxCore {
     }
 }
 
+/// Converts the result of a request to the answer for the operator.
 fn done(order: Result<(), String>) -> Answer {
     match order {
         Ok(()) => Answer::Done,

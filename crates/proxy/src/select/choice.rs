@@ -1,4 +1,4 @@
-//! The choice of the server for new connections.
+//! The choice of the servers for new connections.
 
 use core::time::Duration;
 
@@ -9,23 +9,26 @@ use crate::protocol::hints::FlowHints;
 
 use super::selection::{self, Candidate, Need, Select};
 
-/// Longest time for the first measurements; until they are done the configuration's order decides.
+/// The maximum time for the first measurements; until they are done, the configuration's order decides. The value
+/// is a guess that leaves each of a few servers and links the time of a measurement.
 const MAX_SETTLING_TIME: Duration = Duration::from_secs(15);
 
 /// The chosen servers.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) select: Select,
+    /// The share by which a server must be better to replace the chosen one.
     pub(crate) gain: f64,
-    /// The server that the operator has selected by hand.
-    pub(crate) wanted: Option<usize>,
-    /// The chosen server for each of [`Need::ALL`].
+    /// The server that the operator has selected by hand, if any. It is used while it answers.
+    pub(crate) operator_choice: Option<usize>,
+    /// The index of the chosen server for each need, in the order of [`Need::ALL`].
     pub(crate) chosen: [usize; 2],
-    /// Measurements decide, no longer the configuration's order.
+    /// True once measurements decide, and no longer the configuration's order.
     pub(crate) settled: bool,
-    /// The current choice was made by measurements, so only a gain changes it.
+    /// True if measurements made the current choice, so that only a gain changes it. A choice by the
+    /// configuration's order is no reason to keep a server.
     pub(crate) measured: bool,
-    /// The time at which measurements decide, even if incomplete.
+    /// The time at which measurements decide, even if they are incomplete; `None` before the first one may run.
     pub(crate) settles_at: Option<Instant>,
 }
 
@@ -34,7 +37,7 @@ impl Choice {
         Choice {
             select,
             gain,
-            wanted: None,
+            operator_choice: None,
             chosen: [0; 2],
             settled: false,
             measured: false,
@@ -42,27 +45,31 @@ impl Choice {
         }
     }
 
-    /// Chooses among the servers, all of which are candidates; returns whether the choice changed. `may` says
-    /// whether servers may be measured, `all_tried` whether every server that answers was measured.
+    /// Chooses among all servers, which `candidates` has by index; returns whether the choice changed.
+    /// `may_measure` is true if measurements may run, `all_tried` if every server that answers was measured.
     pub(crate) fn choose(
         &mut self,
         now: Instant,
         candidates: &[Candidate<'_>],
-        may: bool,
+        may_measure: bool,
         all_tried: bool,
     ) -> bool {
         let before = self.chosen;
-        let begun = self.settles_at.is_some();
-        self.settled |= begun && all_tried;
+        let is_settling = self.settles_at.is_some();
+        self.settled |= is_settling && all_tried;
         self.settled |= self.settles_at.is_some_and(|at| at <= now);
+        // Without an answering server the former choice stays.
         let Some(first) = candidates.iter().position(|c| c.usable) else {
             return false;
         };
-        if may {
+        if may_measure {
             self.settles_at.get_or_insert(now + MAX_SETTLING_TIME);
         }
         for need in Need::ALL {
-            let chosen = match self.wanted.filter(|wanted| candidates[*wanted].usable) {
+            let chosen = match self
+                .operator_choice
+                .filter(|wanted| candidates[*wanted].usable)
+            {
                 Some(wanted) => Some(wanted),
                 None if self.select == Select::Order || !self.settled => Some(first),
                 None => {
@@ -81,7 +88,7 @@ impl Choice {
         self.chosen[need as usize]
     }
 
-    /// Returns the need of a flow about which nothing is known.
+    /// Returns the need of flows of unknown size, which are most flows.
     pub(crate) fn default_need(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,
@@ -89,16 +96,16 @@ impl Choice {
         }
     }
 
-    /// Returns the need of a flow.
-    pub(crate) fn need(&self, flow: &FlowHints) -> Need {
-        let size = flow.size.bytes();
+    /// Returns the need of a flow with these hints.
+    pub(crate) fn need(&self, hints: &FlowHints) -> Need {
+        let size = hints.size.bytes();
         match self.select {
             Select::Auto if size.is_some_and(|n| n < Limits::default().elephant) => Need::Latency,
             _ => self.default_need(),
         }
     }
 
-    /// Returns the time at which measurements decide at the latest.
+    /// Returns the time at which measurements decide, if they do not yet.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.settles_at.filter(|_| !self.settled)
     }

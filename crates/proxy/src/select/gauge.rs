@@ -8,34 +8,38 @@ use crate::protocol::probe::{MAX_MEASURABLE_RATE, MEASUREMENT_BYTES};
 
 use super::selection::{Measuring, MeasuringInterval, Recent};
 
-/// Largest share of a link's capacity that measurements may use.
+/// The maximum share of a link's capacity that measurements may use. It is promised to operators; the value is a
+/// guess at a cost that users do not notice.
 const MAX_MEASURING_SHARE: f64 = 0.01;
-/// The assumed rate of a link whose rate is unknown, bit/s.
+/// The assumed rate of a link whose rate is unknown, bit/s. A low value costs accuracy at the start; a high one
+/// would exceed [`MAX_MEASURING_SHARE`] on slow links.
 const ASSUMED_RATE: f64 = 1e6;
 
-/// Number of consecutive bursts too fast to measure that replace a rate found before.
-const FAST_BURSTS: u8 = 3;
-/// Most trains that a request for a measurement sends until one yields a rate. A busy host can make a train come
-/// too fast or unevenly.
+/// The number of consecutive bursts too fast to measure after which an earlier rate is dropped. The value is a
+/// guess.
+const MIN_FAST_BURSTS: u8 = 3;
+/// The maximum number of trains for one request, which ends with the first train that yields a rate. A busy
+/// machine can make a train arrive too fast or unevenly. The value is a guess.
 const MAX_REQUESTED_TRAINS: u8 = 3;
 
 /// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`MAX_MEASURING_SHARE`].
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
+    // Only a rate close to 0 bit/s overflows; then an hour stands for a long time.
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
-/// The state of knowledge about the free rate, and its time.
+/// The last result of the measurements of the free rate, and its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Found {
-    /// Nothing.
+enum LastResult {
+    /// No result.
     #[default]
-    Nothing,
-    /// A single bad result, which does not count until a second one confirms it.
+    Missing,
+    /// A single bad result, which does not count until a second bad one confirms it.
     Unconfirmed(Instant),
-    /// A rate.
-    Rate(Instant),
+    /// A valid rate.
+    Valid(Instant),
 }
 
 /// Measurements of the path from one server over one link.
@@ -45,68 +49,72 @@ pub(crate) struct Gauge {
     capacity: Recent,
     /// The free part of that capacity, bit/s.
     available: Recent,
-    /// The reliability of the free rate.
-    found: Found,
+    /// The reliability of the free rate, and the time of its last result.
+    last_result: LastResult,
     interval: MeasuringInterval,
-    /// The time of the next measurement; `None` before the server was reached.
-    pub(crate) at: Option<Instant>,
-    /// The path was measured, or a measurement was tried without result.
-    pub(crate) tried: bool,
-    /// A measurement was requested; conditions that would postpone it do not apply.
-    pub(crate) asked: bool,
-    /// Trains without a result since the last request.
+    /// The time of the next measurement; `None` until the server was reached.
+    pub(crate) next_at: Option<Instant>,
+    /// True once a measurement was finished, with or without a result.
+    pub(crate) attempted: bool,
+    /// True while a requested measurement is outstanding. It runs although no user sends, and in quiet hours.
+    pub(crate) requested: bool,
+    /// The number of trains without a result since the last request.
     failed_trains: u8,
-    /// Other evidence shows that the path has changed.
+    /// True if other evidence shows that the path has changed, until a measurement follows.
     alarm: bool,
-    /// Number of consecutive bursts too fast to measure.
-    fast: u8,
-    /// The mean rate of the last burst, if it came unevenly, bit/s.
-    uneven: Option<f64>,
+    /// The number of consecutive bursts too fast to measure.
+    fast_bursts: u8,
+    /// The mean rate of the last burst, bit/s, if it arrived unevenly.
+    uneven_rate: Option<f64>,
 }
 
 impl Gauge {
-    /// Restores an earlier result, which the next one replaces.
+    /// Restores a result from before a restart or a failure of the link. The next result replaces it.
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
-            found: Found::Rate(at),
+            last_result: LastResult::Valid(at),
+            // Makes the next result replace this one at once, not only as one of three.
             alarm: true,
             ..Gauge::default()
         };
         self.available.push(rate);
     }
 
-    /// Returns the gauge for a link that came back: the result before stays until the next one.
+    /// Returns the gauge for a link that came back. The earlier result stays valid until the next one.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
             gauge.restore(at, rate);
         }
-        gauge.fast = self.fast;
+        gauge.fast_bursts = self.fast_bursts;
         gauge
     }
 
-    /// Returns the time of the last result.
+    /// Returns the time of the last result, if there is one.
     pub(crate) fn known_at(&self) -> Option<Instant> {
-        match self.found {
-            Found::Nothing => None,
-            Found::Unconfirmed(at) | Found::Rate(at) => Some(at),
+        match self.last_result {
+            LastResult::Missing => None,
+            LastResult::Unconfirmed(at) | LastResult::Valid(at) => Some(at),
         }
     }
 
+    /// Returns whether the only result is a bad one that no second one has confirmed.
     fn is_unconfirmed(&self) -> bool {
-        matches!(self.found, Found::Unconfirmed(_))
+        matches!(self.last_result, LastResult::Unconfirmed(_))
     }
 
-    /// Allows measurements, because the server is reached.
+    /// Allows measurements, because the server was reached.
     pub(crate) fn reached(&mut self) {
-        self.at.get_or_insert(Instant::ZERO);
+        self.next_at.get_or_insert(Instant::ZERO);
     }
 
-    /// Schedules a measurement at once, because the round-trip time shows that the path has changed.
+    /// Schedules a measurement at once, because a late answer or the round-trip time shows that the path has
+    /// changed.
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.interval.reset();
-        self.at = self.at.map(|_| Instant::ZERO);
+        // The origin of time, so at once; a server that was never reached still waits for that.
+        self.next_at = self.next_at.map(|_| Instant::ZERO);
     }
 
     /// Returns whether the path has changed and no measurement has followed yet.
@@ -115,66 +123,72 @@ impl Gauge {
     }
 
     /// Requests a measurement as soon as the link allows.
-    pub(crate) fn ask(&mut self) {
-        (self.asked, self.failed_trains) = (true, 0);
-        self.at = Some(Instant::ZERO);
+    pub(crate) fn request(&mut self) {
+        (self.requested, self.failed_trains) = (true, 0);
+        self.next_at = Some(Instant::ZERO);
     }
 
     /// Schedules another train after one without a result, up to [`MAX_REQUESTED_TRAINS`].
-    pub(crate) fn ask_again(&mut self, now: Instant) {
+    pub(crate) fn retry_request(&mut self, now: Instant) {
         self.failed_trains += 1;
-        self.asked = self.failed_trains < MAX_REQUESTED_TRAINS;
-        if self.asked {
-            self.at = Some(now + pause_after(self.capacity()));
+        self.requested = self.failed_trains < MAX_REQUESTED_TRAINS;
+        if self.requested {
+            self.next_at = Some(now + pause_after(self.capacity()));
         }
     }
 
-    /// Returns the free rate, bit/s; infinite where the only finding is that bursts are too fast to measure.
+    /// Returns the free rate, bit/s. It is infinite if the path is only known to be too fast to measure, so that
+    /// its server ranks before measured ones.
     pub(crate) fn available(&self) -> Option<f64> {
-        let fast = (self.fast > 0).then_some(f64::INFINITY);
+        let fast = (self.fast_bursts > 0).then_some(f64::INFINITY);
         let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
-    /// Returns the capacity of the bottleneck, bit/s; a lower bound where bursts do not show it.
+    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show it.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        let fast = (self.fast > 0).then_some(MAX_MEASURABLE_RATE);
-        self.capacity.median().or(fast).or(self.uneven)
+        let fast = (self.fast_bursts > 0).then_some(MAX_MEASURABLE_RATE);
+        self.capacity.median().or(fast).or(self.uneven_rate)
     }
 
-    /// Handles a first train too fast to measure. Earlier results stay unless this repeats or the path has
-    /// changed, because one passing burst does not show how long a shaped link lets bursts pass.
+    /// Handles a first train that was too fast to measure. Earlier results stay unless this happens repeatedly or
+    /// the path has changed: the token bucket of a shaped link lets a burst pass now and then, and the link is no
+    /// faster.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
-        self.fast = self.fast.saturating_add(1);
-        if self.alarm || self.is_unconfirmed() || self.fast >= FAST_BURSTS {
+        self.fast_bursts = self.fast_bursts.saturating_add(1);
+        if self.alarm || self.is_unconfirmed() || self.fast_bursts >= MIN_FAST_BURSTS {
             self.forget();
         }
         self.alarm = false;
+        // Nothing new was found, so this counts as no change.
         let next = self.interval.next(0.0, &settings.bounds());
-        self.at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
-        self.tried = true;
-        if self.asked {
-            self.ask_again(now);
+        self.next_at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
+        self.attempted = true;
+        if self.requested {
+            self.retry_request(now);
         }
     }
 
-    /// Handles a first train that came unevenly, at this mean rate, bit/s.
-    pub(crate) fn on_uneven(&mut self, at_least: f64) {
-        self.uneven = Some(at_least);
+    /// Handles a first train that arrived unevenly, with this mean rate, bit/s, which is a lower bound of the
+    /// capacity.
+    pub(crate) fn on_uneven(&mut self, mean_rate: f64) {
+        self.uneven_rate = Some(mean_rate);
     }
 
+    /// Drops all results.
     fn forget(&mut self) {
         (self.capacity, self.available) = Default::default();
-        self.found = Found::Nothing;
+        self.last_result = LastResult::Missing;
     }
 
-    /// Handles a first train at `rate` bit/s. Returns the rate for the second train. After an alarm the result
-    /// already limits the free rate to the new capacity.
+    /// Handles a first train that arrived at `rate` bit/s. Returns the rate at which the second train is sent.
+    /// After an alarm, a free rate above the new capacity is lowered at once, so that users need not wait for the
+    /// second train.
     pub(crate) fn on_capacity(&mut self, rate: f64) -> f64 {
         if self.alarm {
             self.capacity.forget_older();
         }
-        (self.fast, self.uneven) = (0, None);
+        (self.fast_bursts, self.uneven_rate) = (0, None);
         self.capacity.push(rate);
         let capacity = self.capacity.median().unwrap_or(rate);
         if self.alarm && self.available().is_some_and(|free| free > capacity) {
@@ -184,7 +198,7 @@ impl Gauge {
         capacity
     }
 
-    /// Handles a second train, which found `rate` bit/s to be free; `None` where it had no result.
+    /// Handles a second train, which found `rate` bit/s to be free; `None` if it had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.median();
         let mut change = 0.0;
@@ -194,21 +208,24 @@ impl Gauge {
                 self.available.forget_older();
             }
             self.alarm = false;
+            // A first result counts as a change by 100 %.
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
-        let full = self.capacity().unwrap_or(0.0);
-        // Repeat unconfirmed results at once: a bad first one, which a single lost packet can cause, and a great
-        // change, which does not count while it may be an outlier.
+        let capacity = self.capacity().unwrap_or(0.0);
+        // Two kinds of results are repeated at once: a bad first one, which a single lost packet can cause, and a
+        // large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
         let must_repeat = rate.is_some_and(|rate| match before {
-            None => rate < full / 4.0,
+            None => rate < capacity / 4.0,
             Some(before) => {
-                let great = rate < before / 2.0 || rate > before * 2.0;
-                great && self.available.median() == Some(before)
+                let is_large = rate < before / 2.0 || rate > before * 2.0;
+                is_large && self.available.median() == Some(before)
             }
         });
         match rate {
-            Some(_) if must_repeat && before.is_none() => self.found = Found::Unconfirmed(now),
-            Some(_) => self.found = Found::Rate(now),
+            Some(_) if must_repeat && before.is_none() => {
+                self.last_result = LastResult::Unconfirmed(now)
+            }
+            Some(_) => self.last_result = LastResult::Valid(now),
             None if self.is_unconfirmed() => self.forget(),
             None => {}
         }
@@ -216,9 +233,9 @@ impl Gauge {
             true => Duration::ZERO,
             false => self.interval.next(change, &settings.bounds()),
         };
-        self.at = Some(now + next.max(pause_after(self.capacity())));
-        self.tried |= !must_repeat;
-        self.asked &= must_repeat;
+        self.next_at = Some(now + next.max(pause_after(self.capacity())));
+        self.attempted |= !must_repeat;
+        self.requested &= must_repeat;
     }
 }
 
@@ -229,12 +246,13 @@ mod tests {
     const AT: Instant = Instant::from_millis(1_000);
 
     fn due(gauge: &Gauge) -> u64 {
-        gauge.at.unwrap().saturating_since(AT).as_secs()
+        gauge.next_at.unwrap().saturating_since(AT).as_secs()
     }
 
     #[test]
     fn a_measurement_costs_less_than_a_hundredth_of_the_link() {
-        // A measurement moves at most 33,040 bytes each way.
+        // A measurement moves at most 33,040 bytes each way: 33,040 * 8 bits / 1 % of 20 Mbit/s = 1,321.6 ms, and
+        // 26.4 s at 1 Mbit/s.
         assert_eq!(pause_after(Some(20e6)).as_millis(), 1321);
         assert_eq!(pause_after(None), pause_after(Some(1e6)));
         assert!(pause_after(Some(0.0)) == pause_after(None));
@@ -245,11 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_more_often_while_it_changes_and_at_once_after_an_alarm() {
+    fn a_path_is_measured_more_often_while_it_changes_and_at_once_after_an_alarm() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.alarm();
-        assert_eq!(gauge.at, None, "it was never reached");
+        assert_eq!(gauge.next_at, None, "it was never reached");
         gauge.reached();
         gauge.on_capacity(20e6);
         let due: Vec<u64> = [20.0, 20.0, 19.0, 20.0, 10.0, 10.0]
@@ -258,15 +276,22 @@ mod tests {
                 due(&gauge)
             })
             .to_vec();
+        // The first interval is the minimum, and each result without a change doubles it. The two results of 10
+        // Mbit/s differ from the median before by half, which halves it; 10 is not below half of 20, so nothing is
+        // repeated.
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
-        assert_eq!(gauge.at, Some(Instant::ZERO));
+        assert_eq!(gauge.next_at, Some(Instant::ZERO));
         gauge.on_result(AT, Some(2e6), &settings);
-        assert_eq!(gauge.available(), Some(2e6), "two that agree");
+        assert_eq!(
+            gauge.available(),
+            Some(2e6),
+            "after an alarm, a new result replaces earlier ones"
+        );
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
-        assert!(gauge.tried);
+        assert!(gauge.attempted);
         // The first train suffices where the new capacity is below the earlier free rate, not where it is above.
         gauge.alarm();
         gauge.on_capacity(1e6);
@@ -276,11 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn a_great_change_is_looked_at_again_before_it_counts() {
+    fn a_large_change_is_measured_again_before_it_counts() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.reached();
         gauge.on_capacity(20e6);
+        // Rate found, seconds to the next measurement, and the rate that counts. A large change is measured again
+        // after 1.3 s, the link's rest at 20 Mbit/s. The second such result is the median of three, so it counts.
         for (mbit, next, counts) in [
             (20.0, 5, 20.0),
             (20.0, 10, 20.0),
@@ -297,23 +324,29 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_first_impression_is_looked_at_again() {
+    fn a_bad_first_result_is_measured_again() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(1e6), &settings);
-        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
+        assert_eq!(
+            (due(&gauge), gauge.attempted, gauge.requested),
+            (1, false, true)
+        );
         assert_eq!(gauge.available(), None);
         let unconfirmed = gauge;
         gauge.on_result(AT, Some(20e6), &settings);
-        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
+        assert_eq!(
+            (due(&gauge), gauge.attempted, gauge.requested),
+            (5, true, false)
+        );
         assert_eq!(gauge.available(), Some(20e6));
         // A second bad result confirms the first; a train without a result does not.
         for (second, known) in [(Some(1e6), Some(1e6)), (None, None)] {
             let mut gauge = unconfirmed;
             gauge.on_result(AT, second, &settings);
-            assert_eq!((gauge.available(), gauge.tried), (known, true));
+            assert_eq!((gauge.available(), gauge.attempted), (known, true));
         }
         let mut gauge = unconfirmed;
         gauge.on_too_fast(AT, &settings);
@@ -321,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_come_too_fast_leave_what_is_known_for_a_while() {
+    fn bursts_too_fast_to_measure_keep_the_known_rate_for_a_while() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
         gauge.reached();
@@ -330,13 +363,14 @@ mod tests {
             (gauge.available(), gauge.known_at()),
             (Some(f64::INFINITY), None)
         );
-        assert!(gauge.tried && !gauge.asked);
-        // Under load the bursts show the rate.
+        assert!(gauge.attempted && !gauge.requested);
+        // Under load the token bucket is empty, so the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        for left in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
+        // Two fast bursts leave the rate, the third one (`MIN_FAST_BURSTS`) drops it.
+        for available in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
             gauge.on_too_fast(AT, &settings);
-            assert_eq!(gauge.available(), left);
+            assert_eq!(gauge.available(), available);
         }
         // After a change of the path, earlier results do not count.
         gauge.on_capacity(2e6);
@@ -347,26 +381,27 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_three_trains_at_most() {
+    fn a_request_sends_three_trains_at_most() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         for asked in [true, true, false] {
             gauge.on_too_fast(AT, &settings);
-            assert_eq!((gauge.asked, due(&gauge) > 1), (asked, !asked));
+            assert_eq!((gauge.requested, due(&gauge) > 1), (asked, !asked));
         }
-        // One train with a rate is enough. After a mean of 10 Mbit/s the link rests as one of that rate does.
+        // One train with a rate is enough. After an uneven train with a mean of 10 Mbit/s, the link rests for
+        // 33,040 * 8 bits / 1 % of 10 Mbit/s = 2.6 s.
         gauge = Gauge::default();
-        gauge.ask();
+        gauge.request();
         gauge.on_uneven(10e6);
         gauge.on_result(AT, None, &settings);
-        gauge.ask_again(AT);
+        gauge.retry_request(AT);
         assert_eq!(
-            (gauge.asked, gauge.available(), due(&gauge)),
+            (gauge.requested, gauge.available(), due(&gauge)),
             (true, None, 2)
         );
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        assert_eq!((gauge.asked, gauge.available()), (false, Some(20e6)));
+        assert_eq!((gauge.requested, gauge.available()), (false, Some(20e6)));
     }
 }

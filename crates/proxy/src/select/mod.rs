@@ -1,6 +1,6 @@
-//! Measurements and the decisions based on them: the server for a new connection, and where to rent one.
+//! Measurements, and the decisions based on them: which server a new connection uses, and where to rent servers.
 //!
-//! The module maps numbers to decisions. It knows no connection, no link state and no timer.
+//! The module maps numbers to decisions. It has no access to connections, links and timers.
 
 pub(crate) mod choice;
 pub(crate) mod gauge;

@@ -1,9 +1,10 @@
 //! Proxy location selection (PLS) of T-MPTCP (Han et al., "Transparent Multipath: Using Double MPTCP Proxies",
 //! IEEE Network, 2021): chooses the server for a new connection, from numbers alone.
 //!
-//! The input is each server's free bandwidth and round-trip time on each path to it, (B_1, D_1) to (B_N, D_N), and
-//! its egress metrics, (B_s, D_s). The paper gives no formula. This code takes min(B_1 + … + B_N, B_s) as the
-//! bandwidth through a server, and min D_i + D_s as the round-trip time to a destination.
+//! The input for each server is its free bandwidth and round-trip time over each path, (B_1, D_1) to (B_N, D_N),
+//! and its egress metrics, (B_s, D_s): bandwidth and round-trip time from the server to destinations. The paper
+//! gives no formula. This code takes min(B_1 + … + B_N, B_s) as the bandwidth through a server, and min D_i + D_s
+//! as the round-trip time to a destination.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -12,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::protocol::quality::Quality;
 
-/// Least relative change that shortens the interval between measurements: about the difference between two
-/// measurements of an unchanged path.
+/// The minimum relative change that shortens the interval between measurements. The value is a guess: about the
+/// difference between two measurements of an unchanged path.
 const MIN_CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
 
@@ -21,25 +22,25 @@ const MINUTES_A_DAY: u64 = 24 * 60;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// Each path to the server: (B_i, D_i).
+    /// Free bandwidth and round-trip time of each path to the server, (B_i, D_i).
     pub paths: Vec<Quality>,
-    /// Egress metrics, from the server to destinations: (B_s, D_s).
+    /// Egress metrics: bandwidth and round-trip time from the server to destinations, (B_s, D_s).
     #[serde(default, rename = "beyond")]
     pub egress: Quality,
 }
 
-/// The rule that chooses among the servers that answer.
+/// The rule by which the box chooses among the servers that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Select {
-    /// Lowest delay where the connection is known to carry less than 1 MiB (a mosquito or a mouse), else the
-    /// largest bandwidth.
+    /// The shortest round-trip time for connections that are known to carry less than 1 MiB (mosquitoes and mice),
+    /// and the highest free bandwidth for the others.
     #[default]
     Auto,
-    /// Most free bandwidth.
+    /// The highest free bandwidth.
     Bandwidth,
-    /// Shortest round-trip time to destinations.
+    /// The shortest round-trip time to destinations.
     Delay,
-    /// The configuration's order; no server is measured.
+    /// The first server in the configuration's order that answers; no server is measured.
     Order,
 }
 
@@ -59,7 +60,7 @@ impl Select {
     }
 }
 
-/// The requirement of a connection on its server.
+/// The property of a server that a connection needs most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// High bandwidth.
@@ -74,66 +75,70 @@ impl Need {
 }
 
 impl Measured {
-    /// Returns the bandwidth through the server over all paths, bit/s. A server without egress metrics is assumed
-    /// not to be the bottleneck.
+    /// Returns the bandwidth through the server over all paths, bit/s; `None` if no path was measured. A server
+    /// without egress metrics is assumed not to be the bottleneck.
     pub fn bandwidth(&self) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.bandwidth);
         let sum = known.reduce(|sum, path| sum + path)?;
         Some(self.egress.bandwidth.map_or(sum, |b| b.min(sum)))
     }
 
-    /// Returns the shortest round-trip time, ms: to the server or, where `egress`, to destinations.
+    /// Returns the shortest round-trip time over any path, ms: to destinations if `egress` is true, otherwise to
+    /// the server. `None` if it is unknown.
     pub fn delay_ms(&self, egress: bool) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.delay_ms);
-        let least = known.reduce(f64::min)?;
+        let shortest = known.reduce(f64::min)?;
         match egress {
-            true => Some(least + self.egress.delay_ms?),
-            false => Some(least),
+            true => Some(shortest + self.egress.delay_ms?),
+            false => Some(shortest),
         }
     }
 
-    /// Returns the server's value for `need`; higher is better.
+    /// Returns a score of the server for `need`; higher is better. `egress` is as for
+    /// [`delay_ms`](Self::delay_ms).
     fn score(&self, need: Need, egress: bool) -> Option<f64> {
         match need {
             Need::Throughput => self.bandwidth(),
+            // The reciprocal, so that a shorter time scores higher and ratios mean the same as with bandwidths.
             Need::Latency => self.delay_ms(egress).map(f64::recip),
         }
     }
 }
 
-/// A server with its state, for the choice.
+/// A server with its state, as input of the choice.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// The server's measurements.
     pub measured: &'a Measured,
-    /// The server answers.
+    /// True if the server answers.
     pub usable: bool,
 }
 
-/// Returns the usable servers, the best for `need` first. Unmeasured servers rank last; ties keep the
-/// configuration's order.
+/// Returns the indices of the usable servers, the best for `need` first. Unmeasured servers rank last; ties keep
+/// the configuration's order.
 ///
-/// Egress metrics count only where all usable servers have them, so that no server wins because less is known of
-/// it.
+/// Egress delays count only if all usable servers have them: a server whose egress delay is unknown would
+/// otherwise seem closer to destinations than the others.
 pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let usable = |c: &&Candidate<'_>| c.usable;
-    let known = |c: &Candidate<'_>| c.measured.egress.delay_ms.is_some();
-    let egress = candidates.iter().filter(usable).all(known);
+    let has_egress_delay = |c: &Candidate<'_>| c.measured.egress.delay_ms.is_some();
+    let egress = candidates.iter().filter(usable).all(has_egress_delay);
     let score = |i: &usize| candidates[*i].measured.score(need, egress);
-    let mut all: Vec<usize> = (0..candidates.len())
+    let mut ranked: Vec<usize> = (0..candidates.len())
         .filter(|i| candidates[*i].usable)
         .collect();
     // The sort is stable, so ties keep their order.
-    all.sort_by(|a, b| {
+    ranked.sort_by(|a, b| {
+        // Scores are not negative, so -1 ranks unmeasured servers last.
         let (a, b) = (score(a).unwrap_or(-1.0), score(b).unwrap_or(-1.0));
         b.total_cmp(&a)
     });
-    all
+    ranked
 }
 
-/// Chooses the server for `need`; `None` where none is usable. Leaves a usable `current` only for a server that is
-/// better by more than a share of `gain`: after a change, parallel connections run through different servers, and
-/// the idle pool is lost.
+/// Chooses the server for `need`; `None` if no server is usable. A usable `current` server is kept unless another
+/// one is better by more than the share `gain`. A change has costs: parallel connections run through different
+/// servers, and idle connections are closed.
 pub fn choose(
     need: Need,
     candidates: &[Candidate<'_>],
@@ -141,40 +146,43 @@ pub fn choose(
     gain: f64,
 ) -> Option<usize> {
     let best = rank(need, candidates).first().copied()?;
-    let stays = current.filter(|c| candidates.get(*c).is_some_and(|c| c.usable));
-    let Some(current) = stays else {
+    let usable_current = current.filter(|c| candidates.get(*c).is_some_and(|c| c.usable));
+    let Some(current) = usable_current else {
         return Some(best);
     };
-    let both = [candidates[best], candidates[current]];
-    let known = both.iter().all(|c| c.measured.egress.delay_ms.is_some());
-    let [ahead, behind] = both.map(|c| c.measured.score(need, known));
-    let better = match (ahead, behind) {
-        (Some(ahead), Some(behind)) => ahead > behind * (1.0 + gain),
+    let pair = [candidates[best], candidates[current]];
+    let egress = pair.iter().all(|c| c.measured.egress.delay_ms.is_some());
+    let [best_score, current_score] = pair.map(|c| c.measured.score(need, egress));
+    let is_better = match (best_score, current_score) {
+        (Some(best), Some(current)) => best > current * (1.0 + gain),
         (Some(_), None) => true,
         (None, _) => false,
     };
-    Some(if better { best } else { current })
+    Some(if is_better { best } else { current })
 }
 
-/// Settings of measurements, which run only while users send and use at most 1 % of a link.
+/// Settings of measurements. Unless an operator requests them, measurements run only while users send; they use at
+/// most 1 % of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measuring {
-    /// Shortest interval between measurements of a server, used while they change.
+    /// The minimum interval between measurements of a server over a link, used while results change.
     pub least: Duration,
-    /// Longest interval, used while they do not change.
+    /// The maximum interval, used while results do not change.
     pub most: Duration,
-    /// The share by which another server must be better to replace a working one.
+    /// The share by which another server must be better than a working one to replace it.
     pub gain: f64,
-    /// Times of the day, UTC, at which nothing is measured.
+    /// Times of the day, UTC, at which nothing is measured unless requested.
     pub quiet: Vec<Quiet>,
 }
 
 impl Default for Measuring {
     fn default() -> Self {
         Measuring {
-            // Follows the changes of a mobile link; the bound of 1 % of a link lengthens it on slow ones.
+            // Guesses: users feel a slow server for few seconds, and an unchanged path is measured 12 times an
+            // hour.
             least: Duration::from_secs(5),
             most: Duration::from_secs(300),
+            // A guess: less is within the error of measurements.
             gain: 0.15,
             quiet: Vec::new(),
         }
@@ -182,31 +190,33 @@ impl Default for Measuring {
 }
 
 impl Measuring {
-    /// Returns the shortest and the longest interval.
+    /// Returns the minimum and the maximum interval.
     pub(crate) fn bounds(&self) -> RangeInclusive<Duration> {
         self.least..=self.most
     }
 }
 
-/// The interval between measurements, shorter while they change.
+/// The interval between measurements, which is shorter while results change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MeasuringInterval {
+    /// The last interval; `None` before the first result.
     interval: Option<Duration>,
 }
 
 impl MeasuringInterval {
-    /// Returns the time until the next measurement, after a relative change of `change`.
+    /// Returns the time until the next measurement, after a result with the relative change `change`. The interval
+    /// is halved after a change and doubled without one.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
-        let (least, most) = (*bounds.start(), *bounds.end());
+        let (min, max) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
-            None => least,
+            None => min,
             Some(last) if change > MIN_CHANGE => last / 2,
             Some(last) => last * 2,
         };
-        *self.interval.insert(next.clamp(least, most))
+        *self.interval.insert(next.clamp(min, max))
     }
 
-    /// Restarts with the shortest interval.
+    /// Restarts with the minimum interval.
     pub(crate) fn reset(&mut self) {
         self.interval = None;
     }
@@ -215,7 +225,9 @@ impl MeasuringInterval {
 /// The last three values of a quantity with occasional outliers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Recent {
+    /// The values, newest first.
     values: [f64; 3],
+    /// The number of valid values.
     known: usize,
 }
 
@@ -227,7 +239,7 @@ impl Recent {
         self.known = (self.known + 1).min(self.values.len());
     }
 
-    /// Returns the median, which ignores a single outlier; of fewer than three values the newest.
+    /// Returns the median of three values, which ignores a single outlier. Of fewer values returns the newest.
     pub(crate) fn median(&self) -> Option<f64> {
         match self.known {
             0 => None,
@@ -246,17 +258,17 @@ impl Recent {
     }
 }
 
-/// A time of the day, UTC, without measurements.
+/// A daily time span, UTC, without measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quiet {
-    /// Minute of the day at which it begins, 0 to 1439.
+    /// Minute of the day at which the span begins, 0 to 1439.
     pub from: u16,
-    /// Minute of the day at which it ends; where that is not later than `from`, on the day after.
+    /// Minute of the day at which the span ends. If it is not slower than `from`, the span ends on the next day.
     pub to: u16,
 }
 
 impl Quiet {
-    /// Returns whether `unix_ms`, milliseconds since 1970-01-01 UTC, is within it.
+    /// Returns whether the time `unix_ms`, milliseconds since 1970-01-01 UTC, is within the span.
     pub fn contains(self, unix_ms: u64) -> bool {
         let minute = unix_ms / 60_000 % MINUTES_A_DAY;
         let (from, to) = (u64::from(self.from), u64::from(self.to));
@@ -273,6 +285,7 @@ mod tests {
 
     const GAIN: f64 = 0.15;
 
+    /// Creates a quality from Mbit/s and ms.
     fn quality((mbit, ms): (f64, f64)) -> Quality {
         Quality {
             bandwidth: Some(mbit * 1e6),
@@ -287,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Table 1 of the paper: B_1, D_1, B_2, D_2, B_s, D_s.
+    /// Returns the servers of table 1 of the paper: (B_1, D_1), (B_2, D_2), (B_s, D_s), in Mbit/s and ms.
     fn table() -> Vec<Measured> {
         [
             [(21.89, 53.37), (13.45, 91.745), (92.8, 42.64)],
@@ -310,10 +323,11 @@ mod tests {
     }
 
     #[test]
-    fn of_the_papers_servers_the_third_has_most_and_the_second_answers_first() {
+    fn of_the_papers_servers_the_third_has_the_highest_bandwidth_and_the_second_the_lowest_delay() {
         let table = table();
         assert_eq!(chosen(Need::Throughput, &table, None), Some(2));
         assert_eq!(chosen(Need::Latency, &table, None), Some(1));
+        // The sums of B_1 and B_2, which B_s limits nowhere, in units of 10 kbit/s.
         let sums: Vec<f64> = table.iter().filter_map(Measured::bandwidth).collect();
         let mbits: Vec<i64> = sums.iter().map(|b| (b / 1e4).round() as i64).collect();
         assert_eq!(mbits, [3534, 3801, 4732, 1529, 1800]);
@@ -322,6 +336,7 @@ mod tests {
     #[test]
     fn a_server_is_no_better_than_its_own_link() {
         let mut servers = table();
+        // 60 Mbit/s over the links, and 10 Mbit/s of egress.
         servers.push(server(&[(40.0, 30.0), (20.0, 30.0)], (10.0, 60.0)));
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(2));
         servers[5].egress.bandwidth = None;
@@ -331,6 +346,7 @@ mod tests {
     #[test]
     fn cross_traffic_moves_the_choice() {
         let mut servers = table();
+        // Server 3 has 7.57 Mbit/s left, server 2 has 38.01 Mbit/s.
         servers[2] = server(&[(7.57, 53.97), (0.0, 67.66)], (56.31, 27.5));
         assert_eq!(chosen(Need::Throughput, &servers, Some(2)), Some(1));
     }
@@ -338,20 +354,21 @@ mod tests {
     #[test]
     fn a_small_gain_moves_nothing() {
         let mut servers = table();
-        // Server 3 is 24 % above server 2.
+        // Server 3 has 47.32 Mbit/s, 24 % more than server 2 with 38.01 Mbit/s.
         assert_eq!(chosen(Need::Throughput, &servers, Some(1)), Some(2));
         servers[1].paths[0].bandwidth = Some(26e6);
-        // Now it is 14 % above.
+        // Server 2 has 26 + 15.38 = 41.38 Mbit/s now, so server 3 has 14 % more, which is below `GAIN`.
         assert_eq!(chosen(Need::Throughput, &servers, Some(1)), Some(1));
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(2));
-        // Server 3 is slower by 1 % only.
+        // Server 3 needs 53.97 + 27.5 = 81.47 ms, 1 % more than server 2 with 44.6 + 36.05 = 80.65 ms.
         assert_eq!(chosen(Need::Latency, &servers, Some(2)), Some(2));
+        // Server 2 needs 34 + 36.05 = 70.05 ms now, and 81.47 ms are 16 % more.
         servers[1].paths[0].delay_ms = Some(34.0);
         assert_eq!(chosen(Need::Latency, &servers, Some(2)), Some(1));
     }
 
     #[test]
-    fn one_that_does_not_answer_is_not_chosen() {
+    fn a_server_without_answers_is_not_chosen() {
         let table = table();
         let candidates = |dead: &[usize]| {
             let all = table.iter().enumerate().map(|(i, measured)| Candidate {
@@ -364,16 +381,16 @@ mod tests {
             choose(Need::Throughput, &candidates(dead), Some(current), GAIN)
         };
         assert_eq!(choose(&[2], 2), Some(1));
-        assert_eq!(choose(&[], 1), Some(2), "it is back");
+        assert_eq!(choose(&[], 1), Some(2), "server 3 answers again");
         assert_eq!(choose(&[0, 1, 2, 3, 4], 2), None);
         assert_eq!(rank(Need::Throughput, &candidates(&[2])), [1, 0, 4, 3]);
     }
 
     #[test]
-    fn what_is_not_known_wins_nothing() {
+    fn unknown_measurements_are_no_advantage() {
         let unknown = Measured::default();
         let [near, far] = [30.0, 50.0].map(|ms| server(&[(5.0, ms)], (9.0, 10.0)));
-        let untold = Measured {
+        let without_egress = Measured {
             egress: Quality::default(),
             ..near.clone()
         };
@@ -387,19 +404,22 @@ mod tests {
             assert_eq!(pick(need, &[&near, &near]), Some(0));
         }
         // 50 ms and 10 of egress beat 55 ms and an unknown egress.
-        let later = server(&[(5.0, 55.0)], (9.0, 1.0));
-        let later_untold = Measured {
+        let slower = server(&[(5.0, 55.0)], (9.0, 1.0));
+        let slower_without_egress = Measured {
             egress: Quality::default(),
-            ..later
+            ..slower
         };
-        assert_eq!(pick(Need::Latency, &[&later_untold, &far]), Some(1));
-        assert_eq!(pick(Need::Latency, &[&far, &untold]), Some(1));
+        assert_eq!(
+            pick(Need::Latency, &[&slower_without_egress, &far]),
+            Some(1)
+        );
+        assert_eq!(pick(Need::Latency, &[&far, &without_egress]), Some(1));
         // A current server without measurements has no advantage.
         assert_eq!(chosen(Need::Latency, &[unknown, near], Some(0)), Some(1));
     }
 
     #[test]
-    fn the_tempo_follows_change_within_bounds() {
+    fn the_interval_follows_changes_within_bounds() {
         let secs = Duration::from_secs;
         let bounds = secs(5)..=secs(60);
         let mut interval = MeasuringInterval::default();
@@ -412,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_outlier_counts_nothing() {
+    fn a_single_outlier_does_not_change_the_median() {
         let mut recent = Recent::default();
         assert_eq!(recent.median(), None);
         for (value, median) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {

@@ -1,4 +1,4 @@
-//! Connections for users: from the idle pool, or opened to the best server over the best link.
+//! Provides connections for users, from the idle pool or opened to the best server over the best link.
 
 use core::net::IpAddr;
 
@@ -16,42 +16,45 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::select::selection::Need;
 
-/// The cost of a connection against a link's share, bits. A link of unknown rate counts as one of 1 Mbit/s.
+/// The cost of one connection, bits. Divided by the link's rate it gives the connection's load in seconds. The
+/// cost is also the rate (1 Mbit/s) assumed for a link of unknown rate, so a connection there has a load of 1 s.
 const LOAD_UNIT_BITS: f64 = 1e6;
 
 /// The requirements on a connection.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest<'a> {
     /// Hints about the user's connection.
-    pub(crate) flow: &'a FlowHints,
-    /// Server and path of attempts that have failed.
+    pub(crate) hints: &'a FlowHints,
+    /// Server and path of each attempt that has failed.
     pub(crate) tried: &'a [(usize, PathId)],
-    /// A connection of the idle pool has failed, so a new one must be opened.
+    /// True if a new connection must be opened, because another one has failed.
     pub(crate) skip_pool: bool,
-    /// The address of the destination, unless it is a name.
-    pub(crate) to: Option<IpAddr>,
+    /// The IP address of the destination; `None` if the destination is a name.
+    pub(crate) destination_ip: Option<IpAddr>,
 }
 
 impl Upstream {
-    /// Returns a connection to the best server, from the idle pool or opened over the best link that was not
-    /// tried. The greeting is written; the engine's events tell whether the connection succeeds.
+    /// Returns a connection to the best server: one from the idle pool, or a new one over the best link that was
+    /// not tried. On a new one the greeting is written, and events of the engine will show whether it succeeds.
     pub(crate) fn acquire(
         &mut self,
         cx: &mut Context<'_>,
         request: &AcquireRequest<'_>,
     ) -> Result<Checkout, ApiError> {
         self.note_traffic(cx.now);
-        let need = self.servers.choice.need(request.flow);
-        let mut candidates = self.candidates(need, request.tried, request.to);
+        let need = self.servers.choice.need(request.hints);
+        let mut candidates = self.candidates(need, request.tried, request.destination_ip);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !request.skip_pool)
-            && let Some(checkout) = self.take_idle(cx.now, (need, server), request.to, cx.stack)
+            && let Some(checkout) =
+                self.take_idle(cx.now, (need, server), request.destination_ip, cx.stack)
         {
             cx.counters.idle_used += 1;
-            // The engine must not apply what it learnt of an earlier user's flow to this one.
+            // The strategy's knowledge of an earlier user's flow does not apply to this one. An error means that
+            // the connection is gone; its `Closed` event follows.
             let _ = cx.stack.begin_flow(cx.now, checkout.channel.conn);
-            request.flow.begin(cx.now, checkout.channel.conn, cx.stack);
+            request.hints.begin(cx.now, checkout.channel.conn, cx.stack);
             self.fill_pools(cx);
             return Ok(checkout);
         }
@@ -59,6 +62,7 @@ impl Upstream {
         for (_, server, path) in candidates {
             match self.open(cx.now, (server, path), Some(request), cx.stack) {
                 Ok(checkout) => return Ok(checkout),
+                // Another candidate may have a usable path; other errors would repeat.
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
                     error = e;
@@ -69,7 +73,7 @@ impl Upstream {
         Err(error)
     }
 
-    /// Writes the request for a destination to a connection from [`acquire`](Self::acquire).
+    /// Writes the request for `destination` on a connection from [`acquire`](Self::acquire).
     pub(crate) fn request(
         &self,
         now: Instant,
@@ -84,10 +88,12 @@ impl Upstream {
         checkout::request((now, channel), keys, sign_in, about, stack)
     }
 
-    /// Returns servers and links to try, each with a rank; lower is better. Servers that do not answer come last.
-    /// Among the others, those that reach the address family of `to` come first, then the chosen one, then the
-    /// configuration's order. Of the links, working ones come first, then those with Multipath TCP, then those
-    /// that are no backup, then by round-trip time. Links without Multipath TCP take turns by rate.
+    /// Returns the pairs of server and link to try, each with its rank; lower is better.
+    ///
+    /// Servers that do not answer come last, before them servers with a recent failure. Then servers that reach
+    /// the address family of `to` come first, then the chosen server, then the configuration's order. The links to
+    /// one server are ranked by these criteria in turn: no failures, Multipath TCP, not a backup, short round-trip
+    /// time. Links without Multipath TCP take turns in proportion to their rates.
     pub(super) fn candidates(
         &self,
         need: Need,
@@ -97,10 +103,10 @@ impl Upstream {
         let chosen = self.servers.current(need);
         let mut candidates = Vec::new();
         for server in 0..self.servers.entries.len() {
-            // The engine tries its paths in turn by itself, so a failed attempt rather means that the server is
-            // down than that the link to it is.
-            let in_vain = tried.iter().any(|(s, _)| *s == server);
-            let server_down = self.links.is_server_down(server) || in_vain;
+            // The engine itself tries the other paths to a server that does not answer. So after a failed attempt
+            // the server is more likely down than the link.
+            let attempt_failed = tried.iter().any(|(s, _)| *s == server);
+            let server_down = self.links.is_server_down(server) || attempt_failed;
             let is_unusable = !self.links.is_server_usable(server);
             let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
             for (order, link) in self.links.all.iter().enumerate() {
@@ -111,8 +117,8 @@ impl Upstream {
                 }
                 let failing = (health.reach == Reach::Down, health.failures > 0);
                 let cost = match health.is_plain() {
-                    // An integer, because ranks need a total order: the load in nanoseconds.
-                    true => (link.carried * 1e9) as u64,
+                    // In nanoseconds, because a float has no total order, which ranks need.
+                    true => (link.plain_load_secs * 1e9) as u64,
                     false => health.rank_rtt(),
                 };
                 let rank = (
@@ -129,7 +135,7 @@ impl Upstream {
         candidates
     }
 
-    /// Opens a connection for a user's flow, or for the idle pool where `request` is `None`, and signs in.
+    /// Opens a connection for a user's flow, or for the idle pool if `request` is `None`, and signs in.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -137,34 +143,35 @@ impl Upstream {
         request: Option<&AcquireRequest<'_>>,
         stack: &mut Stack,
     ) -> Result<Checkout, ApiError> {
-        let flow = request.map(|request| request.flow);
+        let flow = request.map(|request| request.hints);
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             None => Box::new(braid_strategy::Waiting::default()),
         };
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
-        // A strategy knows round-trip times, but not which links are in trouble.
-        let again = request.is_some_and(|request| !request.tried.is_empty());
+        // If there are problems, the first subflow must use `path`: a strategy does not know of the problems, and
+        // would choose by round-trip times.
+        let is_retry = request.is_some_and(|request| !request.tried.is_empty());
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
             urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
-            pin_path: again || self.links.open_health(server).any(ServerHealth::is_unsound),
+            pin_path: is_retry || self.links.open_health(server).any(ServerHealth::is_unsound),
             ..options
         };
         let checkout = self
             .servers
             .sign_in_over(now, (server, path), options, stack)?;
-        self.links.note_share(server, path, stack);
+        self.links.note_plain_load(server, path, stack);
         Ok(checkout)
     }
 }
 
 impl Links {
-    /// Adds the cost of a new connection to its link, where the link has no Multipath TCP.
-    fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
+    /// Adds the cost of a new connection to its link, if connections there are regular TCP.
+    fn note_plain_load(&mut self, server: usize, path: PathId, stack: &Stack) {
         let others = self.open().filter(|l| l.path != path);
-        let behind = others.map(|l| l.carried).reduce(f64::min);
+        let min_load = others.map(|l| l.plain_load_secs).reduce(f64::min);
         let Some(link) = self.find_mut(path) else {
             return;
         };
@@ -172,12 +179,16 @@ impl Links {
             return;
         }
         let records = stack.records().filter(|(_, on, _)| *on == path);
-        let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
-        let measured = link.health.iter().filter_map(|c| c.gauge.capacity());
-        let rate = measured.chain(seen).reduce(f64::max);
-        // A link that was away must not catch up on the turns that it missed.
-        let floor = behind.map_or(0.0, |least| least - 1.0);
-        link.carried =
-            link.carried.max(floor) + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);
+        let recorded_rates = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
+        let measured = link
+            .health
+            .iter()
+            .filter_map(|health| health.gauge.capacity());
+        let rate = measured.chain(recorded_rates).reduce(f64::max);
+        // A link that was down for long has a low load, and must not get all connections until it has caught up.
+        // So its load is raised, if necessary, to 1 s (one connection at 1 Mbit/s) below the lowest of the others.
+        let floor = min_load.map_or(0.0, |load| load - 1.0);
+        link.plain_load_secs = link.plain_load_secs.max(floor)
+            + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);
     }
 }

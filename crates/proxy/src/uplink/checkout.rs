@@ -1,4 +1,4 @@
-//! A connection to a server, checked out for a user, up to the request.
+//! Connections to servers that are checked out for users, from opening to the request.
 
 use core::time::Duration;
 
@@ -12,11 +12,12 @@ use super::servers::Servers;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{self, ClientHandshake, Destination, RequestMetadata};
 
-/// Longest life of a connection that serves further users. Somebody who reads the memory of an end obtains the
-/// keys of its open connections, and so their recorded traffic; the limit bounds that traffic.
+/// The maximum age at which a connection may serve a further user. An attacker who reads the memory of box or
+/// server gets the keys of its open connections, and can decrypt their recorded traffic. The limit bounds that
+/// traffic; its value is a guess.
 const MAX_CONN_LIFE: Duration = Duration::from_secs(600);
 
-/// A connection to a server, on which a box signs in as soon as its handshake ends.
+/// A connection to a server. The greeting, with which the box signs in, is written already.
 #[derive(Debug)]
 pub(crate) struct Checkout {
     pub(crate) channel: Channel,
@@ -24,11 +25,11 @@ pub(crate) struct Checkout {
     pub(crate) server: usize,
     /// Path of the initial subflow.
     pub(crate) path: PathId,
-    /// The password, where the connection itself does not prove who this box is.
+    /// The password on a plaintext connection; `None` on a protected one, where TLS authenticates the box.
     pub(crate) sign_in: Option<SignIn>,
-    /// For an idle connection, the reader of the server's answers, which has read all but the answer to the
-    /// request.
-    pub(crate) answers: Option<Box<ClientHandshake>>,
+    /// On a connection from the idle pool, the reader of the server's answers. It has read all answers before the
+    /// one to the request.
+    pub(crate) handshake: Option<Box<ClientHandshake>>,
     pub(crate) history: ConnHistory,
 }
 
@@ -36,9 +37,9 @@ pub(crate) struct Checkout {
 #[derive(Debug)]
 pub(crate) struct ConnHistory {
     opened_at: Instant,
-    /// Paths that have a subflow.
+    /// Paths on which the connection has a subflow.
     joined: Vec<PathId>,
-    /// The connection is regular TCP, on a single path.
+    /// True if the connection has fallen back to regular TCP, on a single path.
     fell_back: bool,
 }
 
@@ -51,7 +52,7 @@ impl ConnHistory {
         }
     }
 
-    /// Returns whether the connection may serve a further user.
+    /// Returns whether the connection may serve a further user: it uses Multipath TCP, and is not too old.
     pub(super) fn is_good(&self, now: Instant) -> bool {
         !self.fell_back && now < self.good_until()
     }
@@ -61,10 +62,11 @@ impl ConnHistory {
         self.opened_at + MAX_CONN_LIFE
     }
 
-    /// Updates the history by an event of the engine.
+    /// Updates the history after an event of the engine.
     pub(crate) fn on_event(&mut self, event: &Event) {
         match *event {
             Event::SubflowEstablished { path, .. } => {
+                // A path counts once, even if its subflow was replaced.
                 self.joined.retain(|p| *p != path);
                 self.joined.push(path);
             }
@@ -74,12 +76,12 @@ impl ConnHistory {
         }
     }
 
-    /// Returns whether the connection is regular TCP.
+    /// Returns whether the connection has fallen back to regular TCP.
     pub(crate) fn fell_back(&self) -> bool {
         self.fell_back
     }
 
-    /// Returns the paths that have a subflow.
+    /// Returns the paths on which the connection has a subflow.
     pub(super) fn joined(&self) -> &[PathId] {
         &self.joined
     }
@@ -91,7 +93,7 @@ impl ConnHistory {
 }
 
 impl Servers {
-    /// Opens a connection to a server over a path, and writes the greeting and, in plaintext, the password.
+    /// Opens a connection to a server over a path, and writes the greeting (in plaintext with the password).
     pub(super) fn sign_in_over(
         &mut self,
         now: Instant,
@@ -101,16 +103,16 @@ impl Servers {
     ) -> Result<Checkout, ApiError> {
         let (channel, sign_in) = self.channel((now, server), options, stack)?;
         let keys = (&self.key, self.entries[server].key);
-        let words = greeting(keys, sign_in.as_ref());
+        let greeting = greeting(keys, sign_in.as_ref());
         let mut checkout = Checkout {
             channel,
             server,
             path,
             sign_in,
-            answers: None,
+            handshake: None,
             history: ConnHistory::new(now),
         };
-        if let Err(error) = checkout.channel.write_all(now, stack, &words) {
+        if let Err(error) = checkout.channel.write_all(now, stack, &greeting) {
             checkout.channel.abort(now, stack);
             return Err(error);
         }
@@ -118,8 +120,8 @@ impl Servers {
     }
 }
 
-/// Returns the greeting and, where needed, the password of the user with `key` at the server with the key
-/// `server`.
+/// Returns the greeting. With `sign_in`, it contains the password of the user with the key `key` at the server
+/// with the key `server`.
 pub(super) fn greeting(
     (key, server): (&PrivateKey, PublicKey),
     sign_in: Option<&SignIn>,
@@ -133,7 +135,8 @@ pub(super) fn greeting(
     }
 }
 
-/// Writes a request with its hints.
+/// Writes a request for `destination` with the flow's hints. On a plaintext connection the request carries a code
+/// that authenticates it, because the connection does not.
 pub(super) fn request(
     (now, channel): (Instant, &mut Channel),
     (key, server): (&PrivateKey, PublicKey),

@@ -10,23 +10,26 @@ use crate::config::AUTO;
 use crate::select::selection::{Candidate, Measured, Quality};
 
 impl Servers {
-    /// Selects the server called `name` by hand, or none by [`AUTO`].
-    fn pin(&mut self, name: &str) -> Result<(), String> {
+    /// Selects the server with the name `name` by hand; [`AUTO`] ends the selection.
+    ///
+    /// # Errors
+    /// No server has this name.
+    fn select_by_hand(&mut self, name: &str) -> Result<(), String> {
         let wanted = self.entries.iter().position(|s| s.name == name);
         if wanted.is_none() && name != AUTO {
-            let known: Vec<&str> = self.entries.iter().map(|s| s.name.as_str()).collect();
-            let known = known.join(", ");
+            let names: Vec<&str> = self.entries.iter().map(|s| s.name.as_str()).collect();
+            let names = names.join(", ");
             return Err(format!(
-                "there is no server {name:?}; the servers are {known}, or {AUTO}"
+                "there is no server {name:?}; the servers are {names}, or {AUTO}"
             ));
         }
-        self.choice.wanted = wanted;
+        self.choice.operator_choice = wanted;
         Ok(())
     }
 }
 
 impl Upstream {
-    /// Returns the measurements of a server. A link without an answer counts as unknown.
+    /// Returns the measurements of a server. Those of a link without answers are outdated and left out.
     pub(super) fn measured(&self, server: usize) -> Measured {
         let paths = self.links.all.iter().map(|link| {
             let health = &link.health[server];
@@ -37,7 +40,7 @@ impl Upstream {
         });
         Measured {
             paths: paths.collect(),
-            egress: self.meter.egress[server].map_or(Quality::default(), |(_, told)| told),
+            egress: self.meter.egress[server].map_or(Quality::default(), |(_, egress)| egress),
         }
     }
 
@@ -55,22 +58,22 @@ impl Upstream {
                 usable: *usable,
             })
             .collect();
-        let may = self.meter.may_measure;
+        let may_measure = self.meter.may_measure;
         let choice = &mut self.servers.choice;
-        if choice.choose(now, &candidates, may, all_tried) {
+        if choice.choose(now, &candidates, may_measure, all_tried) {
             let [throughput, latency] = choice.chosen.map(|s| &self.servers.entries[s].name);
             tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;
         }
     }
 
-    /// Returns for each server whether it answers, and did so lately over some link.
+    /// Returns for each server whether it is usable: over some open link no handshake has failed or is late.
     pub(super) fn usable_servers(&self) -> Vec<bool> {
         let servers = 0..self.servers.entries.len();
         servers.map(|s| self.links.is_server_usable(s)).collect()
     }
 
-    /// Selects the server called `name` while it answers; [`AUTO`] ends the selection.
+    /// Makes new connections use the server with the name `name` while it answers; [`AUTO`] ends the selection.
     ///
     /// # Errors
     /// No server has this name.
@@ -80,7 +83,7 @@ impl Upstream {
         name: &str,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        self.servers.pin(name)?;
+        self.servers.select_by_hand(name)?;
         self.update(now, stack);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Evidence about links and servers, from users' connections and the driver, which probes and examinations follow
+//! Evidence about links and servers from users' connections and from the driver. Probes and examinations follow it
 //! up.
 
 use core::time::Duration;
@@ -19,13 +19,14 @@ impl Links {
             return;
         };
         if health.is_fatal() {
-            // Only an examination can tell whether the problem persists.
+            // Only an examination can show whether the problem persists.
             health.plan_examination(now);
         } else if health.failures == 0 {
-            // Ranks the link lower for further users until a probe has an answer.
+            // Further users get another link until a probe here has an answer. A later failure changes nothing,
+            // because a probe is planned already.
             health.failures = 1;
-            health.next = Some(now);
-            // A cause of the failure may still let probes pass.
+            health.next_probe = Some(now);
+            // The cause of the failure may let probes pass, as a captive portal does.
             health.plan_examination(now);
         }
     }
@@ -39,8 +40,8 @@ impl Links {
         }
     }
 
-    /// Plans examinations of a server over all links that `selects` selects, because a server usually treats all
-    /// links alike.
+    /// Plans examinations of a server over all open links for which `selects` returns true. A server usually
+    /// behaves alike over all links, so a finding over one link is a reason to examine the others.
     pub(super) fn plan_examinations(
         &mut self,
         now: Instant,
@@ -57,12 +58,13 @@ impl Links {
 }
 
 impl Upstream {
-    /// Notes that a user's bytes moved: links are probed more often for a while.
+    /// Records that a user's bytes moved. For a while, links are probed more often and servers may be measured.
     pub(crate) fn note_traffic(&mut self, now: Instant) {
         let was_busy = self.probe_pace.is_busy(now);
         self.probe_pace.note_traffic(now);
         self.meter
             .update_permission(now, &self.servers, &self.probe_pace);
+        // The probes planned already have the short interval.
         if was_busy {
             return;
         }
@@ -70,14 +72,14 @@ impl Upstream {
         for need in self.servers.needs() {
             let server = self.servers.current(need);
             for link in &mut self.links.all {
-                if let Some(next) = &mut link.health[server].next {
+                if let Some(next) = &mut link.health[server].next_probe {
                     *next = latest.min(*next);
                 }
             }
         }
     }
 
-    /// Records a new subflow of a user's connection, which proves as much as a probe.
+    /// Records a new subflow of a user's connection, whose handshake proves as much as a probe.
     pub(crate) fn on_subflow(
         &mut self,
         now: Instant,
@@ -90,7 +92,8 @@ impl Upstream {
         if let Some(health) = self.links.health(server, path) {
             let returned = health.is_returning();
             health.succeeded(now, rtt);
-            health.next = Some(next).filter(|_| !health.is_fatal());
+            // A fatal problem needs examinations, not probes.
+            health.next_probe = Some(next).filter(|_| !health.is_fatal());
             if returned {
                 stack.revalidate_path(now, path);
             }
@@ -98,7 +101,7 @@ impl Upstream {
         }
     }
 
-    /// Follows up the end of a subflow, unless it was orderly.
+    /// Follows up the end of a subflow by a timeout or a reset.
     pub(crate) fn on_subflow_closed(
         &mut self,
         now: Instant,
@@ -119,27 +122,28 @@ impl Upstream {
         self.links.on_failure(now, server, path);
     }
 
-    /// Follows up a failure of a user's connection over an unknown link, on all links.
+    /// Follows up a failure of a user's connection on all links, because the link at fault is unknown.
     pub(crate) fn on_failure_on_all_links(&mut self, now: Instant, server: usize) {
         for i in 0..self.links.all.len() {
             self.links.on_failure(now, server, self.links.all[i].path);
         }
     }
 
-    /// Follows up that nothing comes back over a link.
+    /// Probes the current servers over a link, because packets leave over it and none come back.
     pub(crate) fn revalidate_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
             self.links.on_failure(now, self.servers.current(need), path);
         }
     }
 
-    /// Follows up that a link changed its network or address.
+    /// Examines and probes the servers over a link that has changed its network or address.
     pub(crate) fn on_link_readdressed(&mut self, now: Instant, path: PathId) {
         self.links.on_readdressed(now, path);
         self.revalidate_link(now, path);
     }
 
-    /// Records a problem of a user's connection: others avoid that link until an examination finds none.
+    /// Records a problem of a user's connection. Further connections avoid the server over that link until an
+    /// examination finds no problem.
     pub(crate) fn on_trouble(
         &mut self,
         now: Instant,
@@ -151,7 +155,7 @@ impl Upstream {
             && health.trouble != Some(trouble)
         {
             health.on_finding(now, Finding::Trouble(trouble));
-            // A single user's connection is not proof enough.
+            // A single user's connection does not prove the problem, so examine soon, not after the usual pause.
             health.plan_examination(now);
             if trouble.is_of_server() {
                 self.links
@@ -161,7 +165,7 @@ impl Upstream {
         }
     }
 
-    /// Records that a user's connection opened over `path` has become regular TCP.
+    /// Records that a user's connection opened over `path` has fallen back to regular TCP.
     pub(crate) fn on_fell_back(
         &mut self,
         now: Instant,
@@ -176,15 +180,16 @@ impl Upstream {
             return;
         };
         if trouble == Trouble::Blocked {
-            // A link that was down for a moment looks the same.
+            // If the link was down while the SYNs with MP_CAPABLE were sent, it looks the same, so only examine.
             health.plan_examination(now);
         } else if health.trouble.is_none() {
             self.on_trouble(now, (server, path), trouble, stack);
         }
     }
 
-    /// Follows up that an idle connection to `server` failed its user. The other idle ones may be broken too and
-    /// are closed, and the links with its subflows are probed.
+    /// Follows up that a connection from the idle pool did not work for its user. Closes the other idle
+    /// connections to `server`, which may not work either, and probes the links on which the connection had
+    /// subflows.
     pub(crate) fn on_idle_conn_failed(
         &mut self,
         now: Instant,
@@ -198,7 +203,8 @@ impl Upstream {
         }
     }
 
-    /// Handles the resumption of a suspended machine: validates links and subflows, and closes idle connections.
+    /// Handles the resumption of a suspended machine: probes all servers, validates all subflows, and closes idle
+    /// connections, which NATs and servers have probably forgotten.
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         for server in 0..self.servers.entries.len() {
             self.pools.give_up(now, server, stack);

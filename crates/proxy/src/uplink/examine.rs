@@ -1,5 +1,5 @@
-//! Examinations: a whole handshake with a server over one link, as a user's connection makes it. A TCP handshake
-//! alone would also be answered by a captive portal, and by a server that refuses this box.
+//! Examinations: complete handshakes with a server over one link, up to the sign-in, as on a user's connection. A
+//! probe is only a TCP handshake, which captive portals and servers that refuse this box answer, too.
 
 use core::time::Duration;
 
@@ -16,30 +16,31 @@ use super::{Context, Upstream};
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-/// The time limit of an examination, in timeouts of a probe: it takes as many round trips as two probes.
+/// The time limit of an examination, as a multiple of a probe's. An examination takes two round trips (TCP and TLS
+/// 1.3 handshakes), a probe takes one.
 const DEADLINE_IN_PROBES: u32 = 2;
 
-/// A handshake under way that tests whether users can be served.
+/// An examination under way.
 #[derive(Debug)]
 pub(super) struct Examination {
     checkout: Checkout,
-    answers: ClientHandshake,
+    handshake: ClientHandshake,
     deadline: Instant,
-    /// Round-trip time of the TCP handshake, once it was answered.
+    /// Round-trip time of the TCP handshake; `None` until the SYN was answered.
     answered: Option<Duration>,
-    /// The cause for which the connection is regular TCP, if it is.
+    /// The cause of the fallback to regular TCP; `None` while the connection uses Multipath TCP.
     fallback: Option<FallbackCause>,
 }
 
 impl Examination {
-    /// Processes an event of the connection; returns the finding, if any.
+    /// Processes an event of the connection. Returns the finding once there is one.
     fn on_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> Option<Finding> {
         match *event {
             Event::SubflowEstablished { path, rtt, .. } if path == self.checkout.path => {
                 self.answered = Some(rtt);
                 None
             }
-            // The engine used another path by itself.
+            // The examined link gave no answer, so the engine used another path.
             Event::SubflowEstablished { .. } => Some(Finding::NoAnswer),
             Event::FellBack { cause, .. } => {
                 self.fallback = Some(cause);
@@ -49,6 +50,7 @@ impl Examination {
                 self.read(now, stack)
             }
             Event::Closed { reason, .. } => Some(match reason {
+                // This machine is the cause, not the server or the link.
                 CloseReason::NoResources => Finding::Nothing,
                 _ => self.silence(),
             }),
@@ -56,10 +58,10 @@ impl Examination {
         }
     }
 
-    /// Reads the server's answers; returns the finding, if any.
+    /// Reads the server's answers. Returns the finding once there is one.
     fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
         let plain = self.fallback.is_some();
-        let input = |bytes: &[u8]| self.answers.input(bytes);
+        let input = |bytes: &[u8]| self.handshake.input(bytes);
         let step = read_step(
             now,
             &mut self.checkout.channel,
@@ -68,7 +70,7 @@ impl Examination {
             input,
         );
         match step {
-            Ok(ClientStep::More) if self.answers.is_signed_in() => Some(Finding::SignedIn {
+            Ok(ClientStep::More) if self.handshake.is_signed_in() => Some(Finding::SignedIn {
                 rtt: self.answered.unwrap_or_default(),
                 plain: self.fallback.and_then(Trouble::of_fallback),
             }),
@@ -76,7 +78,7 @@ impl Examination {
                 Some(self.silence())
             }
             Ok(ClientStep::More) => None,
-            // No request was made that a reply could answer.
+            // A reply without a request: no Braid server does this.
             Ok(ClientStep::Connected) => Some(Finding::Trouble(Trouble::NotAServer)),
             Ok(ClientStep::Failed(error)) => Some(found(Trouble::of_answer(error, plain))),
             Err(StepError::Broken(why)) => Some(found(Trouble::of_broken(why, plain))),
@@ -84,7 +86,7 @@ impl Examination {
         }
     }
 
-    /// Returns the finding where nothing comes any more.
+    /// Returns the finding if the connection ended, or its time is over, without the expected answers.
     fn silence(&self) -> Finding {
         match self.answered {
             Some(_) => Finding::Trouble(Trouble::of_silence(self.fallback.is_some())),
@@ -100,7 +102,7 @@ pub(super) struct Examinations {
 }
 
 impl Examinations {
-    /// Returns the index of the examination over this connection.
+    /// Returns the index of the examination on connection `conn`.
     fn position(&self, conn: ConnId) -> Option<usize> {
         let mut all = self.all.iter();
         all.position(|e| e.checkout.channel.conn == conn)
@@ -113,11 +115,11 @@ impl Examinations {
 
     /// Returns whether an examination of a server over a path is under way.
     fn is_under_way(&self, path: PathId, server: usize) -> bool {
-        let there = |e: &Examination| (e.checkout.path, e.checkout.server) == (path, server);
-        self.all.iter().any(there)
+        let is_same = |e: &Examination| (e.checkout.path, e.checkout.server) == (path, server);
+        self.all.iter().any(is_same)
     }
 
-    /// Ends examinations whose result would be meaningless: over one path, or all.
+    /// Ends the examinations over `path`, or all without one, because their results would be meaningless.
     pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.all.retain(|examination| {
             let goes_on = path.is_some_and(|path| path != examination.checkout.path);
@@ -128,11 +130,12 @@ impl Examinations {
         });
     }
 
-    /// Returns the time at which an examination is due, or overdue.
+    /// Returns the time at which the next examination is due, or one under way is overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
             let health = link.health.iter().enumerate();
-            health.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
+            health
+                .filter_map(|(server, health)| Some((link.path, server, health.next_examination?)))
         });
         let due = due.filter(|(path, server, _)| !self.is_under_way(*path, *server));
         let ends = self.all.iter().map(|e| e.deadline);
@@ -140,12 +143,13 @@ impl Examinations {
     }
 }
 
+/// Returns the finding of a failed handshake; no result if its cause shows no problem of server or link.
 fn found(trouble: Option<Trouble>) -> Finding {
     trouble.map_or(Finding::Nothing, Finding::Trouble)
 }
 
 impl Upstream {
-    /// Begins the examinations that are due, and ends overdue ones.
+    /// Ends overdue examinations, and begins those that are due.
     pub(super) fn examine(&mut self, cx: &mut Context<'_>) {
         while let Some(at) = self.examinations.overdue(cx.now) {
             let finding = self.examinations.all[at].silence();
@@ -156,12 +160,12 @@ impl Upstream {
                 let (path, open) = (self.links.all[link].path, self.links.all[link].open);
                 let under_way = self.examinations.is_under_way(path, server);
                 let health = &mut self.links.all[link].health[server];
-                let due = health.examine_at.is_some_and(|at| at <= cx.now);
+                let due = health.next_examination.is_some_and(|at| at <= cx.now);
                 if !due || under_way || !open {
                     continue;
                 }
-                health.examine_at = None;
-                health.examined_at = Some(cx.now);
+                health.next_examination = None;
+                health.last_examination = Some(cx.now);
                 cx.counters.examinations += 1;
                 if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
                 {
@@ -173,6 +177,7 @@ impl Upstream {
         }
     }
 
+    /// Opens the connection of an examination, with its first SYN on this path.
     fn begin_examination(
         &mut self,
         now: Instant,
@@ -191,7 +196,7 @@ impl Upstream {
             .sign_in_over(now, (server, path), options, stack)
             .ok()?;
         Some(Examination {
-            answers: ClientHandshake::new(checkout.channel.is_protected()),
+            handshake: ClientHandshake::new(checkout.channel.is_protected()),
             checkout,
             deadline: now + self.probe_pace.settings.timeout * DEADLINE_IN_PROBES,
             answered: None,
@@ -199,7 +204,7 @@ impl Upstream {
         })
     }
 
-    /// Handles an event of an examination; returns whether it was one.
+    /// Handles an event of an examination's connection; returns whether the event was of one.
     pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let Some(at) = self.examinations.position(event.conn()) else {
             return false;
@@ -212,6 +217,7 @@ impl Upstream {
         true
     }
 
+    /// Ends the examination with index `at`, and applies its finding to servers and links.
     fn on_finding(&mut self, cx: &mut Context<'_>, at: usize, finding: Finding) {
         let Checkout {
             mut channel,
@@ -221,18 +227,23 @@ impl Upstream {
         } = self.examinations.all.remove(at).checkout;
         channel.abort(cx.now, cx.stack);
         let signed_in = matches!(finding, Finding::SignedIn { .. });
-        // A plaintext server cannot report its families, so assume both; the next user's connection will show.
-        let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
-        self.on_families_reported(cx.now, server, channel.take_families().or(anew));
+        // A plaintext server cannot report the address families that it reaches. After a refusal, assume both
+        // again: the next user's connection will show whether that is right.
+        let assumed = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
+        self.on_families_reported(cx.now, server, channel.take_families().or(assumed));
         cx.counters.examinations_failed += u64::from(!signed_in);
         if let Some(health) = self.links.health(server, path) {
             health.on_finding(cx.now, finding);
-            if health.is_suspect {
-                // The engine would not try Multipath TCP the next time, so the confirmation would be void.
+            if health.is_blocking_suspected {
+                // The engine remembers that SYNs with MP_CAPABLE are dropped, and would not send one in the second
+                // examination, which is to confirm just that.
                 cx.stack.forget_middleboxes(path);
             }
         }
         match finding {
+            // A server is likely to behave alike over all links. So its problem over one link is a reason to
+            // examine links without a problem, and a success is a reason to examine links over which it refuses
+            // this box.
             Finding::Trouble(trouble) if trouble.is_of_server() => {
                 self.links
                     .plan_examinations(cx.now, server, |health| health.trouble.is_none());

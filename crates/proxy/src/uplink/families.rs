@@ -1,4 +1,5 @@
-//! The address families that each server reports to reach, and the families offered to users.
+//! The address families (IPv4, IPv6) in which each server reaches destinations, by its reports, and the families
+//! offered to users.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,45 +12,48 @@ use super::health::Reach;
 use super::links::Link;
 use super::log;
 
-/// The first pause before a server that reaches a single family is asked again, since connections of the other
-/// family are refused meanwhile. Doubled up to [`MAX_QUERY_PAUSE`]. A question costs about 5 kB and a TLS
-/// handshake.
+/// The pause before a server that reaches a single family is first asked again; connections of the other family
+/// may be refused meanwhile. The pause doubles with each question up to [`MAX_QUERY_PAUSE`]. A question is an
+/// examination, which costs about 5 kB and a TLS handshake. Both pauses are guesses.
 const MIN_QUERY_PAUSE: Duration = Duration::from_secs(15);
-/// Longest pause, for which users may wait for a family that is reached again.
+/// The maximum pause: users wait at most so long for a family that is reached again.
 const MAX_QUERY_PAUSE: Duration = Duration::from_secs(60);
-/// Shortest time of a refusal, because each change reloads the packet filter rules. Bounds the effect of servers
-/// whose reports flap.
+/// The minimum time for which a family is refused. Each change reloads the packet filter rules, so this bounds the
+/// work that servers with flapping reports cause. The value is a guess.
 const MIN_REFUSAL: Duration = Duration::from_secs(5);
 
-/// The families of all servers.
+/// The families that all servers reach, and those offered to users.
 #[derive(Debug)]
 pub(super) struct ReachedFamilies {
+    /// The latest report of each server.
     reports: Vec<FamilyReport>,
-    /// The families offered to users' connections, which some server in use reaches.
+    /// The families in which users' connections are aggregated, because some server that answers reaches them.
     pub(super) offered: Families,
     /// The time at which a family was last withdrawn.
     refused_at: Option<Instant>,
-    /// The time at which a family that has to wait may be offered again.
+    /// The time at which a family that is reached again may be offered, after [`MIN_REFUSAL`].
     offer_at: Option<Instant>,
-    /// The families that the driver was last told of.
-    told: Families,
+    /// The families of the last notice to the driver.
+    notified: Families,
 }
 
 /// The latest report of a server.
 #[derive(Debug, Clone, Copy, Default)]
 struct FamilyReport {
     families: Families,
-    /// Questions since the report changed.
-    asked: u32,
-    /// The time of the next question.
-    ask_at: Option<Instant>,
+    /// The number of questions to the server since its report changed.
+    questions: u32,
+    /// The time of the next question; `None` if the server reaches both families.
+    next_question: Option<Instant>,
 }
 
 impl FamilyReport {
+    /// Plans the next question to a server that does not reach both families.
     fn plan(&mut self, now: Instant) {
-        let pause = MIN_QUERY_PAUSE * (1 << self.asked.min(2));
-        let limited = self.families != Families::BOTH;
-        self.ask_at = limited.then(|| now + pause.min(MAX_QUERY_PAUSE));
+        // 2 doublings reach the maximum; the bound keeps the shift from overflowing.
+        let pause = MIN_QUERY_PAUSE * (1 << self.questions.min(2));
+        let lacks_family = self.families != Families::BOTH;
+        self.next_question = lacks_family.then(|| now + pause.min(MAX_QUERY_PAUSE));
     }
 }
 
@@ -60,17 +64,17 @@ impl ReachedFamilies {
             offered: Families::BOTH,
             refused_at: None,
             offer_at: None,
-            told: Families::BOTH,
+            notified: Families::BOTH,
         }
     }
 
-    /// Returns the families of `server`.
+    /// Returns the families that `server` reaches; both while it has not reported.
     pub(super) fn of(&self, server: usize) -> Families {
         let report = self.reports.get(server);
         report.map_or(Families::BOTH, |report| report.families)
     }
 
-    /// Records that the server reported, or showed, that it reaches `families`.
+    /// Records that a server reaches `families`, by its report or by a refusal.
     fn on_report(&mut self, now: Instant, server: usize, families: Families) {
         if let Some(report) = self.reports.get_mut(server) {
             if report.families != families {
@@ -83,19 +87,20 @@ impl ReachedFamilies {
         }
     }
 
-    /// Applies new indices of servers, each given by its old index.
+    /// Reorders the reports after a reload: `before` yields the old index of each server, `None` for a new one.
     pub(super) fn reload(&mut self, before: impl Iterator<Item = Option<usize>>) {
         let report = |old: Option<usize>| old.and_then(|old| self.reports.get(old).copied());
         self.reports = before.map(|old| report(old).unwrap_or_default()).collect();
     }
 
-    /// Returns the time at which a server is to be asked, or a family offered.
+    /// Returns the time of the next question to a server, or of the next offer of a family.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let asks = self.reports.iter().map(|report| report.ask_at);
-        asks.chain([self.offer_at]).flatten().min()
+        let questions = self.reports.iter().map(|report| report.next_question);
+        questions.chain([self.offer_at]).flatten().min()
     }
 
-    /// Offers `families`; a further family has to wait for [`MIN_REFUSAL`].
+    /// Sets the offered families to `families`. An added family waits until [`MIN_REFUSAL`] after the last
+    /// withdrawal; a withdrawal takes effect at once, because connections of that family would fail.
     fn offer(&mut self, now: Instant, families: Families) {
         if families == self.offered {
             self.offer_at = None;
@@ -105,7 +110,7 @@ impl ReachedFamilies {
             self.refused_at = Some(now);
         }
         let earliest = self.refused_at.map(|at| at + MIN_REFUSAL);
-        // A withdrawal takes effect at once; only an addition waits.
+        // `refused_at` equals `now` if a family was withdrawn just above.
         self.offer_at = earliest.filter(|at| now < *at && self.refused_at != Some(now));
         if self.offer_at.is_none() {
             self.offered = families;
@@ -114,7 +119,7 @@ impl ReachedFamilies {
 }
 
 impl Upstream {
-    /// Records the families that a server reports, if any; the newest report counts.
+    /// Records the families in a server's report, if there is a report. It replaces the server's earlier report.
     pub(crate) fn on_families_reported(
         &mut self,
         now: Instant,
@@ -135,21 +140,22 @@ impl Upstream {
         self.offer_families(now);
     }
 
-    /// Returns whether a server that answers reaches the family of `ip`.
+    /// Returns whether some usable server reaches the family of `ip`.
     pub(crate) fn is_family_reached(&self, ip: IpAddr) -> bool {
         let mut servers = 0..self.servers.entries.len();
         servers.any(|s| self.links.is_server_usable(s) && self.servers.reached.of(s).has(ip))
     }
 
-    /// Offers the families of the servers that answer, including those whose answer is merely late. Where none
-    /// answers, nothing changes, because users are forwarded anyway.
+    /// Offers the families that some answering server reaches. A server whose answer is merely late is included,
+    /// so that the offer does not flap. If no server answers, nothing changes, because users' connections are not
+    /// intercepted then.
     pub(super) fn offer_families(&mut self, now: Instant) {
-        let answers = |s: &usize| {
+        let is_answering = |s: &usize| {
             self.links
                 .open_health(*s)
                 .any(|health| health.reach != Reach::Down)
         };
-        let servers = (0..self.servers.entries.len()).filter(answers);
+        let servers = (0..self.servers.entries.len()).filter(is_answering);
         let families = servers
             .map(|s| self.servers.reached.of(s))
             .reduce(Families::or);
@@ -158,10 +164,10 @@ impl Upstream {
         }
     }
 
-    /// Returns the families for the driver, where they have changed.
+    /// Returns the offered families if they differ from those of the last notice, and logs the change.
     pub(super) fn poll_families(&mut self) -> Option<Families> {
         let families = self.servers.reached.offered;
-        let before = core::mem::replace(&mut self.servers.reached.told, families);
+        let before = core::mem::replace(&mut self.servers.reached.notified, families);
         if before == families {
             return None;
         }
@@ -180,14 +186,15 @@ impl Upstream {
         Some(families)
     }
 
-    /// Plans examinations of servers that are to be asked again, each over its best link.
+    /// Plans examinations of the servers whose next question is due, each over its best link. A protected server
+    /// reports its families in the handshake.
     pub(super) fn ask_families(&mut self, now: Instant) {
         for server in 0..self.servers.entries.len() {
             let report = &mut self.servers.reached.reports[server];
-            if report.ask_at.is_none_or(|at| at > now) {
+            if report.next_question.is_none_or(|at| at > now) {
                 continue;
             }
-            report.asked += 1;
+            report.questions += 1;
             report.plan(now);
             let links = self.links.all.iter_mut();
             let links = links.filter(|l| l.open && l.health[server].fits);

@@ -10,10 +10,10 @@ use crate::admin::status::milliseconds;
 use crate::select::gauge::Gauge;
 use crate::select::selection::Quality;
 
-/// The reachability of a server; lower is better.
+/// The reachability of a server over one link. The order of the variants is from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Reach {
-    /// The last handshake succeeded, or only one has failed since.
+    /// A handshake succeeded, and at most one has failed since.
     Up,
     /// No handshake was tried yet.
     #[default]
@@ -25,10 +25,11 @@ pub(super) enum Reach {
 /// The state of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ServerHealth {
-    /// The link has an address family of the server. Otherwise the server is unreachable over it.
+    /// True if the link has an address family of the server. Otherwise the server is unreachable over the link.
     pub(super) fits: bool,
+    /// The reachability by recent handshakes.
     pub(super) reach: Reach,
-    /// Smoothed round-trip time of handshakes; before the first handshake, the value kept from an earlier run.
+    /// Smoothed round-trip time of handshakes; before the first handshake, the value saved by an earlier process.
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
@@ -36,35 +37,37 @@ pub(super) struct ServerHealth {
     pub(super) last_success: Option<Instant>,
     /// Time at which failures led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
-    /// A probe has failed since the last success.
-    pub(super) was_silent: bool,
+    /// True if a probe has failed since the last success.
+    pub(super) has_failed_probe: bool,
     /// Start of the newest failed probe, or the time of a newer fatal finding.
     pub(super) last_unanswered_at: Option<Instant>,
-    /// Number of failures since the last success that count as proof: probes that another link
-    /// [witnessed](Self::witnesses), and fatal findings. At most [`MIN_PROOFS`].
+    /// The number of failures since the last success that show a fault of the link: failed probes during which the
+    /// server worked over another link ([`Probe::witnessed`]), and fatal findings. At most [`MIN_PROOFS`].
     pub(super) proofs: u32,
     /// Time of the next probe.
-    pub(super) next: Option<Instant>,
+    pub(super) next_probe: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
-    /// An earlier probe whose late answer is still awaited.
-    pub(super) late: Option<Probe>,
-    /// Measurements of the path.
+    /// A probe to an unreachable server that is late, and may still be answered while the next probe is under way.
+    pub(super) late_probe: Option<Probe>,
+    /// Measurements of the path's bandwidth.
     pub(super) gauge: Gauge,
-    /// The problem that keeps users from the server here, or from Multipath TCP.
+    /// The problem that keeps users from the server, or from Multipath TCP, over this link.
     pub(super) trouble: Option<Trouble>,
-    /// Consecutive examinations that found a problem; those without an answer do not count.
-    pub(super) found: u32,
-    /// An examination found that SYNs with MP_CAPABLE are dropped; another one must confirm it.
-    pub(super) is_suspect: bool,
-    /// Time at which an examination found no problem; `None` after a failure or before the first.
+    /// The number of consecutive examinations that found a problem. Examinations without an answer do not count.
+    pub(super) problem_count: u32,
+    /// True after an examination found that SYNs with MP_CAPABLE are dropped, until a second one confirms or
+    /// refutes that.
+    pub(super) is_blocking_suspected: bool,
+    /// Time of the last examination that found no problem; `None` before the first one, and after a failure.
     pub(super) sound_at: Option<Instant>,
     /// Time of the next examination.
-    pub(super) examine_at: Option<Instant>,
+    pub(super) next_examination: Option<Instant>,
     /// Start of the last examination.
-    pub(super) examined_at: Option<Instant>,
+    pub(super) last_examination: Option<Instant>,
 }
 
+/// A probe under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe {
     conn: ConnId,
@@ -73,70 +76,80 @@ pub(super) struct Probe {
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
-    /// The probe began after the server had been heard over another link.
+    /// True if, when the probe began, the server had answered over another link since it became unreachable over
+    /// this one. If such a probe fails, the link is at fault, not the server.
     witnessed: bool,
 }
 
-/// The time, and the number of round trips, after which an answer is late; the longer of the two applies.
+/// An answer is late after this time or [`LATE_ROUND_TRIPS`], whichever is longer. Both are guesses. They decide
+/// how soon users leave a silent server: the goal is within 3 s.
 const MIN_LATE_AFTER: Duration = Duration::from_secs(1);
+/// The number of round trips after which an answer is late; see [`MIN_LATE_AFTER`].
 const LATE_ROUND_TRIPS: u32 = 4;
-/// Number of failures that prove a link to be at fault; a single one may be a lost packet.
+/// The number of failures that prove a fault of the link. A single failure may be a lost packet.
 const MIN_PROOFS: u32 = 2;
-/// Shortest time between examinations of a server over a link. Users' connections give frequent reason for them,
-/// and each costs the server a handshake.
+/// The minimum time between two examinations of a server over a link. Users' connections can give reason for many,
+/// and each costs the server a TLS handshake. The value is a guess.
 const MIN_EXAMINATION_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which a sound result is checked again: a captive portal may have come, and portals answer probes.
+/// The time after which a success is examined again, because a captive portal may have appeared, and portals
+/// answer probes. The value is a guess.
 const SOUND_LIFETIME: Duration = Duration::from_secs(300);
-/// A round-trip time above twice the usual one and this shows that the path has changed.
+/// A round-trip time of more than twice the smoothed one plus this time shows that the path has changed. The value
+/// is a guess; without it, jitter of a few milliseconds would look like a change on a short path.
 const MIN_RTT_JUMP: Duration = Duration::from_millis(10);
 
 impl ServerHealth {
-    /// Creates the state of an unknown server on a link that `fits` it or not. A probe is due at once where the
-    /// link is `open`.
+    /// Creates the state of an unknown server over a link. `fits` is true if the link has an address family of the
+    /// server. A probe is due at once if the link is also `open`.
     pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
         ServerHealth {
             fits,
-            next: (open && fits).then_some(now),
+            next_probe: (open && fits).then_some(now),
             reach: if fits { Reach::Unknown } else { Reach::Down },
             ..ServerHealth::default()
         }
     }
 
-    /// Returns the time at which a probe is due, or late.
+    /// Returns the time at which the next probe is due, or a probe under way becomes late or ends.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };
-        let asks = self.probe.map(due).or(self.next);
-        let late = self.late.map(|p| p.deadline);
-        asks.into_iter().chain(late).min()
+        let probe = self.probe.map(due).or(self.next_probe);
+        let late = self.late_probe.map(|p| p.deadline);
+        probe.into_iter().chain(late).min()
     }
 
     /// Returns the connections of probes under way.
     pub(super) fn probes(&self) -> impl Iterator<Item = ConnId> + use<> {
-        self.probe.into_iter().chain(self.late).map(|p| p.conn)
+        self.probe
+            .into_iter()
+            .chain(self.late_probe)
+            .map(|p| p.conn)
     }
 
-    /// Returns whether the server was heard here after it became unreachable over the link of `other`.
+    /// Returns whether the server answered over this link after it became unreachable over the link of `other`.
     pub(super) fn witnesses(&self, other: &ServerHealth) -> bool {
         other.down_since.is_some() && other.down_since <= self.last_success
     }
 
-    /// Returns whether the link of `other` is proved to be the cause of its failures, not the server: the server
-    /// was heard here both before and after it failed to answer there.
+    /// Returns whether the failures over the link of `other` are proved to be the link's fault, not the server's.
+    /// Then that link has [`MIN_PROOFS`] [`proofs`](Self::proofs), and the server has answered over this link
+    /// since it became unreachable there, and since its last failure there.
     pub(super) fn disproves(&self, other: &ServerHealth) -> bool {
         other.proofs >= MIN_PROOFS
             && self.witnesses(other)
             && other.last_unanswered_at <= self.last_success
     }
 
-    /// Returns whether a probe here could provide that proof.
+    /// Returns whether a success of a probe over this link could prove a fault of the link of `other`
+    /// ([`disproves`](Self::disproves)).
     pub(super) fn may_disprove(&self, other: &ServerHealth) -> bool {
-        let idle = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
-        idle && self.last_success < other.down_since.max(other.last_unanswered_at)
+        let can_probe = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
+        can_probe && self.last_success < other.down_since.max(other.last_unanswered_at)
     }
 
     /// Returns whether a probe is under way or planned.
     pub(super) fn is_planned(&self) -> bool {
-        self.probe.is_some() || self.next.is_some()
+        self.probe.is_some() || self.next_probe.is_some()
     }
 
     /// Returns whether a probe is under way and not late.
@@ -144,18 +157,19 @@ impl ServerHealth {
         self.probe.is_some_and(|p| !p.is_late)
     }
 
-    /// Returns whether something failed or is late, and nothing has succeeded since.
+    /// Returns whether a handshake has failed or is late, and none has succeeded since.
     pub(super) fn has_unresolved_failure(&self) -> bool {
-        let late = self.probe.is_some_and(|p| p.is_late);
-        late || self.reach == Reach::Down || self.failures > 0
+        let is_late = self.probe.is_some_and(|p| p.is_late);
+        is_late || self.reach == Reach::Down || self.failures > 0
     }
 
-    /// Returns whether a probe has failed since the last success, so that a success shows the return of the path.
+    /// Returns whether a probe has failed since the last success. The next success then shows that the path has
+    /// come back.
     pub(super) fn is_returning(&self) -> bool {
-        self.was_silent
+        self.has_failed_probe
     }
 
-    /// Marks a probe as late whose time has come; returns whether one was marked.
+    /// Marks the probe as late if its answer is late by now; returns whether this call has marked it.
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
@@ -166,32 +180,34 @@ impl ServerHealth {
         newly_late
     }
 
-    /// Replaces a late probe to an unreachable server by a new one, `interval` after the start of the late one:
-    /// the SYNs of one probe come at ever longer intervals, while users wait for the server's return. The first
-    /// late answer is still awaited, since the path may have become long; returns the connection of a probe to
-    /// abort.
+    /// Replaces a late probe to an unreachable server by a new one, which starts `interval` after the start of the
+    /// late one. The SYNs of one probe come at ever longer intervals, while users wait for the server's return.
+    /// The first late probe stays under way ([`late_probe`](Self::late_probe)), because the path's round-trip time
+    /// may have grown. If there is such a probe already, the late one fails: returns its connection, to be
+    /// aborted.
     pub(super) fn replace_late_probe(
         &mut self,
         now: Instant,
         interval: Duration,
     ) -> Option<ConnId> {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
-        self.next = Some(probe.began + interval);
-        if self.late.is_some() {
+        self.next_probe = Some(probe.began + interval);
+        if self.late_probe.is_some() {
             self.on_unanswered(now, probe);
             return Some(probe.conn);
         }
-        self.late = Some(probe);
+        self.late_probe = Some(probe);
         None
     }
 
-    /// Returns the round-trip time in nanoseconds; unknown ones rank last.
+    /// Returns the round-trip time in nanoseconds for ranking, so that an unknown one ranks last.
     pub(super) fn rank_rtt(&self) -> u64 {
         self.rtt
             .and_then(|d| u64::try_from(d.as_nanos()).ok())
             .unwrap_or(u64::MAX)
     }
 
+    /// Records the start of a probe.
     pub(super) fn probe_started(
         &mut self,
         now: Instant,
@@ -199,8 +215,9 @@ impl ServerHealth {
         timeout: Duration,
         witnessed: bool,
     ) {
+        // At `timeout` the probe ends, so it is late by then.
         let late_after = MIN_LATE_AFTER.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
-        self.next = None;
+        self.next_probe = None;
         self.probe = Some(Probe {
             conn,
             began: now,
@@ -211,7 +228,7 @@ impl ServerHealth {
         });
     }
 
-    /// Returns the free bandwidth and the round-trip time here.
+    /// Returns the free bandwidth and the round-trip time over this link.
     pub(super) fn quality(&self) -> Quality {
         Quality {
             bandwidth: self.gauge.available(),
@@ -221,42 +238,45 @@ impl ServerHealth {
 
     /// Plans an examination of the server over this link, at the earliest time allowed.
     pub(super) fn plan_examination(&mut self, now: Instant) {
-        let earliest = self.examined_at.map(|at| at + MIN_EXAMINATION_INTERVAL);
+        let earliest = self
+            .last_examination
+            .map(|at| at + MIN_EXAMINATION_INTERVAL);
         let at = earliest.map_or(now, |at| at.max(now));
-        self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
+        self.next_examination = Some(self.next_examination.map_or(at, |planned| planned.min(at)));
     }
 
     /// Plans a new examination after a change of configuration or network, which may have solved the problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
-            self.examine_at = Some(now);
+            self.next_examination = Some(now);
         }
         self
     }
 
-    /// Returns whether a problem keeps all users from the server here. Probes cannot tell, as anything may answer
-    /// them.
+    /// Returns whether a problem keeps all users from the server over this link. Then probes are useless, because
+    /// anything may answer them.
     pub(super) fn is_fatal(&self) -> bool {
         self.trouble.is_some_and(Trouble::is_fatal)
     }
 
-    /// Returns whether the server answers here, but refuses this box or is another server.
+    /// Returns whether the server answers over this link, but refuses this box, or has another key, version or
+    /// protocol.
     pub(super) fn is_refused_by_server(&self) -> bool {
         self.trouble.is_some_and(Trouble::is_of_server)
     }
 
-    /// Returns whether the last answer was useless to users and none has come since. The next answer then leads to
-    /// an examination before any user relies on it.
+    /// Returns whether the last examination with an answer found a problem, and later ones had no answer. The next
+    /// answer then leads to an examination before users rely on it.
     fn is_distrusted(&self) -> bool {
-        self.found > 0 && self.trouble.is_none()
+        self.problem_count > 0 && self.trouble.is_none()
     }
 
-    /// Returns whether connections here are regular TCP.
+    /// Returns whether connections over this link are regular TCP.
     pub(super) fn is_plain(&self) -> bool {
         self.trouble.is_some_and(|trouble| !trouble.is_fatal())
     }
 
-    /// Returns whether another link is better for a connection.
+    /// Returns whether a link without a problem is better for a connection.
     pub(super) fn is_unsound(&self) -> bool {
         self.reach == Reach::Down || self.trouble.is_some()
     }
@@ -267,32 +287,34 @@ impl ServerHealth {
             Finding::SignedIn {
                 rtt,
                 plain: Some(Trouble::Blocked),
-            } if self.trouble != Some(Trouble::Blocked) && !self.is_suspect => {
-                // A link that was down when the first SYNs left looks the same, so examine once more.
-                self.is_suspect = true;
-                (self.trouble, self.found) = (None, 0);
+            } if self.trouble != Some(Trouble::Blocked) && !self.is_blocking_suspected => {
+                // The engine sends SYNs without the option after SYNs with it. If the link was down during the
+                // first ones, the result looks the same, so examine once more.
+                self.is_blocking_suspected = true;
+                (self.trouble, self.problem_count) = (None, 0);
                 self.sound_at = None;
-                self.examine_at = Some(now + trouble::pause(1));
+                self.next_examination = Some(now + trouble::pause(1));
                 self.succeeded(now, rtt);
             }
             Finding::SignedIn { rtt, plain } => {
-                self.is_suspect = false;
+                self.is_blocking_suspected = false;
                 self.trouble = plain;
-                self.found = plain.map_or(0, |_| self.found.saturating_add(1));
+                self.problem_count = plain.map_or(0, |_| self.problem_count.saturating_add(1));
                 self.sound_at = Some(now).filter(|_| plain.is_none());
-                self.examine_at = plain.map(|_| now + trouble::pause(self.found));
+                self.next_examination = plain.map(|_| now + trouble::pause(self.problem_count));
                 self.succeeded(now, rtt);
             }
             Finding::Trouble(trouble) => {
                 self.trouble = Some(trouble);
-                self.found = self.found.saturating_add(1);
+                self.problem_count = self.problem_count.saturating_add(1);
                 self.sound_at = None;
-                self.examine_at = Some(now + trouble::pause(self.found));
+                self.next_examination = Some(now + trouble::pause(self.problem_count));
                 if trouble.is_fatal() {
-                    // A probe would be answered and reveal nothing.
-                    self.next = None;
+                    // Only examinations can show the end of the problem; probes may be answered all the time.
+                    self.next_probe = None;
                     self.last_unanswered_at = Some(now);
-                    // A server out of resources ends a handshake too, so a single case proves nothing.
+                    // A portal is the link's fault for certain. The other problems are not: a server out of
+                    // resources ends handshakes too, so a single case proves nothing.
                     self.proofs = match trouble {
                         Trouble::Portal => MIN_PROOFS,
                         _ => MIN_PROOFS.min(self.proofs + 1),
@@ -300,26 +322,29 @@ impl ServerHealth {
                     let rtt = self.rtt.filter(|_| trouble.is_of_server());
                     self.failed(now);
                     self.set_down(now);
-                    // The link's own round-trip time is still valid.
+                    // `set_down` has cleared `rtt`. If the server itself answered, the time is still valid.
                     self.rtt = rtt;
                 }
             }
-            // Probes will find out whether the link is the cause.
+            // Probes will show whether the link is the cause.
             Finding::NoAnswer => {
+                // The problem before, regular TCP, did not keep users from the server, so the next answer needs no
+                // examination first.
                 if self.is_plain() {
-                    self.found = 0;
+                    self.problem_count = 0;
                 }
                 self.trouble = None;
                 self.sound_at = None;
                 self.failed(now);
             }
-            Finding::Nothing => self.examine_at = Some(now + MIN_EXAMINATION_INTERVAL),
+            Finding::Nothing => self.next_examination = Some(now + MIN_EXAMINATION_INTERVAL),
         }
     }
 
+    /// Records a handshake with this round-trip time; zero if it is unknown.
     pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
         if self.is_fatal() || self.is_distrusted() {
-            // Something answers that is not the server, or the server refuses users.
+            // The answer may come from something in the server's place, or from a server that refuses users.
             return self.plan_examination(now);
         }
         let sound = self
@@ -336,21 +361,26 @@ impl ServerHealth {
         }
         self.last_success = Some(now);
         self.down_since = None;
-        self.was_silent = false;
+        self.has_failed_probe = false;
         self.proofs = 0;
         self.reach = Reach::Up;
         self.failures = 0;
-        // A repeated SYN leaves the round-trip time unknown; a lossy link must not look the best.
+        // A repeated SYN leaves the round-trip time unknown (zero), and must not make a lossy link look the
+        // fastest. The weight 1/4 of a new value is a guess: after a change the average follows within about ten
+        // probes.
         if !rtt.is_zero() {
             self.rtt = Some(before.map_or(rtt, |old| (old * 3 + rtt) / 4));
         }
     }
 
+    /// Records an answer to a probe, which settles all probes under way.
     pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Duration) {
-        (self.probe, self.late, self.next) = (None, None, None);
+        (self.probe, self.late_probe, self.next_probe) = (None, None, None);
         self.succeeded(now, rtt);
     }
 
+    /// Records a failed handshake. A reachable server stays so after the first failure, which may be a lost
+    /// packet.
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.last_success = None;
@@ -359,6 +389,8 @@ impl ServerHealth {
         }
     }
 
+    /// Marks the server as unreachable over this link. Its round-trip time is forgotten, because the path may come
+    /// back with another one.
     fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;
@@ -366,29 +398,31 @@ impl ServerHealth {
         self.down_since.get_or_insert(now);
     }
 
+    /// Records that `probe` had no answer.
     fn on_unanswered(&mut self, now: Instant, probe: Probe) {
         self.last_unanswered_at = self.last_unanswered_at.max(Some(probe.began));
-        self.was_silent = true;
+        self.has_failed_probe = true;
         self.proofs += u32::from(probe.witnessed && self.proofs < MIN_PROOFS);
         self.failed(now);
     }
 
+    /// Records that the probe on connection `conn` ended without success.
     pub(super) fn probe_failed(&mut self, now: Instant, conn: ConnId, reason: CloseReason) {
         let of = |probe: &mut Option<Probe>| probe.take_if(|p| p.conn == conn);
-        let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late)) else {
+        let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late_probe)) else {
             return;
         };
         self.on_unanswered(now, probe);
-        // A reset is an answer, not a lost packet.
+        // A reset is an answer, so no second failure has to rule out a lost packet.
         if reason == CloseReason::Refused {
             self.set_down(now);
         }
     }
 
-    /// Ends an overdue probe and returns its connection; `None` where there is none.
+    /// Fails an overdue probe and returns its connection, to be aborted; `None` if no probe is overdue.
     pub(super) fn give_up(&mut self, now: Instant) -> Option<ConnId> {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
-        let late = self.late.take_if(is_overdue);
+        let late = self.late_probe.take_if(is_overdue);
         let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
         self.on_unanswered(now, probe);
         Some(probe.conn)
@@ -400,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_handshake_that_is_not_answered_proves_nothing_against_a_link() {
+    fn one_unanswered_handshake_proves_no_fault_of_a_link() {
         let mut other = ServerHealth::default();
         let mut found = |trouble, times| {
             let mut health = ServerHealth::default();
@@ -412,7 +446,7 @@ mod tests {
         };
         assert!(!found(Trouble::Unanswered, 1));
         assert!(found(Trouble::Unanswered, 2));
-        assert!(found(Trouble::Portal, 1), "whatever it is, not the server");
+        assert!(found(Trouble::Portal, 1), "a portal is never the server");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Idle connections: opened, joined on every link and signed in before users need them, so that a user's first
-//! bytes leave at once.
+//! Idle connections. The box opens them, joins them on every link and signs in before users need them, so that a
+//! user's first bytes leave at once.
 
 use core::time::Duration;
 
@@ -13,37 +13,44 @@ use crate::relay::{StepError, read_step};
 
 use super::checkout::{Checkout, ConnHistory};
 
-/// Longest time until a connection is signed in.
+/// The maximum time from opening a connection to being signed in. The value is a guess, far above the few round
+/// trips of a sign-in.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests within this time belong to one burst, because replacements cannot be ready between them.
+/// Requests within this time belong to one burst, because replacements for the connections taken cannot be ready
+/// in between. The value is a guess: opening, joining and signing in take several round trips.
 const BURST_WINDOW: Duration = Duration::from_secs(1);
-/// The half-life of the remembered peak demand.
+/// The half-life of the remembered peak demand. The value is a guess; it decides how long connections outlast a
+/// burst.
 const DEMAND_HALF_LIFE: Duration = Duration::from_secs(30);
-/// The first pause after a lost connection, doubled with each further loss up to [`MAX_RETRY_DELAY`].
+/// The pause after a lost connection, doubled with each further loss up to [`MAX_RETRY_DELAY`]. Both are guesses.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The maximum pause after a lost connection.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Factor by which returned connections may exceed the number that would be opened: connections in turn use must
-/// not be closed now and reopened a moment later.
+/// The factor by which connections that users returned may exceed the number that the pool would open. Without it,
+/// returned connections would be closed as surplus and opened again a moment later. The value is a guess.
 const KEPT_FACTOR: usize = 4;
-/// Longest silence on a connection that may still be given to a user: after it, a NAT may have dropped its
-/// mapping. The engine sends a keepalive after 53 s at the latest, so the answer on a sound connection has come by
-/// then.
+/// The maximum silence on a connection that a user may still get. Many NATs drop the mapping of a connection after
+/// 60 s without packets. The engine sends a keepalive after 53 s at the latest, so a working connection has had
+/// the answer within 57 s.
 const MAX_SILENCE: Duration = Duration::from_secs(57);
-/// A connection of this age resets the pause after losses.
+/// A connection that lasted this long shows that the server does not close each one, so its loss resets the pause
+/// to [`MIN_RETRY_DELAY`]. The value is a guess.
 const MIN_GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// A connection that waits for a user.
 #[derive(Debug)]
 pub(super) struct IdleConn {
     pub(super) checkout: Checkout,
-    answers: Box<ClientHandshake>,
+    /// Reads the server's answers.
+    handshake: Box<ClientHandshake>,
+    /// The time at which the connection was opened or returned.
     since: Instant,
 }
 
 impl IdleConn {
     pub(super) fn new(now: Instant, checkout: Checkout) -> Self {
         IdleConn {
-            answers: Box::new(ClientHandshake::new(checkout.channel.is_protected())),
+            handshake: Box::new(ClientHandshake::new(checkout.channel.is_protected())),
             checkout,
             since: now,
         }
@@ -53,20 +60,21 @@ impl IdleConn {
     pub(super) fn returned(
         now: Instant,
         checkout: Checkout,
-        answers: Box<ClientHandshake>,
+        handshake: Box<ClientHandshake>,
     ) -> Self {
         IdleConn {
             checkout,
-            answers,
+            handshake,
             since: now,
         }
     }
 
+    /// Returns whether the box is signed in, so that a user can get the connection.
     fn is_ready(&self) -> bool {
-        self.answers.is_signed_in()
+        self.handshake.is_signed_in()
     }
 
-    /// Returns whether the server was heard on the connection lately.
+    /// Returns whether a segment of the server was received on the connection within [`MAX_SILENCE`].
     fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
         let heard_at = stack.received_at(self.checkout.channel.conn);
         heard_at.is_some_and(|at| now.saturating_since(at) < MAX_SILENCE)
@@ -82,13 +90,14 @@ impl IdleConn {
         (self.since + time).min(self.checkout.history.good_until())
     }
 
-    /// Reads the server's answers; [`ClientStep::More`] means that all is well.
+    /// Reads the server's answers. The expected result is [`ClientStep::More`], because no request was sent that
+    /// another step would answer.
     pub(super) fn read(
         &mut self,
         now: Instant,
         stack: &mut Stack,
     ) -> Result<ClientStep, StepError> {
-        let input = |bytes: &[u8]| self.answers.input(bytes);
+        let input = |bytes: &[u8]| self.handshake.input(bytes);
         read_step(
             now,
             &mut self.checkout.channel,
@@ -99,17 +108,19 @@ impl IdleConn {
     }
 }
 
-/// The number of connections that users need at the same time.
+/// An estimate of the number of connections that users need at the same time.
 #[derive(Debug, Default)]
 struct Demand {
-    /// Start and size of the last burst.
+    /// Start of the last burst, and the number of connections taken in it and not returned.
     burst: Option<(Instant, u32)>,
     /// The decaying peak of the burst sizes, as of `at`.
     peak: f64,
+    /// The time of the last request.
     at: Instant,
 }
 
 impl Demand {
+    /// Counts a request of a user for a connection.
     fn on_taken(&mut self, now: Instant) {
         let count = match self.burst {
             Some((since, count)) if now.saturating_since(since) < BURST_WINDOW => {
@@ -125,13 +136,14 @@ impl Demand {
         self.at = now;
     }
 
-    /// Notes a returned connection, which can accepted_by the next request.
+    /// Counts a returned connection, which can serve the next request of the same burst.
     fn on_returned(&mut self) {
         if let Some((_, count)) = &mut self.burst {
             *count = count.saturating_sub(1);
         }
     }
 
+    /// Returns the peak after its decay until `now`.
     fn peak_at(&self, now: Instant) -> f64 {
         let half_lives = now
             .saturating_since(self.at)
@@ -139,7 +151,8 @@ impl Demand {
         self.peak * 0.5f64.powf(half_lives)
     }
 
-    /// Returns the number of connections worth keeping; at least one until no request has come for `idle`.
+    /// Returns the number of connections worth keeping: at least one, and none after a time of `idle` without a
+    /// request.
     fn wanted(&self, now: Instant, idle: Duration) -> usize {
         match self.burst {
             Some(_) if now.saturating_since(self.at) < idle => {
@@ -150,17 +163,20 @@ impl Demand {
     }
 }
 
-/// A pool of idle connections, all to one server except while another server replaces it.
+/// A pool of idle connections to one server. After another server was chosen, connections to the former server
+/// stay until one to the new server is ready.
 #[derive(Debug)]
 pub(super) struct IdlePool {
     settings: Settings,
     /// The connections, oldest first.
     waiting: Vec<IdleConn>,
     demand: Demand,
-    /// Servers that accepted this box for a user, and have not refused it since.
+    /// Servers that accepted this box for a user, and have not refused it since. To other servers nothing is
+    /// opened in advance, because a server that refuses this box would be asked in vain again and again.
     accepted_by: Vec<usize>,
-    /// No connection is opened before this time, after a loss.
+    /// The time before which no connection is opened, because one was lost.
     retry_at: Option<Instant>,
+    /// The pause after the next loss.
     delay: Duration,
 }
 
@@ -181,6 +197,7 @@ impl IdlePool {
         IdlePoolStatus {
             ready,
             opening: self.waiting.len() - ready,
+            // Includes the connections that users returned.
             most: KEPT_FACTOR * self.settings.max,
         }
     }
@@ -189,11 +206,15 @@ impl IdlePool {
     /// whose server is gone.
     fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<IdleConn> {
         self.settings = settings;
-        let place = |server: usize| moved.get(server).copied().flatten();
-        self.accepted_by = self.accepted_by.iter().filter_map(|s| place(*s)).collect();
+        let new_index = |server: usize| moved.get(server).copied().flatten();
+        self.accepted_by = self
+            .accepted_by
+            .iter()
+            .filter_map(|s| new_index(*s))
+            .collect();
         let mut gone = Vec::new();
         for mut idle_conn in core::mem::take(&mut self.waiting) {
-            match place(idle_conn.checkout.server) {
+            match new_index(idle_conn.checkout.server) {
                 Some(server) => {
                     idle_conn.checkout.server = server;
                     self.waiting.push(idle_conn);
@@ -204,9 +225,9 @@ impl IdlePool {
         gone
     }
 
-    /// Takes a connection for a user: the one to `server` that is joined on most links, the oldest of those.
-    /// Without one, takes a connection to another `usable` server, which costs less than a handshake. Only a
-    /// connection whose peer was heard lately is taken.
+    /// Takes a connection to `server` for a user: the one joined on the largest number of links; of equal ones the
+    /// oldest. Without such a connection, takes one to another `usable` server, because that is faster than a new
+    /// handshake. Connections without a segment within [`MAX_SILENCE`] are not taken.
     pub(super) fn take(
         &mut self,
         (now, stack): (Instant, &Stack),
@@ -218,16 +239,17 @@ impl IdlePool {
         let fits = |w: &IdleConn| w.checkout.server == server || usable(w.checkout.server);
         let ready = ready.filter(|(_, w)| w.is_ready() && fits(w) && w.is_fresh(now, stack));
         let rank = |w: &IdleConn| (w.checkout.server == server, w.checkout.history.subflows());
-        // Reversed, so that the last of equals, which `max_by_key` returns, is the oldest.
+        // `max_by_key` returns the last of equal elements, so the reversed order yields the oldest.
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let idle_conn = self.waiting.remove(best);
-        let answers = Some(idle_conn.answers);
+        let handshake = Some(idle_conn.handshake);
         Some(Checkout {
-            answers,
+            handshake,
             ..idle_conn.checkout
         })
     }
 
+    /// Returns the entry of connection `conn`.
     pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut IdleConn> {
         self.waiting
             .iter_mut()
@@ -238,7 +260,7 @@ impl IdlePool {
         self.waiting.push(idle_conn);
     }
 
-    /// Returns whether a connection to `server` that has served a user may accepted_by another.
+    /// Returns whether a connection to `server` that has served a user may serve another.
     pub(super) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
         history.is_good(now)
             && self.connections_to(server) < KEPT_FACTOR * self.wanted(now, Some(server))
@@ -250,23 +272,25 @@ impl IdlePool {
         self.push(idle_conn);
     }
 
-    /// Returns the number of connections to `server`.
+    /// Returns the number of idle connections to `server`.
     fn connections_to(&self, server: usize) -> usize {
         let to_server = |w: &&IdleConn| w.checkout.server == server;
         self.waiting.iter().filter(to_server).count()
     }
 
+    /// Records that a server has accepted this box for a user.
     pub(super) fn on_served(&mut self, server: usize) {
         if !self.accepted_by.contains(&server) {
             self.accepted_by.push(server);
         }
     }
 
+    /// Records that a server has refused this box.
     pub(super) fn on_refused(&mut self, server: usize) {
         self.accepted_by.retain(|s| *s != server);
     }
 
-    /// Removes a lost connection.
+    /// Removes a lost connection, and pauses the opening of others.
     pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
         let Some(at) = self
             .waiting
@@ -282,14 +306,15 @@ impl IdlePool {
         self.back_off(now);
     }
 
-    /// Opens nothing for a while.
+    /// Pauses the opening of connections, longer each time.
     pub(super) fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.delay);
         self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
     }
 
-    /// Removes a useless connection: too old, too slow, surplus, or not to `server`. Those to another server stay
-    /// while they are `usable` and none to `server` is ready.
+    /// Removes and returns a useless connection: one that is too old, has not signed in in time, is surplus, or
+    /// leads to another server than `server`. A connection to another `usable` server stays until one to `server`
+    /// is ready.
     pub(super) fn pop_useless(
         &mut self,
         now: Instant,
@@ -299,10 +324,10 @@ impl IdlePool {
         let wanted = self.wanted(now, server);
         let age = self.settings.age;
         let to_server = |w: &IdleConn| server == Some(w.checkout.server);
-        let replaced = self.waiting.iter().any(|w| to_server(w) && w.is_ready());
-        let keep = wanted > 0 && !replaced;
+        let is_replaced = self.waiting.iter().any(|w| to_server(w) && w.is_ready());
+        let keep_others = wanted > 0 && !is_replaced;
         let useless = |w: &IdleConn| {
-            let kept = to_server(w) || keep && usable(w.checkout.server);
+            let kept = to_server(w) || keep_others && usable(w.checkout.server);
             w.ends_at(age) <= now || !kept
         };
         let at = self.waiting.iter().position(useless);
@@ -311,13 +336,14 @@ impl IdlePool {
         let oldest = self.waiting.iter().position(to_server);
         let at = at.or(oldest.filter(|_| too_many))?;
         let idle_conn = self.waiting.remove(at);
+        // The sign-in timed out, and a new attempt at once would probably time out too.
         if !idle_conn.is_ready() && idle_conn.ends_at(age) <= now {
             self.back_off(now);
         }
         Some(idle_conn)
     }
 
-    /// Removes a connection to `server`.
+    /// Removes and returns a connection to `server`.
     pub(super) fn pop_to(&mut self, server: usize) -> Option<IdleConn> {
         let at = self
             .waiting
@@ -329,10 +355,11 @@ impl IdlePool {
     /// Returns whether another connection should be opened.
     pub(super) fn needs_more(&mut self, now: Instant, server: Option<usize>) -> bool {
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        let there = server.map_or(0, |server| self.connections_to(server));
-        there < self.wanted(now, server) && self.retry_at.is_none()
+        let existing = server.map_or(0, |server| self.connections_to(server));
+        existing < self.wanted(now, server) && self.retry_at.is_none()
     }
 
+    /// Returns the number of connections to `server` that the pool should hold in advance.
     fn wanted(&self, now: Instant, server: Option<usize>) -> usize {
         match server {
             Some(server) if self.accepted_by.contains(&server) => {
@@ -343,7 +370,7 @@ impl IdlePool {
         }
     }
 
-    /// Returns the time at which the pool is due, if nothing happens before.
+    /// Returns the time at which the pool has to be trimmed or filled, if no event comes before.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let ends = self.waiting.iter().map(|w| w.ends_at(self.settings.age));
         let idle = (!self.waiting.is_empty()).then(|| self.demand.at + self.settings.idle);
@@ -351,12 +378,12 @@ impl IdlePool {
     }
 }
 
-/// The pools of idle connections: one to the server of most flows, and one to the server of short flows where that
-/// is another.
+/// The pools of idle connections: one to the server of most flows, and one to the server of short flows if that is
+/// another server.
 #[derive(Debug)]
 pub(super) struct IdlePools {
     pub(super) all: [IdlePool; 2],
-    /// Another server was chosen, so the pools have to change.
+    /// True after another server was chosen or the configuration was reloaded, until the pools were filled anew.
     pub(super) changed: bool,
 }
 
@@ -368,7 +395,7 @@ impl IdlePools {
         }
     }
 
-    /// Returns whether connections may wait although they cost metered traffic.
+    /// Returns whether the configuration allows idle connections while a metered link is in use.
     pub(super) fn allows_metered(&self) -> bool {
         self.all.iter().all(|pool| pool.settings.metered)
     }
@@ -428,7 +455,7 @@ impl IdlePools {
         self.changed = true;
     }
 
-    /// Opens nothing for a while.
+    /// Pauses the opening of connections in all pools.
     pub(super) fn back_off(&mut self, now: Instant) {
         for pool in &mut self.all {
             pool.back_off(now);
@@ -440,12 +467,13 @@ impl IdlePools {
         let all = pools.reduce(|sum, pool| IdlePoolStatus {
             ready: sum.ready + pool.ready,
             opening: sum.opening + pool.opening,
+            // All pools have the same maximum, and usually only one is in use.
             most: pool.most,
         });
         all.unwrap_or_default()
     }
 
-    /// Returns the time at which a pool is due, if nothing happens before.
+    /// Returns the time at which a pool has to be trimmed or filled, if no event comes before.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let changed = self.changed.then_some(Instant::ZERO);
         let pools = self.all.iter().filter_map(IdlePool::next_timeout);

@@ -11,14 +11,14 @@ use super::health::{Reach, ServerHealth};
 use super::log::LoggedState;
 use crate::config::{LinkConfig, ServerEntry};
 
-/// The addresses of one link on the TUN device.
+/// The addresses that one link has on the TUN device, where the engine sends and receives its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkAddresses {
-    /// IPv4, where the link has IPv4.
+    /// The IPv4 address, if the link has IPv4.
     pub v4: Option<Ipv4Addr>,
-    /// IPv6, where the link has IPv6.
+    /// The IPv6 address, if the link has IPv6.
     pub v6: Option<Ipv6Addr>,
-    /// Largest IP packet of the link, bytes.
+    /// Size of the largest IP packet that the link carries, bytes.
     pub mtu: u16,
 }
 
@@ -26,65 +26,68 @@ pub struct LinkAddresses {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) path: PathId,
+    /// Name in the configuration; the link's number if it has none.
     pub(super) name: String,
-    /// The link is switched off, and treated as missing.
+    /// True while the operator has switched the link off. It is then treated as missing.
     pub(super) off: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
     pub(super) v4: bool,
     pub(super) v6: bool,
-    /// Carrier, address and gateway are present.
+    /// True while the link has a carrier, an address and a gateway.
     pub(super) up: bool,
-    /// The stack may use the link: it is [usable](Self::is_usable), and not held back as metered.
+    /// True while the stack may use the link: it is [usable](Self::is_usable), and not held back as metered.
     pub(super) open: bool,
-    /// The last value told to the driver by [`Notice::Reached`](super::Notice::Reached).
-    pub(super) told_reached: bool,
-    /// No measurement starts here before, so that measurements keep to their share of the link.
-    pub(super) measurable_at: Instant,
-    /// The part of that rest due to the last measurement.
-    pub(super) pause: Duration,
-    /// The state of each server.
+    /// The value of the last [`Notice::Reached`](super::Notice::Reached) to the driver.
+    pub(super) notified_reached: bool,
+    /// The time before which no measurement starts over the link, so that measurements keep to their share of it.
+    pub(super) rests_until: Instant,
+    /// The part of the rest that the last measurement added.
+    pub(super) last_rest: Duration,
+    /// The state of each server over the link, by the server's index.
     pub(super) health: Vec<ServerHealth>,
-    /// Load from connections that are regular TCP, in seconds at the link's rate. The link with the least load
-    /// takes the next one.
-    pub(super) carried: f64,
+    /// The total cost of the users' connections opened here as regular TCP, as seconds of the link's rate. The
+    /// link with the lowest cost gets the next one, so that links share these connections by their rates.
+    pub(super) plain_load_secs: f64,
     pub(super) logged: LoggedState,
 }
 
 impl Link {
+    /// Returns whether the link has an address family of the server.
     pub(super) fn fits(&self, server: &ServerEntry) -> bool {
         self.v4 && server.v4.is_some() || self.v6 && server.v6.is_some()
     }
 
-    /// Returns whether the link is up and on.
+    /// Returns whether the link is up and switched on.
     pub(super) fn is_usable(&self) -> bool {
         self.up && !self.off
     }
 
-    /// Returns the time from which a server may be measured here. After an alarm the last measurement's rest is
-    /// skipped; the next one then makes the link rest longer.
+    /// Returns the time from which a server may be measured over the link. After an alarm, the rest that the last
+    /// measurement added is skipped, so that users leave a bad path soon. The skipped rest is only postponed: it
+    /// still counts after the next measurement.
     pub(super) fn measurable_at(&self, health: &ServerHealth) -> Instant {
         match health.gauge.is_alarmed() {
-            true => self.measurable_at - self.pause,
-            false => self.measurable_at,
+            true => self.rests_until - self.last_rest,
+            false => self.rests_until,
         }
     }
 
-    /// Returns the bytes received over the link so far.
-    pub(super) fn received(&self, stack: &Stack) -> u64 {
+    /// Returns the number of bytes received over the link since the start.
+    pub(super) fn bytes_received(&self, stack: &Stack) -> u64 {
         let totals = stack.path_totals();
         let totals = totals.get(usize::from(self.path.0));
         totals.map_or(0, |t| t.moved.bytes_received)
     }
 
-    /// Returns the best state of any server over the link.
+    /// Returns the best reachability of any server over the link.
     pub(super) fn reach(&self) -> Reach {
-        let reached = self.health.iter().map(|c| c.reach);
+        let reached = self.health.iter().map(|health| health.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
 
-    /// Returns whether the link carries traffic, as far as known. A server that refuses this box proves that it
-    /// does, so forwarded traffic passes although no user is served.
+    /// Returns whether the link carries traffic, as far as known. A server that answers and refuses this box
+    /// proves that the link does: it can carry forwarded traffic, although no user is served through the server.
     pub(super) fn traffic_reach(&self) -> Reach {
         match self.health.iter().any(ServerHealth::is_refused_by_server) {
             true => Reach::Up,
@@ -98,7 +101,7 @@ impl Link {
 pub(super) struct Links {
     pub(super) configs: Vec<LinkConfig>,
     pub(super) all: Vec<Link>,
-    /// The link for everything that is not TCP.
+    /// The link for all traffic other than TCP.
     pub(super) best: Option<PathId>,
 }
 
@@ -111,12 +114,12 @@ impl Links {
         }
     }
 
-    /// Adds link number `link` of the configuration, which is down at first. Reuses the former path `place` where
-    /// the stack can.
+    /// Adds link number `link` of the configuration, which is down at first. Reuses the path `reused_path` of a
+    /// removed link, if it is given and the stack still has it.
     pub(super) fn add(
         &mut self,
         now: Instant,
-        (link, addresses, place): (usize, LinkAddresses, Option<PathId>),
+        (link, addresses, reused_path): (usize, LinkAddresses, Option<PathId>),
         servers: &[ServerEntry],
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
@@ -132,7 +135,7 @@ impl Links {
             backup,
             ..PathConfig::default()
         };
-        let reused = place.filter(|path| stack.reuse_path(*path, path_config));
+        let reused = reused_path.filter(|path| stack.reuse_path(*path, path_config));
         let path = match reused {
             Some(path) => path,
             None => stack.add_path(path_config)?,
@@ -148,11 +151,12 @@ impl Links {
             v6: addresses.v6.is_some(),
             up: false,
             open: false,
-            told_reached: true,
-            measurable_at: now,
-            pause: Duration::ZERO,
+            // The driver assumes this at the start.
+            notified_reached: true,
+            rests_until: now,
+            last_rest: Duration::ZERO,
             health: Vec::new(),
-            carried: 0.0,
+            plain_load_secs: 0.0,
             logged: LoggedState::default(),
         };
         let health = servers.iter().map(|server| ServerHealth {
@@ -165,8 +169,8 @@ impl Links {
         Ok(path)
     }
 
-    /// Sets the addresses of a link. Where its address families change, the state of servers over it is forgotten;
-    /// returns whether that happened.
+    /// Sets the addresses of a link. If its address families change, forgets the state of servers over it and
+    /// returns true.
     pub(super) fn set_addresses(
         &mut self,
         now: Instant,
@@ -179,9 +183,9 @@ impl Links {
         let Some(link) = self.find_mut(path) else {
             return false;
         };
-        let had = (link.v4, link.v6);
+        let families_before = (link.v4, link.v6);
         (link.v4, link.v6) = (v4.is_some(), v6.is_some());
-        if had == (link.v4, link.v6) {
+        if families_before == (link.v4, link.v6) {
             return false;
         }
         for (server, entry) in servers.iter().enumerate() {
@@ -197,22 +201,27 @@ impl Links {
         }
     }
 
-    /// Returns whether metered links are needed. To start using one, no other link may even be untried; to stop
-    /// using one, another link must work.
+    /// Returns whether metered links are needed. Metered links are taken into use only when every other link has
+    /// failed, and out of use only when another link works. An untried link changes nothing, so that use of the
+    /// metered link, which costs money or breaks connections at its end, does not flap.
     pub(super) fn need_metered(&self) -> bool {
-        let in_need = self.open().any(|l| l.metered);
-        let least = if in_need { Reach::Up } else { Reach::Unknown };
-        let suffices = |l: &Link| !l.metered && l.is_usable() && l.reach() <= least;
+        let is_metered_used = self.open().any(|l| l.metered);
+        let worst_reach = if is_metered_used {
+            Reach::Up
+        } else {
+            Reach::Unknown
+        };
+        let suffices = |l: &Link| !l.metered && l.is_usable() && l.reach() <= worst_reach;
         !self.all.iter().any(suffices)
     }
 
-    /// Opens a link to the stack, or closes it.
+    /// Lets the stack use a link, or takes the link out of use.
     pub(super) fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
         let link = &mut self.all[index];
         link.open = open;
         stack.forget_middleboxes(link.path);
         if link.up && !open {
-            // Otherwise the peer would go on sending over a path that it takes to work.
+            // The link still works, so the peer would otherwise go on sending over it.
             stack.leave_path(now, link.path);
         } else {
             stack.set_path_up(now, link.path, open);
@@ -225,7 +234,7 @@ impl Links {
         self.all.iter().filter(|l| l.open)
     }
 
-    /// Returns the link of a path, while it is in the configuration.
+    /// Returns the link of a path; `None` if it was removed from the configuration.
     pub(super) fn find(&self, path: PathId) -> Option<&Link> {
         self.all.iter().find(|l| l.path == path)
     }
@@ -241,19 +250,20 @@ impl Links {
             .filter(|health| health.fits)
     }
 
-    /// Returns whether every open link that fits found the server unreachable.
+    /// Returns whether the server is unreachable over every open link that fits it. False without such a link,
+    /// because nothing is known then.
     pub(super) fn is_server_down(&self, server: usize) -> bool {
         let mut health = self.open_health(server).peekable();
-        health.peek().is_some() && health.all(|c| c.reach == Reach::Down)
+        health.peek().is_some() && health.all(|health| health.reach == Reach::Down)
     }
 
-    /// Returns whether the server answers, and did so lately over some link.
+    /// Returns whether the server can be used over some open link: no handshake has failed or is late there.
     pub(super) fn is_server_usable(&self, server: usize) -> bool {
         let mut health = self.open_health(server);
         health.any(|health| !health.has_unresolved_failure())
     }
 
-    /// Returns the options to open a connection to a server over a link.
+    /// Returns the options to open a connection to a server over a link, by IPv4 if both have it.
     pub(super) fn options(
         &self,
         (server, path): (&ServerEntry, PathId),
@@ -263,6 +273,7 @@ impl Links {
         let v4 = server.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
         let v6 = server.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
         let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
+        // Subflows over links that lack the first family use the other one.
         let remote_alt = match remote.is_ipv4() {
             true => server.endpoint_v6(),
             false => server.endpoint_v4(),
@@ -277,7 +288,7 @@ impl Links {
     /// Sorts the links in the configuration's order, which is the order of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
-        let place = |link: &Link| configs.iter().position(|c| c.name == link.name);
+        let place = |link: &Link| configs.iter().position(|health| health.name == link.name);
         self.all
             .sort_by_key(|link| place(link).unwrap_or(usize::MAX));
     }
@@ -288,25 +299,25 @@ impl Links {
         link.health.get_mut(server)
     }
 
-    /// Returns the indices of the link and the server of a probe.
+    /// Returns the indices of link and server of the probe on connection `conn`; `None` if it is no probe's.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
-            let probes = |c: &ServerHealth| c.probes().any(|probe| probe == conn);
+            let probes = |health: &ServerHealth| health.probes().any(|probe| probe == conn);
             link.health.iter().position(probes).map(|s| (l, s))
         })
     }
 
-    /// Returns the link called `name`.
+    /// Returns the link with the name `name`.
     ///
     /// # Errors
     /// No link has this name.
     pub(super) fn by_name(&mut self, name: &str) -> Result<&mut Link, String> {
-        let Some(link) = self.all.iter().position(|l| l.name == name) else {
-            let known: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
-            let known = known.join(", ");
-            return Err(format!("there is no link {name:?}; the links are {known}"));
+        let Some(index) = self.all.iter().position(|l| l.name == name) else {
+            let names: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(format!("there is no link {name:?}; the links are {names}"));
         };
-        Ok(&mut self.all[link])
+        Ok(&mut self.all[index])
     }
 
     /// Returns whether the link is switched off, or was removed from the configuration.
@@ -314,19 +325,21 @@ impl Links {
         self.find(path).is_none_or(|l| l.off)
     }
 
-    /// Returns the best state of any server over the open links; `Down` without such a link.
+    /// Returns the best reachability of any server over the open links; `Down` without an open link.
     pub(super) fn reach(&self) -> Reach {
         let reached = self.open().map(Link::reach);
         reached.min().unwrap_or(Reach::Down)
     }
 
-    /// Returns whether no server can be used over the open links, as far as known.
+    /// Returns whether there are open links and every server was found unreachable over all of them.
     pub(super) fn are_cut_off(&self) -> bool {
         self.open().next().is_some() && self.reach() == Reach::Down
     }
 
-    /// Chooses the link for everything that is not TCP.
+    /// Chooses the link for all traffic other than TCP, which cannot be aggregated.
     pub(super) fn choose_best(&self) -> Option<PathId> {
+        // Lower is better. A working metered link ranks before links without answers; among working links, price
+        // comes before preference, and an untried link after those that have answered.
         let rank = |l: &Link| {
             let reach = l.traffic_reach();
             (reach == Reach::Down, l.metered, l.backup, reach)
@@ -337,29 +350,35 @@ impl Links {
             .iter()
             .filter(|l| l.is_usable())
             .min_by_key(|l| (rank(l), rtt(l)))?;
-        let holder = self
+        let current = self
             .all
             .iter()
             .find(|l| Some(l.path) == self.best && l.is_usable());
-        // A small gain is no reason for a change, which breaks every UDP flow's address.
-        let stays = holder.filter(|h| {
-            let gain = rtt(challenger).zip(rtt(h));
-            // A gain is large where the holder's round-trip time exceeds 5/4 of the challenger's by more
-            // than 5 ms.
-            let small = gain.is_none_or(|(c, h)| c.saturating_mul(5) / 4 + 5_000_000 >= h);
-            rank(h) == rank(challenger) && small || rank(h).0 && rank(challenger).0 && !h.metered
+        // A change gives every UDP flow another source address and so breaks it. A small gain is no reason for
+        // that.
+        let kept_link = current.filter(|current| {
+            let rtts = rtt(challenger).zip(rtt(current));
+            // The gain is large if the current round-trip time exceeds 5/4 of the challenger's by more than 5 ms.
+            // Both are guesses: more than jitter on long and on short paths.
+            let is_gain_small = rtts.is_none_or(|(challenger, current)| {
+                challenger.saturating_mul(5) / 4 + 5_000_000 >= current
+            });
+            // While neither link has answers, a change would break flows for nothing.
+            rank(current) == rank(challenger) && is_gain_small
+                || rank(current).0 && rank(challenger).0 && !current.metered
         });
-        Some(stays.unwrap_or(challenger).path)
+        Some(kept_link.unwrap_or(challenger).path)
     }
 
-    /// Returns the time at which a probe is due.
+    /// Returns the time at which a probe over some open link is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let health = self.open().flat_map(|l| &l.health);
         health.filter_map(ServerHealth::due).min()
     }
 }
 
-/// Resets the state of servers over a link, and probes them anew.
+/// Forgets the state of servers over a link, except the last measurement, and plans new probes if the link is
+/// open.
 fn forget_servers(now: Instant, link: &mut Link, stack: &mut Stack) {
     for health in &mut link.health {
         health.probes().for_each(|probe| stack.abort(now, probe));

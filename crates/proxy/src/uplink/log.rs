@@ -1,4 +1,4 @@
-//! Log lines about links and servers: one for each change that users feel.
+//! Log lines about links and servers, one for each change that users notice.
 
 use core::time::Duration;
 
@@ -7,11 +7,11 @@ use braid_wire::Instant;
 use super::Upstream;
 use crate::admin::verdict::{Condition, NEWS_TARGET};
 
-/// Shortest time between two lines about the same link or server, so that a state that flaps does not flood the
-/// log.
+/// The minimum time between two lines about the same link or server, so that a flapping state does not flood the
+/// log. The value is a guess.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The state of a link or server that the log reported last.
+/// The state of a link or server that was last logged.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoggedState {
     state: Condition,
@@ -19,9 +19,10 @@ pub(super) struct LoggedState {
 }
 
 impl LoggedState {
-    /// Returns whether `state` is to be logged now, and notes it.
+    /// Returns whether `state` should be logged now; if so, records it as logged.
     fn should_log(&mut self, now: Instant, state: Condition) -> bool {
         let due = self.at.is_none_or(|at| now >= at + MIN_LOG_INTERVAL);
+        // `Untried` is no news: it is replaced as soon as something answers or fails.
         let should = state != self.state && due && state != Condition::Untried;
         if should {
             *self = LoggedState {
@@ -32,7 +33,7 @@ impl LoggedState {
         should
     }
 
-    /// Returns the time at which `state` can be logged, if it differs.
+    /// Returns the time at which `state` can be logged; `None` if it should not be.
     fn next(&self, state: Condition) -> Option<Instant> {
         let due = self.at.map_or(Instant::ZERO, |at| at + MIN_LOG_INTERVAL);
         (state != self.state && state != Condition::Untried).then_some(due)
@@ -78,7 +79,7 @@ impl Upstream {
         }
     }
 
-    /// Returns the time of the next line that has to wait for [`MIN_LOG_INTERVAL`].
+    /// Returns the time at which the next line can be logged that waits for [`MIN_LOG_INTERVAL`].
     pub(super) fn log_timeout(&self) -> Option<Instant> {
         let links = self.links.all.iter();
         let links = links.filter_map(|l| l.logged.next(l.condition()));
@@ -88,9 +89,9 @@ impl Upstream {
     }
 }
 
-/// Logs whether new connections are intercepted, and otherwise why not.
-pub(super) fn log_interception(open: bool, switched_on: bool) {
-    match (open, switched_on) {
+/// Logs that new connections are intercepted, or the reason why they are not.
+pub(super) fn log_interception(intercepts: bool, switched_on: bool) {
+    match (intercepts, switched_on) {
         (true, _) => tracing::info!(target: NEWS_TARGET, "new connections are aggregated"),
         (false, true) => tracing::warn!(
             target: NEWS_TARGET,
@@ -103,7 +104,7 @@ pub(super) fn log_interception(open: bool, switched_on: bool) {
     }
 }
 
-/// Logs whether the destinations of a family are reached through any of the `servers`.
+/// Logs whether any of the `servers` reaches destinations of an address family.
 pub(super) fn log_family(v6: bool, reached: bool, servers: &str) {
     let (family, other) = if v6 {
         ("IPv6", "IPv4")
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_that_changes_to_and_fro_is_said_seldom() {
+    fn a_flapping_state_is_logged_seldom() {
         let mut logged = LoggedState::default();
         let s = |s: u64| Instant::from_millis(s * 1_000);
         assert!(
@@ -142,7 +143,7 @@ mod tests {
         assert!(logged.should_log(s(6), Condition::NoAnswers));
         assert!(
             !logged.should_log(s(20), Condition::NoAnswers),
-            "it is so still"
+            "the state has not changed"
         );
     }
 }

@@ -1,5 +1,6 @@
-//! Measurements of servers: two trains of packets each, over one link at a time. Bytes that users receive
-//! meanwhile count as free, since they would move with the users.
+//! Measurements of servers. A measurement consists of two trains of packets over one link: a burst shows the
+//! capacity, and a train at that rate shows the part that is free. Bytes that users receive meanwhile count as
+//! free, because they would go through another server if the users did.
 
 use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
@@ -14,31 +15,39 @@ use crate::relay::read_step;
 use crate::select::selection::Quality;
 
 impl Upstream {
-    /// Has every server measured over every link once, also in quiet hours.
+    /// Requests one measurement of every server over every link, also in quiet hours.
     pub(crate) fn measure_all(&mut self) {
         self.links.measure_all();
     }
 
-    /// Gives up overdue measurements, and begins the one that is due.
+    /// Ends overdue measurements, and begins the next one if it is due.
     pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
         self.meter
             .update_permission(cx.now, &self.servers, &self.probe_pace);
-        if let Some(late) = self.meter.pending.take_if(|o| o.deadline <= cx.now) {
+        if let Some(late) = self
+            .meter
+            .pending
+            .take_if(|pending| pending.deadline <= cx.now)
+        {
             self.measured_nothing(cx, late);
         }
-        if let Some(late) = self.meter.closing.take_if(|p| p.deadline <= cx.now) {
+        if let Some(late) = self
+            .meter
+            .closing
+            .take_if(|closing| closing.deadline <= cx.now)
+        {
             late.channel.abort(cx.now, cx.stack);
         }
         if self.meter.pending.is_none()
             && let Some((at, link, server)) = self.meter.next(&self.links)
             && at <= cx.now
         {
-            self.send_for(cx, (link, server), None);
+            self.request_train(cx, (link, server), None);
         }
     }
 
-    /// Asks for a train: a burst or, with `capacity`, one at this rate.
-    fn send_for(
+    /// Requests a train: a burst or, with `capacity`, a train at this rate, bit/s.
+    fn request_train(
         &mut self,
         cx: &mut Context<'_>,
         (link, server): (usize, usize),
@@ -46,7 +55,7 @@ impl Upstream {
     ) {
         let train = capacity.map_or(Train::BURST, Train::paced);
         cx.counters.trains += 1;
-        match self.ask_for_train(cx.now, (link, server), train, cx.stack) {
+        match self.open_train_connection(cx.now, (link, server), train, cx.stack) {
             Ok(channel) => {
                 let health = &self.links.all[link].health[server];
                 self.meter.pending = Some(PendingTrain {
@@ -57,7 +66,7 @@ impl Upstream {
                     began: cx.now,
                     deadline: cx.now
                         + PendingTrain::wait_limit(health, self.probe_pace.settings.timeout),
-                    received: self.links.all[link].received(cx.stack),
+                    received_at_start: self.links.all[link].bytes_received(cx.stack),
                     capacity,
                 });
             }
@@ -70,7 +79,8 @@ impl Upstream {
         }
     }
 
-    fn ask_for_train(
+    /// Opens a connection and writes the request for `train`.
+    fn open_train_connection(
         &mut self,
         now: Instant,
         (link, server): (usize, usize),
@@ -81,7 +91,7 @@ impl Upstream {
         let strategy = (self.strategy)();
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
-        // Regular TCP, so that the train comes over this link alone.
+        // Regular TCP, so that the whole train arrives over this link.
         let protocol = Protocol::Tcp;
         let options = ConnectOptions {
             protocol,
@@ -92,18 +102,18 @@ impl Upstream {
         let hints = train.encode();
         let sign_in = sign_in.as_ref();
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
-        let words = [
+        let messages = [
             checkout::greeting(keys, sign_in),
             socks::probe(&RequestMetadata { code, hints }),
         ];
-        let written = channel.write_all(now, stack, &words.concat());
+        let written = channel.write_all(now, stack, &messages.concat());
         if written.is_err() {
             channel.abort(now, stack);
         }
         written.map(|()| channel)
     }
 
-    /// Handles an event of a measurement; returns whether it was one.
+    /// Handles an event of a measurement's connection; returns whether the event was of one.
     pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         if self.meter.on_closing_event(cx.now, event, cx.stack) {
             return true;
@@ -111,17 +121,18 @@ impl Upstream {
         let Some(mut pending) = self
             .meter
             .pending
-            .take_if(|o| o.channel.conn == event.conn())
+            .take_if(|pending| pending.channel.conn == event.conn())
         else {
             return false;
         };
-        let all_here = match event {
+        let is_complete = match event {
             Event::Readable { .. } | Event::Writable { .. } => {
                 let PendingTrain {
                     receiver, channel, ..
                 } = &mut pending;
                 let input = |bytes: &[u8]| (bytes.len(), receiver.input(cx.now, bytes));
                 match read_step(cx.now, channel, cx.stack, Ok(false), input) {
+                    // A server that ends the stream early has sent all that it will.
                     Ok(Ok(false)) => Ok(channel.read_finished(cx.stack)),
                     Ok(step) => step,
                     Err(_) => Err(MalformedAnswer),
@@ -130,7 +141,7 @@ impl Upstream {
             Event::Closed { .. } => Err(MalformedAnswer),
             _ => Ok(false),
         };
-        match all_here {
+        match is_complete {
             Ok(false) => self.meter.pending = Some(pending),
             Ok(true) => self.train_arrived(cx, pending),
             Err(MalformedAnswer) => self.measured_nothing(cx, pending),
@@ -138,14 +149,18 @@ impl Upstream {
         true
     }
 
+    /// Computes the result of a train: after a first train requests the second one, after a second one records the
+    /// free rate.
     fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         let (link, server) = (pending.link, pending.server);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
-        let told = pending.receiver.egress();
+        let reported = pending.receiver.egress();
         let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
         let egress = Quality {
-            bandwidth: told.bandwidth,
-            delay_ms: told.delay_ms.or(before),
+            bandwidth: reported.bandwidth,
+            // A report may lack the delay while the server's targets do not answer; the last known one is then the
+            // best estimate.
+            delay_ms: reported.delay_ms.or(before),
         };
         self.meter.egress[server] = Some((cx.now, egress));
         let PendingTrain {
@@ -160,15 +175,15 @@ impl Upstream {
             deadline: cx.now + self.probe_pace.settings.timeout,
         };
         self.meter.keep_until_closed(cx.now, closing, cx.stack);
-        // A server that sends a train has accepted this box.
+        // A server sends trains only to boxes that it has accepted.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].health[server].gauge;
-        let asked = gauge.asked;
+        let was_requested = gauge.requested;
         let result = match capacity {
             None => match receiver.capacity() {
                 Some(Capacity::Rate(rate)) => {
                     let rate = gauge.on_capacity(rate);
-                    self.send_for(cx, (link, server), Some(rate));
+                    self.request_train(cx, (link, server), Some(rate));
                     return self.update(cx.now, cx.stack);
                 }
                 Some(Capacity::TooFast) => {
@@ -176,14 +191,15 @@ impl Upstream {
                     self.links.pause_measurements(cx.now, link);
                     return self.update(cx.now, cx.stack);
                 }
-                Some(Capacity::Uneven(at_least)) => {
-                    gauge.on_uneven(at_least);
+                Some(Capacity::Uneven(mean_rate)) => {
+                    gauge.on_uneven(mean_rate);
                     None
                 }
                 None => None,
             },
             Some(capacity) => {
                 let free = receiver.available(capacity);
+                // No more than the capacity can be free.
                 free.map(|free| (free + users).min(capacity))
             }
         };
@@ -191,24 +207,30 @@ impl Upstream {
         let settings = &self.meter.settings;
         self.links
             .on_measured(cx.now, (link, server), result, settings);
-        if asked && result.is_none() {
-            self.links.all[link].health[server].gauge.ask_again(cx.now);
+        if was_requested && result.is_none() {
+            self.links.all[link].health[server]
+                .gauge
+                .retry_request(cx.now);
         }
         self.update(cx.now, cx.stack);
     }
 
+    /// Ends a measurement whose train is late, or whose connection failed.
     fn measured_nothing(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         cx.counters.trains_failed += 1;
         pending.channel.abort(cx.now, cx.stack);
-        // Repeated loss would affect users too, so a late train counts as a result. A server that refuses says
-        // nothing about the path.
-        let late = pending.deadline <= cx.now;
+        // A late train counts as a result, because the losses or the slowness that delayed it affect users too. A
+        // connection that the server ended (not `is_late`) shows nothing about the path. If not even the server's
+        // answer has come, only an alarm justifies the result that nothing is free.
+        let is_late = pending.deadline <= cx.now;
         let partial_rate = pending
             .receiver
             .partial_rate(cx.now.saturating_since(pending.began));
         let (link, server) = (pending.link, pending.server);
-        let alarmed = self.links.all[link].health[server].gauge.is_alarmed();
-        let free = partial_rate.or(alarmed.then_some(0.0)).filter(|_| late);
+        let is_alarmed = self.links.all[link].health[server].gauge.is_alarmed();
+        let free = partial_rate
+            .or(is_alarmed.then_some(0.0))
+            .filter(|_| is_late);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
         let result = free.map(|free| free + users);
         let settings = &self.meter.settings;

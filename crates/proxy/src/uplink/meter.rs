@@ -1,4 +1,4 @@
-//! Measurements of servers: those under way, and the next one.
+//! The measurements of servers that are under way, and the choice of the next one.
 
 use core::time::Duration;
 
@@ -16,11 +16,14 @@ use crate::relay::StepError;
 use crate::select::gauge::pause_after;
 use crate::select::selection::Quality;
 
-/// Users count as sending for this time after their last bytes.
+/// Users count as sending for this time after their last bytes. The value is a guess: it bridges the pauses while
+/// a user reads a page.
 const RECENT_TRAFFIC: Duration = Duration::from_secs(30);
-/// Least waiting time for a train: its SYN may be lost once, and is sent again after 1 s (RFC 6298 section 2.1).
+/// The minimum waiting time for a train. Its SYN may be lost once, and is sent again after 1 s (RFC 6298 section
+/// 2.1); the rest is for the handshakes.
 const SYN_RETRY_TIME: Duration = Duration::from_millis(1_500);
-/// A train is late after so many times the expected duration.
+/// The number of expected durations after which a train is late. The value is a guess: cross-traffic may leave a
+/// quarter of the capacity.
 const LATE_FACTOR: f64 = 4.0;
 
 /// The measurements of all servers; they run one at a time, so that they do not disturb each other.
@@ -28,30 +31,32 @@ const LATE_FACTOR: f64 = 4.0;
 pub(super) struct Meter {
     pub(super) settings: Measuring,
     pub(super) pending: Option<PendingTrain>,
-    /// The connection of the last train, until its server has ended it.
+    /// The connection of the last train, until its server has closed it.
     pub(super) closing: Option<ClosingTrain>,
-    /// Measurements may run: there is a choice to make, users send, and it is no quiet hour.
+    /// True while measurements may run: there are servers to choose from, users send, and it is no quiet hour.
     pub(super) may_measure: bool,
-    /// Egress metrics of each server, and the time of their report.
+    /// The latest egress metrics of each server, with the time of the report.
     pub(super) egress: Vec<Option<(Instant, Quality)>>,
 }
 
-/// A train that is awaited.
+/// A train that was requested and has not arrived completely.
 #[derive(Debug)]
 pub(super) struct PendingTrain {
     pub(super) channel: Channel,
+    /// Index of the link.
     pub(super) link: usize,
+    /// Index of the server.
     pub(super) server: usize,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
-    /// Bytes that the link had received at the start.
-    pub(super) received: u64,
-    /// The result of the first train, bit/s, if this is the second.
+    /// The number of bytes that the link had received when the train was requested.
+    pub(super) received_at_start: u64,
+    /// The capacity that the first train found, bit/s; `None` if this is the first train.
     pub(super) capacity: Option<f64>,
     pub(super) receiver: TrainReceiver,
 }
 
-/// The connection of a train that has arrived.
+/// The connection of a train that has arrived, while the server closes it.
 #[derive(Debug)]
 pub(super) struct ClosingTrain {
     pub(super) channel: Channel,
@@ -70,7 +75,7 @@ impl Meter {
         }
     }
 
-    /// Updates whether measurements [may](Self::may_measure) run.
+    /// Updates [`may_measure`](Self::may_measure).
     pub(super) fn update_permission(
         &mut self,
         now: Instant,
@@ -79,28 +84,29 @@ impl Meter {
     ) {
         let unix_ms = servers.clock.unix_ms(now);
         let quiet = self.settings.quiet.iter().any(|q| q.contains(unix_ms));
-        let choice = servers.entries.len() > 1 && servers.choice.select != Select::Order;
-        self.may_measure = choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
+        let has_choice = servers.entries.len() > 1 && servers.choice.select != Select::Order;
+        self.may_measure = has_choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
     }
 
-    /// Returns the next measurement: its time, link and server. Where several are due on a link, the one that has
+    /// Returns time, link and server of the next measurement. If several are due on a link, the one that has
     /// waited longest comes first.
     pub(super) fn next(&self, links: &Links) -> Option<(Instant, usize, usize)> {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
             let health = link.health.iter().enumerate();
-            let due = health.filter(|(_, c)| c.reach == Reach::Up && !c.is_probing());
-            let due = due.filter(|(_, c)| self.may_measure || c.gauge.asked);
+            let due =
+                health.filter(|(_, health)| health.reach == Reach::Up && !health.is_probing());
+            let due = due.filter(|(_, health)| self.may_measure || health.gauge.requested);
             due.filter_map(move |(server, health)| {
-                let since = health.gauge.at?;
+                let since = health.gauge.next_at?;
                 Some((since.max(link.measurable_at(health)), since, at, server))
             })
         });
         all.min().map(|(due, _, link, server)| (due, link, server))
     }
 
-    /// Keeps a protected connection whose train has arrived until its server has closed it, because the server
-    /// sends tickets by then that replace the one used.
+    /// Keeps a protected connection whose train has arrived until the server has closed it. By then the server has
+    /// sent new tickets, which replace the ticket that this connection used up.
     pub(super) fn keep_until_closed(
         &mut self,
         now: Instant,
@@ -112,12 +118,13 @@ impl Meter {
         if !goes_on || channel.read_finished(stack) {
             return channel.abort(now, stack);
         }
+        // The server has had the time of a whole train to close the connection before.
         if let Some(before) = self.closing.replace(closing) {
             before.channel.abort(now, stack);
         }
     }
 
-    /// Handles an event of a connection whose train has arrived; returns whether it was one.
+    /// Handles an event of the connection whose train has arrived; returns whether the event was of it.
     pub(super) fn on_closing_event(
         &mut self,
         now: Instant,
@@ -134,18 +141,18 @@ impl Meter {
         true
     }
 
-    /// Ends the measurement over one link, or any.
+    /// Ends the measurement under way, if it is over `link`; `None` stands for any link.
     pub(super) fn stop(&mut self, now: Instant, link: Option<usize>, stack: &mut Stack) {
-        let is_there = |at: usize| link.is_none_or(|link| link == at);
-        if let Some(pending) = self.pending.take_if(|o| is_there(o.link)) {
+        let affects = |at: usize| link.is_none_or(|link| link == at);
+        if let Some(pending) = self.pending.take_if(|pending| affects(pending.link)) {
             pending.channel.abort(now, stack);
         }
-        if let Some(closing) = self.closing.take_if(|p| is_there(p.link)) {
+        if let Some(closing) = self.closing.take_if(|closing| affects(closing.link)) {
             closing.channel.abort(now, stack);
         }
     }
 
-    /// Returns the time at which a measurement is due, or overdue.
+    /// Returns the time at which the next measurement is due, or the one under way is overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let closing = self.closing.as_ref().map(|p| p.deadline);
         let next = match &self.pending {
@@ -157,26 +164,30 @@ impl Meter {
 }
 
 impl PendingTrain {
-    /// Returns the longest waiting time for a train, at most `timeout`. Where the capacity is known, it is not
-    /// much longer than the train should take, so that a path that has got worse is soon noticed.
+    /// Returns the maximum waiting time for a train, at most `timeout`. If the capacity is known, the time depends
+    /// on the expected duration of the train, so that a path that has become slower is noticed soon.
     pub(super) fn wait_limit(health: &ServerHealth, timeout: Duration) -> Duration {
         let capacity = health.gauge.capacity();
-        let usual = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
-        let late = usual.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
-        late.map_or(timeout, |late| (SYN_RETRY_TIME + late).min(timeout))
+        // These are the bytes of two trains, so twice the time of one train.
+        let expected_secs = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
+        let late_after =
+            expected_secs.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
+        late_after.map_or(timeout, |late_after| {
+            (SYN_RETRY_TIME + late_after).min(timeout)
+        })
     }
 
     /// Returns the rate at which users received over the link since the measurement began, bit/s.
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
-        let came = links.all[self.link].received(stack) - self.received;
+        let received = links.all[self.link].bytes_received(stack) - self.received_at_start;
         let time = now.saturating_since(self.began).as_secs_f64();
-        // Half of the cost, which is for two trains, is this train's own.
-        came.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
+        // `MEASUREMENT_BYTES` are those of two trains, of which this is one.
+        received.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }
 
 impl Links {
-    /// Records the result of a finished measurement; `None` where there was none.
+    /// Records the free rate that a measurement found, bit/s; `None` if it found none.
     pub(super) fn on_measured(
         &mut self,
         now: Instant,
@@ -189,20 +200,27 @@ impl Links {
         self.pause_measurements(now, link);
     }
 
-    /// Lets a link rest after a measurement, for as long as its rate demands.
+    /// Delays the next measurement over a link, so that measurements keep to their share of the link's rate.
     pub(super) fn pause_measurements(&mut self, now: Instant, link: usize) {
         let link = &mut self.all[link];
-        let known = link.health.iter().filter_map(|c| c.gauge.capacity());
-        link.pause = pause_after(known.reduce(f64::max));
-        link.measurable_at = link.measurable_at.max(now) + link.pause;
+        let known = link
+            .health
+            .iter()
+            .filter_map(|health| health.gauge.capacity());
+        link.last_rest = pause_after(known.reduce(f64::max));
+        link.rests_until = link.rests_until.max(now) + link.last_rest;
     }
 
-    /// Requests one measurement of every server over every link, as soon as the links' rests allow, also in quiet
-    /// hours.
+    /// Requests one measurement of every server over every link. The measurements run also in quiet hours, but
+    /// wait for the links' rests.
     pub(super) fn measure_all(&mut self) {
         for link in self.all.iter_mut().filter(|l| l.open) {
-            for health in link.health.iter_mut().filter(|c| c.reach == Reach::Up) {
-                health.gauge.ask();
+            for health in link
+                .health
+                .iter_mut()
+                .filter(|health| health.reach == Reach::Up)
+            {
+                health.gauge.request();
             }
         }
     }
@@ -210,12 +228,12 @@ impl Links {
     /// Returns whether a requested measurement is outstanding.
     pub(super) fn is_measuring(&self) -> bool {
         let mut health = self.open().flat_map(|l| &l.health);
-        health.any(|c| c.gauge.asked)
+        health.any(|health| health.gauge.requested)
     }
 
-    /// Returns whether a server was measured over all links over which it answers.
+    /// Returns whether a measurement of a server was tried over all links over which it answers.
     pub(super) fn is_tried(&self, server: usize) -> bool {
         let mut health = self.open_health(server);
-        health.all(|c| c.gauge.tried || c.reach != Reach::Up)
+        health.all(|health| health.gauge.attempted || health.reach != Reach::Up)
     }
 }

@@ -1,9 +1,10 @@
 //! The state of servers and links, and connections to the servers.
 //!
-//! [`Upstream::acquire`] is the interface to relays: it opens a connection for a user, or takes one from the idle
-//! pool.
+//! The gateway gets a connection for a user by [`Upstream::acquire`], which takes one from the idle pool or opens
+//! one.
 //!
-//! The module knows no user's session: the gateway owns it, and passes the requirements on its connection.
+//! The module has no knowledge of users' sessions. The gateway owns them, and passes the requirements on each
+//! connection.
 
 mod acquire;
 mod checkout;
@@ -58,6 +59,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     /// The engine.
     pub(crate) stack: &'a mut Stack,
+    /// The box's counters.
     pub(crate) counters: &'a mut BoxCounters,
 }
 
@@ -71,8 +73,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Servers, links and their state. Each part owns its state and reports its next timer; this type has what
-/// involves several parts.
+/// Servers, links and their state. Each part owns its state and reports its next timer. This type has the
+/// operations that involve several parts.
 pub(crate) struct Upstream {
     servers: Servers,
     links: Links,
@@ -113,20 +115,21 @@ impl Upstream {
         self.servers.set_wall_clock(now, since_epoch);
     }
 
-    /// Returns the configuration of a server; `None` where it was removed.
+    /// Returns the configuration of a server; `None` if it was removed.
     pub(crate) fn server(&self, server: usize) -> Option<&ServerEntry> {
         self.servers.entries.get(server)
     }
 
+    /// Adds link number `link` of the configuration, over the path `reused_path` of a removed link if possible.
     pub(crate) fn add_link(
         &mut self,
         now: Instant,
         link: usize,
         addresses: LinkAddresses,
-        place: Option<PathId>,
+        reused_path: Option<PathId>,
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
-        let link = (link, addresses, place);
+        let link = (link, addresses, reused_path);
         self.links.add(now, link, &self.servers.entries, stack)
     }
 
@@ -158,6 +161,7 @@ impl Upstream {
         self.notices.intercepts()
     }
 
+    /// Returns the next notice for the driver, if there is one.
     pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let best = self.notices.poll_best(self.links.best, counters);
         best.or_else(|| self.notices.poll_interception(counters))
@@ -165,8 +169,8 @@ impl Upstream {
             .or_else(|| self.links.poll_reached())
     }
 
-    /// Handles an event of a probe, an examination, a measurement or an idle connection; returns whether it was
-    /// one.
+    /// Handles an event of a connection of this module: a probe, an examination, a measurement or an idle
+    /// connection. Returns whether the event was one of these.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
@@ -175,6 +179,7 @@ impl Upstream {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        // A box that is being stopped examines nothing any more.
         if self.notices.is_ending() {
             return None;
         }
@@ -189,26 +194,28 @@ impl Upstream {
         timeouts.into_iter().flatten().min()
     }
 
-    /// Does all that is due: probes, examinations, measurements, idle connections and log lines.
+    /// Does all work that is due: probes, examinations, measurements, idle connections and log lines.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         self.probe_due(cx);
         self.ask_families(cx.now);
         self.examine(cx);
         self.measure(cx);
         self.update(cx.now, cx.stack);
+        // `fill_pools` makes the change; `update` may have set the flag.
         self.pools.changed = false;
         self.fill_pools(cx);
         self.log_changes(cx.now);
     }
 
-    /// Applies the state: which links the stack may use, which is best, whether to intercept new connections.
+    /// Applies the state of links and servers: opens and closes links for the stack, and chooses the best link,
+    /// the servers, the families offered to users, and whether to intercept new connections.
     fn update(&mut self, now: Instant, stack: &mut Stack) {
         let need_metered = self.links.need_metered();
         for i in 0..self.links.all.len() {
             let link = &self.links.all[i];
             let open = link.is_usable() && (!link.metered || need_metered);
             if open != link.open {
-                // Results of measurements under way would be meaningless.
+                // Results of measurements and examinations under way would mix the state before with the new one.
                 let path = link.path;
                 self.meter.stop(now, Some(i), stack);
                 self.examinations.stop(now, Some(path), stack);
@@ -223,7 +230,7 @@ impl Upstream {
         self.trim_pools(now, stack);
     }
 
-    /// Stops intercepting connections, closes idle ones, and asks nothing of links and servers from now on.
+    /// Prepares for the end of the box: stops interception, probes and examinations, and closes idle connections.
     pub(crate) fn drain(&mut self, now: Instant, stack: &mut Stack) {
         self.notices.end();
         self.trim_pools(now, stack);

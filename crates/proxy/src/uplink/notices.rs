@@ -1,4 +1,4 @@
-//! Notices: instructions to the driver outside of streams and packets, given once for each change.
+//! Notices: instructions to the driver about interception and forwarding, given once for each change.
 
 use braid_engine::PathId;
 use braid_secure::Families;
@@ -11,16 +11,16 @@ use crate::admin::status::ProxyStatus;
 /// An instruction to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// Send everything that is not TCP over this link from now on; `None` where no link is up and switched on.
+    /// From now on, send all traffic other than TCP over this link; `None` if no link is up and switched on.
     BestPath(Option<PathId>),
-    /// The link leads to a server and is switched on (`true`), or not. Where another link proves that the server
-    /// is not the cause, forwarded traffic must leave this link.
+    /// The link is switched on and leads to a server (`true`), or it does not through its own fault or is switched
+    /// off (`false`). Then forwarded traffic must leave the link.
     Reached(PathId, bool),
-    /// Intercept new connections of users, or stop. Interception stops while no server is reachable or the box is
-    /// switched off: new connections are then forwarded, while intercepted ones continue.
+    /// Begin (`true`) or stop (`false`) to intercept new connections of users. Interception stops while no server
+    /// is reachable or the box is switched off. New connections are then forwarded, and intercepted ones continue.
     Intercept(bool),
-    /// The address families in which users' connections reach their destinations. New connections of another
-    /// family must be refused at once, so that programs use a family that works.
+    /// The address families in which some server reaches destinations. Refuse new connections of another family at
+    /// once, so that programs use a family that works.
     Families(Families),
 }
 
@@ -29,23 +29,25 @@ pub enum Notice {
 enum Switch {
     /// Intercept new connections while a server is reachable.
     On,
-    /// Intercept none, as the operator decided.
+    /// Intercept none, because the operator has switched the box off.
     Off,
-    /// The box is about to end, whatever the operator wants: it intercepts nothing and examines nothing.
+    /// The box is being stopped: it intercepts and examines nothing, and the operator's switch has no effect.
     Ending,
 }
 
-/// Decides whether new connections are intercepted, and remembers what the driver was told about that and about
-/// the best link. [`Link`](super::links::Link) remembers this for its link,
-/// [`ReachedFamilies`](super::families::ReachedFamilies) for families.
+/// Decides whether new connections are intercepted, and remembers the last notices about interception and the best
+/// link. [`Link`](super::links::Link) remembers the last notice about its link, and
+/// [`ReachedFamilies`](super::families::ReachedFamilies) the one about address families.
 #[derive(Debug)]
 pub(super) struct Notices {
     switch: Switch,
-    /// The last known state: some server is reachable.
+    /// True if some server was reachable when that was last known.
     reached: bool,
-    /// The last instruction to the driver about interception; `None` before the first, which equals `false`.
-    told_interception: Option<bool>,
-    told_best: Option<PathId>,
+    /// The value of the last notice about interception; `None` before the first one, when the driver assumes
+    /// `false`.
+    notified_interception: Option<bool>,
+    /// The value of the last notice about the best link.
+    notified_best: Option<PathId>,
 }
 
 impl Notices {
@@ -53,8 +55,8 @@ impl Notices {
         Notices {
             switch: Switch::On,
             reached: false,
-            told_interception: None,
-            told_best: None,
+            notified_interception: None,
+            notified_best: None,
         }
     }
 
@@ -65,7 +67,7 @@ impl Notices {
         }
     }
 
-    /// Stops interception for good, without a line in the log.
+    /// Stops interception for good, because the box is being stopped. No line is logged.
     pub(super) fn end(&mut self) {
         self.switch = Switch::Ending;
     }
@@ -83,32 +85,32 @@ impl Notices {
         }
     }
 
-    /// Returns whether new connections are to be intercepted.
+    /// Returns whether new connections should be intercepted.
     pub(super) fn intercepts(&self) -> bool {
         self.reached && self.switch == Switch::On
     }
 
-    /// Returns the notice of the best link, unless the driver knows it.
+    /// Returns the notice of the best link, if the best link has changed since the last notice.
     pub(super) fn poll_best(
         &mut self,
         best: Option<PathId>,
         counters: &mut BoxCounters,
     ) -> Option<Notice> {
-        if self.told_best == best {
+        if self.notified_best == best {
             return None;
         }
-        self.told_best = best;
+        self.notified_best = best;
         counters.best_path_changes += 1;
         Some(Notice::BestPath(best))
     }
 
-    /// Returns the notice about interception, where that has changed.
+    /// Returns the notice about interception, if that has changed since the last notice.
     pub(super) fn poll_interception(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let intercept = self.intercepts();
-        if self.told_interception.unwrap_or(false) == intercept {
+        if self.notified_interception.unwrap_or(false) == intercept {
             return None;
         }
-        self.told_interception = Some(intercept);
+        self.notified_interception = Some(intercept);
         let switched_on = self.switch == Switch::On;
         counters.interception_stopped += u64::from(switched_on && !intercept);
         if !self.is_ending() {
@@ -117,10 +119,11 @@ impl Notices {
         Some(Notice::Intercept(intercept))
     }
 
-    /// Records that no server can be used. At the start this is no change for the driver, so it is logged here.
+    /// Records that no server can be used. At the start the driver gets no notice of that, because interception
+    /// has not begun, so the log line is written here.
     pub(super) fn note_cut_off(&mut self) {
-        if self.told_interception.is_none() && self.switch == Switch::On {
-            self.told_interception = Some(false);
+        if self.notified_interception.is_none() && self.switch == Switch::On {
+            self.notified_interception = Some(false);
             log::log_interception(false, true);
         }
     }
@@ -138,11 +141,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once() {
+    fn a_change_gives_one_notice() {
         let mut counters = BoxCounters::default();
         let mut notices = Notices::new();
         let mut poll = |notices: &mut Notices| notices.poll_interception(&mut counters);
-        assert_eq!(poll(&mut notices), None, "the driver knows");
+        assert_eq!(
+            poll(&mut notices),
+            None,
+            "the driver assumes that interception is off"
+        );
         notices.on_reach(Reach::Up);
         assert_eq!(poll(&mut notices), Some(Notice::Intercept(true)));
         notices.on_reach(Reach::Unknown);
@@ -155,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_that_ends_takes_nothing_in_whatever_the_operator_wants() {
+    fn an_ending_box_intercepts_nothing_even_if_it_is_switched_on() {
         let mut notices = Notices::new();
         notices.on_reach(Reach::Up);
         notices.end();

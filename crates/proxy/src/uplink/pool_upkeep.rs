@@ -1,4 +1,4 @@
-//! Upkeep of the pools of idle connections.
+//! Upkeep of the pools of idle connections: filling, trimming, checkout and return.
 
 use core::net::IpAddr;
 
@@ -14,17 +14,19 @@ use crate::relay::StepError;
 use crate::select::selection::Need;
 
 impl Servers {
-    /// Returns the index of the pool for `need`.
+    /// Returns the index of the pool for `need`: 0 for the server of most flows, 1 if the need has another server.
     fn pool(&self, need: Need) -> usize {
-        let usual = self.choice.default_need();
-        usize::from(self.current(need) != self.current(usual))
+        let default = self.choice.default_need();
+        usize::from(self.current(need) != self.current(default))
     }
 
-    /// Returns for each pool the server of its connections, with their need; `None` for an unused pool.
+    /// Returns for each pool the server to which its connections lead, and the need that they serve; `None` for an
+    /// unused pool.
     fn pools(&self) -> [Option<(Need, usize)>; 2] {
         let mut servers = [None; 2];
         for need in self.needs() {
             let pool = self.pool(need);
+            // If both needs have the same server, the more frequent one counts, which comes first.
             servers[pool] = servers[pool].or(Some((need, self.current(need))));
         }
         servers
@@ -32,8 +34,8 @@ impl Servers {
 }
 
 impl Upstream {
-    /// Notes that a server accepted this box for a user and connected to the destination, so that idle connections
-    /// to it are worthwhile.
+    /// Records that a server has accepted this box and connected to a user's destination. From now on, idle
+    /// connections to the server are useful, so opens them.
     pub(crate) fn on_served(&mut self, cx: &mut Context<'_>, server: usize) {
         // A reload may have removed the server meanwhile.
         if server < self.servers.entries.len() {
@@ -42,26 +44,27 @@ impl Upstream {
         self.fill_pools(cx);
     }
 
-    /// Returns whether a connection to `server` that has served a user is to serve others.
+    /// Returns whether a connection to `server` that has served a user should serve others.
     pub(crate) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
         self.pool_to(server)
             .is_some_and(|pool| self.pools.all[pool].may_reuse(now, server, history))
     }
 
-    /// Returns a connection to its pool, after [`may_reuse`](Self::may_reuse) said so.
+    /// Returns a connection to its pool, after [`may_reuse`](Self::may_reuse) has returned true.
     pub(crate) fn put_back(&mut self, cx: &mut Context<'_>, mut checkout: Checkout) {
         let pool = self.pool_to(checkout.server);
-        let Some((pool, answers)) = pool.zip(checkout.answers.take()) else {
-            debug_assert!(false, "no pool keeps it");
+        let Some((pool, handshake)) = pool.zip(checkout.handshake.take()) else {
+            debug_assert!(false, "may_reuse has found a pool");
             return checkout.channel.abort(cx.now, cx.stack);
         };
         cx.counters.idle_returned += 1;
-        // A connection that is already gone reports itself by its `Closed` event.
+        // The former user's strategy has ended. An error means that the connection is gone; its `Closed` event
+        // follows.
         let waiting = Box::new(braid_strategy::Waiting::default());
         let _ = cx
             .stack
             .set_strategy(cx.now, checkout.channel.conn, waiting);
-        self.pools.all[pool].put_back(IdleConn::returned(cx.now, checkout, answers));
+        self.pools.all[pool].put_back(IdleConn::returned(cx.now, checkout, handshake));
     }
 
     /// Returns the index of the pool whose connections lead to `server`.
@@ -72,8 +75,8 @@ impl Upstream {
             .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
-    /// Takes an idle connection to `server` for `need`, or to another server that answers and reaches the address
-    /// family of `to`.
+    /// Takes a connection to `server` from the pool for `need`, or one to another server that is usable and
+    /// reaches the address family of `to`.
     pub(super) fn take_idle(
         &mut self,
         now: Instant,
@@ -88,11 +91,14 @@ impl Upstream {
         self.pools.all[pool].take((now, stack), server, |s| suits[s])
     }
 
-    /// Returns for each pool the server that its idle connections are to lead to, if any.
+    /// Returns for each pool the server to which its connections should lead, and the need that they serve; `None`
+    /// if the pool should be empty.
     fn pool_servers(&self) -> [Option<(Need, usize)>; 2] {
-        let metered = || self.links.open().any(|l| l.metered);
-        let wanted = self.notices.intercepts() && (self.pools.allows_metered() || !metered());
-        if wanted {
+        // Idle connections cost keepalives and handshakes, which cost money over metered links.
+        let is_metered_used = || self.links.open().any(|l| l.metered);
+        let are_useful =
+            self.notices.intercepts() && (self.pools.allows_metered() || !is_metered_used());
+        if are_useful {
             self.servers.pools()
         } else {
             [None; 2]
@@ -115,6 +121,7 @@ impl Upstream {
                 let best = wanted.and_then(|(need, server)| {
                     let all = self.candidates(need, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
+                    // If another server ranks first, `server` has a problem now.
                     (best == server).then_some((best, path))
                 });
                 match best.map(|at| self.open(cx.now, at, None, cx.stack)) {
@@ -128,7 +135,7 @@ impl Upstream {
         }
     }
 
-    /// Handles an event of an idle connection; returns whether it was one.
+    /// Handles an event of an idle connection; returns whether the event was of one.
     pub(super) fn on_idle_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, idle_conn)) = self.pools.find(conn) else {
@@ -152,7 +159,8 @@ impl Upstream {
                     return true;
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
-                    // A user's connection will find out whether the server refuses this box, and report it.
+                    // Nothing more is opened in advance until a user's connection shows that the server accepts
+                    // this box.
                     self.pools.all[pool].on_refused(server);
                     self.on_failure(cx.now, server, opened_on);
                 }
@@ -162,7 +170,7 @@ impl Upstream {
             }
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
-                // A user is served better by a new connection while another link has Multipath TCP.
+                // While Multipath TCP works over some link, a new connection is better for a user than this one.
                 if self
                     .links
                     .open_health(server)
@@ -176,8 +184,8 @@ impl Upstream {
                 self.pools.all[pool].on_lost(cx.now, conn);
                 cx.counters.idle_lost += 1;
                 if reason == CloseReason::Reset {
-                    // A server that is being stopped resets idle connections first: notice it before the next user
-                    // has to wait.
+                    // A server that is being stopped resets its idle connections first. Probing it at once shows
+                    // that before the next user has to wait.
                     self.on_failure_on_all_links(cx.now, server);
                 }
             }

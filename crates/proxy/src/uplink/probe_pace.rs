@@ -1,4 +1,4 @@
-//! The pace of probes: as configured, and faster while users send.
+//! The pace of probes. Servers are probed more often while users send, and while they do not answer.
 
 use core::time::Duration;
 
@@ -8,10 +8,11 @@ use super::health::{Reach, ServerHealth};
 use super::links::Link;
 use crate::config::Probing;
 
-/// The pace of probes.
+/// Determines the intervals of probes.
 #[derive(Debug)]
 pub(super) struct ProbePace {
     pub(super) settings: Probing,
+    /// The time at which a user's bytes last moved.
     last_traffic: Option<Instant>,
 }
 
@@ -23,7 +24,7 @@ impl ProbePace {
         }
     }
 
-    /// Notes that a user's bytes moved.
+    /// Records that a user's bytes moved.
     pub(super) fn note_traffic(&mut self, now: Instant) {
         self.last_traffic = Some(now);
     }
@@ -34,12 +35,13 @@ impl ProbePace {
         last.is_some_and(|at| now.saturating_since(at) < time)
     }
 
-    /// Returns whether users send.
+    /// Returns whether users send, as far as probes are concerned.
     pub(super) fn is_busy(&self, now: Instant) -> bool {
+        // After the last bytes, at least one more probe comes at the short interval.
         self.had_traffic(now, self.settings.busy * 2)
     }
 
-    /// Returns the time between two probes of a server over a link; `current` where new connections go to the
+    /// Returns the time between two probes of a server over a link. `current` is true if new connections go to the
     /// server.
     pub(super) fn interval(
         &self,
@@ -48,7 +50,8 @@ impl ProbePace {
         current: bool,
     ) -> Duration {
         if health.reach == Reach::Down {
-            // Probes over a metered link cost money, so they slow down with each failure, 32-fold at most.
+            // Probes over a metered link cost money, so the interval doubles with each failure, up to 32-fold. It
+            // is never longer than the interval without traffic.
             let shift = if link.metered {
                 health.failures.min(5)
             } else {

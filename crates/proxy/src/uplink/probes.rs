@@ -1,4 +1,5 @@
-//! Probes: a SYN to a server over one link, to learn whether the server answers, and its round-trip time.
+//! Probes: a probe sends a SYN to a server over one link, to find out whether the server answers, and after which
+//! round-trip time.
 
 use core::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::config::ServerEntry;
 
 impl Links {
     /// Opens the connection of a probe.
-    fn ask(
+    fn open_probe(
         &self,
         now: Instant,
         (server, entry): (usize, &ServerEntry),
@@ -21,11 +22,11 @@ impl Links {
         stack: &mut Stack,
     ) -> Result<ConnId, ApiError> {
         let options = self.options((entry, path), Box::new(Pinned::default()))?;
-        // Where Multipath TCP has worked, ask for it: an answer without it reveals a portal or a middlebox that
-        // strips options. Where it has not, or something failed, the question is whether anything answers.
+        // If Multipath TCP has worked, use it: an answer without its options reveals a captive portal or a
+        // middlebox that strips options. Otherwise, or after a failure, the probe only asks if anything answers.
         let link = self.find(path).filter(|l| l.open);
         let health = link.and_then(|l| l.health.get(server));
-        let sound = health.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
+        let sound = health.is_some_and(|health| health.sound_at.is_some() && health.failures == 0);
         let protocol = match sound {
             true => Protocol::Mptcp,
             false => Protocol::Tcp,
@@ -50,6 +51,7 @@ impl Upstream {
                 if !open || health.due().is_none_or(|at| at > cx.now) {
                     continue;
                 }
+                // A late probe is not given up yet, but from now on the server counts as unusable over this link.
                 if health.note_late(cx.now) {
                     if let Some(conn) = health.replace_late_probe(cx.now, interval) {
                         cx.stack.abort(cx.now, conn);
@@ -65,7 +67,9 @@ impl Upstream {
                 }
                 cx.counters.probes += 1;
                 let entry = &self.servers.entries[server];
-                let conn = self.links.ask(cx.now, (server, entry), path, cx.stack);
+                let conn = self
+                    .links
+                    .open_probe(cx.now, (server, entry), path, cx.stack);
                 let timeout = self.probe_pace.settings.timeout;
                 let witnessed = self.links.is_witnessed(link, server);
                 let health = &mut self.links.all[link].health[server];
@@ -74,24 +78,26 @@ impl Upstream {
                     Err(_) => {
                         cx.counters.probes_failed += 1;
                         health.failed(cx.now);
-                        // Not at once, because no packet left.
+                        // Not at once: the connection could not be opened, and the cause will persist for a
+                        // moment.
                         let later = cx.now + self.probe_pace.settings.failing;
-                        self.links.all[link].health[server].next = Some(later);
+                        self.links.all[link].health[server].next_probe = Some(later);
                     }
                 }
             }
         }
     }
 
-    /// Handles an event of a probe; returns whether it was one.
+    /// Handles an event of a probe's connection; returns whether the event was of one.
     pub(super) fn on_probe_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
-        let established = match *event {
+        let answer = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
             Event::Closed { reason, .. } => Err(reason),
             Event::FellBack { conn, .. } => {
                 let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
+                // Multipath TCP worked here before, so something on the path has changed.
                 self.links.all[link].health[server].plan_examination(cx.now);
                 return true;
             }
@@ -106,29 +112,29 @@ impl Upstream {
         }
         let path = self.links.all[link].path;
         let health = &mut self.links.all[link].health[server];
-        let failed = match established {
+        let failure = match answer {
             Ok((used, rtt)) if used == path => {
-                // One answer settles the question for all probes of this server and link.
+                // One answer is enough for all probes of this server over this link.
                 health
                     .probes()
                     .for_each(|probe| cx.stack.abort(cx.now, probe));
                 let returned = health.is_returning();
                 health.probe_succeeded(cx.now, rtt);
                 if returned {
-                    // Subflows there would wait for their retransmission timers, and those that only receive
-                    // forever.
+                    // Otherwise subflows there would wait for their retransmission timers, and subflows that only
+                    // receive, which have no such timer, would wait forever.
                     cx.stack.revalidate_path(cx.now, path);
                 }
                 None
             }
-            // The engine had no answer here and used another path.
+            // The link gave no answer, so the engine used another path.
             Ok(_) => {
                 cx.stack.abort(cx.now, conn);
                 Some(CloseReason::TimedOut)
             }
             Err(reason) => Some(reason),
         };
-        if let Some(reason) = failed {
+        if let Some(reason) = failure {
             health.probe_failed(cx.now, conn, reason);
             cx.counters.probes_failed += 1;
         }
@@ -137,20 +143,20 @@ impl Upstream {
         true
     }
 
-    /// Sets the time of the next probe, unless one is planned.
+    /// Plans the next probe, unless one is planned or under way, or only an examination can help.
     pub(super) fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
         if let Some(health) = self.links.health(server, path)
             && !health.is_planned()
             && !health.is_fatal()
         {
-            // A single failure may be a lost packet: ask again at once.
+            // A single failure may be a lost packet, so probe again at once.
             let again = health.failures == 1 && health.reach != Reach::Down;
-            health.next = Some(if again { now } else { now + interval });
+            health.next_probe = Some(if again { now } else { now + interval });
         }
     }
 
-    /// Returns the time between two probes.
+    /// Returns the time between two probes of a server over the link of `path`.
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
         let current = self.servers.is_current(server);
         let link = self.links.find(path);

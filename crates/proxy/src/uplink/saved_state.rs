@@ -1,4 +1,4 @@
-//! Conversion of measurements of paths and servers to and from the form kept across restarts.
+//! Conversion of path records and measurements to and from the form that is saved across restarts.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,11 +12,12 @@ use crate::admin::records::{MAX_MEASUREMENT_AGE, MAX_RECORD_AGE, SavedMeasuremen
 use crate::config::{Select, ServerEntry};
 use crate::select::selection::Quality;
 
-/// Largest lead of a kept time over the clock, which may have been set back. Beyond it the age is unknown.
+/// The maximum time by which a saved time may be ahead of the clock, because the clock was set back. With a larger
+/// lead the age is unknown. The value is a guess.
 const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
 
 impl Servers {
-    /// Returns the age of a kept time; `None` where it is too far in the future.
+    /// Returns the age of a saved time; `None` if it is too far in the future.
     fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
         let now = Duration::from_millis(self.clock.unix_ms(now));
         let at = Duration::from_millis(unix_ms);
@@ -25,13 +26,14 @@ impl Servers {
 }
 
 impl Upstream {
-    /// Returns the engine's path records, for keeping.
+    /// Returns the engine's path records in their saved form, without outdated ones.
     pub(crate) fn saved_records(&self, now: Instant, stack: &Stack) -> Vec<SavedRecord> {
         let saved = stack.records().filter_map(|(server, path, record)| {
             Some(SavedRecord {
                 server,
                 link: self.links.find(path)?.name.clone(),
                 unix_ms: self.servers.clock.unix_ms(record.at),
+                // The process's clock means nothing after a restart; `unix_ms` has the time.
                 record: PathRecord {
                     at: Instant::ZERO,
                     ..record
@@ -42,7 +44,7 @@ impl Upstream {
         saved.collect()
     }
 
-    /// Passes kept path records to the engine.
+    /// Passes saved path records to the engine.
     pub(crate) fn restore_records(&self, now: Instant, stack: &mut Stack, saved: &[SavedRecord]) {
         for saved in saved.iter().filter(|saved| saved.is_plausible()) {
             if let Some(link) = self.links.all.iter().find(|l| l.name == saved.link)
@@ -60,7 +62,7 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// Returns the measurements of servers, for keeping.
+    /// Returns the measurements of servers in their saved form, without outdated ones.
     pub(crate) fn saved_measurements(&self, now: Instant) -> Vec<SavedMeasurement> {
         let keep = |server, link, (at, quality): (Instant, Quality)| {
             let saved = SavedMeasurement {
@@ -74,16 +76,16 @@ impl Upstream {
         let links = self.links.all.iter().flat_map(|link| {
             let health = link.health.iter().enumerate();
             health.filter_map(|(server, health)| {
-                let known = (health.gauge.known_at()?, health.quality());
-                keep(server, Some(link.name.clone()), known)
+                let result = (health.gauge.known_at()?, health.quality());
+                keep(server, Some(link.name.clone()), result)
             })
         });
         let egress = self.meter.egress.iter().enumerate();
-        let egress = egress.filter_map(|(server, told)| keep(server, None, (*told)?));
+        let egress = egress.filter_map(|(server, report)| keep(server, None, (*report)?));
         links.chain(egress).collect()
     }
 
-    /// Restores kept measurements, which hold until the next one.
+    /// Restores saved measurements, each of which is valid until the next measurement.
     pub(crate) fn restore_measurements(&mut self, now: Instant, saved: &[SavedMeasurement]) {
         for saved in saved.iter().filter(|saved| saved.is_plausible()) {
             let age = self.servers.age(now, saved.unix_ms);
@@ -108,7 +110,7 @@ impl Upstream {
                 health.gauge.restore(now - age, rate);
                 let delay = saved.quality.delay_ms;
                 health.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
-                // The kept measurements suffice for a choice.
+                // Saved measurements suffice for a choice, so the first measurements need not be awaited.
                 self.servers.choice.settled |= self.servers.choice.select != Select::Order;
             }
         }

@@ -1,4 +1,4 @@
-//! The servers of a box: identity, protection of their connections, the choice among them, and the address
+//! The servers of a box: their keys, the protection of connections to them, the choice among them, and the address
 //! families that they reach.
 
 use core::time::Duration;
@@ -22,14 +22,15 @@ pub(super) struct Servers {
     /// The box's private key.
     pub(super) key: PrivateKey,
     pub(super) entries: Vec<ServerEntry>,
-    /// The TLS end for each server; `None` where connections are plaintext.
+    /// The TLS client for each server; `None` if connections to it are plaintext.
     pub(super) clients: Vec<Option<Client>>,
     pub(super) choice: Choice,
+    /// For each server the state that the log reported last.
     pub(super) logged: Vec<LoggedState>,
     /// The address families that each server reaches.
     pub(super) reached: ReachedFamilies,
     pub(super) clock: WallClock,
-    /// The source of nonces.
+    /// The source of nonces for sign-ins in plaintext.
     rng: Rng,
 }
 
@@ -58,7 +59,7 @@ impl Servers {
         }
     }
 
-    /// Opens a connection. Also returns the password to sign in with, where the connection is plaintext.
+    /// Opens a connection to a server. Also returns the password to sign in with if the connection is plaintext.
     pub(super) fn channel(
         &mut self,
         (now, server): (Instant, usize),
@@ -79,7 +80,7 @@ impl Servers {
         channel.map(|channel| (channel, None))
     }
 
-    /// Returns the server for `need`.
+    /// Returns the index of the server that is chosen for `need`.
     pub(super) fn current(&self, need: Need) -> usize {
         self.choice.server(need)
     }
@@ -89,9 +90,10 @@ impl Servers {
         self.needs().any(|need| self.current(need) == server)
     }
 
-    /// Returns the needs of connections, the most frequent first.
+    /// Returns the needs of connections, the more frequent first.
     pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
         let usual = self.choice.default_need();
+        // The other rules use one server for all connections.
         let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
         core::iter::once(usual).chain(other)
     }
@@ -101,19 +103,21 @@ impl Servers {
         self.reached.of(server)
     }
 
-    /// Returns the version and features agreed with a server; `None` before the handshake, and in plaintext.
+    /// Returns the version and features agreed with a server; `None` before the first handshake, and for a
+    /// plaintext server.
     pub(super) fn agreed_with(&self, server: usize) -> Option<ProtocolStatus> {
         let client = self.clients.get(server)?.as_ref()?;
         client.agreed().map(ProtocolStatus::from)
     }
 
-    /// Returns the name of the server selected by hand.
+    /// Returns the name of the server that the operator has selected by hand.
     pub(super) fn wanted(&self) -> Option<&str> {
-        let wanted = self.choice.wanted?;
+        let wanted = self.choice.operator_choice?;
         Some(&self.entries[wanted].name)
     }
 
-    /// Returns the time at which the choice settles, or a server is to be asked again for its families.
+    /// Returns the time at which measurements begin to decide, or a server is asked again for its address
+    /// families.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let timeouts = [self.choice.next_timeout(), self.reached.next_timeout()];
         timeouts.into_iter().flatten().min()

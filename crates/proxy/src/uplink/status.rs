@@ -1,4 +1,4 @@
-//! Status of servers and links, and the operator's switches.
+//! The status of servers and links, and the operator's switches for links and the box.
 
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
@@ -74,9 +74,10 @@ impl Upstream {
         status.collect()
     }
 
+    /// Returns the status of the server with index `i`.
     fn status_of(&self, i: usize, server: &ServerEntry) -> ServerStatus {
         let condition = self.links.server_condition(i);
-        // After a server was replaced by another release, the earlier agreement no longer holds.
+        // The version agreed on earlier no longer holds if the server was replaced by one of another version.
         let agreed = (condition != Condition::OtherVersion).then(|| self.servers.agreed_with(i));
         ServerStatus {
             name: server.name.clone(),
@@ -114,7 +115,7 @@ impl Upstream {
             let condition = link.condition();
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
             let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
-            let handshakes = link.health.iter().filter_map(|c| c.rtt).min();
+            let handshakes = link.health.iter().filter_map(|health| health.rtt).min();
             let mut status = PathStatus::new(link.name.clone(), totals);
             status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
@@ -141,8 +142,8 @@ impl Upstream {
 }
 
 impl Link {
-    /// Returns the state of the link: the best state of any server over it. A server that refuses users is no
-    /// fault of the link.
+    /// Returns the state of the link: the best state of any server over it. A server that refuses this box shows
+    /// that the link works.
     pub(super) fn condition(&self) -> Condition {
         match () {
             () if self.off => return Condition::Off,
@@ -161,7 +162,7 @@ impl Link {
         best(states).unwrap_or(Condition::NoAnswers)
     }
 
-    /// Returns the state of a server over the link.
+    /// Returns the state of a server over the link; the link's own state if the server cannot be tried there.
     fn condition_over(&self, server: usize) -> Condition {
         let health = &self.health[server];
         match self.open && health.fits {
@@ -172,7 +173,7 @@ impl Link {
 }
 
 impl Links {
-    /// Returns the state of a server: the best state over any link in use.
+    /// Returns the state of a server: its best state over any open link.
     pub(super) fn server_condition(&self, server: usize) -> Condition {
         best(self.open_health(server).map(condition)).unwrap_or(Condition::NoAnswers)
     }
@@ -190,14 +191,15 @@ fn condition(health: &ServerHealth) -> Condition {
         (Some(Trouble::WrongKey), _) => Condition::WrongKey,
         (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
         (Some(Trouble::NotAServer), _) => Condition::NotAServer,
-        // A probe alone shows only that something answers.
+        // A probe without an examination shows only that something answers.
         (None, Reach::Up) if health.sound_at.is_some() => Condition::Working,
         (None, Reach::Up | Reach::Unknown) => Condition::Untried,
         (None, Reach::Down) => Condition::NoAnswers,
     }
 }
 
-/// Returns the best of several states; among those in which no user is served, the most specific.
+/// Returns the best of several states. States in which users are served rank first, then the untried one, then
+/// those that name the server as the cause, then those that name the link, and last the unspecific ones.
 fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
     states.min_by_key(|state| match state {
         Condition::Working => 0,
@@ -230,7 +232,7 @@ mod tests {
         assert_eq!(
             condition(&health),
             Condition::MptcpStripped,
-            "once is chance"
+            "a single failure may be a lost packet"
         );
         health.failed(Instant::ZERO);
         assert_eq!(condition(&health), Condition::NoAnswers);

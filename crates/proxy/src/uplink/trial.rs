@@ -1,7 +1,7 @@
-//! A trial: one connection to a server over one link, opened as a box does, to see how far it gets.
+//! Trials: a trial opens one connection to a server over one link, as a box does, and reports how far it gets.
 //!
-//! The caller carries the packets. A trial therefore needs no device and no listener, and can run beside a box
-//! with the same link and server.
+//! The caller sends and receives the packets. A trial therefore needs no TUN device and no listener, and can run
+//! beside a box with the same link and server.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -20,63 +20,64 @@ use crate::config::{Protection, ServerEntry};
 use crate::protocol::socks::{self, ClientError, ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-/// Memory of a trial's stack, bytes; a trial needs little of it.
+/// Memory limit of a trial's stack, bytes. One connection that carries a handshake needs far less.
 const TRIAL_MEMORY_BYTES: usize = 8 << 20;
-/// Number of first bytes of an answer that identify a web page.
+/// The number of first bytes of an answer that show a web page: the length of `HTTP/`, the longest prefix searched
+/// for.
 const WEB_PAGE_PREFIX_LEN: usize = 5;
 
-/// The ends and parties of a trial.
+/// The link, the server and the keys of a trial.
 #[derive(Debug)]
 pub struct TrialSetup<'a> {
-    /// Address of the link, and a port that nobody else uses.
+    /// Local address of the link, and a port that nothing else on this machine uses.
     pub local: SocketAddr,
     /// The server's address of the same family.
     pub remote: SocketAddr,
-    /// Largest packet of the link, bytes.
+    /// Size of the largest IP packet that the link carries, bytes.
     pub mtu: u16,
-    /// The box's key.
+    /// The box's private key.
     pub key: &'a PrivateKey,
-    /// The server.
+    /// The server's entry in the box's configuration.
     pub server: &'a ServerEntry,
     /// Versions of the protocol that the box speaks.
     pub versions: Versions,
-    /// Randomness of this trial alone.
+    /// Random bytes that no other trial uses.
     pub seed: [u8; 32],
-    /// Time since 1970-01-01 UTC.
+    /// The wall clock: the time since 1970-01-01 UTC.
     pub since_epoch: Duration,
 }
 
-/// The fate of Multipath TCP on the path.
+/// The result of the path's test for Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Multipath {
     /// Multipath TCP works.
     Intact,
     /// The path or the server answers without the options of Multipath TCP.
     Stripped,
-    /// Only a SYN without the options of Multipath TCP is answered.
+    /// SYNs with the options of Multipath TCP are dropped, and SYNs without them are answered.
     Blocked,
-    /// Multipath TCP is agreed on, but lost with the data that follows.
+    /// Multipath TCP was agreed on in the handshake, and the data that followed caused a fallback.
     Lost(FallbackCause),
 }
 
-/// The result of a trial, or its state.
+/// The result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialEnd {
-    /// No answer has come, to the SYN or to the box's first message.
+    /// No result yet: the SYN or the box's first message has no answer.
     Pending,
-    /// The server knows the box and waits for its requests.
+    /// The server has accepted the box and waits for its requests.
     SignedIn,
     /// A web server answers in place of a Braid server, as a captive portal does.
     WebPage,
-    /// Something else than a Braid server answers.
+    /// Something other than a Braid server answers.
     NoServer,
-    /// The connection was opened, but ended without an answer to the box's first message.
+    /// The connection was established, and ended before the sign-in was complete.
     CutOff,
-    /// Nothing listens at the port.
+    /// The SYN was refused: nothing listens on the port.
     Refused,
     /// The network reports that there is no route.
     Unreachable,
-    /// The protected handshake failed.
+    /// The TLS handshake failed.
     Broken(ChannelError),
     /// The server refuses the box's password, which authenticates plaintext connections.
     PasswordRefused,
@@ -85,11 +86,11 @@ pub enum TrialEnd {
 /// The findings of a trial so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialReport {
-    /// Time from the SYN to its answer; `None` without one.
+    /// Time from the SYN to its answer; `None` without an answer.
     pub opened: Option<Duration>,
-    /// The fate of Multipath TCP; `None` while it is unknown.
+    /// The result for Multipath TCP; `None` while it is unknown.
     pub multipath: Option<Multipath>,
-    /// The result or state.
+    /// The result.
     pub end: TrialEnd,
 }
 
@@ -98,9 +99,9 @@ pub struct TrialReport {
 pub struct Trial {
     stack: Stack,
     channel: Channel,
-    answers: ClientHandshake,
+    handshake: ClientHandshake,
     began: Instant,
-    looked: bool,
+    first_bytes_checked: bool,
     report: TrialReport,
 }
 
@@ -108,10 +109,11 @@ impl Trial {
     /// Begins a trial; the SYN is ready to be sent.
     ///
     /// # Errors
-    /// The addresses are of different families, or cryptography fails.
+    /// The addresses are of different families, or the TLS library reports an error.
     pub fn begin(now: Instant, setup: &TrialSetup<'_>) -> Result<Trial, ApiError> {
         let config = Config {
             max_transmit: usize::from(setup.mtu),
+            // The packets leave by a socket of the caller, and no device adds checksums.
             checksum_offload: false,
             memory: TRIAL_MEMORY_BYTES,
             max_connections: 4,
@@ -121,6 +123,7 @@ impl Trial {
         let mut nonce = [0; 16];
         rng.fill(&mut nonce);
         let strategy = || -> Box<dyn braid_engine::strategy::Strategy> {
+            // A trial sends no user data, so the strategy decides nothing.
             Box::new(braid_strategy::Waiting::default())
         };
         let mut stack = Stack::new(config, rng, Box::new(strategy));
@@ -143,15 +146,15 @@ impl Trial {
         let conn = stack.connect(now, options)?;
         let mut wall = WallClock::default();
         wall.set(now, setup.since_epoch);
-        let (mut channel, words) = open(now, conn, setup, &wall, nonce, &mut stack)?;
-        channel.write_all(now, &mut stack, &words)?;
-        let answers = ClientHandshake::new(channel.is_protected());
+        let (mut channel, first_message) = open(now, conn, setup, &wall, nonce, &mut stack)?;
+        channel.write_all(now, &mut stack, &first_message)?;
+        let handshake = ClientHandshake::new(channel.is_protected());
         Ok(Trial {
             stack,
             channel,
-            answers,
+            handshake,
             began: now,
-            looked: false,
+            first_bytes_checked: false,
             report: TrialReport {
                 opened: None,
                 multipath: None,
@@ -160,7 +163,7 @@ impl Trial {
         })
     }
 
-    /// Processes a packet from the link; a packet of another connection changes nothing.
+    /// Processes a packet that was received from the link. Packets of other connections are ignored.
     pub fn receive(&mut self, now: Instant, packet: &[u8]) {
         // The kernel has verified the checksum, or the packet never left this machine.
         let meta = RxMeta {
@@ -182,13 +185,13 @@ impl Trial {
         self.stack.next_timeout()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.stack.handle_timeout(now);
         self.follow(now);
     }
 
-    /// Returns whether the result is known.
+    /// Returns whether the trial has a result.
     pub fn is_over(&self) -> bool {
         self.report.end != TrialEnd::Pending
     }
@@ -203,6 +206,7 @@ impl Trial {
         self.report
     }
 
+    /// Updates the report by the engine's events.
     fn follow(&mut self, now: Instant) {
         while let Some(event) = self.stack.poll_event() {
             match event {
@@ -220,12 +224,13 @@ impl Trial {
         }
     }
 
+    /// Reads the server's answers, until they yield a result.
     fn read(&mut self, now: Instant) {
         if self.is_over() || !self.is_first_answer_ours(now) {
             return;
         }
-        let answers = &mut self.answers;
-        let input = |bytes: &[u8]| answers.input(bytes);
+        let handshake = &mut self.handshake;
+        let input = |bytes: &[u8]| handshake.input(bytes);
         let step = read_step(
             now,
             &mut self.channel,
@@ -234,7 +239,7 @@ impl Trial {
             input,
         );
         self.report.end = match step {
-            Ok(ClientStep::More) if self.answers.is_signed_in() => TrialEnd::SignedIn,
+            Ok(ClientStep::More) if self.handshake.is_signed_in() => TrialEnd::SignedIn,
             Ok(ClientStep::More) if self.channel.read_finished(&self.stack) => TrialEnd::CutOff,
             Ok(ClientStep::More) | Err(StepError::Gone) => return,
             Ok(ClientStep::Failed(ClientError::AuthRefused | ClientError::MethodRefused)) => {
@@ -245,19 +250,22 @@ impl Trial {
         };
     }
 
-    /// Checks the first bytes for a web page before the handshake reads them; returns whether they are none.
+    /// Checks whether the first received bytes are a web page, before the handshake consumes them. Returns false
+    /// for a web page.
     fn is_first_answer_ours(&mut self, now: Instant) -> bool {
-        if self.looked {
+        if self.first_bytes_checked {
             return true;
         }
         let mut first = Vec::new();
         let look = |bufs: &[IoSlice<'_>]| {
             let bytes = bufs.iter().flat_map(|buf| buf.iter());
             first = bytes.take(WEB_PAGE_PREFIX_LEN).copied().collect();
+            // Zero consumed bytes: the handshake will read them.
             Ok::<_, ApiError>(0)
         };
+        // On an error `first` stays empty, and the `Closed` event gives the result.
         let _ = self.stack.read_with(now, self.channel.conn, look);
-        self.looked = !first.is_empty();
+        self.first_bytes_checked = !first.is_empty();
         let is_page = first.starts_with(b"HTTP/") || first.starts_with(b"<");
         if is_page {
             self.report.end = TrialEnd::WebPage;
@@ -265,6 +273,7 @@ impl Trial {
         !is_page
     }
 
+    /// Sets the result after the end of the connection.
     fn closed(&mut self, reason: CloseReason) {
         if self.is_over() {
             return;
@@ -272,6 +281,7 @@ impl Trial {
         self.report.end = match reason {
             CloseReason::Refused => TrialEnd::Refused,
             CloseReason::Unreachable => TrialEnd::Unreachable,
+            // Without an answer the result stays `Pending`; the caller decides how long it waits.
             CloseReason::TimedOut | CloseReason::Aborted => return,
             _ if self.report.opened.is_none() => TrialEnd::Refused,
             _ => TrialEnd::CutOff,
@@ -297,8 +307,8 @@ fn open(
     if server.protection == Protection::None {
         let sign_in = SignIn::new(wall.unix_ms(now), nonce);
         let user = key.public().to_string();
-        let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
-        return Ok((Channel::plaintext(conn), words));
+        let first_message = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
+        return Ok((Channel::plaintext(conn), first_message));
     }
     let client = Client::new(key, server.key, *versions);
     client.set_clock(now, wall);
@@ -306,6 +316,7 @@ fn open(
     Ok((channel, socks::GREETING.to_vec()))
 }
 
+/// Returns the result for Multipath TCP after a fallback.
 fn after(cause: FallbackCause) -> Multipath {
     match cause {
         FallbackCause::PeerSynAckPlain => Multipath::Stripped,

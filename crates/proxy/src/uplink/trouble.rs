@@ -1,4 +1,5 @@
-//! Problems that keep users from a server although the network answers, and their recognition.
+//! Problems that keep users from a server, or from Multipath TCP, although the network answers; and how they are
+//! recognised.
 
 use core::time::Duration;
 
@@ -15,13 +16,13 @@ pub(crate) enum Trouble {
     Stripped,
     /// The network drops SYNs with the options of Multipath TCP: connections there are regular TCP.
     Blocked,
-    /// Something else answers in the server's place, such as a captive portal.
+    /// Something else, such as a captive portal, answers in the server's place.
     Portal,
-    /// The TCP handshake is answered, but the TLS handshake is not.
+    /// The TCP handshake is answered, and the TLS handshake is not.
     Unanswered,
     /// The server does not know this box's key, or refuses its clock.
     KeyRefused,
-    /// The server has another key than the configured one.
+    /// The server's key is not the configured one.
     WrongKey,
     /// The server speaks another version of Braid.
     OtherVersion,
@@ -43,23 +44,23 @@ pub(super) enum Finding {
     Trouble(Trouble),
     /// Nothing answers.
     NoAnswer,
-    /// No result: the box could not ask.
+    /// No result, because the box could not open a connection, or the failure shows no problem.
     Nothing,
 }
 
-/// The pause after the first examination that found a problem; doubled each time up to [`MAX_EXAMINATION_PAUSE`].
-/// An examination costs about 5 kB and a TLS handshake.
+/// The pause after the first examination that found a problem. It doubles each time up to
+/// [`MAX_EXAMINATION_PAUSE`], because an examination costs about 5 kB and a TLS handshake. Both are guesses.
 const MIN_EXAMINATION_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause, for which users may wait for a link that works again.
+/// The maximum pause: users wait at most so long for a link that works again.
 const MAX_EXAMINATION_PAUSE: Duration = Duration::from_secs(30);
 
 impl Trouble {
-    /// Returns whether no user can be served.
+    /// Returns whether the problem keeps all users from the server over the link.
     pub(crate) fn is_fatal(self) -> bool {
         !matches!(self, Trouble::Stripped | Trouble::Blocked)
     }
 
-    /// Returns whether the server is the cause, on whatever link.
+    /// Returns whether the server is the cause, so that the link does not matter.
     pub(crate) fn is_of_server(self) -> bool {
         matches!(
             self,
@@ -67,7 +68,7 @@ impl Trouble {
         )
     }
 
-    /// Returns the problem of a connection that has become regular TCP.
+    /// Returns the problem shown by a fallback to regular TCP; `None` if the cause shows none.
     pub(crate) fn of_fallback(cause: FallbackCause) -> Option<Trouble> {
         match cause {
             FallbackCause::SynsDropped => Some(Trouble::Blocked),
@@ -75,18 +76,21 @@ impl Trouble {
             | FallbackCause::ThirdAckPlain
             | FallbackCause::DataPlain
             | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
-            // The payload was changed, which says nothing about options.
+            // Something changed the payload, which shows nothing about the handling of options.
             FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
             _ => None,
         }
     }
 
-    /// Returns the problem of a connection that failed before the server proved its key. A captive portal answers
-    /// by itself, so it does not speak Multipath TCP (`plain`).
+    /// Returns the problem of a connection that failed before the server proved its key. `plain` is true if the
+    /// connection is regular TCP. A captive portal answers in the server's place and does not support Multipath
+    /// TCP, so the answers on an MPTCP connection are the server's.
     pub(crate) fn of_broken(broken: ChannelError, plain: bool) -> Option<Trouble> {
         match broken {
+            // No portal answers in the first two ways, so `plain` does not matter there.
             ChannelError::Refused => Some(Trouble::KeyRefused),
             ChannelError::OtherVersions { .. } => Some(Trouble::OtherVersion),
+            // The cryptographic library of this machine failed.
             ChannelError::Failed => None,
             _ if plain => Some(Trouble::Portal),
             ChannelError::WrongKey => Some(Trouble::WrongKey),
@@ -96,7 +100,8 @@ impl Trouble {
         }
     }
 
-    /// Returns the problem of a connection on which the answers are not a server's.
+    /// Returns the problem shown by a failed sign-in or an invalid answer; `None` for the refusal of a
+    /// destination.
     pub(crate) fn of_answer(error: ClientError, plain: bool) -> Option<Trouble> {
         match error {
             ClientError::MethodRefused | ClientError::AuthRefused => Some(Trouble::KeyRefused),
@@ -106,7 +111,8 @@ impl Trouble {
         }
     }
 
-    /// Returns the problem of a connection that ended or stayed silent before the server proved its key.
+    /// Returns the problem of a connection that was established, and ended or stayed silent before the server
+    /// proved its key.
     pub(crate) fn of_silence(plain: bool) -> Trouble {
         match plain {
             true => Trouble::Portal,
@@ -115,9 +121,10 @@ impl Trouble {
     }
 }
 
-/// Returns the pause after the `found`th consecutive examination that found a problem, counted from 1.
-pub(super) fn pause(found: u32) -> Duration {
-    let doubled = MIN_EXAMINATION_PAUSE * (1 << found.saturating_sub(1).min(5));
+/// Returns the pause after the last of `problem_count` consecutive examinations that found a problem.
+pub(super) fn pause(problem_count: u32) -> Duration {
+    // 5 doublings exceed the maximum; the bound keeps the shift from overflowing.
+    let doubled = MIN_EXAMINATION_PAUSE * (1 << problem_count.saturating_sub(1).min(5));
     doubled.min(MAX_EXAMINATION_PAUSE)
 }
 
@@ -128,13 +135,13 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_a_bound() {
         let pauses: Vec<u64> = [1, 2, 3, 4, 5, 6, 7, u32::MAX]
-            .map(|found| pause(found).as_secs())
+            .map(|count| pause(count).as_secs())
             .to_vec();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
     }
 
     #[test]
-    fn a_portal_knows_nothing_of_multipath_tcp() {
+    fn a_portal_does_not_support_multipath_tcp() {
         let damaged = |plain| Trouble::of_broken(ChannelError::Damaged, plain);
         assert_eq!(damaged(true), Some(Trouble::Portal));
         assert_eq!(damaged(false), Some(Trouble::NotAServer));
