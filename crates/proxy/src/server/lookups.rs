@@ -87,7 +87,7 @@ impl ServerCore {
             return;
         };
         session.stage = Stage::Resolving;
-        let deadline = session.time;
+        let deadline = session.deadline;
         self.sessions.arm(id, deadline);
         self.lookups.waiting.insert((user, id));
         self.look_up_next(ctx, user);
