@@ -16,7 +16,7 @@ use crate::config::ServerLimits;
 use super::session::Handshake;
 
 /// Number of failed handshakes that a source may have at once, in seconds of the permitted rate. A guess: 1,000
-/// failures at the default of 100 per second, more than a whole site of misconfigured boxes causes.
+/// failures at the default of 100 per second.
 const FAILURE_BURST: Duration = Duration::from_secs(10);
 /// Maximum number of sources that are remembered only for failures. A guess that limits both tables to a few MB.
 const MAX_FAILED_SOURCES: usize = 16_384;
