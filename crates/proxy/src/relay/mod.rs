@@ -5,8 +5,8 @@
 //! takes no data, the relay therefore stops reading from the other side (end-to-end back-pressure).
 //!
 //! The module has the parts that the sessions of box and server share: the table of sessions, the examination of
-//! first bytes, and frames of several streams. It depends neither on the protocol by which a session begins, nor on
-//! the origin of its connection.
+//! first bytes, and frames of several streams. It depends neither on the protocol by which a session begins, nor
+//! on the origin of its connection.
 
 pub mod sniff;
 pub mod streams;
@@ -21,8 +21,8 @@ use braid_wire::Instant;
 
 use crate::app::{Ctx, DownstreamError, DownstreamId};
 
-/// Maximum number of bytes that a relay moves in one direction before other sessions get their turn. A guess between
-/// fairness to other sessions and few turns for bulk data.
+/// Maximum number of bytes that a relay moves in one direction before other sessions get their turn. A guess
+/// between fairness to other sessions and few turns for bulk data.
 const TURN_BYTES: usize = 256 << 10;
 
 /// Minimum number of bytes for which each read counts against [`TURN_BYTES`]. So a turn has at most 256 reads, and
@@ -306,8 +306,8 @@ impl Relay {
     }
 
     /// Returns whether the relay has expired. Once the downstream socket has ended, no bytes move towards the
-    /// connection any more, but its send buffer may still hold much. Therefore acknowledgements by the peer count as
-    /// movement as long as data is outstanding.
+    /// connection any more, but its send buffer may still hold much. Therefore acknowledgements by the peer count
+    /// as movement as long as data is outstanding.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
@@ -353,10 +353,10 @@ impl Relay {
         }
     }
 
-    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to the
-    /// handshake. An end of the direction does not restart the timeout, because the caller has a deadline of its own
-    /// until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into it, so that
-    /// all of them can be sent again.
+    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to
+    /// the handshake. An end of the direction does not restart the timeout, because the caller has a deadline of
+    /// its own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into
+    /// it, so that all of them can be sent again.
     pub(crate) fn turn_to_conn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.first_bytes.as_ref().map(FirstBytes::room);
@@ -397,8 +397,8 @@ impl Relay {
     }
 
     /// Ends the connection and the downstream socket: by an orderly close after [`End::Finished`], otherwise by a
-    /// reset, so that neither side mistakes a cut for the end of the data. A downstream socket that is closed already
-    /// stays as it is.
+    /// reset, so that neither side mistakes a cut for the end of the data. A downstream socket that is closed
+    /// already stays as it is.
     pub(crate) fn end(&self, ctx: &mut Ctx<'_>, channel: &Channel, end: End) {
         if end != End::Finished {
             channel.abort(ctx.now, ctx.stack);
@@ -410,8 +410,8 @@ impl Relay {
         }
     }
 
-    /// Sends and receives records that carry no user's bytes, such as alerts and ends. Returns [`Halt::Blocked`] if
-    /// the relay can continue.
+    /// Sends and receives records that carry no user's bytes, such as alerts and ends. Returns [`Halt::Blocked`]
+    /// if the relay can continue.
     fn drive(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Halt {
         if !channel.is_protected() {
             return Halt::Blocked;
@@ -550,8 +550,8 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // A protected channel first yields bytes that an earlier read left, without newer ones, so newer bytes need
-        // another read.
+        // A protected channel first yields bytes that an earlier read left, without newer ones, so newer bytes
+        // need another read.
         if !drain_called || step != more || !channel.is_protected() {
             return Ok(step);
         }

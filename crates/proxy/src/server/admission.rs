@@ -10,8 +10,8 @@ use crate::app::Ctx;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Counts another handshake, or refuses it. If the server has no room for a connection, ends one first whose box
-    /// has been silent for long.
+    /// Counts another handshake, or refuses it. If the server has no room for a connection, ends one first whose
+    /// box has been silent for long.
     pub(super) fn admit(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -26,8 +26,9 @@ impl ServerCore {
         }
     }
 
-    /// Makes room where a limit is reached: ends the session whose box owes an answer and has been silent longest, if
-    /// the engine considers that long enough. `user` restricts the choice to the sessions of one user.
+    /// Makes room where a limit is reached: ends the session whose box owes an answer and has been silent
+    /// longest, if the engine considers that long enough. `user` restricts the choice to the sessions of one
+    /// user.
     pub(super) fn reclaim(&mut self, ctx: &mut Ctx<'_>, user: Option<usize>) {
         if let Some(conn) = ctx.stack.reclaim(ctx.now, user.map(group))
             && let Some(id) = self.sessions.by_conn(conn)

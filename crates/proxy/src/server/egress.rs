@@ -19,8 +19,8 @@ const MAX_PREFIXES: usize = 256;
 /// Time for which the measurements of a prefix are used. A guess: twice the longest interval between a box's
 /// measurements, 5 min by default.
 const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
-/// Minimum time between connections to targets, regardless of the number of boxes that probe. A single box measures
-/// a server no more often than this either.
+/// Minimum time between connections to targets, regardless of the number of boxes that probe. A single box
+/// measures a server no more often than this either.
 const MIN_TARGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time for a target to answer. It covers one lost SYN, which the kernel retransmits after 1 s (RFC 6298
 /// section 2.1).
@@ -73,8 +73,8 @@ struct TargetAttempt {
     since: Instant,
 }
 
-/// Averages delays exponentially, with a weight of 1/4 for the new one. The weight is a guess: connections are rarer
-/// than the samples of RFC 6298, which have 1/8.
+/// Averages delays exponentially, with a weight of 1/4 for the new one. The weight is a guess: connections are
+/// rarer than the samples of RFC 6298, which have 1/8.
 fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
     old.map_or(new, |old| (old * 3 + new) / 4)
 }
@@ -124,8 +124,8 @@ impl EgressMeter {
         self.prefixes.insert(key, metrics);
     }
 
-    /// Records that a relay received `rate` bit/s from the destination `addr`. `limited` is true if the relay waited
-    /// for the destination, so that the rate shows the bandwidth of that path.
+    /// Records that a relay received `rate` bit/s from the destination `addr`. `limited` is true if the relay
+    /// waited for the destination, so that the rate shows the bandwidth of that path.
     pub(super) fn on_rate(&mut self, now: Instant, addr: IpAddr, (rate, limited): (f64, bool)) {
         let Some(metrics) = self.prefixes.get_mut(&prefix(addr)) else {
             return;
@@ -140,8 +140,8 @@ impl EgressMeter {
 
     /// Returns the egress metrics for a box.
     ///
-    /// The bandwidth is the highest rate of a relay that waited for its destination and not for the path to the box.
-    /// It is unknown if any relay was faster, because then single destinations were slow and not the egress.
+    /// The bandwidth is the highest rate of a relay that waited for its destination and not for the path to the
+    /// box. It is unknown if any relay was faster, because then single destinations were slow and not the egress.
     ///
     /// The delay is the mean over the targets that answer. Without one it is the median over the prefixes, which a
     /// few distant destinations do not shift.
@@ -259,16 +259,16 @@ impl RelayRate {
         now.saturating_since(self.checked_at) >= MIN_CHECK_INTERVAL
     }
 
-    /// Records a check. If the connection to the box has no unsent bytes (`nothing_unsent`), the relay waits for its
-    /// destination.
+    /// Records a check. If the connection to the box has no unsent bytes (`nothing_unsent`), the relay waits for
+    /// its destination.
     pub(super) fn check(&mut self, now: Instant, nothing_unsent: bool) {
         self.checked_at = now;
         self.checks += 1;
         self.waits += u32::from(nothing_unsent);
     }
 
-    /// Records `bytes` from the destination. At the end of a period, returns the rate in bit/s, and true if the relay
-    /// waited for the destination at more than three quarters of the checks.
+    /// Records `bytes` from the destination. At the end of a period, returns the rate in bit/s, and true if the
+    /// relay waited for the destination at more than three quarters of the checks.
     pub(super) fn on_moved(&mut self, now: Instant, bytes: u64) -> Option<(f64, bool)> {
         self.bytes += bytes;
         let time = now.saturating_since(self.since);

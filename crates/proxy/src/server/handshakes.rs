@@ -1,8 +1,8 @@
 //! Limits on connections whose request is incomplete, in total and by source.
 //!
 //! The users are unknown at this stage. Therefore the limits apply to the things that cost the server resources:
-//! current handshakes, and failed ones. Once a handshake succeeds, its connection counts towards the user and no more
-//! towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
+//! current handshakes, and failed ones. Once a handshake succeeds, its connection counts towards the user and no
+//! more towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -31,9 +31,9 @@ pub(super) struct Handshakes {
     /// Sources with current handshakes or with recent failures. The limit on handshakes and [`MAX_FAILED_SOURCES`]
     /// together limit its size.
     sources: BTreeMap<IpAddr, Source>,
-    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too many,
-    /// the source with the fewest failures is dropped, and is admitted again as if it had none. So attackers with
-    /// many addresses cannot fill the table to keep other sources out.
+    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too
+    /// many, the source with the fewest failures is dropped, and is admitted again as if it had none. So
+    /// attackers with many addresses cannot fill the table to keep other sources out.
     failed: BTreeSet<(Instant, IpAddr)>,
     /// Number of sources dropped because `failed` was full.
     pub(super) forgotten: u64,
@@ -106,8 +106,8 @@ impl Handshakes {
         }
     }
 
-    /// Records the failure of a current handshake from `remote`. On average, `max_per_second` handshakes of a source
-    /// may fail.
+    /// Records the failure of a current handshake from `remote`. On average, `max_per_second` handshakes of a
+    /// source may fail.
     pub(super) fn fail(&mut self, now: Instant, remote: IpAddr, max_per_second: usize) {
         let source = self.sources.get_mut(&source_of(remote));
         debug_assert!(source.is_some(), "no handshake of {remote} is under way");
@@ -118,8 +118,8 @@ impl Handshakes {
     }
 
     /// Lets a session wait idle if it is signed in, has sent nothing of its request, and its user has fewer than
-    /// `max_waiting` idle sessions. Returns whether the wait begins. An idle session does not count as a handshake,
-    /// because its user is known.
+    /// `max_waiting` idle sessions. Returns whether the wait begins. An idle session does not count as a
+    /// handshake, because its user is known.
     pub(super) fn begin_waiting(
         &mut self,
         now: Instant,
@@ -230,8 +230,8 @@ mod tests {
         Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
     }
 
-    /// Begins a handshake from each of `remotes`, of which none ends, within a limit of `max_handshakes`. Returns the
-    /// number of handshakes admitted.
+    /// Begins a handshake from each of `remotes`, of which none ends, within a limit of `max_handshakes`. Returns
+    /// the number of handshakes admitted.
     fn begun(handshakes: &mut Handshakes, max_handshakes: usize, remotes: &[IpAddr]) -> usize {
         let begun = remotes.iter().filter(|remote| {
             handshakes

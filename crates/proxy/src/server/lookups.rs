@@ -1,7 +1,7 @@
 //! Name look-ups. The number of simultaneous look-ups of a user is limited, and further ones wait.
 //!
-//! If the DNS servers of a name do not answer, its look-up occupies a thread of the resolver for many seconds, even
-//! after the session has ended. Therefore the limit counts look-ups and not sessions.
+//! If the DNS servers of a name do not answer, its look-up occupies a thread of the resolver for many seconds,
+//! even after the session has ended. Therefore the limit counts look-ups and not sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,8 +66,8 @@ impl Lookups {
         }
     }
 
-    /// Gives the users their new indices after a reload: `new_indices` has an entry for each old index, `None` for a
-    /// removed user, and there are `count` users now. Sessions of removed users stop waiting.
+    /// Gives the users their new indices after a reload: `new_indices` has an entry for each old index, `None`
+    /// for a removed user, and there are `count` users now. Sessions of removed users stop waiting.
     pub(super) fn move_users(&mut self, new_indices: &[Option<usize>], count: usize) {
         self.under_way_per_user = move_all(&self.under_way_per_user, new_indices, vec![0; count]);
         for user in self.under_way.values_mut() {
@@ -80,8 +80,8 @@ impl Lookups {
 }
 
 impl ServerCore {
-    /// Looks up the name of the session's destination as soon as its user may have another look-up. The deadline for
-    /// the connection to the destination includes the wait.
+    /// Looks up the name of the session's destination as soon as its user may have another look-up. The deadline
+    /// for the connection to the destination includes the wait.
     pub(super) fn look_up(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;

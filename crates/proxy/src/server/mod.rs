@@ -50,9 +50,9 @@ use train::Allowance;
 ///
 /// # Use
 ///
-/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, after each change of the system's clock, and
-///    at least once a minute. The server refuses passwords that are older than its first call, because a restarted
-///    server cannot know whether they were used.
+/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, after each change of the system's clock,
+///    and at least once a minute. The server refuses passwords that are older than its first call, because a
+///    restarted server cannot know whether they were used.
 /// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
@@ -522,8 +522,8 @@ impl ServerCore {
         }
     }
 
-    /// Connects to the first of the destination's addresses that the rules permit and that answers. Tries addresses
-    /// of families that the server reaches before the others.
+    /// Connects to the first of the destination's addresses that the rules permit and that answers. Tries
+    /// addresses of families that the server reaches before the others.
     fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let permitted = addresses
@@ -902,8 +902,8 @@ fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     relay.drop_first_bytes();
 }
 
-/// Sends a message of the handshake; returns false if the connection does not take all of it. A message is small, so
-/// the connection lacks room only where the memory pool is exhausted.
+/// Sends a message of the handshake; returns false if the connection does not take all of it. A message is small,
+/// so the connection lacks room only where the memory pool is exhausted.
 fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
     channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

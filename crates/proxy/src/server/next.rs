@@ -8,9 +8,9 @@ use crate::protocol::socks::ServerHandshake;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Continues a session whose relay has ended in both directions. Until the box has acknowledged all bytes, the
-    /// session stays as it is; then it waits for the next request, or for the end of a connection that cannot serve
-    /// another user. Returns whether the session continues.
+    /// Continues a session whose relay has ended in both directions. Until the box has acknowledged all bytes,
+    /// the session stays as it is; then it waits for the next request, or for the end of a connection that cannot
+    /// serve another user. Returns whether the session continues.
     pub(super) fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -67,9 +67,9 @@ impl ServerCore {
         true
     }
 
-    /// Closes a connection that has had a user if no further request came in time. A reset would discard bytes that
-    /// the box still delivers slowly to this user. Therefore the box gets the timeout of a half-closed relay. Returns
-    /// whether the session continues for that time; the caller drops it otherwise.
+    /// Closes a connection that has had a user if no further request came in time. A reset would discard bytes
+    /// that the box still delivers slowly to this user. Therefore the box gets the timeout of a half-closed
+    /// relay. Returns whether the session continues for that time; the caller drops it otherwise.
     pub(super) fn end_in_order(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;

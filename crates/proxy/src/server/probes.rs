@@ -103,9 +103,9 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records that pacing does not delay now. That is the unused part of the initial window. If
-/// the engine has no measurements of the path, it is only the first few packets of that window. The box ignores the
-/// spacing of the other records, which the server's pacing determines.
+/// Returns the number of records that pacing does not delay now. That is the unused part of the initial window.
+/// If the engine has no measurements of the path, it is only the first few packets of that window. The box
+/// ignores the spacing of the other records, which the server's pacing determines.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     // A box probes over regular TCP, so the connection has one subflow.

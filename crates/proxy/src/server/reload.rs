@@ -110,8 +110,8 @@ impl ServerCore {
     }
 }
 
-/// Copies each user's entry from `old` to the user's new index in `entries`, which has the entries of new users, and
-/// returns `entries`.
+/// Copies each user's entry from `old` to the user's new index in `entries`, which has the entries of new users,
+/// and returns `entries`.
 pub(super) fn move_all<T: Copy>(
     old: &[T],
     new_indices: &[Option<usize>],

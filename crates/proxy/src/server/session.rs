@@ -54,8 +54,8 @@ pub(super) enum Stage {
     Departing(Departures),
     /// Waits for the peer to close, after the server has sent its last message.
     Closing,
-    /// Waits for the peer to close after a failed handshake. The session still counts as a handshake, so that failed
-    /// ones cannot exceed the limits.
+    /// Waits for the peer to close after a failed handshake. The session still counts as a handshake, so that
+    /// failed ones cannot exceed the limits.
     Refused,
 }
 

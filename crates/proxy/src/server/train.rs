@@ -4,8 +4,8 @@ use braid_wire::Instant;
 
 use crate::protocol::probe::Train;
 
-/// Depth of the token bucket: the number of trains that a user may request at once after a pause, in seconds of the
-/// permitted rate. A guess: 16 trains at the default of 4 per second, that is 8 measurements of two trains.
+/// Depth of the token bucket: the number of trains that a user may request at once after a pause, in seconds of
+/// the permitted rate. A guess: 16 trains at the default of 4 per second, that is 8 measurements of two trains.
 const BURST_SECONDS: f64 = 4.0;
 
 /// A token bucket that limits a user's trains; a train costs one token.
@@ -24,8 +24,8 @@ impl Allowance {
         }
     }
 
-    /// Takes the token for one train, if there is one; returns whether there was. Tokens come at `rate` per second,
-    /// a parameter because a reload may change it.
+    /// Takes the token for one train, if there is one; returns whether there was. Tokens come at `rate` per
+    /// second, a parameter because a reload may change it.
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
         let earned = now.saturating_since(self.updated_at).as_secs_f64() * rate;
@@ -47,8 +47,8 @@ pub(super) struct Departures {
 }
 
 impl Departures {
-    /// Returns the departure time of the next record. Times count from the begin of the train, so that a late timer
-    /// does not delay all following records.
+    /// Returns the departure time of the next record. Times count from the begin of the train, so that a late
+    /// timer does not delay all following records.
     pub(super) fn next(&self) -> Instant {
         self.began + self.train.gap * u32::from(self.sent)
     }
