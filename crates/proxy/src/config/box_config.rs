@@ -27,11 +27,11 @@ use super::moved::{self, Parsed};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Protection};
 
-/// Most servers of a box.
+/// Maximum number of servers of a box.
 const MAX_SERVERS: usize = 8;
 /// The word in place of a server's name that leaves the choice to the box.
 pub const AUTO: &str = "auto";
-/// Most listening addresses of the SOCKS5 proxy.
+/// Maximum number of listening addresses of the SOCKS5 proxy.
 const MAX_LISTENERS: usize = 16;
 
 /// Ranges that are never intercepted, whatever the configuration says: this host, the link, multicast.
@@ -202,7 +202,7 @@ pub struct BoxTimeouts {
     pub idle: Duration,
     /// The same while one direction is closed.
     pub half_closed: Duration,
-    /// Longest time for transfers to finish when the box is stopped.
+    /// Maximum time for transfers to finish when the box is stopped.
     pub drain: Duration,
 }
 
@@ -247,15 +247,15 @@ impl Default for BoxTimeouts {
 /// Limits of the box. Those that are `None` follow from the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxLimits {
-    /// Most concurrent connections.
+    /// Maximum number of concurrent connections.
     pub connections: Option<usize>,
-    /// Most concurrent connections of one LAN host.
+    /// Maximum number of concurrent connections of one LAN host.
     pub per_host: Option<usize>,
-    /// Most concurrent connections whose destination has not answered yet.
+    /// Maximum number of concurrent connections whose destination has not answered yet.
     pub handshakes: Option<usize>,
-    /// Most bytes that one connection buffers in each direction.
+    /// Maximum number of bytes that one connection buffers in each direction.
     pub buffer: Option<usize>,
-    /// Most bytes that all connections together buffer.
+    /// Maximum number of bytes that all connections together buffer.
     pub memory: usize,
 }
 
@@ -272,27 +272,27 @@ impl BoxLimits {
         }
     }
 
-    /// Returns the most concurrent connections.
+    /// Returns the maximum number of concurrent connections.
     pub fn connections(&self) -> usize {
         // One for each 16 KiB of memory: most connections are idle and buffer nothing.
         let derived = (self.memory / (16 << 10)).clamp(16_384, types::MOST as usize);
         self.connections.unwrap_or(derived)
     }
 
-    /// Returns the most concurrent connections of one LAN host.
+    /// Returns the maximum number of concurrent connections of one LAN host.
     pub fn per_host(&self) -> usize {
         // A quarter, so that a host that opens connections without end leaves most of them to others.
         self.per_host.unwrap_or((self.connections() / 4).max(4_096))
     }
 
-    /// Returns the most concurrent connections whose destination has not answered yet.
+    /// Returns the maximum number of concurrent connections whose destination has not answered yet.
     pub fn handshakes(&self) -> usize {
         // A quarter, so that destinations that do not answer leave most connections to others.
         self.handshakes
             .unwrap_or((self.connections() / 4).max(4_096))
     }
 
-    /// Returns the most bytes that one connection buffers in each direction.
+    /// Returns the maximum number of bytes that one connection buffers in each direction.
     pub fn buffer(&self) -> usize {
         // Few users share a box's memory, so one connection may take a larger part than at a server. The engine
         // never gives one direction of a connection more than 1/24 of all memory.

@@ -34,9 +34,9 @@ const REFUSED_PORTS: [u16; 1] = [25];
 /// Default clock difference of plaintext clients: time services keep clocks within a second, and a clock that
 /// nobody sets drifts by a minute in a month.
 const DEFAULT_TIME_WINDOW: Duration = Duration::from_secs(120);
-/// Most users of a server.
+/// Maximum number of users of a server.
 const MAX_USERS: usize = 65_536;
-/// Most targets for measurements.
+/// Maximum number of targets for measurements.
 const MAX_TARGETS: usize = 8;
 
 /// Settings of the aggregation server.
@@ -119,7 +119,7 @@ pub struct ServerTimeouts {
     pub idle: Duration,
     /// The same while one direction is closed.
     pub half_closed: Duration,
-    /// Longest time for transfers to finish when the server is stopped.
+    /// Maximum time for transfers to finish when the server is stopped.
     pub drain: Duration,
 }
 
@@ -164,27 +164,27 @@ impl Default for ServerTimeouts {
 /// Limits of the server. Those that are `None` follow from the others.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Most concurrent connections.
+    /// Maximum number of concurrent connections.
     pub connections: Option<usize>,
-    /// Most concurrent connections of one user.
+    /// Maximum number of concurrent connections of one user.
     pub per_user: Option<usize>,
-    /// Most concurrent connections whose SOCKS request is incomplete. One source may have at most as many as are
+    /// Maximum number of concurrent connections whose SOCKS request is incomplete. One source may have at most as many as are
     /// left.
     pub handshakes: Option<usize>,
-    /// Most failed ones of these per second from one source, on average.
+    /// Maximum number of failed handshakes per second from one source, on average.
     pub failures: usize,
-    /// Most concurrent idle connections of one user that wait for a request. Further ones have only the time of a
+    /// Maximum number of concurrent idle connections of one user that wait for a request. Further ones have only the time of a
     /// handshake.
     pub waiting: usize,
-    /// Most concurrent name look-ups of one user. Further ones wait, within [`ServerTimeouts::connect`].
+    /// Maximum number of concurrent name look-ups of one user. Further ones wait, within [`ServerTimeouts::connect`].
     pub lookups: usize,
-    /// Most packet trains per second for one user, on average.
+    /// Maximum number of packet trains per second for one user, on average.
     pub trains: usize,
-    /// Most plaintext passwords that are remembered against replay.
+    /// Maximum number of plaintext passwords that are remembered against replay.
     pub replay: usize,
-    /// Most bytes that one connection buffers in each direction.
+    /// Maximum number of bytes that one connection buffers in each direction.
     pub buffer: Option<usize>,
-    /// Most bytes that all connections together buffer.
+    /// Maximum number of bytes that all connections together buffer.
     pub memory: usize,
 }
 
@@ -205,28 +205,28 @@ impl ServerLimits {
         }
     }
 
-    /// Returns the most concurrent connections.
+    /// Returns the maximum number of concurrent connections.
     pub fn connections(&self) -> usize {
         // One for each 32 KiB of memory: most connections are idle and buffer nothing.
         let derived = (self.memory / (32 << 10)).clamp(32_768, types::MOST as usize);
         self.connections.unwrap_or(derived)
     }
 
-    /// Returns the most concurrent connections of one user.
+    /// Returns the maximum number of concurrent connections of one user.
     pub fn per_user(&self) -> usize {
         // Half, so that no user takes all.
         self.per_user
             .unwrap_or((self.connections() / 2).max(16_384))
     }
 
-    /// Returns the most concurrent connections whose SOCKS request is incomplete.
+    /// Returns the maximum number of concurrent connections whose SOCKS request is incomplete.
     pub fn handshakes(&self) -> usize {
         // An eighth, so that strangers, whose handshakes never complete, leave most connections to users.
         self.handshakes
             .unwrap_or((self.connections() / 8).max(4_096))
     }
 
-    /// Returns the most bytes that one connection buffers in each direction.
+    /// Returns the maximum number of bytes that one connection buffers in each direction.
     pub fn buffer(&self) -> usize {
         // A server has many users at once, so one connection may take a smaller part than at a box.
         self.buffer.unwrap_or((self.memory / 128).max(MIN_BUFFER))
