@@ -131,7 +131,7 @@ pub struct IdlePoolStatus {
     pub ready: usize,
     /// Number of connections that are being opened.
     pub opening: usize,
-    /// Maximum number of both together.
+    /// Maximum number of idle connections.
     pub most: usize,
 }
 
@@ -605,7 +605,7 @@ pub(crate) fn connections(
 ) -> Vec<ConnStatus> {
     let mut all: Vec<(ConnId, u64)> = stack.conn_bytes().collect();
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    // Connections without a session are probes and those that the pool keeps for later users.
+    // Connections for which the core has no session, such as a box's probes, are left out.
     let known = all
         .iter()
         .filter_map(|(c, _)| Some((*c, session_info(*c)?)));
@@ -623,7 +623,7 @@ fn connection(
 ) -> Option<ConnStatus> {
     let stats = stack.conn_stats(conn)?;
     let subflows = stack.subflows(conn);
-    // The first number counts sent bytes, the second received bytes.
+    // The first number counts the bytes sent, the second the bytes received.
     let (mut up, mut down) = stats.flow_moved;
     if !session.sends_up {
         core::mem::swap(&mut up, &mut down);
@@ -694,8 +694,7 @@ impl PathStatus {
             condition: None,
             default: false,
             backup: false,
-            // `srtt` includes the queue of sent data, `arrival_rtt` that of received data. The larger one is the
-            // delay that users notice.
+            // `srtt` includes the queue of sent data only, `arrival_rtt` the queue of received data only.
             rtt_ms: milliseconds(totals.srtt.max(totals.arrival_rtt)),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
             score: None,
