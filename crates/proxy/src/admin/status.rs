@@ -1,7 +1,7 @@
-//! The status of a box or a server as plain data, for people and machines. It is built on request and costs
-//! nothing otherwise.
+//! The status of a box or a server as plain data, for people and machines. It is built only on request.
 //!
-//! The JSON form is stable (`docs/status.md`): fields may be added; changes and removals need another [`VERSION`].
+//! The JSON form is stable (`docs/status.md`): a version may add fields, but may change or remove fields only with
+//! another [`VERSION`]. Therefore some fields have another name in JSON than here.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -23,12 +23,13 @@ use super::verdict::{Condition, Verdict};
 use crate::admin::report::RENAMED_COUNTERS;
 use crate::select::selection::Measured;
 
-/// Version of the form. Version 2 adds a verdict, and the conditions of links and servers, to version 1.
+/// Version of the JSON form. Version 2 adds to version 1 a verdict, and the conditions of links and servers.
 pub const VERSION: u32 = 2;
 
-/// Most connections that are included.
+/// Maximum number of connections in a status. It limits the size of a busy server's answer. The value is a guess.
 const MAX_SHOWN_CONNECTIONS: usize = 256;
-/// Most paths of a connection that are included; a box could join from ever new addresses.
+/// Maximum number of paths of a connection in a status, because a box could join from any number of addresses. The
+/// value is a guess.
 const MAX_SHOWN_PATHS: usize = 16;
 
 /// The current status of a box or a server.
@@ -40,18 +41,18 @@ pub struct Status {
     pub role: Role,
     /// Name in the configuration.
     pub name: String,
-    /// Process id, which the driver knows.
+    /// Process id. The driver fills it in.
     pub pid: u32,
     /// The health, with reasons.
     #[serde(default)]
     pub verdict: Verdict,
-    /// Time since the start, s, which the driver knows.
+    /// Time since the start, s. The driver fills it in.
     pub uptime_s: f64,
-    /// Strategy of connections without one of their own.
+    /// Strategy of connections for which no rule sets another one.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: String,
-    /// For a box: the interception of new connections.
+    /// For a box: the state of the interception of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyStatus>,
     /// For a box: its servers, in order of preference.
@@ -63,7 +64,7 @@ pub struct Status {
     /// For a box: idle connections.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "warm")]
     pub idle_pool: Option<IdlePoolStatus>,
-    /// The kernel's rules, routes and settings that box or server needs.
+    /// The state of the kernel's rules, routes and settings that box or server needs.
     #[serde(default)]
     pub rules: RulesStatus,
     /// Links of a box, listening addresses of a server, in the order of the configuration.
@@ -89,10 +90,10 @@ pub enum Role {
 /// The interception of new connections at a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyStatus {
-    /// The switch is on.
+    /// True while interception is switched on (`braid on`).
     pub on: bool,
-    /// New connections are intercepted: the switch is on and a server is reachable. Otherwise they are forwarded
-    /// without aggregation.
+    /// True while new connections are intercepted: interception is switched on and a server is reachable.
+    /// Otherwise they are forwarded without aggregation.
     #[serde(rename = "taking_in")]
     pub intercepting: bool,
 }
@@ -102,35 +103,35 @@ pub struct ProxyStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum RulesStatus {
-    /// All are as set up.
+    /// All items are as the program set them up.
     #[default]
     Sound,
-    /// Some were removed, and restored.
+    /// Another program removed some items, and they were restored.
     Restored {
         /// The last restored item.
         what: String,
-        /// The program that removed it, with its process id, where the kernel reports it.
+        /// The program that removed it, with its process id, if the kernel reports it.
         by: Option<String>,
         /// Number of restorations since the start.
         times: u64,
         /// Time of the last restoration, seconds since 1970-01-01 UTC.
         at: u64,
     },
-    /// Some are missing: users have no service, or only part of it.
+    /// Some items are missing, so that users have no service or only a part of it.
     Missing {
         /// The missing items, and why they could not be restored.
         why: String,
     },
 }
 
-/// Connections to a server that are opened before users need them.
+/// The numbers of connections to a server that a box opens before users need them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdlePoolStatus {
-    /// Ready for a user.
+    /// Number of connections that are ready for a user.
     pub ready: usize,
-    /// Being opened.
+    /// Number of connections that are being opened.
     pub opening: usize,
-    /// Largest number allowed.
+    /// Maximum number of idle connections.
     pub most: usize,
 }
 
@@ -141,7 +142,7 @@ pub struct SelectStatus {
     pub by: String,
     /// The server selected by hand, if any.
     pub wanted: Option<String>,
-    /// A requested measurement is outstanding.
+    /// True while a measurement that an operator requested is not complete.
     #[serde(default)]
     pub measuring: bool,
 }
@@ -154,33 +155,33 @@ pub struct ServerStatus {
     pub name: String,
     /// Its addresses and port.
     pub addresses: Vec<std::net::SocketAddr>,
-    /// Reachable over some link, or not tried yet; `false` where all links failed.
+    /// True if the server answers over some link or was not tried yet, false if it failed over all links.
     pub reached: bool,
-    /// Some or all new connections go to this server.
+    /// True if some or all new connections go to this server.
     pub current: bool,
-    /// The address families in which it reports to reach destinations.
+    /// The address families of the destinations that the server says it reaches.
     #[serde(default)]
     pub families: Families,
-    /// The version and features of the last handshake; `None` before the first, in plaintext, and where box and
-    /// server have no version in common.
+    /// The version and features of the last handshake. `None` before the first handshake, in plaintext, and if box
+    /// and server have no version in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<ProtocolStatus>,
-    /// Connections to it are protected ([`crate::config::Protection`]).
+    /// True if connections to the server are protected ([`crate::config::Protection`]).
     #[serde(default)]
     pub protected: bool,
-    /// Its state over the link where that is best.
+    /// The best of the server's states over all links.
     #[serde(default)]
     pub condition: Condition,
-    /// Its state over each link, in the links' order.
+    /// The server's state over each link, in the order of the links.
     #[serde(default)]
     pub over_links: Vec<Condition>,
-    /// Its measurements, with a path for each link, in the links' order.
+    /// The server's measurements, with a path for each link, in the order of the links.
     #[serde(default)]
     pub measured: Measured,
-    /// Chosen by bandwidth.
+    /// True if a choice by bandwidth selects this server.
     #[serde(default)]
     pub by_bandwidth: bool,
-    /// Chosen by delay.
+    /// True if a choice by delay selects this server.
     #[serde(default)]
     pub by_delay: bool,
 }
@@ -188,7 +189,7 @@ pub struct ServerStatus {
 /// The version and features in use under TLS (`docs/protocol.md`, "Versions").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProtocolStatus {
-    /// The version, from 1.
+    /// The version; the first one is 1.
     pub version: u16,
     /// Numbers of the features that both ends have.
     #[serde(default)]
@@ -215,32 +216,32 @@ pub struct PathStatus {
     /// For a box: the state of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// For a box: everything that is not TCP goes over this link.
+    /// For a box: true if everything that is not TCP goes over this link.
     #[serde(default)]
     pub default: bool,
-    /// For a box: the link is used only while no other works.
+    /// For a box: true if the link is used only while no other link works.
     #[serde(default)]
     pub backup: bool,
-    /// Round-trip time, ms, in the direction where it is longer: the lowest of the subflows; without any, the
-    /// value that a box remembers. `None` where it is unknown.
+    /// Round-trip time, ms. The lowest value of the established subflows is measured for sent and for received
+    /// data; this is the larger of the two. Without a subflow it is the value that a box remembers, or `None`.
     pub rtt_ms: Option<f64>,
-    /// Share of the bytes sent on these subflows that were lost, 0 to 1; `None` where none were sent.
+    /// Share of the bytes sent on the established subflows that were lost, 0 to 1. `None` if no bytes were sent.
     pub loss: Option<f64>,
-    /// Quality of a box's link relative to its other links, from 0 to 1, lower is better: half the round-trip time
-    /// and half the loss, each as a share of the highest (the MP score of `maps`, with measured loss). `None`
-    /// where the round-trip time is unknown or the link is not used.
+    /// Quality of a box's link relative to its other links, from 0 to 1; lower is better. It is half the
+    /// round-trip time plus half the loss, each as a share of the highest value of all links (the MP score of
+    /// `maps`, with measured loss). `None` if the round-trip time is unknown or the link is not in use.
     #[serde(default)]
     pub score: Option<f64>,
-    /// Delivery rate, bit/s: the highest of these subflows.
+    /// Highest delivery rate of the established subflows, bit/s.
     pub delivery_rate: Option<f64>,
-    /// Share of the bytes received on these subflows that were lost or reordered on the path, 0 to 1; `None` where
-    /// none were received.
+    /// Share of the bytes received on the established subflows that were lost or reordered on the path, 0 to 1.
+    /// `None` if no bytes were received.
     #[serde(default)]
     pub loss_received: Option<f64>,
     /// Recent arrival rate of payload, bit/s.
     #[serde(default)]
     pub arrival_rate: Option<f64>,
-    /// Established subflows.
+    /// Number of established subflows.
     pub subflows: u32,
     /// Payload bytes sent since the start, including copies, excluding retransmissions.
     pub bytes_sent: u64,
@@ -258,28 +259,28 @@ pub struct PathStatus {
 pub enum PathState {
     /// In use.
     Up,
-    /// In use, but without answers of any server.
+    /// In use, but no server answers over it.
     #[serde(rename = "dark")]
     NoAnswers,
-    /// Metered, and other links suffice.
+    /// Not in use, because the link is metered and another link is up.
     #[serde(rename = "spared")]
     MeteredStandby,
-    /// No carrier, no address or no gateway.
+    /// Not in use: it has no carrier, no address or no gateway.
     Down,
-    /// Switched off.
+    /// Switched off by an operator.
     Off,
 }
 
-/// The current status of a connection. Up is from the user to the destination.
+/// The current status of a connection. "Up" is the direction from the user to the destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnStatus {
     /// A number that no other connection of the process has.
     pub id: u64,
-    /// At a box the user's address, at a server the user's name, where known.
+    /// The user's address at a box, the user's name at a server. `None` if it is unknown.
     pub user: Option<String>,
-    /// The user's destination, where known.
+    /// The user's destination, or `None` if it is unknown.
     pub destination: Option<String>,
-    /// Name of the destination where a box learnt it from TLS or HTTP, beside the address.
+    /// The name of the destination, if a box read it from TLS or HTTP while the user gave an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The version and features in use; `None` until they are known, and in plaintext.
@@ -288,17 +289,17 @@ pub struct ConnStatus {
     /// The stage of the connection: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
     /// `closing`.
     pub state: String,
-    /// Time since it began, s.
+    /// Time since the connection began, s.
     pub age_s: f64,
-    /// The connection uses Multipath TCP; `false` while it opens, and after a fallback to regular TCP.
+    /// True if the connection uses Multipath TCP; false while it opens, and after a fallback to regular TCP.
     pub mptcp: bool,
-    /// Size of the flow, bytes, where known.
+    /// Size of the flow, bytes, or `None` if it is unknown.
     pub size: Option<u64>,
     /// The source of the size.
     pub size_from: SizeFrom,
-    /// The class by that size, or by the bytes moved so far where these are more.
+    /// The class by that size, or by the number of bytes moved so far if that is larger.
     pub class: Class,
-    /// The redundancy degree of the class (FSA-MPTCP); the strategy `fsa` sends copies by it.
+    /// The redundancy degree of the class (FSA-MPTCP). The strategy `fsa` sends copies according to it.
     pub alpha: f64,
     /// Urgency, 0 (most urgent) to 7.
     pub urgency: u8,
@@ -314,7 +315,7 @@ pub struct ConnStatus {
     /// The stream between box and server.
     #[serde(default)]
     pub stream: StreamStatus,
-    /// One entry for each path and peer address, idle ones included; at most 16.
+    /// One entry for each path and peer address, also for those without a subflow now; at most 16.
     pub paths: Vec<ConnPathStatus>,
 }
 
@@ -324,7 +325,7 @@ pub struct ConnStatus {
 pub struct StreamStatus {
     /// The tokens of Multipath TCP (RFC 8684 section 3.2), ours and the peer's.
     pub tokens: Option<(u32, u32)>,
-    /// Mappings carry checksums.
+    /// True if mappings carry checksums.
     pub checksum: bool,
     /// Bytes written but never sent.
     pub unsent: u64,
@@ -340,17 +341,17 @@ pub struct StreamStatus {
     pub duplicate: u64,
     /// Memory in use.
     pub memory: u64,
-    /// Time with unacknowledged bytes at the data level, s.
+    /// Total time in which bytes were unacknowledged at the data level, s.
     pub busy_s: f64,
-    /// Part of that time in which new bytes waited for the peer's window, s.
+    /// The part of `busy_s` in which new bytes waited for the peer's window, s.
     pub window_limited_s: f64,
     /// ADD_ADDR options sent, including repeated ones, without echoes.
     pub add_addr_sent: u32,
-    /// The same options received.
+    /// ADD_ADDR options received, without echoes.
     pub add_addr_received: u32,
     /// REMOVE_ADDR options sent, each with one or several addresses.
     pub remove_addr_sent: u32,
-    /// The same options received.
+    /// REMOVE_ADDR options received.
     pub remove_addr_received: u32,
 }
 
@@ -382,9 +383,9 @@ impl From<&ConnStats> for StreamStatus {
 pub enum Class {
     /// At most 4 KiB.
     Mosquito,
-    /// Less than 1 MiB.
+    /// More than 4 KiB and less than 1 MiB.
     Mouse,
-    /// Larger.
+    /// 1 MiB or more.
     Elephant,
 }
 
@@ -409,11 +410,11 @@ pub struct ConnPathStatus {
     pub path: String,
     /// Address of the peer.
     pub remote: IpAddr,
-    /// The state of the newest subflow there.
+    /// The state of the newest subflow on this path.
     pub state: SubflowState,
     /// Smoothed round-trip time, ms.
     pub rtt_ms: Option<f64>,
-    /// Share of bytes sent that were lost, 0 to 1; `None` where none were sent.
+    /// Share of the bytes sent that were lost, 0 to 1. `None` if no bytes were sent.
     pub loss: Option<f64>,
     /// Payload bytes sent, including copies, excluding retransmissions.
     pub bytes_sent: u64,
@@ -423,11 +424,11 @@ pub struct ConnPathStatus {
     pub bytes_retransmitted: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,
-    /// Redundant bytes received, in order or not: another path had delivered them or, for a segment that is partly
-    /// new, this path had.
+    /// Redundant bytes received, in order or not. Another path had delivered them before. In a segment that is
+    /// partly new, the bytes that this path had delivered before count too.
     #[serde(default)]
     pub bytes_duplicate: u64,
-    /// The newest subflow there.
+    /// The newest subflow on this path.
     #[serde(default)]
     pub subflow: Option<SubflowStatus>,
 }
@@ -439,7 +440,7 @@ pub struct SubflowStatus {
     pub local: SocketAddr,
     /// Address and port at the peer.
     pub remote: SocketAddr,
-    /// `open`, or `fast` or `timeout` while losses are repaired.
+    /// The state of loss recovery: `open` without a loss, `fast` or `timeout` while losses are repaired.
     pub recovery: String,
     /// Mean deviation of the round-trip time, ms.
     pub rtt_var_ms: Option<f64>,
@@ -461,21 +462,21 @@ pub struct SubflowStatus {
     pub lost: u64,
     /// Room in the peer's receive window.
     pub peer_window: u64,
-    /// Largest payload of a packet.
+    /// Maximum size of a packet's payload.
     pub mss: u32,
-    /// Largest packet of the path.
+    /// Maximum size of a packet on the path.
     pub path_mtu: u32,
     /// Rate at which packets leave.
     pub pacing_rate: u64,
-    /// Rate at which packets arrive.
+    /// Rate at which packets arrive at the peer.
     pub delivery_rate: u64,
-    /// Selective acknowledgements are agreed.
+    /// True if both ends use selective acknowledgements.
     pub sack: bool,
-    /// Timestamps are agreed.
+    /// True if both ends use timestamps.
     pub timestamps: bool,
-    /// Packets sent may be marked: ECN is agreed, and the congestion control responds to marks.
+    /// True if routers may mark packets sent: both ends use ECN, and the congestion control responds to marks.
     pub ecn: bool,
-    /// Packets with payload, retransmissions excluded.
+    /// Packets with payload sent, without retransmissions.
     pub packets_sent: u64,
     /// Retransmitted packets.
     pub packets_retransmitted: u64,
@@ -508,6 +509,7 @@ impl From<&SubflowStats> for SubflowStatus {
             rto_ms: milliseconds(s.rto),
             backoff: s.backoff,
             cwnd: s.cwnd,
+            // The engine has the highest value until the first loss sets the threshold.
             ssthresh: (s.ssthresh < u64::MAX).then_some(s.ssthresh),
             in_flight: s.in_flight,
             sacked: s.sacked,
@@ -537,11 +539,11 @@ impl From<&SubflowStats> for SubflowStatus {
 pub enum SubflowState {
     /// The subflow carries data.
     Up,
-    /// The subflow waits until no other works.
+    /// The subflow carries no data while another one works.
     Backup,
-    /// The subflow timed out, or its link is down: potentially failed.
+    /// The subflow has potentially failed: it timed out, or its link is down.
     Stale,
-    /// Its handshake is under way.
+    /// The handshake of the subflow is not complete.
     Opening,
     /// The subflow is closed.
     Gone,
@@ -563,6 +565,7 @@ impl CoreInfo {
             version: VERSION,
             role,
             name: self.name.clone(),
+            // The driver fills in process id and uptime, and the core the other parts.
             pid: 0,
             verdict: Verdict::default(),
             uptime_s: 0.0,
@@ -589,20 +592,23 @@ pub(crate) struct SessionInfo {
     pub(crate) agreed: Option<Agreed>,
     pub(crate) state: &'static str,
     pub(crate) age: Duration,
-    /// Sent bytes go up, as at a box; at a server they go down.
+    /// True if the bytes sent on the connection go up, as at a box. At a server they go down.
     pub(crate) sends_up: bool,
 }
 
-/// Returns the status of the connections that `session` knows, those with the most bytes first. `path_name` names
-/// their paths.
+/// Returns the status of the connections for which `session_info` returns something, those with the most bytes
+/// first. `path_name` returns the name of a path.
 pub(crate) fn connections(
     stack: &Stack,
-    session: impl Fn(ConnId) -> Option<SessionInfo>,
+    session_info: impl Fn(ConnId) -> Option<SessionInfo>,
     path_name: impl Fn(PathId) -> String,
 ) -> Vec<ConnStatus> {
     let mut all: Vec<(ConnId, u64)> = stack.conn_bytes().collect();
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let known = all.iter().filter_map(|(c, _)| Some((*c, session(*c)?)));
+    // Connections for which the core has no session, such as a box's probes, are left out.
+    let known = all
+        .iter()
+        .filter_map(|(c, _)| Some((*c, session_info(*c)?)));
     known
         .filter_map(|(conn, session)| connection(stack, conn, session, &path_name))
         .take(MAX_SHOWN_CONNECTIONS)
@@ -617,6 +623,7 @@ fn connection(
 ) -> Option<ConnStatus> {
     let stats = stack.conn_stats(conn)?;
     let subflows = stack.subflows(conn);
+    // The first number counts the bytes sent, the second the bytes received.
     let (mut up, mut down) = stats.flow_moved;
     if !session.sends_up {
         core::mem::swap(&mut up, &mut down);
@@ -624,8 +631,9 @@ fn connection(
     let limits = Limits::default();
     let size = flow::size(stats.flow_size, up.max(down));
     let on_path = |p: &PathStats| {
-        let here = |s: &&SubflowStats| (s.path, s.remote.ip()) == (p.path, p.remote);
-        ConnPathStatus::new(p, path_name(p.path), subflows.iter().rev().find(here))
+        let is_on_path = |s: &&SubflowStats| (s.path, s.remote.ip()) == (p.path, p.remote);
+        // The newest subflow is last.
+        ConnPathStatus::new(p, path_name(p.path), subflows.iter().rev().find(is_on_path))
     };
     Some(ConnStatus {
         id: conn.as_u64(),
@@ -686,7 +694,7 @@ impl PathStatus {
             condition: None,
             default: false,
             backup: false,
-            // Each value includes the queue of one direction only.
+            // `srtt` includes the queue of sent data only, `arrival_rtt` the queue of received data only.
             rtt_ms: milliseconds(totals.srtt.max(totals.arrival_rtt)),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
             score: None,
@@ -702,7 +710,7 @@ impl PathStatus {
         }
     }
 
-    /// Fills in values that no current subflow provides from the record of earlier ones.
+    /// Takes values that no current subflow provides from the record of earlier subflows.
     pub(crate) fn fill_in(&mut self, record: Option<&PathRecord>) {
         let Some(record) = record else { return };
         let bits = record.delivery_rate as f64 * 8.0;
@@ -726,14 +734,14 @@ impl From<&SubflowStats> for SubflowState {
     }
 }
 
-/// Scores the paths in use relative to each other.
+/// Sets the score of the paths in use, each relative to the others.
 pub(crate) fn score(paths: &mut [PathStatus]) {
     let attributes = |path: &PathStatus| {
         let loss = path.loss.unwrap_or(0.0);
         let rtt = path.rtt_ms.filter(|_| path.state == PathState::Up)?;
         Some(Attributes { rtt, loss })
     };
-    // The values are current, so their time does not matter.
+    // `Highest` expires old values by their time. Here all values are current, so any time will do.
     let known = paths.iter().filter_map(attributes);
     let highest = Highest::default().with(Instant::ZERO, known);
     let weights = Weights {
@@ -766,12 +774,14 @@ impl From<FlowSize> for SizeFrom {
     }
 }
 
-/// Converts a time to milliseconds; `None` for zero, which stands for a time that was never measured.
+/// Converts a time to milliseconds. Returns `None` for zero, by which the engine marks a time that was never
+/// measured.
 pub(crate) fn milliseconds(time: Duration) -> Option<f64> {
     (!time.is_zero()).then_some(time.as_secs_f64() * 1e3)
 }
 
-/// Returns the counters by name, with the engine's counters of packets that it dropped or refused.
+/// Returns the counters of a core and those of the engine, by name. A renamed counter is included by its old name
+/// too, so that scripts continue to work for one version.
 pub(crate) fn counters(
     counters: impl Iterator<Item = (&'static str, u64)>,
     engine: &StackStats,

@@ -1,4 +1,4 @@
-//! `box.toml`.
+//! The settings of a box, and their deserialization from `box.toml`.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -27,15 +27,16 @@ use super::moved::{self, Parsed};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Protection};
 
-/// Most servers of a box.
+/// Maximum number of servers of a box. A guess: each server is probed over each link.
 const MAX_SERVERS: usize = 8;
-/// The word in place of a server's name that leaves the choice to the box.
+/// The word that commands accept instead of a server's name, and that leaves the choice to the box.
 pub const AUTO: &str = "auto";
-/// Most listening addresses of the SOCKS5 proxy.
+/// Maximum number of listening addresses of the SOCKS5 proxy. A guess.
 const MAX_LISTENERS: usize = 16;
 
-/// Ranges that are never intercepted, whatever the configuration says: this host, the link, multicast.
-const NEVER_TAKEN_IN: [&str; 6] = [
+/// Ranges that are never intercepted, whatever the configuration says: addresses of this host, link-local
+/// addresses and multicast. A server would reach its own hosts at them, and not the user's.
+const NEVER_INTERCEPTED: [&str; 6] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
     "169.254.0.0/16",
@@ -51,7 +52,7 @@ pub struct BoxConfig {
     pub name: String,
     /// The box's private key.
     pub key: PrivateKey,
-    /// The file of the key; `None` where it came from elsewhere.
+    /// The file of the key; `None` if the key does not come from a file.
     pub key_file: Option<PathBuf>,
     /// Interfaces whose TCP connections are intercepted; at least one.
     pub lan: Vec<String>,
@@ -67,7 +68,7 @@ pub struct BoxConfig {
     pub congestion: Algorithm,
     /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
-    /// Use of ECN, congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
     /// Destinations whose connections are forwarded without aggregation.
     pub bypass: Vec<IpNet>,
@@ -79,11 +80,12 @@ pub struct BoxConfig {
     pub quic: Quic,
     /// The treatment of hosts' connections that use Multipath TCP already.
     pub mptcp_hosts: MptcpHosts,
-    /// Packets to and from servers bypass the kernel's routing and firewall, where the kernel supports it.
+    /// True if packets to and from servers bypass the kernel's routing and firewall, provided that the kernel
+    /// supports it.
     pub shortcut: bool,
-    /// The control socket; `None` leaves the path to the driver.
+    /// The control socket. `None` leaves the choice of its path to the driver.
     pub control: Option<PathBuf>,
-    /// The directory in which records of paths are kept; `None` keeps none.
+    /// The directory for records of paths. `None` keeps no records.
     pub state: Option<PathBuf>,
     /// The TUN device and its addresses.
     pub tun: TunConfig,
@@ -93,13 +95,13 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// Intervals of probes.
     pub probing: Probing,
-    /// Measurements of servers, which run where there is a choice.
+    /// Measurements of servers. A box measures only if it has several servers.
     pub measuring: Measuring,
     /// Idle connections to the servers.
     pub warm: Warm,
     /// Protocol versions that the box speaks to servers: always those of its release.
     pub versions: Versions,
-    /// Warnings about settings that the file has at places of the last version.
+    /// Warnings about settings that the file still has in the form of the last version.
     pub deprecated: Vec<ConfigError>,
 }
 
@@ -112,13 +114,14 @@ pub struct LinkConfig {
     pub interface: String,
     /// Next hop.
     pub gateway: Gateway,
-    /// Uses IPv4 where the interface has it.
+    /// True if the box may use IPv4 on the link.
     pub v4: bool,
-    /// Uses IPv6 where the interface has it.
+    /// True if the box may use IPv6 on the link.
     pub v6: bool,
-    /// Opens subflows with the backup bit (RFC 8684 section 3.2), to be used only while no other works.
+    /// True if subflows are opened with the backup bit (RFC 8684 section 3.2), and carry data only while no other
+    /// subflow works.
     pub backup: bool,
-    /// Opens no subflow on this link while another link is up.
+    /// True if the link is metered: no subflow is opened on it while another link is up.
     pub metered: bool,
     /// Largest IP packet in bytes, 1280 to 65535; defaults to the interface's MTU.
     pub mtu: Option<u16>,
@@ -143,7 +146,7 @@ pub enum Gateway {
 pub struct ServerEntry {
     /// Name in logs and commands; defaults to `server1` and so on.
     pub name: String,
-    /// IPv4 address; at least one of the two families is present.
+    /// IPv4 address. At least one of `v4` and `v6` is present.
     pub v4: Option<Ipv4Addr>,
     /// IPv6 address.
     pub v6: Option<Ipv6Addr>,
@@ -190,19 +193,19 @@ pub enum MptcpHosts {
 /// Timeouts of the box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxTimeouts {
-    /// Time from a user's connection to the end of the server's answer, including the server's connection to the
-    /// destination.
+    /// Maximum time from the acceptance of a user's connection to the complete answer of the server. It includes
+    /// the server's connection to the destination.
     pub connect: Duration,
-    /// Time of the first attempt to reach a server over one link; later attempts take longer.
+    /// Maximum time of the first attempt to reach a server over one link; later attempts may take longer.
     pub attempt: Duration,
-    /// Time after which a connection is reset whose server owes an acknowledgement
-    /// ([`braid_engine::Config::user_timeout`]): how long all links may be down.
+    /// Time without an acknowledgement that the server owes, after which a connection is reset
+    /// ([`braid_engine::Config::user_timeout`]). So all links may be down for this time.
     pub user_timeout: Duration,
-    /// Time without movement after which a connection is ended.
+    /// Time without movement in either direction after which a connection is ended.
     pub idle: Duration,
-    /// The same while one direction is closed.
+    /// Time without movement after which a connection is ended of which one direction is closed.
     pub half_closed: Duration,
-    /// Longest time for transfers to finish when the box is stopped.
+    /// Maximum time for transfers to finish when the box is stopped.
     pub drain: Duration,
 }
 
@@ -244,18 +247,18 @@ impl Default for BoxTimeouts {
     }
 }
 
-/// Limits of the box. Those that are `None` follow from the others.
+/// Limits of the box. A limit that is `None` is derived from `memory` or from another limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxLimits {
-    /// Most concurrent connections.
+    /// Maximum number of concurrent connections.
     pub connections: Option<usize>,
-    /// Most concurrent connections of one LAN host.
+    /// Maximum number of concurrent connections of one LAN host.
     pub per_host: Option<usize>,
-    /// Most concurrent connections whose destination has not answered yet.
+    /// Maximum number of concurrent connections whose destination has not answered yet.
     pub handshakes: Option<usize>,
-    /// Most bytes that one connection buffers in each direction.
+    /// Maximum number of bytes that one connection buffers in each direction.
     pub buffer: Option<usize>,
-    /// Most bytes that all connections together buffer.
+    /// Maximum number of bytes that all connections together buffer.
     pub memory: usize,
 }
 
@@ -272,27 +275,27 @@ impl BoxLimits {
         }
     }
 
-    /// Returns the most concurrent connections.
+    /// Returns the maximum number of concurrent connections.
     pub fn connections(&self) -> usize {
-        // One for each 16 KiB of memory: most connections are idle and buffer nothing.
-        let derived = (self.memory / (16 << 10)).clamp(16_384, types::MOST as usize);
+        // A guess: one connection for each 16 KiB of memory, as most connections are idle and buffer nothing.
+        let derived = (self.memory / (16 << 10)).clamp(16_384, types::MAX_COUNT as usize);
         self.connections.unwrap_or(derived)
     }
 
-    /// Returns the most concurrent connections of one LAN host.
+    /// Returns the maximum number of concurrent connections of one LAN host.
     pub fn per_host(&self) -> usize {
         // A quarter, so that a host that opens connections without end leaves most of them to others.
         self.per_host.unwrap_or((self.connections() / 4).max(4_096))
     }
 
-    /// Returns the most concurrent connections whose destination has not answered yet.
+    /// Returns the maximum number of concurrent connections whose destination has not answered yet.
     pub fn handshakes(&self) -> usize {
         // A quarter, so that destinations that do not answer leave most connections to others.
         self.handshakes
             .unwrap_or((self.connections() / 4).max(4_096))
     }
 
-    /// Returns the most bytes that one connection buffers in each direction.
+    /// Returns the maximum number of bytes that one connection buffers in each direction.
     pub fn buffer(&self) -> usize {
         // Few users share a box's memory, so one connection may take a larger part than at a server. The engine
         // never gives one direction of a connection more than 1/24 of all memory.
@@ -307,19 +310,20 @@ impl Default for BoxLimits {
             per_host: None,
             handshakes: None,
             buffer: None,
+            // A guess. Most limits above follow from it.
             memory: 256 << 20,
         }
     }
 }
 
-/// Intervals of a link's probes (one TCP handshake with the server, closed at once).
+/// Intervals of the probes of a link. A probe is a TCP handshake with the server, which is closed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probing {
     /// The interval after recent traffic.
     pub busy: Duration,
     /// The interval without recent traffic.
     pub idle: Duration,
-    /// The interval after a failed probe, for which users may wait for a server's return.
+    /// The interval after a failed probe. Users notice the return of a server later by up to this time.
     pub failing: Duration,
     /// Time after which an unanswered probe has failed.
     pub timeout: Duration,
@@ -340,28 +344,31 @@ impl Probing {
 impl Default for Probing {
     fn default() -> Self {
         Probing {
-            // Users who wait notice a second, and a handshake a second is less than 1 kbit/s.
+            // Users notice an interruption of a second. A handshake per second costs about 1 kbit/s in each
+            // direction.
             busy: Duration::from_secs(1),
-            // Nobody waits; the status is half a minute old at most, and mobile radios may sleep between probes.
+            // No user waits. The status is at most half a minute old, and mobile radios can sleep between probes.
             idle: Duration::from_secs(30),
+            // As `busy`, because users may be waiting for the server's return.
             failing: Duration::from_secs(1),
-            // Allows one lost SYN, which is repeated after 1 s (RFC 6298), on a path with a round trip of 2 s.
+            // Covers one lost SYN, which is retransmitted after 1 s (RFC 6298), and a round trip of 2 s.
             timeout: Duration::from_secs(3),
         }
     }
 }
 
-/// Idle connections to a server: opened, joined and signed in before a user needs one.
+/// Settings of idle connections to a server. The box opens them, joins further subflows and signs in before a user
+/// needs a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warm {
-    /// Most that are opened in advance; 0 opens and keeps none. The box keeps as many as users lately needed at
-    /// once, and up to four times as many where users returned theirs.
+    /// Maximum number of connections that are opened in advance; 0 opens and keeps none. The box opens as many as
+    /// users lately needed at once. It keeps up to four times the maximum if users have returned theirs.
     pub max: usize,
-    /// Time without a request after which all are closed.
+    /// Time without a request of a user after which all idle connections are closed.
     pub idle: Duration,
-    /// Age at which a connection is replaced, before the server gives it up.
+    /// Age at which an idle connection is replaced, before the server closes it.
     pub age: Duration,
-    /// Also keeps them while a metered link is in use, where they cost traffic.
+    /// True if idle connections are also kept while a metered link is in use, on which they cost traffic.
     pub metered: bool,
 }
 
@@ -382,7 +389,8 @@ impl Default for Warm {
         Warm {
             // A browser opens six connections to a host at once, and a page needs a few hosts.
             max: 8,
-            // Covers pauses in which a user reads a page; longer ones would cost packets for nobody.
+            // Covers pauses in which a user reads a page. After a longer pause the connections would cost packets
+            // without a use.
             idle: Duration::from_secs(300),
             age: IDLE_CONNECTION_AGE,
             metered: false,
@@ -404,8 +412,8 @@ impl BoxConfig {
         BoxConfig::check(&src, parsed, key)
     }
 
-    /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
-    /// files.
+    /// Reads `text` of `file`. Takes `key` instead of the key in `key_file`, which may be missing, for callers
+    /// that have no files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         BoxConfig::check(&src, src.parse_with_old(moved::OF_BOX)?, key)
@@ -429,6 +437,7 @@ impl BoxConfig {
         let name = raw.name.unwrap_or_else(|| "box".to_owned());
         let links = check_links(src, raw.link, &lan)?;
         let servers = check_servers(src, raw.server)?;
+        // A server without a link of its family could never be reached.
         for server in &servers {
             let reached =
                 |l: &LinkConfig| l.v4 && server.v4.is_some() || l.v6 && server.v6.is_some();
@@ -441,6 +450,8 @@ impl BoxConfig {
         }
         let links_and_lan = links.iter().map(|l| &l.interface).chain(&lan);
         let taken: Vec<&str> = links_and_lan.map(String::as_str).collect();
+        // Arbitrary private ranges (RFC 1918, RFC 4193). Those of a server differ, so that both can run on one
+        // machine.
         let ranges = ("10.215.77.0/24", "fdb7:a1d0:77::/64");
         let tun = RawTun::check(raw.tun, src, ranges, &taken)?;
         Ok(BoxConfig {
@@ -479,10 +490,10 @@ impl BoxConfig {
         })
     }
 
-    /// Returns the destinations that are never intercepted: the configured ones, the servers, this host, its local
-    /// networks and multicast.
+    /// Returns the destinations that are never intercepted: those of `bypass`, the servers, this host, link-local
+    /// addresses and multicast.
     pub fn bypassed(&self) -> Vec<IpNet> {
-        let fixed = NEVER_TAKEN_IN.map(|range| range.parse().expect("a range"));
+        let fixed = NEVER_INTERCEPTED.map(|range| range.parse().expect("a range"));
         let servers = self.servers.iter().flat_map(|server| {
             let v4 = server.v4.map(IpAddr::V4);
             v4.into_iter().chain(server.v6.map(IpAddr::V6))
@@ -494,7 +505,7 @@ impl BoxConfig {
             .collect()
     }
 
-    /// Returns the settings of the engine; properties of the device have their defaults.
+    /// Returns the settings of the engine. The driver sets those that depend on the device.
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
@@ -504,14 +515,14 @@ impl BoxConfig {
             recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Probes and closing connections take slots too.
+            // Twice the limit, because closing connections take slots too, and 64 for probes.
             max_connections: self.limits.connections().saturating_mul(2) + 64,
             ..braid_engine::Config::default()
         }
     }
 }
 
-/// The file as written.
+/// The file as it is written, before its checks.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -623,6 +634,7 @@ impl<'de> Deserialize<'de> for GatewayWord {
     }
 }
 
+/// Checks all links, and that each has a name and a way of its own.
 fn check_links(
     src: &Source<'_>,
     raw: Option<Spanned<OneOrMany<RawLink>>>,
@@ -638,6 +650,7 @@ fn check_links(
     src.at_most(MAX_PATHS, "links", &raw)?;
     let mut links: Vec<LinkConfig> = Vec::new();
     for raw in raw.into_inner().0 {
+        // An error about a missing name points to the interface, which is the default name.
         let at = raw.name.as_ref().map(Spanned::span);
         let at = Spanned::new(at.unwrap_or_else(|| raw.interface.span()), ());
         let link = check_link(src, raw, lan)?;

@@ -20,38 +20,39 @@ use super::types::{Interface, OneOrMany, Prefix};
 /// Default port of the server: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
 
-/// Default congestion control of boxes and servers. It performs best over links with loss or long queues, and
-/// leaves competing flows their share.
+/// Default congestion control of boxes and servers. Of those that Braid has, it performs best over links with
+/// loss or long queues, and it leaves competing flows their share.
 pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 
-/// Default time for transfers to finish at a stop. Most are shorter, and the operator who restarts a box or a
-/// server has to wait for it.
+/// Default time for transfers to finish when a box or a server stops. Most transfers are shorter, and an operator
+/// who restarts the program has to wait.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
-/// Time that a server has to look up a name and to connect. Linux sends SYNs after 0, 1, 3, 7 and 15 s, and has
-/// waited as long again for the last answer. Boxes of other releases expect no longer time.
+/// Maximum time for a server to look up a name and to connect. Linux sends SYNs after 0, 1, 3, 7 and 15 s, so the
+/// last SYN has 15 s for its answer. Boxes of other releases rely on this time, so it must not grow.
 pub(super) const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default time without movement after which a connection is ended: about as long as NATs have to keep an idle
-/// connection (RFC 5382, 2 h 4 min), so that the users' programs see the end no earlier than on other networks.
+/// Default time without movement after which a connection is ended. NATs must keep an idle connection for 2 h 4
+/// min (RFC 5382 REQ-5), so users' programs see the end hardly earlier than on other networks.
 pub(super) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
-/// Time without movement after which a connection is ended that one side has closed: a program may compute its
-/// answer for minutes, and a side that is gone is silent for ever.
+/// Time without movement after which a connection is ended of which one direction is closed. A program may
+/// compute its answer for minutes, but a peer that has vanished never ends its direction. The value is a guess.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Age at which a box replaces an idle connection: half the time for which servers, of other releases too, keep
-/// it.
+/// Age at which a box replaces an idle connection. Servers keep it for twice that time. The protocol fixes both
+/// values, because the other end may have another release.
 pub(super) const IDLE_CONNECTION_AGE: Duration = Duration::from_secs(60);
 
-/// Least buffer of a connection in each direction, bytes, unless the file sets one: fills 1 Gbit/s at a round trip
-/// of 67 ms. `memory` bounds connections further.
+/// Minimum size of a connection's buffer in each direction, bytes, unless the file sets one. It fills 1 Gbit/s at
+/// a round trip of 67 ms. `memory` may limit a connection to less.
 pub(super) const MIN_BUFFER: usize = 8 << 20;
 
-/// Most paths: links of a box, or listening addresses of a server.
+/// Maximum number of paths: links of a box, or listening addresses of a server. The smallest range of
+/// [`TunConfig`] has room for them. The value is a guess.
 pub(super) const MAX_PATHS: usize = 16;
 
-/// Longest path of a Unix socket: `sun_path` has 108 bytes with its final zero.
+/// Maximum length of a Unix socket's path: `sun_path` has 108 bytes, of which the last is zero.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// The TUN device and the addresses of paths on it.
@@ -59,7 +60,7 @@ const MAX_SOCKET_PATH: usize = 107;
 pub struct TunConfig {
     /// Name of the device.
     pub name: String,
-    /// IPv4 range, /16 to /27, which has room for 16 paths. The first address is the host's own on the device.
+    /// IPv4 range, /16 to /27. A /27 has room for 16 paths. The first address is the host's own on the device.
     pub v4: Ipv4Net,
     /// IPv6 range, /48 to /120.
     pub v6: Ipv6Net,
@@ -92,7 +93,7 @@ impl TunConfig {
     }
 }
 
-/// The file being read, for the positions in errors.
+/// The file that is being read. Errors name its position.
 pub(super) struct Source<'a> {
     pub(super) file: &'a str,
     pub(super) text: &'a str,
@@ -119,40 +120,40 @@ impl Source<'_> {
         ConfigError::at(self.file, self.text, None, message, Some(hint.into()))
     }
 
-    /// Returns the `given` range, or `default`. `of` selects the family, and the prefix length must be in
-    /// `lengths`.
+    /// Returns the `given` range, or `default`. `to_family` returns the range if it has the right family. The
+    /// prefix length must be in `lengths`.
     fn range<N: FromStr<Err: Debug>>(
         &self,
         given: Option<Spanned<Prefix>>,
         default: &str,
         lengths: RangeInclusive<u8>,
-        of: impl Fn(IpNet) -> Option<N>,
+        to_family: impl Fn(IpNet) -> Option<N>,
     ) -> Result<N, ConfigError> {
         let Some(given) = given else {
             return Ok(default.parse().expect("the default range is valid"));
         };
         let net = given.get_ref().0;
-        let message = match of(net) {
+        let message = match to_family(net) {
             Some(range) if lengths.contains(&net.prefix_len()) => return Ok(range),
             Some(_) => {
-                let (least, most) = lengths.into_inner();
-                format!("the range {net} is not between /{least} and /{most}")
+                let (min, max) = lengths.into_inner();
+                format!("the range {net} is not between /{min} and /{max}")
             }
             None => format!("{net} is of the wrong family"),
         };
         Err(self.error(&given, message, format!("a range such as \"{default}\"")))
     }
 
-    /// Refuses a list of more than `most` entries, which the error calls `what`.
+    /// Refuses a list of more than `max` entries, which the error calls `what`.
     pub(super) fn at_most<T>(
         &self,
-        most: usize,
+        max: usize,
         what: &str,
         given: &Spanned<OneOrMany<T>>,
     ) -> Result<(), ConfigError> {
         match given.get_ref().0.len() {
-            n if n > most => {
-                let message = format!("{n} {what} are given, {most} are the most");
+            n if n > max => {
+                let message = format!("{n} {what} are given, {max} are the most");
                 Err(self.error(given, message, "fewer"))
             }
             _ => Ok(()),
@@ -183,8 +184,8 @@ impl Source<'_> {
         Ok(Some(path))
     }
 
-    /// Reads the private key from the `given` file relative to this one; `name` is the usual file name, for the
-    /// error.
+    /// Reads the private key from the `given` file, whose path is relative to this file. `name` is the usual file
+    /// name, which the error suggests.
     pub(super) fn private_key(
         &self,
         given: Option<&Spanned<PathBuf>>,
@@ -205,7 +206,7 @@ impl Source<'_> {
     }
 }
 
-/// Checks the name of a strategy; the strategies know their names.
+/// Checks the name and the settings of a strategy.
 pub(super) fn check_strategy(
     src: &Source<'_>,
     given: Option<Spanned<String>>,
@@ -238,7 +239,8 @@ pub(super) struct RawTun {
 }
 
 impl RawTun {
-    /// Checks the table; `taken` are interfaces in other use.
+    /// Checks the table. `taken` are interfaces with another use, whose names the device must not have. `v4` and
+    /// `v6` are the default ranges.
     pub(super) fn check(
         raw: Option<RawTun>,
         src: &Source<'_>,

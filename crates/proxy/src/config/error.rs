@@ -1,9 +1,9 @@
-//! Translation of `toml`'s errors in a configuration file for its author.
+//! Translation of errors of the crate `toml` into errors with a remedy, for the author of a configuration file.
 
 use braid_units::ConfigError;
 
-/// Converts an error of `toml` in the `text` of `file`. `elsewhere` returns what to write for an unknown setting
-/// that is like none of its table.
+/// Converts an error of `toml` about the `text` of `file`. If an unknown setting resembles no setting of its
+/// table, `elsewhere` returns the remedy.
 pub(super) fn from_toml(
     file: &str,
     text: &str,
@@ -14,8 +14,8 @@ pub(super) fn from_toml(
     ConfigError::at(file, text, error.span(), message, hint)
 }
 
-/// Separates problem and remedy in the errors of this crate's `Deserialize` implementations, because serde's
-/// errors have a single string.
+/// The character between problem and remedy in errors of this crate's `Deserialize` implementations. Errors of
+/// serde have one string only.
 pub(crate) const HINT: char = '\n';
 
 /// Splits a deserialization error into problem and remedy.
@@ -55,15 +55,16 @@ fn explain(message: &str, elsewhere: impl Fn(&str) -> Option<String>) -> (String
     }
 }
 
-/// Returns the replacement of a removed setting, judged by the settings that are `known` in its table.
+/// Returns the replacement of a setting of early versions. serde does not name the table, so the settings that are
+/// `known` in it identify it.
 fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
-    // Both tables of a box's servers and of a server's users have keys; only a server has an address.
-    let server = known.contains(&"address");
+    // `[[server]]` of a box and `[[user]]` of a server have a key, and only `[[server]]` has an address.
+    let is_server = known.contains(&"address");
     match unknown {
         _ if !known.contains(&"key") => None,
-        "secret" | "secret_file" if server => Some(SERVER_KEY_HINT),
+        "secret" | "secret_file" if is_server => Some(SERVER_KEY_HINT),
         "secret" | "secret_file" => Some(USER_KEY_HINT),
-        "user" if server => {
+        "user" if is_server => {
             Some("key_file = \"box.key\" at the top: its public key says which user the box is")
         }
         _ => None,
@@ -77,22 +78,23 @@ pub(super) const SERVER_KEY_HINT: &str =
 pub(super) const USER_KEY_HINT: &str =
     "key = \"…\" (the user's public key: braid key show box.key)";
 
-/// Returns the word of `known` that `unknown` may be meant to be.
+/// Returns the word of `known` of which `unknown` is most likely a misspelling, if any.
 pub(super) fn closest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     let distances = known.iter().map(|k| (distance(unknown, k), *k));
-    // A typo changes few letters; beyond a third of the name another word is meant.
+    // A typo changes few letters. If more than about a third of the name differs (a guess), another word is meant.
     let close = distances.min().filter(|(d, k)| *d <= 1 + k.len() / 3);
     close.map(|(_, key)| key)
 }
 
-/// Parses serde's message about an unknown field.
+/// Parses serde's message about an unknown field. Returns the unknown name, and the known names, which the
+/// message has between backquotes.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let (unknown, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let known = rest.split('`').skip(1).step_by(2).collect();
     Some((unknown, known))
 }
 
-/// Returns the edit distance (insert, delete, replace) of two short words.
+/// Returns the edit distance (Levenshtein) of two short words.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,5 @@
-//! The table `[expert]` of either file, the tables that both files have, and old settings without a place.
+//! Deserialization of the table `[expert]` of each file, of the tables that both files have, and of settings of
+//! the last version that have no successor.
 
 use braid_engine::Ecn;
 use serde::Deserialize;
@@ -59,7 +60,7 @@ pub(super) struct OfServer {
     pub time_window: Option<Spanned<Time>>,
 }
 
-/// Settings of a box in the last version that are none any more.
+/// Settings of a box in the last version that have no successor.
 #[derive(Deserialize)]
 pub(super) struct RetiredOfBox {
     #[serde(rename = "timeouts.connect")]
@@ -84,7 +85,7 @@ pub(super) struct RetiredOfBox {
     pub warm_age: Option<Time>,
 }
 
-/// Settings of a server in the last version that are none any more.
+/// Settings of a server in the last version that have no successor.
 #[derive(Deserialize)]
 pub(super) struct RetiredOfServer {
     #[serde(rename = "timeouts.handshake")]

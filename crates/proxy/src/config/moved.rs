@@ -1,8 +1,8 @@
-//! Settings of the last version that have moved to the table `[expert]`, or are no settings any more.
+//! Settings of the last version that have moved to the table `[expert]`, or have no successor.
 //!
-//! This version reads them at the old place, with a warning; the next one refuses them. They are moved before the
-//! file is deserialized, so that the structs of the file have the current settings alone. Values keep their
-//! positions, and mistakes in them are reported where they are written.
+//! This version reads them at the old place, with a warning. The next version refuses them. The module moves them
+//! before the file is deserialized, so that the structs of the file have only the current settings. Values keep
+//! their positions, so errors show the place where a value is written.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 use super::common::Source;
 use super::error::{closest, from_toml};
 
-/// The table of settings that are set with a reason only.
+/// The table of settings that operators hardly need.
 const EXPERT: &str = "expert";
 
 /// The current place of an old setting.
@@ -24,7 +24,7 @@ const EXPERT: &str = "expert";
 pub(super) enum Now {
     /// This key in `[expert]`.
     Expert(&'static str),
-    /// None: a constant, or a value that follows from other settings.
+    /// No place: the value is a constant now, or follows from other settings.
     Nowhere,
 }
 
@@ -81,15 +81,16 @@ pub(super) const OF_SERVER: &[Row] = &[
     ("limits", "buffer", Expert("connection_buffer")),
 ];
 
-/// Tables that still have settings; the others of the rows are gone.
+/// Tables of old settings that have current settings too (the empty name is the root). The other tables do not
+/// exist any more.
 const KEPT_TABLES: [&str; 3] = ["", "timeouts", "limits"];
 
-/// A file, read.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct Parsed<C, O> {
     /// The current settings.
     pub current: C,
-    /// The values of settings that are none any more.
+    /// The values of old settings without a successor.
     pub retired: O,
     /// A warning for each old setting in the file.
     pub deprecated: Vec<ConfigError>,
@@ -121,8 +122,8 @@ impl Source<'_> {
     }
 }
 
-/// Returns `text` with its old settings at their current places, without those that have none; `None` where it
-/// cannot be read.
+/// Returns `text` with its old settings at their current places, and without old settings that have no successor.
+/// `None` if the text cannot be read.
 pub(super) fn current(text: &str, rows: &[Row]) -> Option<toml::Table> {
     let mut root = DeTable::parse(text).ok()?;
     update(&Source { file: "", text }, root.get_mut(), rows).ok()?;
@@ -131,7 +132,7 @@ pub(super) fn current(text: &str, rows: &[Row]) -> Option<toml::Table> {
 
 /// The result of an update.
 struct Moved<'i> {
-    /// The values of settings that have no place any more, by their old names.
+    /// The values of settings without a successor, by their old names.
     retired: DeTable<'i>,
     deprecated: Vec<ConfigError>,
 }
@@ -163,7 +164,7 @@ fn update<'i>(
     })
 }
 
-/// Removes the setting of a row, wherever it stands, and returns it.
+/// Removes the old setting of a row from its table, and returns its key and value if it was there.
 fn take<'i>(
     root: &mut DeTable<'i>,
     (table, key, _): &Row,
@@ -184,11 +185,12 @@ fn insert<'i>(
     (row, name): (&Row, &'static str),
     (at, value): (Range<usize>, Spanned<DeValue<'i>>),
 ) -> Result<(), ConfigError> {
+    // A file without `[expert]` gets the table at the position of the setting, for errors inside it.
     if !root.contains_key(EXPERT) {
-        let none = DeValue::Table(DeTable::new());
+        let empty = DeValue::Table(DeTable::new());
         root.insert(
             Spanned::new(at.clone(), EXPERT.into()),
-            Spanned::new(at.clone(), none),
+            Spanned::new(at.clone(), empty),
         );
     }
     let expert = root.get_mut(EXPERT).map(Spanned::get_mut);
@@ -211,7 +213,8 @@ fn insert<'i>(
     Ok(())
 }
 
-/// Removes the tables that have no settings any more. A setting that is left there was never one.
+/// Removes the tables that do not exist any more. The old settings have left them already, so that a remaining
+/// key is a mistake.
 fn remove_old_tables(
     src: &Source<'_>,
     root: &mut DeTable<'_>,
@@ -259,7 +262,7 @@ fn warning(src: &Source<'_>, row: &Row, at: Range<usize>, value: Range<usize>) -
     src.error(&Spanned::new(at, ()), message, hint)
 }
 
-/// Returns what to write for the old setting whose key is most like `unknown`, if one is.
+/// Returns the remedy for an `unknown` key that is most likely a misspelling of an old setting's key, if any.
 fn nearest(unknown: &str, rows: &[Row]) -> Option<String> {
     let keys: Vec<&str> = rows.iter().map(|(_, key, _)| *key).collect();
     let close = closest(unknown, &keys)?;

@@ -27,21 +27,21 @@ const LOCAL: [&str; 32] = [
     // Multicast, reserved and broadcast.
     "224.0.0.0/4",
     "240.0.0.0/4",
-    // A public address by which Azure's hosts reach their platform: DNS, DHCP, health probes and the agent's
-    // secrets. Other clouds use link-local and private addresses for that.
+    // A public address at which Azure's hosts reach their platform: DNS, DHCP, health probes and the agent's
+    // secrets. Other clouds use link-local or private addresses for these services.
     "168.63.129.16/32",
     // Unspecified, loopback and the deprecated IPv4-compatible range; IPv4-translated (RFC 7915).
     "::/96",
     "::ffff:0:0:0/96",
-    // A translator or tunnel near the server decides where these lead: NAT64 (RFC 6052), local-use
-    // translation (RFC 8215), 6to4 (RFC 3056).
+    // Ranges whose packets a translator or tunnel near the server sends to an IPv4 address: NAT64 (RFC 6052),
+    // local-use translation (RFC 8215), 6to4 (RFC 3056).
     "64:ff9b::/96",
     "64:ff9b:1::/48",
     "2002::/16",
     // Discard (RFC 6666), dummy (RFC 9780).
     "100::/64",
     "100:0:0:1::/64",
-    // Protocol assignments (RFC 2928), with Teredo, benchmarking and ORCHID in them; documentation.
+    // Protocol assignments (RFC 2928), which include Teredo, benchmarking and ORCHID; documentation.
     "2001::/23",
     "2001:db8::/32",
     "3fff::/20",
@@ -61,15 +61,16 @@ const LOCAL: [&str; 32] = [
 pub struct DestinationRules {
     /// Prefixes that are allowed although they lie in a range refused by default.
     pub allow: Vec<IpNet>,
-    /// Prefixes that are refused; take precedence over `allow`.
+    /// Prefixes that are refused, even if `allow` contains them.
     pub deny: Vec<IpNet>,
     /// TCP ports that are refused at every address.
     pub refuse_ports: Vec<u16>,
 }
 
-/// The policy on destinations. `deny` takes precedence over `allow`, and `allow` over the default refusals: the
-/// server's own addresses and all local ranges. A prefix in `allow` opens a refused range only if it equals the
-/// range or lies within it; a wider one, such as `0.0.0.0/0`, opens none. Refused ports are refused everywhere.
+/// The policy on destinations. `deny` takes precedence over `allow`, and `allow` over the ranges that are refused
+/// by default: the server's own addresses and all local ranges. A prefix in `allow` opens such a range only if it
+/// equals the range or lies within it. A wider prefix, such as `0.0.0.0/0`, opens none, so that an operator
+/// cannot open the server's own network by accident. Refused ports are refused at every address.
 #[derive(Debug)]
 pub struct DestinationPolicy {
     rules: DestinationRules,
@@ -97,13 +98,13 @@ impl DestinationPolicy {
         self.own = own;
     }
 
-    /// Returns whether the server may connect to `to`. An IPv4-mapped address is judged as the IPv4 address. An
-    /// IPv6 address that a translator or tunnel maps to IPv4 is judged as both.
+    /// Returns whether the server may connect to `to`. An IPv4-mapped address counts as the IPv4 address. An IPv6
+    /// address that a translator or tunnel maps to IPv4 must be permitted itself, and so must the IPv4 address.
     pub fn permits(&self, to: SocketAddr) -> bool {
         let addr = to.ip().to_canonical();
-        let mut judged = [Some(addr)].into_iter().chain(embedded_v4(addr)).flatten();
+        let mut reached = [Some(addr)].into_iter().chain(embedded_v4(addr)).flatten();
         !self.rules.refuse_ports.contains(&to.port())
-            && judged.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr))
+            && reached.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr))
     }
 
     /// Returns whether `net` lies in a range that every server refuses by default.
@@ -126,7 +127,8 @@ fn contains<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, addr: IpAddr) -> 
     prefixes.into_iter().any(|prefix| prefix.contains(&addr))
 }
 
-/// Returns the IPv4 addresses to which a translator or tunnel sends packets for `addr`.
+/// Returns the IPv4 addresses to which a translator or tunnel sends packets for `addr`; up to two for Teredo and
+/// for 6to4 with ISATAP.
 fn embedded_v4(addr: IpAddr) -> [Option<IpAddr>; 2] {
     let IpAddr::V6(addr) = addr else {
         return [None, None];

@@ -15,12 +15,13 @@ use crate::protocol::socks::{Destination, is_host_name};
 use super::common::{Source, check_strategy};
 use super::types::{self, OneOrMany, Prefix, Size, wrong};
 
-/// Most rules of a box.
+/// Maximum number of rules of a box. A guess: each new connection is compared with all of them.
 const MAX_RULES: usize = 256;
-/// Most ports, addresses or domains of a rule.
+/// Maximum number of ports, addresses or domains of a rule, for the same reason.
 const MAX_CONDITIONS: usize = 256;
 
-/// Hints about certain connections. All conditions present must hold; a list holds if one of its values does.
+/// Hints about certain connections. A connection matches the rule if it matches each list that is not empty. It
+/// matches a list if it matches one of the values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Ports of the destination; empty for all.
@@ -33,13 +34,13 @@ pub struct Rule {
     pub urgency: Option<Urgency>,
     /// The name of the connections' strategy.
     pub strategy: Option<String>,
-    /// The usual number of bytes of a connection.
+    /// The usual number of bytes that a connection carries.
     pub size: Option<u64>,
 }
 
 impl Rule {
-    /// Returns whether the rule applies to connections to `destination`, whose name is `host` where known (in
-    /// lower case).
+    /// Returns whether the rule applies to connections to `destination`. `host` is the destination's name in lower
+    /// case, if it is known.
     pub fn is_for(&self, destination: &Destination, host: Option<&str>) -> bool {
         let (address, port) = match destination {
             Destination::Address(addr) => (Some(addr.ip()), addr.port()),
@@ -60,8 +61,9 @@ impl Rule {
 
 /// Returns whether `host` is `domain` or a name below it.
 fn is_below(host: &str, domain: &str) -> bool {
-    let above = host.strip_suffix(domain);
-    above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+    let labels_above = host.strip_suffix(domain);
+    // The dot keeps `notexample.com` from matching `example.com`.
+    labels_above.is_some_and(|labels| labels.is_empty() || labels.ends_with('.'))
 }
 
 /// A rule as written in the file.
@@ -95,7 +97,8 @@ pub(super) fn check_rules(
         .collect()
 }
 
-/// Checks a rule; the position of `raw` is the position of all rules.
+/// Checks a rule. The position of `raw` is the position of the list of all rules, for errors about a rule without
+/// a value to point to.
 fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigError> {
     let all = raw.span();
     let raw = raw.into_inner();
@@ -137,7 +140,8 @@ fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigErr
     })
 }
 
-/// Returns the values of a condition: none where it is missing, at least one otherwise.
+/// Returns the values of a condition: none if it is missing, otherwise at least one. An empty list is refused,
+/// because it would match every connection.
 fn conditions<T>(
     src: &Source<'_>,
     given: Option<Spanned<OneOrMany<T>>>,
@@ -194,9 +198,9 @@ impl<'de> Deserialize<'de> for Domain {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         types::text(d, |s| {
             let name = s.trim_end_matches('.');
-            let ok =
+            let is_valid =
                 is_host_name(name) && !name.starts_with('.') && name.parse::<IpAddr>().is_err();
-            match ok {
+            match is_valid {
                 true => Ok(Domain(name.to_ascii_lowercase())),
                 false => {
                     let hint = "a name such as \"example.com\", which stands for all names below \

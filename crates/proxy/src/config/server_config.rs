@@ -1,4 +1,4 @@
-//! `server.toml`.
+//! The settings of a server, and their deserialization from `server.toml`.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -28,15 +28,15 @@ use super::expert::{self, Limits, RetiredOfServer, Timeouts};
 use super::moved::{self, Parsed};
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 
-/// Ports that are refused by default: SMTP between mail servers (25), by which a user's infected host would send
-/// spam from the server's address. Mail clients submit at 465 and 587.
+/// Ports that are refused by default. Mail servers exchange mail by port 25, over which a user's infected host
+/// would send spam from the server's address. Mail clients use ports 465 and 587 instead.
 const REFUSED_PORTS: [u16; 1] = [25];
-/// Default clock difference of plaintext clients: time services keep clocks within a second, and a clock that
-/// nobody sets drifts by a minute in a month.
+/// Default for the permitted clock difference of plaintext clients. A time service keeps a clock within a second,
+/// and an uncorrected clock drifts by about a minute in a month.
 const DEFAULT_TIME_WINDOW: Duration = Duration::from_secs(120);
-/// Most users of a server.
+/// Maximum number of users of a server. A guess.
 const MAX_USERS: usize = 65_536;
-/// Most targets for measurements.
+/// Maximum number of targets for measurements. At one target in 5 s, each has its turn within 40 s.
 const MAX_TARGETS: usize = 8;
 
 /// Settings of the aggregation server.
@@ -46,29 +46,30 @@ pub struct ServerConfig {
     pub name: String,
     /// The server's private key.
     pub key: PrivateKey,
-    /// The file of the key, where it came from one.
+    /// The file of the key; `None` if the key does not come from a file.
     pub key_file: Option<PathBuf>,
     /// Addresses of this machine's interfaces at which to listen; at least one.
     pub listen: Vec<IpAddr>,
     /// TCP port.
     pub port: u16,
-    /// Announces the other listening addresses to boxes (ADD_ADDR, RFC 8684 section 3.4.1), which then join there
-    /// too.
+    /// True if the server announces its other listening addresses to boxes (ADD_ADDR, RFC 8684 section 3.4.1),
+    /// which join further subflows there too.
     pub announce: bool,
-    /// Boxes must not join at the address of the initial subflow, only at announced ones
+    /// True if boxes must join at announced addresses only, and not at the address of the initial subflow
     /// ([`braid_engine::Config::deny_join_initial`]).
     pub deny_join_initial: bool,
-    /// Also serves boxes with plaintext connections, and SOCKS5 clients (RFC 1928) with a password made by a key.
+    /// True if the server also serves plaintext connections: of boxes, and of SOCKS5 clients (RFC 1928) whose
+    /// password is a signature by a user's key.
     pub unprotected: bool,
     /// The users; at least one.
     pub users: Vec<UserConfig>,
     /// Destinations that are allowed although they are local to this server.
     pub allow: Vec<IpNet>,
-    /// Destinations that are refused; take precedence over `allow`.
+    /// Destinations that are refused, even if `allow` contains them.
     pub deny: Vec<IpNet>,
     /// TCP ports that are refused at every destination.
     pub refuse_ports: Vec<u16>,
-    /// Addresses to which the server measures its egress metrics, when a box asks.
+    /// Addresses to which the server connects to measure its egress metrics, when a box sends a probe.
     pub targets: Vec<SocketAddr>,
     /// Name of the strategy.
     pub strategy: String,
@@ -76,11 +77,12 @@ pub struct ServerConfig {
     pub congestion: Algorithm,
     /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
-    /// Use of ECN, congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
-    /// Largest clock difference of plaintext clients, either way. Passwords are valid no longer than that.
+    /// Maximum difference between the clocks of server and plaintext clients, ahead or behind. A password is valid
+    /// only while its time is within this difference.
     pub time_window: Duration,
-    /// The control socket; `None` leaves the path to the driver.
+    /// The control socket. `None` leaves the choice of its path to the driver.
     pub control: Option<PathBuf>,
     /// The TUN device and its addresses.
     pub tun: TunConfig,
@@ -90,7 +92,7 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     /// Protocol versions that the server speaks to boxes: always those of its release.
     pub versions: Versions,
-    /// Warnings about settings that the file has at places of the last version.
+    /// Warnings about settings that the file still has in the form of the last version.
     pub deprecated: Vec<ConfigError>,
 }
 
@@ -106,20 +108,20 @@ pub struct UserConfig {
 /// Timeouts of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTimeouts {
-    /// Time from a connection to its complete SOCKS request.
+    /// Maximum time from the acceptance of a connection to its complete SOCKS request.
     pub handshake: Duration,
-    /// Time from a box's sign-in to its request, where it signs in beforehand.
+    /// Maximum time that a signed-in box may keep a connection idle before its request.
     pub waiting: Duration,
-    /// Time for name look-up and connection to the destination together.
+    /// Maximum time for the name look-up and the connection to the destination together.
     pub connect: Duration,
-    /// Time after which a connection is reset whose box owes an acknowledgement
+    /// Time without an acknowledgement that the box owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]).
     pub user_timeout: Duration,
-    /// Time without movement after which a connection is ended.
+    /// Time without movement in either direction after which a connection is ended.
     pub idle: Duration,
-    /// The same while one direction is closed.
+    /// Time without movement after which a connection is ended of which one direction is closed.
     pub half_closed: Duration,
-    /// Longest time for transfers to finish when the server is stopped.
+    /// Maximum time for transfers to finish when the server is stopped.
     pub drain: Duration,
 }
 
@@ -148,9 +150,11 @@ impl ServerTimeouts {
 impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
-            // Several round trips over slow links with losses. A longer time would let strangers hold room.
+            // A guess: several round trips over slow links with losses. In a longer time, strangers could hold
+            // more of the limited number of handshakes.
             handshake: Duration::from_secs(10),
-            // Boxes replace their idle connections at half of it, so that no request meets a closed connection.
+            // Boxes replace idle connections after half of this time, so that no request meets a closed
+            // connection.
             waiting: IDLE_CONNECTION_AGE * 2,
             connect: SERVER_CONNECT_TIMEOUT,
             user_timeout: types::USER_TIMEOUT,
@@ -161,30 +165,31 @@ impl Default for ServerTimeouts {
     }
 }
 
-/// Limits of the server. Those that are `None` follow from the others.
+/// Limits of the server. A limit that is `None` is derived from `memory` or from another limit.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Most concurrent connections.
+    /// Maximum number of concurrent connections.
     pub connections: Option<usize>,
-    /// Most concurrent connections of one user.
+    /// Maximum number of concurrent connections of one user.
     pub per_user: Option<usize>,
-    /// Most concurrent connections whose SOCKS request is incomplete. One source may have at most as many as are
-    /// left.
+    /// Maximum number of concurrent connections whose SOCKS request is incomplete. One source may have at most as
+    /// many as are free.
     pub handshakes: Option<usize>,
-    /// Most failed ones of these per second from one source, on average.
+    /// Maximum number of failed handshakes per second from one source, on average.
     pub failures: usize,
-    /// Most concurrent idle connections of one user that wait for a request. Further ones have only the time of a
-    /// handshake.
+    /// Maximum number of concurrent idle connections of one user that wait for a request. Further connections must
+    /// complete their request within [`ServerTimeouts::handshake`].
     pub waiting: usize,
-    /// Most concurrent name look-ups of one user. Further ones wait, within [`ServerTimeouts::connect`].
+    /// Maximum number of concurrent name look-ups of one user. Further look-ups wait, at most for
+    /// [`ServerTimeouts::connect`].
     pub lookups: usize,
-    /// Most packet trains per second for one user, on average.
+    /// Maximum number of packet trains per second for one user, on average.
     pub trains: usize,
-    /// Most plaintext passwords that are remembered against replay.
+    /// Maximum number of plaintext passwords that are remembered against replay.
     pub replay: usize,
-    /// Most bytes that one connection buffers in each direction.
+    /// Maximum number of bytes that one connection buffers in each direction.
     pub buffer: Option<usize>,
-    /// Most bytes that all connections together buffer.
+    /// Maximum number of bytes that all connections together buffer.
     pub memory: usize,
 }
 
@@ -205,28 +210,29 @@ impl ServerLimits {
         }
     }
 
-    /// Returns the most concurrent connections.
+    /// Returns the maximum number of concurrent connections.
     pub fn connections(&self) -> usize {
-        // One for each 32 KiB of memory: most connections are idle and buffer nothing.
-        let derived = (self.memory / (32 << 10)).clamp(32_768, types::MOST as usize);
+        // A guess: one connection for each 32 KiB of memory, as most connections are idle and buffer nothing.
+        let derived = (self.memory / (32 << 10)).clamp(32_768, types::MAX_COUNT as usize);
         self.connections.unwrap_or(derived)
     }
 
-    /// Returns the most concurrent connections of one user.
+    /// Returns the maximum number of concurrent connections of one user.
     pub fn per_user(&self) -> usize {
-        // Half, so that no user takes all.
+        // Half (a guess), so that no user takes all connections.
         self.per_user
             .unwrap_or((self.connections() / 2).max(16_384))
     }
 
-    /// Returns the most concurrent connections whose SOCKS request is incomplete.
+    /// Returns the maximum number of concurrent connections whose SOCKS request is incomplete.
     pub fn handshakes(&self) -> usize {
-        // An eighth, so that strangers, whose handshakes never complete, leave most connections to users.
+        // An eighth (a guess), so that strangers, whose handshakes never complete, leave most connections to
+        // users.
         self.handshakes
             .unwrap_or((self.connections() / 8).max(4_096))
     }
 
-    /// Returns the most bytes that one connection buffers in each direction.
+    /// Returns the maximum number of bytes that one connection buffers in each direction.
     pub fn buffer(&self) -> usize {
         // A server has many users at once, so one connection may take a smaller part than at a box.
         self.buffer.unwrap_or((self.memory / 128).max(MIN_BUFFER))
@@ -239,17 +245,22 @@ impl Default for ServerLimits {
             connections: None,
             per_user: None,
             handshakes: None,
-            // Many boxes behind one address that have an old key stay below it; a search for keys does not.
+            // A guess: many boxes behind one address whose key is outdated stay below it, a search for keys does
+            // not.
             failures: 100,
-            // Twice what a box keeps, which is four times what it opens in advance.
+            // Twice the number that a box keeps: it opens 8 connections in advance and keeps up to four times as
+            // many.
             waiting: 64,
-            // Enough for the names of a page. A user whose names are slow leaves the name servers to others.
+            // Enough for the names of a page. If the DNS servers of a user's names are slow, the user leaves
+            // threads of the resolver to others.
             lookups: 8,
-            // A box measures over one link at a time, by two trains, and may repeat them at once.
+            // A box measures over one link at a time, with two trains, and may repeat both at once.
             trains: 4,
-            // A thousand connections a second for twice `time_window`, as long as a password may be valid.
+            // 1,000 connections per second for 240 s. A password is valid for that long: from `time_window`
+            // before its time to `time_window` after it.
             replay: 262_144,
             buffer: None,
+            // A guess. Most limits above follow from it.
             memory: 1 << 30,
         }
     }
@@ -269,8 +280,8 @@ impl ServerConfig {
         ServerConfig::check(&src, parsed, key)
     }
 
-    /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
-    /// files.
+    /// Reads `text` of `file`. Takes `key` instead of the key in `key_file`, which may be missing, for callers
+    /// that have no files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         ServerConfig::check(&src, src.parse_with_old(moved::OF_SERVER)?, key)
@@ -292,8 +303,8 @@ impl ServerConfig {
             return Err(src.error(port, "port 0 cannot be listened on", "1 to 65535"));
         }
         let denies = expert.deny_join_initial.as_ref();
-        let announced = raw.announce && raw.listen.get_ref().0.len() > 1;
-        if let Some(at) = denies.filter(|at| *at.get_ref() && !announced) {
+        let announces_any = raw.announce && raw.listen.get_ref().0.len() > 1;
+        if let Some(at) = denies.filter(|at| *at.get_ref() && !announces_any) {
             let message = "boxes would be told of no address to join at";
             let hint = "announce = true, with two addresses or more in `listen`";
             return Err(src.error(at, message, hint));
@@ -345,7 +356,7 @@ impl ServerConfig {
         self.listen.iter().map(|a| SocketAddr::new(*a, self.port))
     }
 
-    /// Returns the settings of the engine; properties of the device have their defaults.
+    /// Returns the settings of the engine. The driver sets those that depend on the device.
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
@@ -356,14 +367,15 @@ impl ServerConfig {
             recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Connections in the handshake and closing ones take slots too.
+            // Twice the limit, because closing connections take slots too, and those whose handshake is
+            // incomplete.
             max_connections: self.limits.connections().saturating_mul(2) + self.limits.handshakes(),
             ..braid_engine::Config::default()
         }
     }
 }
 
-/// The file as written.
+/// The file as it is written, before its checks.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -432,6 +444,8 @@ fn check_time_window(
         return Ok(DEFAULT_TIME_WINDOW);
     };
     let window = at.get_ref().0.as_secs();
+    // The server remembers each password while it is valid, so a long window fills the replay cache. The bounds
+    // are guesses.
     if !(1..=3600).contains(&window) {
         let message = "the time window is not between 1 s and 1 h";
         return Err(src.error(at, message, "\"2min\""));

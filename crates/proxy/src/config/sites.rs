@@ -1,4 +1,4 @@
-//! Measurements of servers, written by hand.
+//! Measurements of servers that an operator writes by hand, to compute the choice of a server without a box.
 
 use core::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::select::selection::{Measured, Quality};
 use super::common::Source;
 use super::types::{self, OneOrMany};
 
-/// Longest plausible round-trip time.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Maximum round-trip time that is accepted. A guess beyond any real path.
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// Reads `text` of `file`: a table `[[server]]` for each server, with `name`, `paths` and `beyond`.
+/// Reads `text` of `file`. It has a table `[[server]]` for each server, with `name`, the measurements of its
+/// `paths`, and its egress metrics (`beyond`).
 ///
 /// # Errors
 /// The text is malformed; the error has the position, and says what to write instead.
@@ -85,7 +86,7 @@ fn rate<'de, D: Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
 }
 
 fn delay<'de, D: Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
-    types::text(d, |s| match value::duration(s, LONGEST) {
+    types::text(d, |s| match value::duration(s, MAX_DELAY) {
         Ok(time) => Ok(Some(time.as_secs_f64() * 1e3)),
         Err(e) => Err((e.what, e.expected)),
     })
@@ -100,7 +101,7 @@ mod tests {
         beyond = { bandwidth = \"92.8Mbit/s\" }\n";
 
     #[test]
-    fn what_is_written_is_read() {
+    fn all_values_are_read() {
         let sites = sites_from_toml("sites.toml", FULL).unwrap();
         let quality = |bandwidth, delay_ms| Quality {
             bandwidth,
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_shown_in_their_place() {
+    fn errors_have_the_position_of_the_mistake() {
         for (from, to, what) in [
             ("21.89Mbit/s", "fast", "sites.toml:3:24: `fast` is no rate"),
             ("53.37ms", "2min", "`2min`"),

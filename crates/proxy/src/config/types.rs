@@ -1,4 +1,4 @@
-//! Values in the configuration files.
+//! Types of the values in the configuration files, with their deserialization.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -15,13 +15,14 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::HINT;
 
-/// Returns an error with a remedy, for a `Deserialize` implementation.
+/// Returns an error with a remedy for a `Deserialize` implementation. An error of serde has one string only, so
+/// [`HINT`] separates the two parts.
 pub(super) fn wrong<E: serde::de::Error>(what: impl fmt::Display, hint: impl fmt::Display) -> E {
     E::custom(format_args!("{what}{HINT}{hint}"))
 }
 
-/// Deserializes a string and converts it. The error is raised inside the visitor, because only there `toml` knows
-/// the position of a list's element.
+/// Deserializes a string and converts it by `make`. An error must arise inside the visitor, because `toml` knows
+/// the position of a list's element only there.
 pub(super) fn text<'de, D, T, F>(d: D, make: F) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -40,7 +41,7 @@ where
     d.deserialize_str(V(make))
 }
 
-/// A range of addresses; a bare address is a range of one.
+/// A range of addresses. An address without a prefix length is a range of one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Prefix(pub IpNet);
 
@@ -59,8 +60,8 @@ impl OneOrMany<Prefix> {
     }
 }
 
-/// Longest time in any setting.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+/// Maximum time in any setting: a year. A guess: a longer one is most likely a mistake.
+const MAX_TIME: Duration = Duration::from_secs(365 * 86_400);
 
 /// A time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds. Zero is refused, because it has no
 /// meaning in any setting.
@@ -76,7 +77,7 @@ impl<'de> Deserialize<'de> for Time {
                 f.write_str("a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"")
             }
             fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Time, E> {
-                match value::duration(s, LONGEST) {
+                match value::duration(s, MAX_TIME) {
                     Ok(d) if !d.is_zero() => Ok(Time(d)),
                     _ => Err(wrong(
                         format_args!("{s:?} is no time above zero and up to a year"),
@@ -101,10 +102,10 @@ impl From<Time> for Duration {
 /// Default user timeout (RFC 5482): about as long as Linux retransmits on a regular TCP connection
 /// (`tcp_retries2`).
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Bounds of the user timeout. A shorter one would end connections between two keepalives, which the engine sends
-/// at least every 53 s; a longer one would hold memory for nobody.
-const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(30);
-const MOST_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// Limits of the user timeout; both are guesses. A shorter one would end connections at each brief outage of all
+/// links. A longer one would hold memory for peers that have vanished.
+const MIN_USER_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// A user timeout (RFC 5482).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +114,7 @@ pub(super) struct UserTimeout(pub Duration);
 impl<'de> Deserialize<'de> for UserTimeout {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let Time(timeout) = Time::deserialize(d)?;
-        if (LEAST_USER_TIMEOUT..=MOST_USER_TIMEOUT).contains(&timeout) {
+        if (MIN_USER_TIMEOUT..=MAX_USER_TIMEOUT).contains(&timeout) {
             return Ok(UserTimeout(timeout));
         }
         Err(wrong(
@@ -129,37 +130,38 @@ impl From<UserTimeout> for Duration {
     }
 }
 
-/// Largest count in any setting: the kernel's default limit of descriptors (`fs.nr_open`).
-pub(super) const MOST: u32 = 1 << 20;
+/// Maximum of a count in any setting: the kernel's default limit of a process's descriptors (`fs.nr_open`),
+/// because most counts are of connections.
+pub(super) const MAX_COUNT: u32 = 1 << 20;
 
-/// A count of at least `LEAST`.
+/// A count of at least `MIN`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Count<const LEAST: u32 = 1>(pub usize);
+pub(super) struct Count<const MIN: u32 = 1>(pub usize);
 
-impl<'de, const LEAST: u32> Deserialize<'de> for Count<LEAST> {
+impl<'de, const MIN: u32> Deserialize<'de> for Count<MIN> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V<const LEAST: u32>;
-        impl<const LEAST: u32> Visitor<'_> for V<LEAST> {
-            type Value = Count<LEAST>;
+        struct V<const MIN: u32>;
+        impl<const MIN: u32> Visitor<'_> for V<MIN> {
+            type Value = Count<MIN>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from {LEAST} to {MOST}")
+                write!(f, "a whole number from {MIN} to {MAX_COUNT}")
             }
-            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Count<LEAST>, E> {
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Count<MIN>, E> {
                 match u32::try_from(n) {
-                    Ok(n) if (LEAST..=MOST).contains(&n) => Ok(Count(n as usize)),
+                    Ok(n) if (MIN..=MAX_COUNT).contains(&n) => Ok(Count(n as usize)),
                     _ => Err(wrong(
                         format_args!("{n} is out of range"),
-                        format_args!("a whole number from {LEAST} to {MOST}"),
+                        format_args!("a whole number from {MIN} to {MAX_COUNT}"),
                     )),
                 }
             }
         }
-        d.deserialize_i64(V::<LEAST>)
+        d.deserialize_i64(V::<MIN>)
     }
 }
 
-impl<const LEAST: u32> From<Count<LEAST>> for usize {
-    fn from(count: Count<LEAST>) -> usize {
+impl<const MIN: u32> From<Count<MIN>> for usize {
+    fn from(count: Count<MIN>) -> usize {
         count.0
     }
 }
@@ -204,7 +206,7 @@ impl<T> Default for OneOrMany<T> {
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
-    // An untagged enum would lose the position of a mistake inside.
+    // Serde's untagged enum would be shorter, but its errors have no position inside the value.
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct V<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for V<T> {
@@ -285,15 +287,15 @@ pub(super) struct Interface(pub String);
 
 impl<'de> Deserialize<'de> for Interface {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        // The rule of the kernel (IFNAMSIZ, no slash, no space), and stricter: quotes and braces would end up in a
-        // rule set.
+        // The kernel allows 15 bytes (IFNAMSIZ) without slash and space. This rule also excludes quotes and
+        // braces, which would change the meaning of the nftables rule set that the name is written into.
         text(d, |s| {
-            let ok = (1..=15).contains(&s.len())
+            let is_valid = (1..=15).contains(&s.len())
                 && s.chars()
                     .all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c))
                 && s != "."
                 && s != "..";
-            if ok {
+            if is_valid {
                 return Ok(Interface(s.to_owned()));
             }
             let hint = "a name as `ip link` shows it, such as \"eth0\"";
@@ -318,7 +320,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// Reads one of a fixed list of words.
+/// Reads one of the `words`, and returns its value. Errors call the setting `what`.
 pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
     d: D,
     what: &str,
@@ -349,17 +351,17 @@ pub enum Protection {
     /// TLS 1.3 (RFC 8446); both ends authenticate by their keys.
     #[default]
     Tls,
-    /// None: for measurements, and where something else protects.
+    /// No protection, for measurements, and for paths that are protected by other means.
     None,
 }
 
-/// Reads the protection.
+/// Reads the protection of the connections to a server.
 pub(super) fn protection<'de, D: Deserializer<'de>>(d: D) -> Result<Protection, D::Error> {
     let words = [("tls", Protection::Tls), ("none", Protection::None)];
     word(d, "kind of protection", &words)
 }
 
-/// The rule of [`is_name`], for errors.
+/// The rule that [`is_name`] checks, in the words of an error.
 pub(super) const NAME_HINT: &str = "1 to 64 letters, digits, '-', '_' or '.'";
 
 /// Returns whether `s` is a valid name in logs and commands.

@@ -1,12 +1,12 @@
-//! Probes: a box measures the path from a server, and receives the server's egress metrics.
+//! Probes, by which a box measures the path from a server and receives the server's egress metrics.
 //!
-//! On a signed-in connection, a box asks for a train of packets instead of a destination. The server answers with
+//! On a signed-in connection, a box requests a train of packets instead of a destination. The server answers with
 //! its egress metrics and sends the train. Each record carries its departure time, so that the box sees how the
 //! path changed the spacing. `docs/protocol.md` describes each field.
 //!
-//! A burst arrives at the rate of the bottleneck, C. A train that leaves at about C and arrives at R met
-//! cross-traffic of C · (C / R - 1), so the rest is free (Strauss et al., "A Measurement Study of Available
-//! Bandwidth Estimation Tools", IMC 2003).
+//! A burst arrives at C, the rate of the bottleneck. A second train is sent at the rate S = C and arrives at the
+//! rate R. If R is lower, cross-traffic of S · (C / R - 1) shared the bottleneck, and the remainder of C is
+//! available (Strauss et al., "A Measurement Study of Available Bandwidth Estimation Tools", IMC 2003).
 
 use core::time::Duration;
 
@@ -16,42 +16,53 @@ use braid_wire::Instant;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
 
-/// Most records of a train. With the bytes before them, they fit an initial window of ten segments (RFC 6928),
-/// which no pacing delays.
+/// Maximum number of records in a train. With the bytes before them, they fit an initial window of ten segments
+/// (RFC 6928), which pacing does not delay.
 pub(crate) const MAX_TRAIN_RECORDS: u8 = 10;
-/// Records that pacing does not delay on a path unknown to the engine.
+/// Number of leading records that pacing does not delay if the engine has no measurements of the path: it then
+/// sends four segments unpaced.
 pub(crate) const UNPACED_RECORDS: u8 = 4;
-/// Payload bytes of a record: one packet with any TCP options, and a size that protection does not pad.
+/// Number of payload bytes in a record. With its protection a record has 1,400 bytes, which fit a packet of 1,500
+/// bytes with any TCP options, and which the channel does not pad.
 pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;
-/// Bytes of that packet's headers, and of the record's protection.
+/// Number of bytes that a record's packet has in addition: 20 of IPv4, 32 of TCP with timestamps, and the
+/// protection of the record.
 const HEADERS_LEN: usize = 52 + RECORD_OVERHEAD;
-/// Longest pause between records: a train takes at most nine of them.
+/// Maximum time between records, so that a train takes at most 9 * 50 ms and a server's memory is not held for
+/// long. Records of 1,452 bytes at this gap are 230 kbit/s.
 pub(crate) const MAX_RECORD_GAP: Duration = Duration::from_millis(50);
-/// Bytes of two trains and of their connections, one way, with 2,000 each for handshakes.
+/// Number of bytes that a measurement costs in one direction: two trains, and 2,000 bytes for the handshakes of
+/// each train's connection (an upper estimate).
 pub(crate) const MEASUREMENT_BYTES: u64 =
     2 * (MAX_TRAIN_RECORDS as u64 * (RECORD_LEN + HEADERS_LEN) as u64 + 2_000);
-/// The fastest rate that a train can show, bit/s. A provider that shapes by a token bucket lets a burst pass at
-/// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
+/// The highest rate that a train can show, bit/s. If a provider shapes by a token bucket, a burst passes at the
+/// rate of the wire until the bucket is empty. The wire is Fast Ethernet (100 Mbit/s) or faster, and most buckets
+/// (16 kB and more) are larger than a train. So a higher rate may be the wire's and not the link's.
 pub(crate) const MAX_MEASURABLE_RATE: f64 = 90e6;
-/// Fewest gaps between records from which a rate is computed after a token bucket ran dry.
+/// Minimum number of gaps between records from which a rate is computed after a token bucket ran dry. A guess:
+/// with fewer, chance can make them even.
 const MIN_GAPS: usize = 4;
 
 /// First byte of an answer, version 1.
 const ANSWER: u8 = 0xb3;
-/// Bytes before the fields of an answer: the first byte and a length.
+/// Number of bytes before the fields of an answer: the first byte and a length of two bytes.
 const ANSWER_HEAD_LEN: usize = 3;
-/// Most bytes of fields in an answer.
+/// Maximum number of bytes of the fields in an answer. Those of this version have 20 bytes; the rest is room for
+/// fields of later versions.
 const MAX_FIELDS: usize = 256;
-/// Bytes before a plaintext answer: method and status of the sign-in.
+/// The bytes before a plaintext answer: the server's choice of a method (SOCKS 5, method 2, RFC 1928 section 3),
+/// and the status of the sign-in (RFC 1929).
 const SIGNED_IN: [u8; 4] = [
     5,
     2,
     ServerHandshake::ACCEPTED[0],
     ServerHandshake::ACCEPTED[1],
 ];
-/// Bytes before a protected answer, where the box's key is proof enough.
+/// The bytes before a protected answer: SOCKS 5, method 0 (no authentication), because the box's key identifies
+/// the user already.
 const WELCOME: [u8; 2] = [5, 0];
 
+// Kinds of fields.
 const TRAIN: u8 = 1;
 const BANDWIDTH: u8 = 2;
 const DELAY: u8 = 3;
@@ -66,13 +77,14 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    /// A full train without gaps.
+    /// A train of the maximum length without gaps.
     pub(crate) const BURST: Train = Train {
         records: MAX_TRAIN_RECORDS,
         gap: Duration::ZERO,
     };
 
-    /// Returns a full train at `rate` bit/s, whose gaps are at most [`MAX_RECORD_GAP`].
+    /// Returns a train of the maximum length at `rate` bit/s, or faster where the gaps would exceed
+    /// [`MAX_RECORD_GAP`].
     pub(crate) fn paced(rate: f64) -> Train {
         let seconds = ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / rate;
         let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_RECORD_GAP);
@@ -90,7 +102,8 @@ impl Train {
         out
     }
 
-    /// Decodes the fields of a request, limited to what a server grants. Without a train field no record is sent.
+    /// Decodes the fields of a request. Larger values than a server grants are reduced to the maximum. Without a
+    /// field for the train, the train is empty.
     pub(crate) fn decode(fields: &[u8]) -> Train {
         let mut train = Train::default();
         each_field(fields, |kind, value| {
@@ -107,18 +120,21 @@ impl Train {
     }
 }
 
-/// The bottleneck's capacity, as far as a burst shows it.
+/// The capacity of the bottleneck, estimated from a burst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Capacity {
     /// The capacity, bit/s.
     Rate(f64),
-    /// The bottleneck is at least as fast as [`MAX_MEASURABLE_RATE`], or its bucket lets a whole train pass.
+    /// The train arrived at [`MAX_MEASURABLE_RATE`] or more: the bottleneck is that fast, or its token bucket
+    /// holds a whole train.
     TooFast,
-    /// A part of the burst passed at once, and the rest came unevenly: at this mean rate, bit/s.
+    /// The first records arrived at once and the rest at uneven intervals, so only the mean rate in bit/s is
+    /// known.
     Uneven(f64),
 }
 
-/// Encodes the answer before a train of `records`, of which the first `unpaced` leave at their times.
+/// Encodes the answer before a train of `records`. The server's pacing does not delay the first `unpaced` of
+/// them, so only their spacing is meaningful.
 pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
     let mut fields = vec![TRAIN, 2, records, unpaced];
     if let Some(bits) = egress.bandwidth {
@@ -136,11 +152,12 @@ pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
     out
 }
 
-/// Returns a record that leaves `after` the answer.
-pub(crate) fn record(after: Duration) -> [u8; RECORD_LEN] {
-    let after = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
-    // Pseudo-random bytes (xorshift), so that no link compresses the record.
-    let mut noise = after | 1;
+/// Returns a record that leaves at the time `since_answer` after the answer.
+pub(crate) fn record(since_answer: Duration) -> [u8; RECORD_LEN] {
+    let micros = u32::try_from(since_answer.as_micros()).unwrap_or(u32::MAX);
+    // Pseudo-random bytes (xorshift, Marsaglia 2003), so that no link compresses the record. The seed must not be
+    // 0, from which xorshift yields only zeros.
+    let mut noise = micros | 1;
     let mut record = [0; RECORD_LEN];
     for byte in &mut record {
         noise ^= noise << 13;
@@ -148,17 +165,18 @@ pub(crate) fn record(after: Duration) -> [u8; RECORD_LEN] {
         noise ^= noise << 5;
         *byte = noise as u8;
     }
-    record[..4].copy_from_slice(&after.to_be_bytes());
+    record[..4].copy_from_slice(&micros.to_be_bytes());
     record
 }
 
-/// Calls `take` with kind and value of each complete field.
-fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
+/// Calls `on_field` with kind and value of each complete field. The caller ignores unknown kinds, so that later
+/// versions can add fields.
+fn each_field(mut fields: &[u8], mut on_field: impl FnMut(u8, &[u8])) {
     while let [kind, len, rest @ ..] = fields {
         let Some((value, rest)) = rest.split_at_checked(usize::from(*len)) else {
             return;
         };
-        take(*kind, value);
+        on_field(*kind, value);
         fields = rest;
     }
 }
@@ -167,22 +185,23 @@ fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
 #[derive(Debug, Default)]
 pub(crate) struct TrainReceiver {
     /// The bytes expected before the answer.
-    before: &'static [u8],
+    preamble: &'static [u8],
     /// The bytes received before the first record.
     head: Vec<u8>,
-    /// The number of records, known from the answer on.
+    /// The number of records; `None` until the answer has come.
     records: Option<u8>,
     /// The number of leading records that pacing did not delay.
     unpaced: u8,
     egress: Quality,
-    /// Bytes received of the current record.
+    /// Number of bytes received of the current record.
     partial: usize,
-    stamp: [u8; 4],
-    /// Departure and arrival of each record.
+    /// The departure time in the current record.
+    departure: [u8; 4],
+    /// Departure and arrival of each complete record. The departure is the time since the answer.
     seen: Vec<(Duration, Instant)>,
 }
 
-/// The answer is malformed: the peer is not a Braid server, or of an incompatible version.
+/// The error of a malformed answer: the peer is no Braid server, or has an incompatible version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MalformedAnswer;
 
@@ -190,7 +209,7 @@ impl TrainReceiver {
     /// Creates the receiver for a protected or a plaintext connection.
     pub(crate) fn new(protected: bool) -> Self {
         TrainReceiver {
-            before: match protected {
+            preamble: match protected {
                 true => &WELCOME,
                 false => &SIGNED_IN,
             },
@@ -198,7 +217,7 @@ impl TrainReceiver {
         }
     }
 
-    /// Takes bytes that came at `now`; returns whether all records are here.
+    /// Processes bytes that arrived at `now`. Returns whether all records have arrived.
     pub(crate) fn input(
         &mut self,
         now: Instant,
@@ -213,23 +232,24 @@ impl TrainReceiver {
             return Ok(false);
         };
         while !bytes.is_empty() && self.seen.len() < usize::from(records) {
-            let (now_here, rest) = bytes.split_at(bytes.len().min(RECORD_LEN - self.partial));
-            let stamp = self.stamp.iter_mut().skip(self.partial);
-            stamp.zip(now_here).for_each(|(to, from)| *to = *from);
-            self.partial += now_here.len();
+            let (part, rest) = bytes.split_at(bytes.len().min(RECORD_LEN - self.partial));
+            let departure = self.departure.iter_mut().skip(self.partial);
+            departure.zip(part).for_each(|(to, from)| *to = *from);
+            self.partial += part.len();
             bytes = rest;
             if self.partial == RECORD_LEN {
-                let left = u32::from_be_bytes(self.stamp);
-                self.seen.push((Duration::from_micros(left.into()), now));
+                let micros = u32::from_be_bytes(self.departure);
+                self.seen.push((Duration::from_micros(micros.into()), now));
                 self.partial = 0;
             }
         }
         Ok(self.seen.len() >= usize::from(records))
     }
 
+    /// Decodes the bytes before the first record, if they are complete.
     fn read_head(&mut self) -> Result<(), MalformedAnswer> {
-        let (signed_in, answer) = self.head.split_at(self.head.len().min(self.before.len()));
-        if !self.before.starts_with(signed_in) || answer.first().is_some_and(|a| *a != ANSWER) {
+        let (preamble, answer) = self.head.split_at(self.head.len().min(self.preamble.len()));
+        if !self.preamble.starts_with(preamble) || answer.first().is_some_and(|a| *a != ANSWER) {
             return Err(MalformedAnswer);
         }
         let [_, a, b, fields @ ..] = answer else {
@@ -269,15 +289,17 @@ impl TrainReceiver {
         self.egress
     }
 
-    /// Returns the rates, bit/s, at which the first `records` left and came, each at most [`MAX_MEASURABLE_RATE`].
-    /// `None` where there are fewer than two.
+    /// Returns the rates in bit/s at which the first `records` departed and arrived, each at most
+    /// [`MAX_MEASURABLE_RATE`]. `None` if fewer than two records have arrived.
     fn rates(&self, records: u8) -> Option<(f64, f64)> {
         let seen = &self.seen[..self.seen.len().min(records.into())];
-        let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
+        let ((first_departure, first_arrival), (last_departure, last_arrival)) =
+            (*seen.first()?, *seen.last()?);
+        // The first record only starts the clock, so its bytes do not count.
         let bits = (seen.len() - 1) as f64 * ((RECORD_LEN + HEADERS_LEN) * 8) as f64;
         let rate = |time: Duration| (bits / time.as_secs_f64()).min(MAX_MEASURABLE_RATE);
-        let out = rate(left_last.saturating_sub(left));
-        (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
+        let sent = rate(last_departure.saturating_sub(first_departure));
+        (bits > 0.0).then(|| (sent, rate(last_arrival.saturating_since(first_arrival))))
     }
 
     /// Returns the times between arrivals of the first `records`.
@@ -288,26 +310,32 @@ impl TrainReceiver {
         pairs.map(gap).collect()
     }
 
-    /// Computes the capacity of the bottleneck from a [burst](Train::BURST). Tries each number of leading records,
-    /// because a queue too short for the burst still takes the first few. `None` where there are too few records.
+    /// Computes the capacity of the bottleneck from a [burst](Train::BURST). `None` if too few records have
+    /// arrived.
+    ///
+    /// A queue that is too short for the burst drops records, whose retransmission delays all later ones. The
+    /// leading records still show the rate. Therefore the result is the highest rate over all numbers of leading
+    /// records, from [`UNPACED_RECORDS`] on.
     pub(crate) fn capacity(&self) -> Option<Capacity> {
-        // The burst fills its packets, so the last packet is a short one with the rest of the last record.
-        let whole = self.unpaced.min(self.records?.saturating_sub(1));
-        let heads = UNPACED_RECORDS.min(whole)..=whole;
+        // The server sends a burst as full packets, so the last packet is short: it has the rest of the last
+        // record. That record would show too high a rate.
+        let counted = self.unpaced.min(self.records?.saturating_sub(1));
+        let heads = UNPACED_RECORDS.min(counted)..=counted;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
         let rate = rates.reduce(f64::max)?;
-        let gaps = self.gaps(whole);
+        let gaps = self.gaps(counted);
         let at_once = |gap: &Duration| rate_of(*gap) >= MAX_MEASURABLE_RATE;
-        let tokens = gaps.iter().take_while(|gap| at_once(gap)).count();
-        let (_, rest) = gaps.split_at(tokens);
-        if tokens == 0 || rest.is_empty() {
+        // Leading gaps at the rate of the wire: a token bucket let these records pass.
+        let from_bucket = gaps.iter().take_while(|gap| at_once(gap)).count();
+        let (_, rest) = gaps.split_at(from_bucket);
+        if from_bucket == 0 || rest.is_empty() {
             return Some(match rate < MAX_MEASURABLE_RATE {
                 true => Capacity::Rate(rate),
                 false => Capacity::TooFast,
             });
         }
-        let mean = self.rates(whole)?.1;
-        // Records that follow each other at once after a pause come from a busy host, or from one that batches.
+        let mean = self.rates(counted)?.1;
+        // If most records after a pause arrive at once, no bucket ran dry: a busy or batching host made the pause.
         if at_once(&median(rest)) {
             return Some(match mean < MAX_MEASURABLE_RATE {
                 true => Capacity::Uneven(mean),
@@ -317,40 +345,45 @@ impl TrainReceiver {
         Some(after_bucket(rest).map_or(Capacity::Uneven(mean), Capacity::Rate))
     }
 
-    /// Returns the rate, bit/s, at which records came of a train that is incomplete after `time`. `None` before
-    /// the answer.
+    /// Returns the mean arrival rate, bit/s, of a train that is still incomplete `time` after the request. `None`
+    /// before the answer.
     pub(crate) fn partial_rate(&self, time: Duration) -> Option<f64> {
         self.records?;
         let bits = (self.seen.len() * RECORD_LEN * 8) as f64;
+        // At least 1 ms, so that the result is finite.
         Some(bits / time.as_secs_f64().max(1e-3))
     }
 
-    /// Computes the free part of `capacity`, bit/s, from a train at about that rate. `None` where there are too
-    /// few records, or where a token bucket ran dry: the first half came as it left, the rest much later.
+    /// Computes the available part of `capacity`, bit/s, from a train that was sent at about that rate. `None` if
+    /// too few records have arrived, or if a token bucket ran dry during the train: then `capacity` was the rate
+    /// of the wire and not of the link.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
         let gaps = self.gaps(self.unpaced);
         let (early, late) = gaps.split_at(gaps.len() / 2);
         if early.len() >= MIN_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
             let (sent, _) = self.rates(self.unpaced)?;
-            // A bucket lets the first half pass at nearly the rate sent, then at half of it or less.
-            // Cross-traffic slows both halves.
+            // While a bucket has tokens, records arrive at the rate sent, and later at the link's rate.
+            // Cross-traffic slows both halves instead. The bounds 0.8 and 1/2 are guesses between the two
+            // patterns.
             if early >= sent * 0.8 && late <= sent / 2.0 {
                 return None;
             }
         }
         let (sent, received) = self.rates(self.unpaced)?;
-        let others = sent * (capacity / received - 1.0);
-        Some((capacity - others).clamp(0.0, capacity))
+        // The formula at the head of the module.
+        let cross_traffic = sent * (capacity / received - 1.0);
+        Some((capacity - cross_traffic).clamp(0.0, capacity))
     }
 }
 
-/// Returns the rate of records with this gap, bit/s.
+/// Returns the rate, bit/s, of records that arrive at intervals of `gap`.
 fn rate_of(gap: Duration) -> f64 {
     ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / gap.as_secs_f64()
 }
 
-/// Returns the lower median of gaps, which ignores the one gap in which a lost packet was retransmitted.
+/// Returns the lower median of gaps. Unlike a mean, it ignores a single long gap, in which a lost packet was
+/// retransmitted.
 fn median(gaps: &[Duration]) -> Duration {
     let mut gaps = gaps.to_vec();
     gaps.sort_unstable();
@@ -358,13 +391,15 @@ fn median(gaps: &[Duration]) -> Duration {
     gaps.get(at).copied().unwrap_or_default()
 }
 
-/// Computes the rate, bit/s, from even gaps, of which the token bucket ran dry in the first.
+/// Computes the rate, bit/s, at which a token bucket fills. The bucket ran dry in the first of `gaps`. `None` if
+/// the other gaps are too few or uneven.
 fn after_bucket(gaps: &[Duration]) -> Option<f64> {
-    // Tokens let a part of the first gap's record pass, so that gap is too short.
+    // The last tokens let a part of the first gap's record pass at once, so that gap is too short.
     let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= MIN_GAPS)?;
-    let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
+    let (shortest, longest) = (gaps.iter().min()?, gaps.iter().max()?);
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
-    (*most <= *least * 2).then(|| rate_of(mean))
+    // A bucket fills steadily; cross-traffic does not come so evenly. The factor is a guess.
+    (*longest <= *shortest * 2).then(|| rate_of(mean))
 }
 
 #[cfg(test)]
@@ -373,10 +408,11 @@ mod tests {
 
     const MBIT: f64 = 1e6;
 
-    /// Simulates a full train whose records left `left` µs and came `came` µs apart.
-    fn arrivals(left: u64, came: u64) -> TrainReceiver {
+    /// Simulates a train of the maximum length whose records departed at intervals of `sent` µs, and arrived at
+    /// intervals of `received` µs.
+    fn arrivals(sent: u64, received: u64) -> TrainReceiver {
         let mut arrivals = TrainReceiver::new(false);
-        let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
+        let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * received);
         let head = [
             &SIGNED_IN[..],
             &answer(MAX_TRAIN_RECORDS, MAX_TRAIN_RECORDS, Quality::default()),
@@ -384,7 +420,7 @@ mod tests {
         .concat();
         assert_eq!(arrivals.input(at(0), &head), Ok(false));
         for n in 0..u64::from(MAX_TRAIN_RECORDS) {
-            let record = record(Duration::from_micros(n * left));
+            let record = record(Duration::from_micros(n * sent));
             let last = n + 1 == u64::from(MAX_TRAIN_RECORDS);
             assert_eq!(arrivals.input(at(n), &record), Ok(last));
         }
@@ -402,7 +438,7 @@ mod tests {
         matches!(arrivals.capacity(), Some(Capacity::Uneven(_)))
     }
 
-    /// Simulates a burst whose records came at these times, µs.
+    /// Simulates a burst whose records arrived at the times `came`, µs.
     fn arrived(came: &[u64]) -> TrainReceiver {
         let mut arrivals = TrainReceiver::new(false);
         let records = came.len() as u8;
@@ -429,9 +465,12 @@ mod tests {
         assert!((capacity / (20.0 * MBIT) - 1.0).abs() < 0.01, "{capacity}");
         let paced = Train::paced(capacity);
         assert_eq!(paced.gap.as_micros(), 581);
+        // The record size is 11,616 bits; the available rate is 20 - 20 * (20 / R - 1) Mbit/s, from 0 to 20.
         for (came, free) in [
             (581, 20.0),
+            // R = 13.3 Mbit/s.
             (871, 10.0),
+            // R = 10 Mbit/s.
             (1162, 0.0),
             (5000, 0.0),
             (300, 20.0),
@@ -444,9 +483,9 @@ mod tests {
         assert!((available - 10.0).abs() < 0.1, "{available}");
     }
 
-    /// The pacing of a server that does not know the path yet has no effect on the result.
+    /// A server that does not know the path paces the records after the first four, whose times must not count.
     #[test]
-    fn records_that_were_held_back_tell_nothing() {
+    fn paced_records_have_no_effect_on_the_result() {
         let head = answer(MAX_TRAIN_RECORDS, UNPACED_RECORDS, Quality::default());
         let mut arrivals = TrainReceiver::new(false);
         let head = [&SIGNED_IN[..], &head].concat();
@@ -461,20 +500,21 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_tells_no_rate() {
+    fn records_that_arrive_at_once_show_no_rate() {
         assert_eq!(arrivals(0, 0).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrivals(0, 100).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
-        // 77 Mbit/s can be measured.
+        // 11,616 bits in 150 µs are 77.4 Mbit/s, less than the highest measurable rate.
         assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
         assert_eq!(Train::paced(1.0).gap, MAX_RECORD_GAP);
         assert_eq!(Train::paced(0.0).gap, MAX_RECORD_GAP);
     }
 
-    /// The first records pass by the tokens in the bucket, the others as tokens come.
+    /// Tokens in the bucket let the first records pass at once; the others wait for new tokens.
     #[test]
-    fn behind_a_bucket_that_ran_dry_the_rest_tells_the_rate() {
-        // The gap in which the bucket ran dry is of both kinds, and the last packet is a short one.
+    fn records_after_an_empty_bucket_show_the_rate() {
+        // The bucket runs dry in the gap of 352 µs, a part of which is at the rate of the wire. The last packet is
+        // short. The gaps of 581 µs between are 20 Mbit/s.
         let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
         assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
         let late = arrived(&[0, 12, 24, 36, 48, 60, 72, 390, 971, 1_001]);
@@ -496,8 +536,9 @@ mod tests {
     }
 
     #[test]
-    fn a_paced_train_that_begins_on_tokens_tells_nothing() {
-        // At 60 Mbit/s, and a bucket that lets half a train pass.
+    fn a_paced_train_that_begins_on_tokens_shows_no_rate() {
+        // Records leave at intervals of 194 µs, 60 Mbit/s. The bucket lets the first half pass and then fills at
+        // 20 Mbit/s, an interval of 581 µs.
         let mut came = vec![0, 194, 388, 582, 776];
         came.extend((1..=5).map(|n| 776 + n * 581));
         let mut train = arrived(&came);
@@ -508,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_are_read_back_however_they_come() {
+    fn requests_and_answers_are_decoded_in_any_fragments() {
         let train = Train::paced(20.0 * MBIT);
         assert_eq!(
             Train::decode(&train.encode()),
@@ -540,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_more_than_is_bounded_is_sent_or_taken() {
+    fn requests_and_answers_beyond_the_limits_are_reduced_or_refused() {
         let greedy = [TRAIN, 5, 255, 255, 255, 255, 255];
         let most = Train {
             records: MAX_TRAIN_RECORDS,

@@ -1,12 +1,12 @@
 //! The relay between a connection of the stack and a downstream socket.
 //!
-//! The relay buffers nothing. Data moves from the socket into the engine's send buffer and from its receive buffer
-//! into the socket, directly or through a batch of the [`Channel`]'s records. A side that does not take data
-//! therefore stops the other side (end-to-end back-pressure).
+//! The relay has no buffer of its own. Data moves from the socket into the engine's send buffer, and from the
+//! engine's receive buffer into the socket, directly or through a batch of the [`Channel`]'s records. If one side
+//! takes no data, the relay therefore stops reading from the other side (end-to-end back-pressure).
 //!
-//! The module has what box and server sessions share: the table of sessions, the reading of first bytes, and
-//! frames of several streams. It knows neither the protocol by which a session begins, nor the origin of its
-//! connection.
+//! The module has the parts that the sessions of box and server share: the table of sessions, the examination of
+//! first bytes, and frames of several streams. It depends neither on the protocol by which a session begins, nor
+//! on the origin of its connection.
 
 pub mod sniff;
 pub mod streams;
@@ -21,10 +21,12 @@ use braid_wire::Instant;
 
 use crate::app::{Ctx, DownstreamError, DownstreamId};
 
-/// Most bytes that a relay moves in one direction before other sessions get their turn.
+/// Maximum number of bytes that a relay moves in one direction before other sessions get their turn. A guess
+/// between fairness to other sessions and few turns for bulk data.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Least bytes that a move counts for against [`TURN_BYTES`], so that many tiny moves cannot hold up a turn.
+/// Minimum number of bytes for which each read counts against [`TURN_BYTES`]. So a turn has at most 256 reads, and
+/// many tiny records cannot prolong it. The value is a guess.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// The timeouts of a relay on which nothing moves.
@@ -47,26 +49,27 @@ pub(crate) struct Relay {
     to_conn: Direction,
     /// From the connection to the downstream socket.
     to_downstream: Direction,
-    /// Bytes written to the peer that it is known to have acknowledged.
+    /// The engine's `snd_una` when the relay last checked it: an increase counts as movement.
     acked: u64,
-    /// A copy of the first bytes that went to the connection, to be sent again on another one.
+    /// A copy of the first bytes that went to the connection: a box sends them again on a connection that replaces
+    /// it, and a server examines them.
     first_bytes: Option<FirstBytes>,
-    /// Nothing may be sent to the connection for now.
+    /// True while nothing may be sent to the connection, because something else must come first.
     held: bool,
 }
 
 /// The state of one direction, from a source to a sink.
 ///
-/// A direction stops at the source or the sink, whichever blocks first, so that it waits for one event at a time.
+/// A direction stops as soon as its source or its sink blocks, so that it waits for one event at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// Neither side has blocked since it last reported to be ready.
+    /// Bytes can move, as far as is known: neither side has blocked since its last readiness event.
     Open,
     /// The source is empty.
     SourceEmpty,
     /// The sink is full.
     SinkFull,
-    /// The source has ended, and the sink knows.
+    /// The source has ended, and the relay has ended the sink too.
     Ended,
 }
 
@@ -98,8 +101,8 @@ struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Copies the first `len` bytes of `bufs`, as far as there is room.
-    fn take(&mut self, bufs: &[IoSliceMut<'_>], len: usize) {
+    /// Appends the first `len` bytes of `bufs`, as far as there is room.
+    fn append(&mut self, bufs: &[IoSliceMut<'_>], len: usize) {
         let mut left = len.min(self.room());
         for buf in bufs {
             let n = left.min(buf.len());
@@ -116,13 +119,13 @@ impl FirstBytes {
 /// The reason why a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Both directions closed in order, and the peer has everything.
+    /// Both directions ended in order, and all of their bytes were delivered.
     Finished,
     /// The downstream socket failed.
     Downstream,
-    /// The connection ended, but not in order.
+    /// The connection ended before both directions had.
     Conn,
-    /// The channel failed: received bytes are not the peer's.
+    /// The channel failed: the received bytes are not authentic.
     Broken(ChannelError),
     /// Nothing moved within the timeout.
     Idle,
@@ -132,11 +135,11 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) moved: Moved,
-    /// The turn's budget ran out; the relay needs another turn.
+    /// True if the turn's budget ran out, so that the relay needs another turn.
     pub(crate) again: bool,
-    /// A direction closed, which changes [`Relay::due`].
+    /// True if a direction ended in this turn, which changes [`Relay::due`].
     pub(crate) closing: bool,
-    /// The downstream socket is closed both ways; the connection may go on.
+    /// True if the relay closed the downstream socket in this turn. The connection may continue.
     pub(crate) downstream_closed: bool,
     pub(crate) end: Option<End>,
 }
@@ -144,7 +147,7 @@ pub(crate) struct Turn {
 /// The reason why the movement in one direction stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Halt {
-    /// An event will report when it can continue.
+    /// The source or the sink blocks, or the direction has ended. An event reports when bytes can move again.
     Blocked,
     /// The turn's budget ran out.
     Again,
@@ -152,7 +155,7 @@ enum Halt {
     DownstreamBroken,
     /// The connection is gone; its `Closed` event follows with the reason.
     ConnGone,
-    /// The channel failed: received bytes are not the peer's.
+    /// The channel failed: the received bytes are not authentic.
     ConnBroken(ChannelError),
 }
 
@@ -179,7 +182,9 @@ impl Moved {
     }
 }
 
+/// The error of a single read or write.
 enum PumpError {
+    /// The engine does not know the connection any more.
     Api,
     Broken(ChannelError),
     Downstream(DownstreamError),
@@ -212,7 +217,8 @@ impl Relay {
         }
     }
 
-    /// Holds back what goes to the connection, because something else must come before it, or releases it.
+    /// Holds back the bytes towards the connection if `held` is true, because something else must be sent before
+    /// them. Releases them otherwise.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
     }
@@ -228,30 +234,32 @@ impl Relay {
         self.first_bytes = Some(FirstBytes { bytes, limit });
     }
 
-    /// Returns the copy, and whether it has reached its limit.
+    /// Returns the copy of the first bytes, and true if it has reached its limit.
     pub(crate) fn first_bytes(&self) -> Option<(&[u8], bool)> {
         let first_bytes = self.first_bytes.as_ref()?;
         Some((&first_bytes.bytes, first_bytes.room() == 0))
     }
 
-    /// Drops the copy.
+    /// Drops the copy of the first bytes, and copies no more.
     pub(crate) fn drop_first_bytes(&mut self) {
         self.first_bytes = None;
     }
 
-    /// Sends the copy over `channel`, which replaces the connection before. The copy stays. Returns false where
-    /// the connection does not take all of it.
+    /// Sends the copy of the first bytes over `channel`, which replaces an earlier connection, and keeps the copy.
+    /// Returns false if the connection does not take all bytes.
     pub(crate) fn resend_first_bytes(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
         let Some(first_bytes) = &self.first_bytes else {
             return true;
         };
+        // Only the earlier connection was full.
         self.to_conn.sink_is_ready();
         let written = channel.write_all(ctx.now, ctx.stack, &first_bytes.bytes);
-        let ended = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
-        written.is_ok() && ended
+        // The user may have ended the direction already, which the new connection does not know.
+        let end_sent = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
+        written.is_ok() && end_sent
     }
 
-    /// Returns whether the end of the user's bytes was passed on.
+    /// Returns whether the downstream socket has ended and the relay has passed that end on to the connection.
     pub(crate) fn has_sent_end(&self) -> bool {
         self.to_conn.has_ended()
     }
@@ -272,13 +280,13 @@ impl Relay {
         self.to_conn.sink_is_ready();
     }
 
-    /// Returns whether at least one direction is closed.
+    /// Returns whether at least one direction has ended.
     fn half_closed(&self) -> bool {
         self.to_conn.has_ended() || self.to_downstream.has_ended()
     }
 
-    /// Returns whether both directions are closed towards the downstream socket. Bytes may still be on their way
-    /// to the peer; until their arrival the relay counts as open.
+    /// Returns whether both directions have ended, so that the downstream socket is closed. Bytes may still be in
+    /// flight to the peer, so the relay ends only when the peer has acknowledged them.
     fn downstream_closed(&self) -> bool {
         self.to_conn.has_ended() && self.to_downstream.has_ended()
     }
@@ -297,11 +305,13 @@ impl Relay {
         self.moved_at + timeout
     }
 
-    /// Returns whether the relay has expired. Once the downstream socket has no more to send, acknowledgements by
-    /// the peer count as movement while data is outstanding.
+    /// Returns whether the relay has expired. Once the downstream socket has ended, no bytes move towards the
+    /// connection any more, but its send buffer may still hold much. Therefore acknowledgements by the peer count
+    /// as movement as long as data is outstanding.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
+            // More is acknowledged than at the last check, and not everything.
             && (self.acked + 1..stats.snd_end).contains(&stats.snd_una)
         {
             (self.acked, self.moved_at) = (stats.snd_una, ctx.now);
@@ -317,7 +327,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved, in both directions.
+    /// Moves as many bytes as possible in both directions, within the budget of a turn.
     pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let (was_half_closed, was_downstream_closed) =
             (self.half_closed(), self.downstream_closed());
@@ -334,17 +344,19 @@ impl Relay {
             ctx.downstream.close(self.downstream);
         }
         let closing = self.half_closed() && !was_half_closed;
-        let over = self.downstream_closed() && channel.has_flow_ended();
-        let turn = self.turned(ctx.now, moved, closing || downstream_closed, halts);
+        let finished = self.downstream_closed() && channel.has_flow_ended();
+        let turn = self.finish_turn(ctx.now, moved, closing || downstream_closed, halts);
         Turn {
             downstream_closed,
-            end: turn.end.or(over.then_some(End::Finished)),
+            end: turn.end.or(finished.then_some(End::Finished)),
             ..turn
         }
     }
 
-    /// Moves only what the downstream socket sent, because the other direction is not the user's yet. A direction
-    /// that closes meanwhile sets no timer. Where a copy is kept, no more bytes move than fit into it.
+    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to
+    /// the handshake. An end of the direction does not restart the timeout, because the caller has a deadline of
+    /// its own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into
+    /// it, so that all of them can be sent again.
     pub(crate) fn turn_to_conn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.first_bytes.as_ref().map(FirstBytes::room);
@@ -356,10 +368,12 @@ impl Relay {
                 &mut moved.to_conn,
             );
         }
-        self.turned(ctx.now, moved, false, [halt, Halt::Blocked])
+        self.finish_turn(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
-    fn turned(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
+    /// Restarts the timeout if bytes moved or a direction ended (`closing`), and combines the reasons why both
+    /// directions halted.
+    fn finish_turn(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
         if moved.any() || closing {
             self.moved_at = now;
         }
@@ -382,7 +396,9 @@ impl Relay {
         turn
     }
 
-    /// Ends both streams according to `end`, except a downstream socket that is closed already.
+    /// Ends the connection and the downstream socket: by an orderly close after [`End::Finished`], otherwise by a
+    /// reset, so that neither side mistakes a cut for the end of the data. A downstream socket that is closed
+    /// already stays as it is.
     pub(crate) fn end(&self, ctx: &mut Ctx<'_>, channel: &Channel, end: End) {
         if end != End::Finished {
             channel.abort(ctx.now, ctx.stack);
@@ -394,11 +410,13 @@ impl Relay {
         }
     }
 
-    /// Processes the channel's own records, which may make room for more.
+    /// Sends and receives records that carry no user's bytes, such as alerts and ends. Returns [`Halt::Blocked`]
+    /// if the relay can continue.
     fn drive(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Halt {
         if !channel.is_protected() {
             return Halt::Blocked;
         }
+        // Records that leave make room in the channel, which no event reports.
         self.to_conn.sink_is_ready();
         match channel.drive(ctx.now, ctx.stack) {
             Ok(()) => Halt::Blocked,
@@ -407,7 +425,7 @@ impl Relay {
         }
     }
 
-    /// Moves bytes from the downstream socket into the connection.
+    /// Moves at most `budget` bytes from the downstream socket into the connection.
     fn pump_to_conn(
         &mut self,
         (ctx, channel): (&mut Ctx<'_>, &mut Channel),
@@ -418,21 +436,23 @@ impl Relay {
             if budget == 0 {
                 return Halt::Again;
             }
-            let mut asked = false;
+            let mut fill_called = false;
             let first_bytes = &mut self.first_bytes;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
-                asked = true;
+                fill_called = true;
                 let n = ctx
                     .downstream
                     .read(self.downstream, bufs)
                     .map_err(PumpError::Downstream)?;
                 if let Some(first_bytes) = first_bytes {
-                    first_bytes.take(bufs, n);
+                    first_bytes.append(bufs, n);
                 }
                 Ok(n)
             };
             match channel.write_with(ctx.now, ctx.stack, budget, fill) {
-                Ok(0) if !asked => self.to_conn = Direction::SinkFull,
+                // The channel calls `fill` only if it has room.
+                Ok(0) if !fill_called => self.to_conn = Direction::SinkFull,
+                // A read of no bytes is the end of the socket's data.
                 Ok(0) => {
                     self.to_conn = Direction::Ended;
                     let ended = channel.shutdown(ctx.now, ctx.stack);
@@ -468,15 +488,16 @@ impl Relay {
             if budget == 0 {
                 return Halt::Again;
             }
-            let mut asked = false;
+            let mut drain_called = false;
             let drain = |bufs: &[IoSlice<'_>]| {
-                asked = true;
+                drain_called = true;
                 ctx.downstream
                     .write(self.downstream, bufs)
                     .map_err(PumpError::Downstream)
             };
             match channel.read_with(ctx.now, ctx.stack, drain) {
-                Ok(0) if !asked => {
+                // The channel calls `drain` only if it has bytes.
+                Ok(0) if !drain_called => {
                     self.to_downstream = Direction::SourceEmpty;
                     if channel.read_finished(ctx.stack) {
                         self.to_downstream = Direction::Ended;
@@ -504,8 +525,8 @@ impl Relay {
     }
 }
 
-/// Feeds a handshake before a relay with received bytes, up to the first step other than `more`. The bytes behind
-/// that step stay unread.
+/// Feeds received bytes to a handshake that precedes a relay, and returns its first step other than `more` (needs
+/// more bytes), or `more` when all received bytes are read. Bytes after that step stay unread.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
     channel: &mut Channel,
@@ -515,9 +536,9 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
 ) -> Result<S, StepError> {
     let mut step = more.clone();
     loop {
-        let mut asked = false;
+        let mut drain_called = false;
         channel.read_with(now, stack, |bufs| {
-            asked = true;
+            drain_called = true;
             let mut taken = 0;
             for buf in bufs {
                 let (n, next) = input(buf);
@@ -529,14 +550,15 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // A protected channel shows leftover bytes alone first, so newer bytes need another read.
-        if !asked || step != more || !channel.is_protected() {
+        // A protected channel first yields bytes that an earlier read left, without newer ones, so newer bytes
+        // need another read.
+        if !drain_called || step != more || !channel.is_protected() {
             return Ok(step);
         }
     }
 }
 
-/// The reason why a handshake cannot continue.
+/// The reason why a handshake cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepError {
     /// The connection is gone: its `Closed` event follows.

@@ -1,30 +1,31 @@
-//! Reads the first bytes of a user's connection: the name in a TLS ClientHello, or host and length of a plaintext
-//! HTTP/1.1 request. Also reads the length of a destination's response.
+//! Examination of the first bytes of a connection. From a user's bytes it reads the name in a TLS ClientHello, or
+//! host and length of a plaintext HTTP/1.1 request. From a destination's bytes it reads the length of an HTTP/1.1
+//! response.
 //!
-//! Nothing waits for more bytes. The available ones are read as far as possible, and a name beyond them stays
-//! unknown.
+//! No byte is delayed for this purpose. The module reads the bytes that have come, and a name that comes later
+//! stays unknown.
 
 use core::net::IpAddr;
 
 use crate::protocol::socks::is_host_name;
 
-/// Most bytes that are examined: enough for a ClientHello with a post-quantum key share, or the head of a request
-/// without its cookies.
+/// Maximum number of bytes that are examined: enough for a ClientHello with a post-quantum key share (about 1,800
+/// bytes), or for the head of a request with few cookies.
 pub const MAX_SNIFFED_BYTES: usize = 4096;
 
-/// Most headers of a message that are examined.
+/// Maximum number of headers in a message. A message with more counts as unknown. The value is a guess.
 const MAX_HEADERS: usize = 64;
 
-/// The findings in a user's first bytes.
+/// The results from a user's first bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sniffed {
     /// The name of the destination, in lower case.
     pub host: Option<String>,
-    /// The number of bytes behind the head of the request.
+    /// The number of bytes that follow the head of the request.
     pub upload: Option<u64>,
 }
 
-/// Examines the `first` bytes of a user.
+/// Examines the `first` bytes of a user. The result is empty for an unknown protocol.
 pub fn examine(first: &[u8]) -> Sniffed {
     if let Some(hello) = client_hello(first) {
         let host = server_name(hello).and_then(host_name);
@@ -33,27 +34,27 @@ pub fn examine(first: &[u8]) -> Sniffed {
     request(first).unwrap_or_default()
 }
 
-/// The length of a response, as far as its first bytes tell.
+/// The length of a response, by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// Unknown so far: the head of the response is incomplete.
+    /// The head of the response is incomplete, so more bytes may show the length.
     Incomplete,
-    /// Not told by the response.
+    /// The response does not announce its length, or is not HTTP/1.1.
     Unknown,
     /// The number of bytes, including the head.
     Bytes(u64),
 }
 
-/// Examines the `first` bytes of a destination for the length of an HTTP/1.1 response: its `Content-Length` or
-/// `Content-Range`, or zero where the response has no body (RFC 9112 section 6.3). The answer to a HEAD request is
-/// mistaken for a response with a body.
+/// Reads the length of an HTTP/1.1 response from the `first` bytes of a destination: `Content-Length` or
+/// `Content-Range`, or zero if the response has no body (RFC 9112 section 6.3). The request is not known here, so
+/// the response to a HEAD request is taken to have a body. An error only misleads the strategy about the length.
 pub fn response(first: &[u8]) -> Length {
-    let mut at = 0;
+    let mut heads_len = 0;
     loop {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        match response.parse(&first[at..]) {
-            Ok(httparse::Status::Complete(head)) => at += head,
+        match response.parse(&first[heads_len..]) {
+            Ok(httparse::Status::Complete(head)) => heads_len += head,
             Ok(httparse::Status::Partial) => return Length::Incomplete,
             Err(_) => return Length::Unknown,
         }
@@ -62,21 +63,23 @@ pub fn response(first: &[u8]) -> Length {
             Some(101) => None,
             // An interim response; another one follows (RFC 9110 section 15.2).
             Some(100..200) => continue,
+            // No Content and Not Modified have no body, even if they have a Content-Length.
             Some(204 | 304) => Some(0),
             _ => body_length(response.headers),
         };
         return match body {
-            Some(body) => Length::Bytes(body.saturating_add(at as u64)),
+            Some(body) => Length::Bytes(body.saturating_add(heads_len as u64)),
             None => Length::Unknown,
         };
     }
 }
 
-/// Returns the body of a ClientHello (RFC 8446 section 4.1.2), as much of it as the first record has.
+/// Returns the part of a ClientHello (RFC 8446 section 4.1.2) that the first record contains, without the
+/// message's type and length. The rest may come in later records or segments.
 fn client_hello(first: &[u8]) -> Option<Bytes<'_>> {
     let mut record = Bytes(first);
     let &[content_type, major, _minor] = record.array()?;
-    // A handshake record, of any legacy version 3.x (RFC 8446 section 5.1).
+    // Content type 22 is a handshake record. Clients send any legacy version 3.x (RFC 8446 section 5.1).
     if (content_type, major) != (22, 3) {
         return None;
     }
@@ -102,6 +105,7 @@ fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
     loop {
         let (kind, len) = (extensions.u16()?, extensions.u16()?);
         let mut body = Bytes(extensions.take(len)?);
+        // Extension type 0 is server_name (RFC 6066 section 1.1).
         if kind != 0 {
             continue;
         }
@@ -115,7 +119,8 @@ fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
 
 /// Reads the head of an HTTP/1.1 request, which may be incomplete.
 fn request(first: &[u8]) -> Option<Sniffed> {
-    // Parse as if the head ended with the last complete line.
+    // The host is often in the first lines, so do not insist on the whole head: parse as if it ended with the last
+    // complete line.
     let end = first.windows(2).rposition(|w| w == b"\r\n")? + 2;
     let head = [&first[..end], b"\r\n"].concat();
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -129,7 +134,8 @@ fn request(first: &[u8]) -> Option<Sniffed> {
     Some(Sniffed { host, upload })
 }
 
-/// Returns the announced length of a message's body; `None` where it is missing or ambiguous.
+/// Returns the announced length of a message's body; `None` if it is missing or ambiguous. Several equal
+/// `Content-Length` are one (RFC 9112 section 6.3), and `Transfer-Encoding` overrides them.
 fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
     let mut lengths = values(headers, "content-length").map(content_length);
     let length = match lengths.next() {
@@ -138,9 +144,9 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
             .next()
             .and_then(range_length),
     };
-    let sure = lengths.all(|other| other == length)
+    let is_unambiguous = lengths.all(|other| other == length)
         && values(headers, "transfer-encoding").next().is_none();
-    length.filter(|_| sure)
+    length.filter(|_| is_unambiguous)
 }
 
 /// Returns the length of the part that a `Content-Range` describes: `bytes 0-99/1000` (RFC 9110 section 14.4).
@@ -159,21 +165,22 @@ fn values<'h>(
     headers.iter().filter(of_name).map(|h| h.value)
 }
 
-/// Parses a length, which consists of digits alone (RFC 9110 section 8.6).
+/// Parses a length, which consists of digits alone (RFC 9110 section 8.6). Rust's parser also accepts a sign.
 fn content_length(value: &[u8]) -> Option<u64> {
-    let digits = value.iter().all(u8::is_ascii_digit);
+    let has_digits_only = value.iter().all(u8::is_ascii_digit);
     core::str::from_utf8(value)
         .ok()?
         .parse()
         .ok()
-        .filter(|_| digits)
+        .filter(|_| has_digits_only)
 }
 
-/// Normalizes a name for rules and history; an IP address is not a name.
+/// Normalizes a name, so that rules and history can compare it: lower case, no final dot. Returns `None` for an IP
+/// address.
 fn host_name(bytes: &[u8]) -> Option<String> {
     let name = core::str::from_utf8(bytes).ok()?.trim_end_matches('.');
-    let ok = is_host_name(name) && name.parse::<IpAddr>().is_err();
-    ok.then(|| name.to_ascii_lowercase())
+    let is_name = is_host_name(name) && name.parse::<IpAddr>().is_err();
+    is_name.then(|| name.to_ascii_lowercase())
 }
 
 /// The unread rest of the input.

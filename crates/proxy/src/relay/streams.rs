@@ -1,8 +1,9 @@
 //! Several streams over one connection, each with its own urgency.
 //!
-//! The engine keeps together what one call writes, sends the most urgent first and keeps the order of each stream.
-//! This module adds the header that tells the reader which bytes belong to which stream. A stream goes one way,
-//! and its writer assigns its number. Both ends of a connection with streams must use this format.
+//! The engine does not split the bytes that one call writes. It sends the most urgent bytes first and keeps the
+//! order within each stream. This module adds a header, from which the reader knows the stream of the bytes. A
+//! stream has one direction, and its writer assigns its number. Both ends of a connection with streams must use
+//! this format.
 //!
 //! A frame is
 //!
@@ -10,10 +11,10 @@
 //! | --- | --- |
 //! | 4 | number of the stream |
 //! | 1 | flags: 1 is the end of the stream |
-//! | 3 | length of what follows the header, at most 16,384; 0 only at the end |
+//! | 3 | number of bytes after the header, at most 16,384; 0 only at the end of the stream |
 //! | 8 | offset of these bytes in the stream |
 //!
-//! The offset reveals bytes that were dropped, because their deadline passed before they were sent.
+//! The engine drops bytes whose deadline passes before they are sent. The offset shows the reader this gap.
 
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,19 +22,22 @@ use std::collections::{BTreeMap, VecDeque};
 use braid_engine::{ApiError, Class, ConnId, Stack, Urgency};
 use braid_wire::Instant;
 
-/// Bytes of a frame's header.
+/// Number of bytes of a frame's header.
 pub const HEADER_LEN: usize = 16;
-/// Most bytes of a stream in one frame. A frame that has begun is finished before anything more urgent.
+/// Maximum number of a stream's bytes in one frame. More urgent bytes wait until the current frame is sent, so the
+/// limit is a guess between this delay and the share of headers (0.1 %).
 pub const MAX_FRAME_LEN: usize = 16 << 10;
-/// Most open streams, each way.
+/// Maximum number of open streams in each direction. A guess that limits memory.
 pub const MAX_STREAMS: usize = 1_024;
-/// Most unread bytes of all streams together, give or take a frame. At this limit or at [`MAX_STREAMS`], nothing
-/// more is read from the connection, so a stream that nobody reads eventually blocks the others.
+/// Number of unread bytes of all streams together at which the module stops reading from the connection; the
+/// current frame may exceed it. The module stops at [`MAX_STREAMS`] too. So a stream that is never read
+/// eventually blocks all others. The value is a guess.
 pub const MAX_UNREAD_BYTES: usize = 1 << 20;
 
-/// Bytes that each gap, and each run of bytes between gaps, counts for besides its content. Bounds memory against
-/// many tiny entries.
+/// Number of bytes that each entry of a queue (a gap, or a run of bytes between gaps) counts for in addition to
+/// its content. It limits the memory that a peer can claim by many tiny entries. A guess at the size of an entry.
 const ENTRY_COST_BYTES: usize = 64;
+/// The flag of a stream's last frame.
 const END_FLAG: u8 = 1;
 
 /// The error of a stream.
@@ -43,7 +47,7 @@ pub enum StreamError {
     NotOpen,
     /// The caller's mistake: [`MAX_STREAMS`] are open, or all 2^32 numbers are used.
     TooManyStreams,
-    /// The peer's mistake: the frame is malformed or out of place.
+    /// The peer's mistake: a frame is malformed, or its offset contradicts earlier frames.
     BadFrame(BadFrame),
     /// The connection ended before the stream did.
     Cut,
@@ -60,7 +64,8 @@ pub enum BadFrame {
     Empty,
     /// An unknown flag.
     Flags(u8),
-    /// The offset is before received bytes, behind the stream's end, or leads beyond 2^64 bytes.
+    /// The offset lies inside bytes that were already received, the stream had ended before, or the frame would
+    /// exceed 2^64 bytes of the stream.
     Place(u64),
 }
 
@@ -116,23 +121,23 @@ pub enum Read {
 ///
 /// # Use
 ///
-/// Call [`receive`](Self::receive) after [`Event::Readable`](braid_engine::Event::Readable), and again after reads
-/// that made room; then [`read`](Self::read) each of [`incoming`](Self::incoming). After
-/// [`Event::Writable`](braid_engine::Event::Writable), continue with writes that fell short.
+/// After [`Event::Readable`](braid_engine::Event::Readable), call [`receive`](Self::receive), and then
+/// [`read`](Self::read) for each of [`incoming`](Self::incoming). Reads make room, so call `receive` again after
+/// them. After [`Event::Writable`](braid_engine::Event::Writable), repeat writes that did not take all bytes.
 #[derive(Debug)]
 pub struct Streams {
     conn: ConnId,
     outgoing: BTreeMap<u32, Outgoing>,
-    /// The number of the next stream to open.
+    /// The number of the next stream to open; `None` once all numbers are used.
     next: Option<u32>,
     incoming: BTreeMap<u32, Incoming>,
     decoder: Decoder,
-    /// The first frame of a stream beyond [`MAX_STREAMS`], until another stream ends.
-    held: Option<Header>,
-    /// The bytes in `incoming`, with [`ENTRY_COST_BYTES`] for each entry.
+    /// The header of a frame that would open a stream beyond [`MAX_STREAMS`]. It waits until another stream ends.
+    waiting_header: Option<Header>,
+    /// Number of bytes in `incoming`, plus [`ENTRY_COST_BYTES`] for each entry.
     unread: usize,
-    /// The peer's last byte was read from the connection.
-    over: bool,
+    /// True once the peer's last byte was read from the connection.
+    conn_ended: bool,
 }
 
 #[derive(Debug)]
@@ -153,6 +158,7 @@ struct Incoming {
 
 #[derive(Debug)]
 enum Queued {
+    /// The number of bytes that the sender dropped.
     Gap(u64),
     Bytes(VecDeque<u8>),
 }
@@ -166,9 +172,9 @@ impl Streams {
             next: Some(0),
             incoming: BTreeMap::new(),
             decoder: Decoder::default(),
-            held: None,
+            waiting_header: None,
             unread: 0,
-            over: false,
+            conn_ended: false,
         }
     }
 
@@ -185,7 +191,8 @@ impl Streams {
         Ok(number)
     }
 
-    /// Changes the urgency of future writes. Queued bytes of the stream keep their urgency and go first.
+    /// Changes the urgency of future writes. Queued bytes of the stream keep their urgency, and the engine sends
+    /// them before later bytes of the stream.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`].
@@ -195,8 +202,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Queues as much of `data` as there is room for, and returns the number of bytes queued. Frames that are not
-    /// sent by `deadline` are dropped.
+    /// Queues as many bytes of `data` as the send buffer has room for, and returns their number. The engine drops
+    /// frames that it has not sent by `deadline`.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Connection`].
@@ -231,7 +238,8 @@ impl Streams {
         Ok(done)
     }
 
-    /// Ends `stream`; returns false where there is no room for the frame now.
+    /// Ends `stream`. Returns false if the send buffer has no room for the last frame now; call it again later.
+    /// The frame has no deadline, so that the peer learns of the end in any case.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Connection`].
@@ -259,7 +267,7 @@ impl Streams {
         Ok(written)
     }
 
-    /// Reads frames from the connection, as far as there is room.
+    /// Reads frames from the connection until it has no more bytes or a limit is reached.
     ///
     /// # Errors
     /// [`StreamError::BadFrame`]: the peer violates the format and must not be read any more.
@@ -267,7 +275,7 @@ impl Streams {
     pub fn receive(&mut self, (now, stack): (Instant, &mut Stack)) -> Result<(), StreamError> {
         let conn = self.conn;
         loop {
-            if let Some(header) = self.held.take() {
+            if let Some(header) = self.waiting_header.take() {
                 self.begin(header)?;
             }
             let n = stack.read_with(now, conn, |bufs| {
@@ -282,13 +290,14 @@ impl Streams {
                 Ok::<_, StreamError>(taken)
             })?;
             if n == 0 {
-                self.over |= stack.read_finished(conn) && self.held.is_none();
+                // The bytes behind a waiting header are still unread.
+                self.conn_ended |= stack.read_finished(conn) && self.waiting_header.is_none();
                 return Ok(());
             }
         }
     }
 
-    /// Returns the peer's streams that are not read to their end, by number.
+    /// Returns the numbers of the peer's streams that were not read to their end.
     pub fn incoming(&self) -> impl Iterator<Item = u32> + '_ {
         self.incoming.keys().copied()
     }
@@ -296,7 +305,8 @@ impl Streams {
     /// Reads from `stream` into `buf`.
     ///
     /// # Errors
-    /// [`StreamError::NotOpen`]: no frame of the stream has come yet. [`StreamError::Cut`].
+    /// [`StreamError::NotOpen`]: no frame of the stream has come yet, or it was read to its end.
+    /// [`StreamError::Cut`].
     pub fn read(&mut self, stream: u32, buf: &mut [u8]) -> Result<Read, StreamError> {
         let incoming = self.incoming.get_mut(&stream);
         let incoming = incoming.ok_or(StreamError::NotOpen)?;
@@ -316,40 +326,43 @@ impl Streams {
                 }
                 Ok(Read::Bytes(n))
             }
-            // The header of the last frame may have come before its bytes.
+            // The header of the last frame marks the stream as ended, but its bytes may still be missing.
             None if incoming.ended && self.decoder.frame.is_none_or(|(of, _)| of != stream) => {
                 self.incoming.remove(&stream);
                 Ok(Read::End)
             }
-            None if self.over => Err(StreamError::Cut),
+            None if self.conn_ended => Err(StreamError::Cut),
             None => Ok(Read::Nothing),
         }
     }
 
-    /// Decodes bytes of the peer; returns the number of bytes consumed, which is all unless room runs out.
+    /// Decodes bytes of the peer. Returns the number of bytes consumed, which is lower than their number if a
+    /// limit is reached.
     fn input(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let mut taken = 0;
         while taken < bytes.len() {
-            // Once a frame has begun, it is read to its end, so that the limit is checked between frames only.
-            let full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD_BYTES;
-            if full || self.held.is_some() {
+            // A frame that has begun is read to its end, because a reader may wait for the rest of it. So the
+            // limit is checked between frames only.
+            let is_full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD_BYTES;
+            if is_full || self.waiting_header.is_some() {
                 break;
             }
             let (n, element) = self.decoder.input(&bytes[taken..])?;
             taken += n;
             match element {
                 Some(Element::Begins(header)) => self.begin(header)?,
-                Some(Element::Bytes(stream, bytes)) => self.take(stream, bytes),
+                Some(Element::Bytes(stream, bytes)) => self.append(stream, bytes),
                 None => {}
             }
         }
         Ok(taken)
     }
 
+    /// Processes the header of a frame, whose bytes follow.
     fn begin(&mut self, header: Header) -> Result<(), StreamError> {
-        let full = self.incoming.len() >= MAX_STREAMS;
-        if full && !self.incoming.contains_key(&header.stream) {
-            self.held = Some(header);
+        let is_full = self.incoming.len() >= MAX_STREAMS;
+        if is_full && !self.incoming.contains_key(&header.stream) {
+            self.waiting_header = Some(header);
             return Ok(());
         }
         let incoming = self.incoming.entry(header.stream).or_default();
@@ -367,7 +380,8 @@ impl Streams {
         Ok(())
     }
 
-    fn take(&mut self, stream: u32, bytes: &[u8]) {
+    /// Appends received bytes to the queue of their stream.
+    fn append(&mut self, stream: u32, bytes: &[u8]) {
         if let Some(incoming) = self.incoming.get_mut(&stream) {
             self.unread += bytes.len();
             match incoming.queue.back_mut() {
@@ -404,7 +418,8 @@ impl Header {
     fn encode(self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         out[..4].copy_from_slice(&self.stream.to_be_bytes());
-        // The length field has 24 bits, and the flags stand above it.
+        // The length has the lower 24 bits of the word, because `MAX_FRAME_LEN` fits them. The flags have the
+        // upper 8.
         let word = u32::try_from(self.len).unwrap_or(0);
         out[4..8].copy_from_slice(&word.to_be_bytes());
         out[4] = if self.end { END_FLAG } else { 0 };
@@ -421,15 +436,17 @@ impl Header {
             at: u64::from_be_bytes(at),
         };
         match header {
+            // Fail on a later version's flags, whose meaning is unknown.
             _ if flags & !END_FLAG != 0 => Err(BadFrame::Flags(flags)),
             Header { len, .. } if len > MAX_FRAME_LEN => Err(BadFrame::Length(len)),
+            // No writer needs such frames, and a peer could send any number of them.
             Header { len: 0, end, .. } if !end => Err(BadFrame::Empty),
             header => Ok(header),
         }
     }
 }
 
-/// An element that the decoder found.
+/// A part of a frame that the decoder has found.
 enum Element<'a> {
     /// A frame begins.
     Begins(Header),
@@ -440,13 +457,15 @@ enum Element<'a> {
 /// Splits received bytes into frames.
 #[derive(Debug, Default)]
 struct Decoder {
+    /// The bytes received of an incomplete header.
     header: Vec<u8>,
-    /// The stream of the current frame, and the number of its bytes still to come.
+    /// The stream of the current frame, and the number of the frame's bytes that are still missing.
     frame: Option<(u32, usize)>,
 }
 
 impl Decoder {
-    /// Consumes a part of `bytes`, which must not be empty, up to the end of the next element.
+    /// Consumes `bytes`, which must not be empty, up to the end of the next element. Returns the number of bytes
+    /// consumed, and the element unless it is incomplete.
     fn input<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Element<'a>>), StreamError> {
         if let Some((stream, left)) = self.frame {
             let n = left.min(bytes.len());
@@ -465,16 +484,16 @@ impl Decoder {
     }
 }
 
-/// Writes a frame that `make` creates, given the room for its bytes, if it creates one. Returns the number of the
-/// stream's bytes in the frame.
+/// Writes the frame that `make` creates. `make` gets the room for the stream's bytes, and returns `None` if that
+/// is too little. Returns the number of the stream's bytes in the frame.
 fn write_frame<'a>(
     (now, stack): (Instant, &mut Stack),
     conn: ConnId,
     class: Class,
     make: impl FnOnce(usize) -> Option<(Header, &'a [u8])>,
 ) -> Result<usize, StreamError> {
-    let most = HEADER_LEN + MAX_FRAME_LEN;
-    let n = stack.write_class(now, conn, class, most, |slices| {
+    let max_len = HEADER_LEN + MAX_FRAME_LEN;
+    let n = stack.write_class(now, conn, class, max_len, |slices| {
         let room: usize = slices.iter().map(|s| s.len()).sum();
         let frame = room.checked_sub(HEADER_LEN).and_then(make);
         let Some((header, bytes)) = frame else {
@@ -494,8 +513,8 @@ fn write_frame<'a>(
         Ok(HEADER_LEN + bytes.len())
     })?;
     if n == 0 {
-        // The engine reports new room only after a write that found none. A frame declined for too little room is
-        // no such write, but an empty write counts as one.
+        // The engine sends `Event::Writable` only after a write for which it had no room. Here it had a little,
+        // and `make` declined it. An empty write makes the engine send the event all the same.
         stack.write(now, conn, &[])?;
     }
     Ok(n.saturating_sub(HEADER_LEN))

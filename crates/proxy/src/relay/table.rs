@@ -1,5 +1,5 @@
-//! The sessions of a core, found by connection or downstream stream. Each has a timer, and a queue lists the
-//! sessions with more to do.
+//! The sessions of a core, which can be looked up by connection or by downstream stream. Each session has a
+//! timer, and a queue lists the sessions that need another turn.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -27,7 +27,8 @@ pub(crate) enum Due {
     Turn,
 }
 
-/// A table of sessions. The hash tables serve look-ups only; their order is never used.
+/// A table of sessions. The hash tables are for look-ups only and never iterated, because their random order would
+/// make simulations irreproducible.
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     sessions: BTreeMap<SessionId, Entry<S>>,
@@ -41,8 +42,11 @@ pub(crate) struct Table<S> {
 #[derive(Debug)]
 struct Entry<S> {
     conn: Option<ConnId>,
+    /// The downstream stream or look-up of the session.
     downstream: Option<DownstreamId>,
-    armed: Option<Instant>,
+    /// The expiry of the session's timer, if it is set.
+    timer: Option<Instant>,
+    /// True while the session is in the queue.
     queued: bool,
     session: S,
 }
@@ -71,7 +75,7 @@ impl<S> Table<S> {
         let entry = Entry {
             conn: None,
             downstream: None,
-            armed: None,
+            timer: None,
             queued: false,
             session,
         };
@@ -95,7 +99,7 @@ impl<S> Table<S> {
     /// Removes a session with its timer and bindings.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<S> {
         let entry = self.sessions.remove(&id)?;
-        if let Some(at) = entry.armed {
+        if let Some(at) = entry.timer {
             self.timers.remove(&(at, id));
         }
         entry.conn.map(|conn| self.by_conn.remove(&conn));
@@ -105,7 +109,7 @@ impl<S> Table<S> {
         Some(entry.session)
     }
 
-    /// Binds a connection to the session, in place of the one before.
+    /// Binds a connection to the session, in place of an earlier connection.
     pub(crate) fn bind_conn(&mut self, conn: ConnId, id: SessionId) {
         if let Some(entry) = self.sessions.get_mut(&id) {
             if let Some(old) = entry.conn.replace(conn) {
@@ -119,7 +123,7 @@ impl<S> Table<S> {
         self.by_conn.get(&conn).copied()
     }
 
-    /// Binds a downstream stream or a look-up to the session, in place of the one before.
+    /// Binds a downstream stream or a look-up to the session, in place of an earlier one.
     pub(crate) fn bind_downstream(&mut self, downstream: DownstreamId, id: SessionId) {
         self.unbind_downstream(id);
         if let Some(entry) = self.sessions.get_mut(&id) {
@@ -140,28 +144,30 @@ impl<S> Table<S> {
         self.by_downstream.get(&downstream).copied()
     }
 
-    /// Sets the timer of a session, in place of the time before.
+    /// Sets the timer of a session to `at`, in place of an earlier time.
     pub(crate) fn arm(&mut self, id: SessionId, at: Instant) {
         let Some(entry) = self.sessions.get_mut(&id) else {
             return;
         };
-        if let Some(old) = entry.armed.replace(at) {
+        if let Some(old) = entry.timer.replace(at) {
             self.timers.remove(&(old, id));
         }
         self.timers.insert((at, id));
     }
 
-    /// Returns the next session that is due at `now`, and the reason; timers come before the queue.
+    /// Returns the next session that is due at `now`, and the reason. Timers come before the queue, so that a busy
+    /// queue does not delay timeouts.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(SessionId, Due)> {
         if let Some((_, id)) = self.timers.first().filter(|(at, _)| *at <= now).copied() {
             self.timers.pop_first();
             if let Some(entry) = self.sessions.get_mut(&id) {
-                entry.armed = None;
+                entry.timer = None;
             }
             return Some((id, Due::Timer));
         }
         loop {
             let id = self.ready.pop_front()?;
+            // `remove` leaves the session's entry in the queue, which it would have to search.
             if let Some(entry) = self.sessions.get_mut(&id) {
                 entry.queued = false;
                 return Some((id, Due::Turn));
@@ -169,7 +175,7 @@ impl<S> Table<S> {
         }
     }
 
-    /// Queues a session for another turn, once.
+    /// Queues a session for another turn, unless it is in the queue already.
     pub(crate) fn queue(&mut self, id: SessionId) {
         if let Some(entry) = self.sessions.get_mut(&id)
             && !core::mem::replace(&mut entry.queued, true)
@@ -178,8 +184,9 @@ impl<S> Table<S> {
         }
     }
 
-    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, for the
-    /// caller to handle.
+    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, which the
+    /// caller has to handle. Movement does not set the timer: when that expires, the caller sets it to the
+    /// relay's new time.
     pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);
@@ -193,7 +200,7 @@ impl<S> Table<S> {
         turn.end
     }
 
-    /// Returns the time at which a session is due: at once where the queue is not empty.
+    /// Returns the time at which the next session is due. That is at once if the queue is not empty.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(Instant::ZERO);

@@ -1,5 +1,7 @@
-//! A server's egress metrics, (B_s, D_s): measured on connections made for users, and on connections to the
-//! configured targets. Nobody can make the server connect elsewhere to measure.
+//! A server's egress metrics: its bandwidth and delay to destinations, (B_s, D_s) of T-MPTCP.
+//!
+//! The server measures users' connections, and connects to the configured targets. A box can request a measurement
+//! but cannot choose its target, so that the server cannot be made to attack a third host.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -12,47 +14,56 @@ use crate::admin::status::milliseconds;
 use crate::app::{ConnectFailure, Ctx, DownstreamEvent, DownstreamId};
 use crate::select::selection::Quality;
 
-/// Most destination prefixes that are remembered.
+/// Maximum number of destination prefixes that are remembered. A guess: each answer to a probe reads all of them.
 const MAX_PREFIXES: usize = 256;
-/// Time for which the measurements of a prefix count.
+/// Time for which the measurements of a prefix are used. A guess: twice the longest interval between a box's
+/// measurements, 5 min by default.
 const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
-/// Shortest time between connections to targets, regardless of the number of boxes that ask.
+/// Minimum time between connections to targets, regardless of the number of boxes that probe. A single box
+/// measures a server no more often than this either.
 const MIN_TARGET_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest time for a target to answer.
+/// Maximum time for a target to answer. It covers one lost SYN, which the kernel retransmits after 1 s (RFC 6298
+/// section 2.1).
 const TARGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Period over which a relay's rate is measured.
 const RATE_PERIOD: Duration = Duration::from_secs(1);
-/// Shortest time between checks whether a relay waits for its destination.
+/// Minimum time between checks whether a relay waits for its destination: at most 50 checks in [`RATE_PERIOD`]. A
+/// guess between many checks in a period and a low cost for each turn of a relay.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Fewest bytes in a period that yield a rate.
+/// Minimum number of bytes in a period for which a rate is recorded. A guess: at less than 0.5 Mbit/s the
+/// destination has little to send, which says nothing about the bandwidth.
 const MIN_PERIOD_BYTES: u64 = 64 << 10;
 
 /// The measurements of all destinations.
 #[derive(Debug)]
 pub(super) struct EgressMeter {
     prefixes: BTreeMap<IpNet, PrefixMetrics>,
+    /// The targets as a ring: the next one to be measured is first, the one measured last is at the end.
     targets: Vec<Target>,
-    /// The connection attempt to a target under way.
+    /// The current connection attempt to a target.
     attempt: Option<TargetAttempt>,
-    asked_at: Option<Instant>,
+    /// The time of the last attempt to connect to a target.
+    attempted_at: Option<Instant>,
 }
 
 /// The measurements of destinations with one prefix (/24 or /48).
 #[derive(Debug, Clone, Copy)]
 struct PrefixMetrics {
-    at: Instant,
+    /// The time of the last measurement.
+    measured_at: Instant,
     /// Smoothed time to connect.
     delay: Duration,
     /// Highest rate of a relay that waited for its destination, bit/s.
-    limit: Option<f64>,
+    limited_rate: Option<f64>,
     /// Highest rate of any relay, bit/s.
-    most: f64,
+    max_rate: f64,
 }
 
 #[derive(Debug)]
 struct Target {
     addr: SocketAddr,
+    /// Smoothed time to connect; `None` before the first answer, and after an attempt without one.
     delay: Option<Duration>,
 }
 
@@ -62,12 +73,14 @@ struct TargetAttempt {
     since: Instant,
 }
 
+/// Averages delays exponentially, with a weight of 1/4 for the new one. The weight is a guess: connections are
+/// rarer than the samples of RFC 6298, which have 1/8.
 fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
     old.map_or(new, |old| (old * 3 + new) / 4)
 }
 
 fn prefix(addr: IpAddr) -> IpNet {
-    // The longest prefixes that networks usually announce by BGP, so addresses within one share a path.
+    // Networks usually announce no longer prefixes by BGP, so that addresses with the same prefix share a path.
     let length = if addr.is_ipv4() { 24 } else { 48 };
     IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
 }
@@ -82,76 +95,89 @@ impl EgressMeter {
             prefixes: BTreeMap::new(),
             targets: targets.collect(),
             attempt: None,
-            asked_at: None,
+            attempted_at: None,
         }
     }
 
-    /// Records that connecting to a destination `took` so long.
+    /// Records the time that connecting to a destination `took`.
     pub(super) fn on_connected(&mut self, now: Instant, addr: IpAddr, took: Duration) {
         let key = prefix(addr);
         if let Some(metrics) = self.prefixes.get_mut(&key) {
             metrics.delay = smoothed(Some(metrics.delay), took);
-            metrics.at = now;
+            metrics.measured_at = now;
             return;
         }
         if self.prefixes.len() >= MAX_PREFIXES {
-            let oldest = self.prefixes.iter().min_by_key(|(_, metrics)| metrics.at);
+            let oldest = self
+                .prefixes
+                .iter()
+                .min_by_key(|(_, metrics)| metrics.measured_at);
             let oldest = oldest.map(|(key, _)| *key);
             oldest.map(|key| self.prefixes.remove(&key));
         }
         let metrics = PrefixMetrics {
-            at: now,
+            measured_at: now,
             delay: took,
-            limit: None,
-            most: 0.0,
+            limited_rate: None,
+            max_rate: 0.0,
         };
         self.prefixes.insert(key, metrics);
     }
 
-    /// Records that a relay from there carried `rate` bit/s; `limited` where it waited for the destination.
+    /// Records that a relay received `rate` bit/s from the destination `addr`. `limited` is true if the relay
+    /// waited for the destination, so that the rate shows the bandwidth of that path.
     pub(super) fn on_rate(&mut self, now: Instant, addr: IpAddr, (rate, limited): (f64, bool)) {
         let Some(metrics) = self.prefixes.get_mut(&prefix(addr)) else {
             return;
         };
-        metrics.at = now;
-        metrics.most = metrics.most.max(rate);
+        metrics.measured_at = now;
+        metrics.max_rate = metrics.max_rate.max(rate);
         if limited {
-            metrics.limit = Some(metrics.limit.map_or(rate, |limit| limit.max(rate)));
+            let highest = metrics.limited_rate.map_or(rate, |before| before.max(rate));
+            metrics.limited_rate = Some(highest);
         }
     }
 
-    /// Returns the egress metrics for a box. The bandwidth is the highest rate at which a relay waited for its
-    /// destination rather than for the path to the box, unless another relay was faster.
+    /// Returns the egress metrics for a box.
+    ///
+    /// The bandwidth is the highest rate of a relay that waited for its destination and not for the path to the
+    /// box. It is unknown if any relay was faster, because then single destinations were slow and not the egress.
+    ///
+    /// The delay is the mean over the targets that answer. Without one it is the median over the prefixes, which a
+    /// few distant destinations do not shift.
     pub(super) fn quality(&self, now: Instant) -> Quality {
-        let lately =
-            |metrics: &&PrefixMetrics| now.saturating_since(metrics.at) < MEASUREMENT_LIFETIME;
-        let prefixes = || self.prefixes.values().filter(lately);
-        let limit = prefixes().filter_map(|p| p.limit).reduce(f64::max);
-        let most = prefixes().map(|p| p.most).fold(0.0, f64::max);
+        let is_recent = |metrics: &&PrefixMetrics| {
+            now.saturating_since(metrics.measured_at) < MEASUREMENT_LIFETIME
+        };
+        let prefixes = || self.prefixes.values().filter(is_recent);
+        let limited_rate = prefixes().filter_map(|p| p.limited_rate).reduce(f64::max);
+        let max_rate = prefixes().map(|p| p.max_rate).fold(0.0, f64::max);
         let mut delays: Vec<Duration> = prefixes().map(|p| p.delay).collect();
         delays.sort();
-        let middle = delays.get(delays.len() / 2).copied();
-        let asked: Vec<Duration> = self.targets.iter().filter_map(|t| t.delay).collect();
+        let median = delays.get(delays.len() / 2).copied();
+        let of_targets: Vec<Duration> = self.targets.iter().filter_map(|t| t.delay).collect();
         let mean = |all: &[Duration]| all.iter().sum::<Duration>() / all.len() as u32;
-        let delay = (!asked.is_empty()).then(|| mean(&asked)).or(middle);
+        let delay = (!of_targets.is_empty())
+            .then(|| mean(&of_targets))
+            .or(median);
         Quality {
-            bandwidth: limit.filter(|limit| *limit >= most),
+            bandwidth: limited_rate.filter(|rate| *rate >= max_rate),
             delay_ms: delay.and_then(milliseconds),
         }
     }
 
-    /// Connects to the next target on a box's request, if enough time has passed.
-    pub(super) fn ask(&mut self, ctx: &mut Ctx<'_>) {
-        let lately = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
-        let known = self.targets.first().is_none_or(|t| t.delay.is_some());
-        if self.attempt.is_some() || known && self.asked_at.is_some_and(lately) {
+    /// Connects to the next target after a box's probe, unless an attempt is under way or the last one was within
+    /// [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
+    pub(super) fn connect_to_target(&mut self, ctx: &mut Ctx<'_>) {
+        let is_recent = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
+        let has_delay = self.targets.first().is_none_or(|t| t.delay.is_some());
+        if self.attempt.is_some() || has_delay && self.attempted_at.is_some_and(is_recent) {
             return;
         }
-        // The list is a ring: each target moves to the end when it is its turn.
         let Some(target) = self.targets.first() else {
             return;
         };
-        self.asked_at = Some(ctx.now);
+        self.attempted_at = Some(ctx.now);
         if let Ok(downstream) = ctx.downstream.connect(target.addr) {
             let since = ctx.now;
             self.attempt = Some(TargetAttempt { downstream, since });
@@ -159,12 +185,12 @@ impl EgressMeter {
         self.targets.rotate_left(1);
     }
 
-    /// Returns the target of the last attempt.
-    fn asked(&mut self) -> Option<&mut Target> {
+    /// Returns the target of the last attempt, which `connect_to_target` moved to the end of the ring.
+    fn last_attempted(&mut self) -> Option<&mut Target> {
         self.targets.last_mut()
     }
 
-    /// Handles an event of an attempt to a target; returns whether it was one.
+    /// Handles `event` if it concerns the attempt to a target; returns whether it does.
     pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> bool {
         let Some(attempt) = self.attempt.take_if(|a| a.downstream == event.id()) else {
             return false;
@@ -174,12 +200,12 @@ impl EgressMeter {
                 ctx.downstream.reset(attempt.downstream);
                 true
             }
-            // A refusal is an answer too.
+            // A refusal takes a round trip to the target too, so it shows the delay.
             DownstreamEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };
         let took = ctx.now.saturating_since(attempt.since);
-        if let Some(target) = self.asked() {
+        if let Some(target) = self.last_attempted() {
             target.delay = answered.then(|| smoothed(target.delay, took));
         }
         true
@@ -189,28 +215,29 @@ impl EgressMeter {
         self.attempt.as_ref().map(|a| a.since + TARGET_TIMEOUT)
     }
 
-    /// Gives up an attempt that was not answered.
+    /// Gives up an attempt that was not answered within [`TARGET_TIMEOUT`].
     pub(super) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        let late = |a: &mut TargetAttempt| a.since + TARGET_TIMEOUT <= ctx.now;
-        if let Some(attempt) = self.attempt.take_if(late) {
+        let is_late = |a: &mut TargetAttempt| a.since + TARGET_TIMEOUT <= ctx.now;
+        if let Some(attempt) = self.attempt.take_if(is_late) {
             ctx.downstream.reset(attempt.downstream);
-            if let Some(target) = self.asked() {
+            if let Some(target) = self.last_attempted() {
                 target.delay = None;
             }
         }
     }
 }
 
-/// The rate at which a relay takes what its destination sends.
+/// The rate at which a relay receives bytes from its destination, measured in periods of [`RATE_PERIOD`].
 #[derive(Debug)]
 pub(super) struct RelayRate {
     /// The destination.
     pub(super) addr: IpAddr,
+    /// The begin of the current period, for which all counts are.
     since: Instant,
     bytes: u64,
     checked_at: Instant,
     checks: u32,
-    /// Number of checks that found no unsent bytes.
+    /// Number of checks at which the relay waited for its destination.
     waits: u32,
 }
 
@@ -232,15 +259,16 @@ impl RelayRate {
         now.saturating_since(self.checked_at) >= MIN_CHECK_INTERVAL
     }
 
-    /// Records a check: whether no bytes were unsent, so that the relay waits for its destination.
+    /// Records a check. If the connection to the box has no unsent bytes (`nothing_unsent`), the relay waits for
+    /// its destination.
     pub(super) fn check(&mut self, now: Instant, nothing_unsent: bool) {
         self.checked_at = now;
         self.checks += 1;
         self.waits += u32::from(nothing_unsent);
     }
 
-    /// Records `bytes` from the destination. At the end of a period returns the rate, bit/s, and whether the relay
-    /// waited for the destination most of the time.
+    /// Records `bytes` from the destination. At the end of a period, returns the rate in bit/s, and true if the
+    /// relay waited for the destination at more than three quarters of the checks.
     pub(super) fn on_moved(&mut self, now: Instant, bytes: u64) -> Option<(f64, bool)> {
         self.bytes += bytes;
         let time = now.saturating_since(self.since);
@@ -249,7 +277,8 @@ impl RelayRate {
         }
         let ended = std::mem::replace(self, RelayRate::new(now, self.addr));
         let rate = ended.bytes as f64 * 8.0 / time.as_secs_f64();
-        // Three quarters of the checks, so that single pauses of the destination do not count.
+        // The destination pauses now and then even where the path to the box limits the rate. Three quarters is a
+        // guess.
         let limited = ended.waits * 4 > ended.checks * 3;
         (ended.bytes >= MIN_PERIOD_BYTES && ended.checks > 0).then_some((rate, limited))
     }
@@ -270,15 +299,17 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_by_prefix_and_what_is_old_counts_nothing() {
+    fn delays_are_by_prefix_and_expire() {
         let mut egress = EgressMeter::new(&[]);
         assert_eq!(egress.quality(at(0)), Quality::default());
         egress.on_connected(at(0), addr(1, 1), MS(40));
         egress.on_connected(at(1), addr(1, 2), MS(80));
+        // Both addresses have the prefix 198.51.1.0/24: 3/4 * 40 ms + 1/4 * 80 ms = 50 ms.
         assert_eq!(egress.quality(at(2)).delay_ms, Some(50.0), "one prefix");
         egress.on_connected(at(3), addr(2, 1), MS(90));
         egress.on_connected(at(3), addr(3, 1), MS(91));
         assert_eq!(egress.quality(at(4)).delay_ms, Some(90.0), "the middle one");
+        // All measurements are older than 600 s.
         assert_eq!(egress.quality(at(700)), Quality::default());
         for n in 0..1000u32 {
             let [_, _, a, b] = n.to_be_bytes();
@@ -288,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_waited_for_its_destination_is_a_limit() {
+    fn only_relays_that_wait_for_the_destination_show_a_bandwidth() {
         let mut egress = EgressMeter::new(&[]);
         egress.on_connected(at(0), addr(1, 1), MS(40));
         egress.on_connected(at(0), addr(2, 1), MS(40));
@@ -315,6 +346,7 @@ mod tests {
             assert_eq!(relay_rate.on_moved(at(0) + MS(999), 125_000), None);
             relay_rate.on_moved(at(1), 125_000)
         };
+        // Twice 125,000 bytes in 1 s are 2 Mbit/s. 8 of 10 checks are more than three quarters, 7 are not.
         assert_eq!(judge(8), Some((2e6, true)));
         assert_eq!(judge(7), Some((2e6, false)));
         let mut slow = RelayRate::new(at(0), addr(1, 1));

@@ -1,8 +1,8 @@
 //! Limits on connections whose request is incomplete, in total and by source.
 //!
-//! The users are unknown at this stage, so the limits are on what costs the server: handshakes under way, and
-//! failed ones. A successful handshake counts towards its user from then on. Boxes behind one address can thus
-//! have as many connections as their users need.
+//! The users are unknown at this stage. Therefore the limits apply to the things that cost the server resources:
+//! current handshakes, and failed ones. Once a handshake succeeds, its connection counts towards the user and no
+//! more towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -15,44 +15,47 @@ use crate::config::ServerLimits;
 
 use super::session::Handshake;
 
-/// Failed handshakes that a source may have at once, in seconds of its rate.
+/// Number of failed handshakes that a source may have at once, in seconds of the permitted rate. A guess: 1,000
+/// failures at the default of 100 per second.
 const FAILURE_BURST: Duration = Duration::from_secs(10);
-/// Most sources that are remembered only for failures.
+/// Maximum number of sources that are remembered only for failures. A guess that limits both tables to a few MB.
 const MAX_FAILED_SOURCES: usize = 16_384;
 
 /// Counts of sessions whose request is incomplete.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    /// Handshakes under way, of all sources.
+    /// Number of current handshakes of all sources, without idle connections.
     under_way: usize,
-    /// Idle connections of each user.
+    /// Number of idle connections of each user.
     pub(super) waiting: Vec<usize>,
-    /// Sources with handshakes under way, of which there are at most as many as handshakes, and those with recent
-    /// failures, at most [`MAX_FAILED_SOURCES`].
+    /// Sources with current handshakes or with recent failures. The limit on handshakes and [`MAX_FAILED_SOURCES`]
+    /// together limit its size.
     sources: BTreeMap<IpAddr, Source>,
-    /// Sources with recent failures only, by the time at which these expire. When full, the source with the fewest
-    /// failures is dropped and treated as blameless: a full table is no reason to refuse anybody.
+    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too
+    /// many, the source with the fewest failures is dropped, and is admitted again as if it had none. So
+    /// attackers with many addresses cannot fill the table to keep other sources out.
     failed: BTreeSet<(Instant, IpAddr)>,
-    /// Number of sources dropped because the table was full.
+    /// Number of sources dropped because `failed` was full.
     pub(super) forgotten: u64,
 }
 
-/// A host: an IPv4 address, or a /64 of IPv6.
+/// The state of a source: of an IPv4 address, or of a /64 of IPv6, which a single host can have.
 #[derive(Debug, Default)]
 struct Source {
     under_way: usize,
-    /// The time at which the failures have expired.
+    /// The time at which all failures have expired. Each failure moves it by the reciprocal of the permitted rate,
+    /// so the time left until then measures the number of recent failures (a leaky bucket).
     failures_expire_at: Instant,
 }
 
 /// The reason why another handshake is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandshakeLimit {
-    /// The limit on all handshakes is reached.
+    /// All sources together have as many handshakes as the server permits.
     All,
-    /// The source has as many handshakes as are left for others.
+    /// The source has at least as many handshakes as are still free.
     Source,
-    /// Too many handshakes of the source have failed.
+    /// Too many handshakes of the source have failed recently.
     Failed,
 }
 
@@ -77,8 +80,9 @@ impl Handshakes {
 
     /// Counts another handshake, or refuses it.
     ///
-    /// A source may have no more than are left over (dynamic thresholds, Choudhury and Hahne 1998): half of all if
-    /// it is alone, fewer if others come. About a dozen sources are needed to use up all.
+    /// A source may have no more handshakes than are free (dynamic thresholds, Choudhury and Hahne 1998). A lone
+    /// source gets half of all, and each further greedy source half of the remainder: about log2 of the limit in
+    /// sources, a dozen for the smallest default of 4,096, are needed to use up all handshakes.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -86,14 +90,14 @@ impl Handshakes {
         limits: &ServerLimits,
     ) -> Result<(), HandshakeLimit> {
         self.expire_failures(now);
-        let left = limits.handshakes().saturating_sub(self.under_way);
-        let (own, failures_expire_at) = match self.sources.get(&source_of(remote)) {
+        let free = limits.handshakes().saturating_sub(self.under_way);
+        let (of_source, failures_expire_at) = match self.sources.get(&source_of(remote)) {
             Some(source) => (source.under_way, source.failures_expire_at),
             None => (0, now),
         };
         match () {
-            () if left == 0 => Err(HandshakeLimit::All),
-            () if own >= left => Err(HandshakeLimit::Source),
+            () if free == 0 => Err(HandshakeLimit::All),
+            () if of_source >= free => Err(HandshakeLimit::Source),
             () if failures_expire_at > now + FAILURE_BURST => Err(HandshakeLimit::Failed),
             () => {
                 self.enter(remote);
@@ -102,29 +106,31 @@ impl Handshakes {
         }
     }
 
-    /// Records the failure of a handshake under way from `remote`; `most` per second may fail, on average.
-    pub(super) fn fail(&mut self, now: Instant, remote: IpAddr, most: usize) {
+    /// Records the failure of a current handshake from `remote`. On average, `max_per_second` handshakes of a
+    /// source may fail.
+    pub(super) fn fail(&mut self, now: Instant, remote: IpAddr, max_per_second: usize) {
         let source = self.sources.get_mut(&source_of(remote));
-        debug_assert!(source.is_some(), "nothing of {remote} is under way");
+        debug_assert!(source.is_some(), "no handshake of {remote} is under way");
         if let Some(source) = source {
-            let each = Duration::from_secs_f64(1.0 / most as f64);
-            source.failures_expire_at = source.failures_expire_at.max(now) + each;
+            let per_failure = Duration::from_secs_f64(1.0 / max_per_second as f64);
+            source.failures_expire_at = source.failures_expire_at.max(now) + per_failure;
         }
     }
 
-    /// Lets a session wait idle, if it is signed in, has sent no more, and fewer than `most` of its user wait;
-    /// returns whether it now waits.
+    /// Lets a session wait idle if it is signed in, has sent nothing of its request, and its user has fewer than
+    /// `max_waiting` idle sessions. Returns whether the wait begins. An idle session does not count as a
+    /// handshake, because its user is known.
     pub(super) fn begin_waiting(
         &mut self,
         now: Instant,
         remote: IpAddr,
         handshake: &mut Handshake,
-        most: usize,
+        max_waiting: usize,
     ) -> bool {
         let grant = handshake.grant.as_ref().filter(|g| g.is_sign_in());
-        let may = handshake.socks.awaits_request() && !handshake.is_waiting;
+        let can_wait = handshake.socks.awaits_request() && !handshake.is_waiting;
         let waiting = grant.and_then(|g| self.waiting.get_mut(g.user));
-        let Some(waiting) = waiting.filter(|n| may && **n < most) else {
+        let Some(waiting) = waiting.filter(|n| can_wait && **n < max_waiting) else {
             return false;
         };
         *waiting += 1;
@@ -133,7 +139,7 @@ impl Handshakes {
         true
     }
 
-    /// Resumes a session; returns whether it had waited.
+    /// Makes an idle session a handshake again; returns whether it was idle.
     pub(super) fn end_waiting(&mut self, remote: IpAddr, handshake: &mut Handshake) -> bool {
         let waited = core::mem::take(&mut handshake.is_waiting);
         if waited {
@@ -146,16 +152,17 @@ impl Handshakes {
         waited
     }
 
-    /// Ends the handshake of a session.
+    /// Ends the handshake of a session, which may be idle.
     pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
         self.end_waiting(remote, handshake);
         self.leave(now, remote);
     }
 
-    /// Counts another handshake under way from `remote`.
+    /// Counts another current handshake from `remote`.
     fn enter(&mut self, remote: IpAddr) {
         let key = source_of(remote);
         let source = self.sources.entry(key).or_default();
+        // `failed` has only sources without current handshakes.
         if source.under_way == 0 {
             self.failed.remove(&(source.failures_expire_at, key));
         }
@@ -163,24 +170,26 @@ impl Handshakes {
         self.under_way += 1;
     }
 
-    /// Removes a handshake under way from `remote`.
+    /// Removes a current handshake from `remote` from the counts.
     pub(super) fn leave(&mut self, now: Instant, remote: IpAddr) {
         let key = source_of(remote);
         self.under_way -= 1;
         let Some(source) = self.sources.get_mut(&key) else {
-            debug_assert!(false, "nothing of {remote} is under way");
+            debug_assert!(false, "no handshake of {remote} is under way");
             return;
         };
         source.under_way -= 1;
         if source.under_way > 0 {
             return;
         }
+        // A source without failures has an expiry in the past, so the next line removes it.
         self.failed.insert((source.failures_expire_at, key));
         self.expire_failures(now);
+        // The first entry expires first, so its source has the fewest failures.
         if self.failed.len() > MAX_FAILED_SOURCES
-            && let Some((_, least)) = self.failed.pop_first()
+            && let Some((_, fewest_failures)) = self.failed.pop_first()
         {
-            self.sources.remove(&least);
+            self.sources.remove(&fewest_failures);
             self.forgotten += 1;
         }
     }
@@ -221,11 +230,14 @@ mod tests {
         Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
     }
 
-    /// Returns the number of `remotes` admitted, one after the other.
-    fn begun(handshakes: &mut Handshakes, most: usize, remotes: &[IpAddr]) -> usize {
-        let begun = remotes
-            .iter()
-            .filter(|remote| handshakes.begin(NOW, **remote, &limits(most)).is_ok());
+    /// Begins a handshake from each of `remotes`, of which none ends, within a limit of `max_handshakes`. Returns
+    /// the number of handshakes admitted.
+    fn begun(handshakes: &mut Handshakes, max_handshakes: usize, remotes: &[IpAddr]) -> usize {
+        let begun = remotes.iter().filter(|remote| {
+            handshakes
+                .begin(NOW, **remote, &limits(max_handshakes))
+                .is_ok()
+        });
         begun.count()
     }
 
@@ -242,6 +254,7 @@ mod tests {
     #[test]
     fn greedy_sources_leave_room_for_others() {
         let mut handshakes = Handshakes::new(1);
+        // Each source gets half of the handshakes that the sources before have left of 64.
         for (n, expected) in [(0, 32), (1, 16), (2, 8), (3, 4)] {
             assert_eq!(begun(&mut handshakes, 64, &[v4(n); 64]), expected);
         }
@@ -250,7 +263,9 @@ mod tests {
         for _ in 0..31 {
             handshakes.leave(NOW, v4(0));
         }
+        // 60 - 31 = 29 handshakes are under way and 35 are free; a source stops at 18, when 17 are left.
         assert_eq!(begun(&mut handshakes, 64, &[v4(4); 64]), 18);
+        // 29 + 18 = 47 handshakes are under way.
         assert_eq!(
             handshakes.begin(NOW, v4(5), &limits(47)),
             Err(HandshakeLimit::All)
@@ -268,13 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_too_often_has_to_wait_and_nobody_else() {
+    fn a_source_that_fails_too_often_has_to_wait_and_no_other_one() {
         let mut handshakes = Handshakes::new(1);
         let count = |handshakes: &mut Handshakes, ms: u64| {
             let now = Instant::from_millis(ms);
             (0..100).filter(|_| fails(handshakes, now, v4(1))).count()
         };
+        // FAILURE_BURST at 2 failures per second is 20 failures; the limit must be exceeded, so 21 pass.
         assert_eq!(count(&mut handshakes, 0), 21);
+        // A failure expires after 1 s / 2 = 500 ms.
         assert_eq!(count(&mut handshakes, 499), 0);
         assert_eq!(count(&mut handshakes, 1_000), 2);
         let now = Instant::from_millis(1_000);
@@ -285,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_handshakes_succeed_may_have_any_number() {
+    fn successful_handshakes_are_not_limited() {
         let mut handshakes = Handshakes::new(1);
         for _ in 0..100_000 {
             assert_eq!(handshakes.begin(NOW, v4(1), &limits(8)), Ok(()));
@@ -297,7 +314,7 @@ mod tests {
     #[test]
     fn failures_of_any_number_of_sources_are_remembered_within_a_bound() {
         let mut handshakes = Handshakes::new(1);
-        // A source that is refused for its failures, and is the last to be forgotten.
+        // This source fails until it is refused. It has the most failures, so it is the last to be forgotten.
         while fails(&mut handshakes, NOW, v4(0)) {}
         for n in 1..100_000 {
             assert!(fails(&mut handshakes, NOW, v6(n, 0)), "the table is full");

@@ -1,7 +1,7 @@
 //! The aggregation server: SOCKS5 over MPTCP from boxes, regular TCP to destinations.
 //!
-//! The module decides who may connect, to which destination, and with which share of the resources. It knows
-//! nothing of a box.
+//! The module decides which user may connect, to which destination, and with which share of the resources. It does
+//! not depend on the code of a box.
 
 mod admission;
 mod drain;
@@ -45,50 +45,52 @@ use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
 
-/// The server as a sans-I/O core. The driver adds paths to the stack and listens on them; every accepted
-/// connection is served.
+/// The server as a sans-I/O core. The driver adds paths to the stack and listens on them. The core serves every
+/// connection that the stack accepts.
 ///
 /// # Use
 ///
-/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start (earlier passwords are refused, because a
-///    restarted server cannot know whether they were used), then whenever the system's clock was set, at least
-///    once a minute.
+/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, after each change of the system's clock,
+///    and at least once a minute. The server refuses passwords that are older than its first call, because a
+///    restarted server cannot know whether they were used.
 /// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
+    /// The parts of the status that do not depend on connections.
     about: CoreInfo,
     /// The listening address of each path.
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
-    /// Most connections to destinations that the process can open.
+    /// Maximum number of connections to destinations that the process can open.
     max_streams: usize,
-    window: Duration,
-    /// Ranges of this machine known from the configuration.
-    configured: Vec<IpNet>,
+    /// Maximum difference between a password's time and the wall clock.
+    time_window: Duration,
+    /// This machine's own address ranges, as the configuration names them.
+    configured_own: Vec<IpNet>,
     destinations: DestinationPolicy,
     verifier: Verifier,
     tls: channel::Server,
     /// Families with routes to some networks but not to the Internet.
     isolated: Families,
-    /// Families in `isolated` in which a destination was connected since the routes changed.
+    /// Families in `isolated` in which the server reached a destination since the routes changed.
     connected: Families,
-    /// Serves plaintext connections too.
+    /// True if the server accepts plaintext connections too.
     allows_plaintext: bool,
     user_names: Vec<String>,
     sessions: Table<Session>,
-    /// Number of sessions of each user.
+    /// Number of sessions of each user, from a complete request to the end of its relay.
     per_user: Vec<usize>,
     handshakes: Handshakes,
     lookups: Lookups,
-    /// Limits on probes of each user.
+    /// Each user's limit on packet trains.
     allowances: Vec<Allowance>,
     egress: EgressMeter,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
-    /// The server is about to end: connections serve no further user.
+    /// True once the server drains: a connection whose user has ended serves no other user.
     ending: bool,
 }
 
@@ -103,14 +105,18 @@ pub enum Routes {
     Internet,
 }
 
-/// Most timers and turns handled before packets are sent.
+/// Maximum number of timers and turns that one call handles. Packets leave between calls, so a long queue of
+/// sessions must not delay them. The value is a guess.
 const TURN_BATCH: usize = 32;
 
-/// Most addresses of a name that are tried.
+/// Maximum number of a name's addresses that are tried: as many as the driver's resolver returns. At
+/// [`ADDRESS_TIMEOUT`] each they take 24 s, less than the default of [`ServerTimeouts::connect`], 30 s.
 const MAX_ADDRESSES: usize = 8;
-/// Longest attempt to one address while others remain.
+/// Maximum time to connect to one address while other addresses remain. It covers one lost SYN, which the kernel
+/// retransmits after 1 s (RFC 6298 section 2.1).
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a peer to close after it was told of a failure.
+/// Maximum time for a peer to close its direction after the server has ended its own. A guess: several round
+/// trips of a slow link.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ServerCore {
@@ -137,9 +143,10 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
+            // The driver sets the limit of the process once it knows it.
             max_streams: usize::MAX,
-            window: config.time_window,
-            configured,
+            time_window: config.time_window,
+            configured_own: configured,
             destinations,
             verifier: Verifier::new(
                 config.key.public(),
@@ -175,8 +182,10 @@ impl ServerCore {
         let after = clock.unix_ms(now);
         match before {
             None => self.verifier.forget_before(after),
+            // The replay cache has dropped passwords that were too old by the clock before. The set-back clock
+            // would accept these again.
             Some(before) if after < before => {
-                let window = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
+                let window = u64::try_from(self.time_window.as_millis()).unwrap_or(u64::MAX);
                 self.verifier
                     .clock_set_back(before.saturating_sub(window), after);
             }
@@ -184,22 +193,22 @@ impl ServerCore {
         }
     }
 
-    /// Sets the addresses of this machine, which are refused as destinations unless the configuration allows them.
-    /// The listening addresses are always included.
+    /// Sets the addresses of this machine. The server refuses them as destinations unless the configuration allows
+    /// them. `addresses` need not contain the listening addresses, which the configuration names.
     pub fn set_own_addresses(&mut self, addresses: Vec<IpAddr>) {
-        let mut own = self.configured.clone();
+        let mut own = self.configured_own.clone();
         own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
     }
 
-    /// Sets the most connections to destinations that the process can have, where that is less than
-    /// [`ServerLimits::connections`].
+    /// Sets the maximum number of connections to destinations that the process can open. It limits each user where
+    /// it is lower than [`ServerLimits::connections`].
     pub fn set_max_streams(&mut self, streams: usize) {
         self.max_streams = streams;
     }
 
-    /// Sets where the routes to destinations in IPv6 (`v6`) or IPv4 lead now; boxes are told which families are
-    /// reached. Before the first call they lead to the Internet.
+    /// Sets the reach of this machine's routes in IPv6 (`v6`) or in IPv4. The server tells boxes which families it
+    /// reaches. Before the first call it assumes routes to the Internet in both families.
     pub fn set_routes(&mut self, v6: bool, routes: Routes) {
         self.connected.set(v6, false);
         self.isolated.set(v6, routes == Routes::Networks);
@@ -258,7 +267,8 @@ impl Core for ServerCore {
             }
             Event::JoinForged { remote, .. } => self.log_forged_join(ctx.now, id, remote),
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
-            // A server opens no connections, and the engine manages the subflows.
+            // The other events report the opening of own connections, of which a server has none, and subflows,
+            // which the engine manages.
             _ => {}
         }
     }
@@ -268,12 +278,13 @@ impl Core for ServerCore {
             return;
         }
         let downstream = event.id();
+        // A look-up counts towards its user's limit even if its session has ended meanwhile.
         if let DownstreamEvent::Resolved { .. } = event {
             self.on_looked_up(ctx, downstream);
         }
         let Some(id) = self.sessions.by_downstream(downstream) else {
             if let DownstreamEvent::Accepted { .. } = event {
-                // A server accepts nothing downstream.
+                // A server listens on no downstream socket, so it does not expect the connection.
                 ctx.downstream.reset(downstream);
             }
             return;
@@ -313,19 +324,19 @@ impl Core for ServerCore {
 }
 
 impl ServerCore {
-    /// Advances a session after `mark` has noted which direction of its relay may continue.
-    fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+    /// Advances a session after `set_ready` has noted in its relay, if any, which direction can continue.
+    fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, set_ready: fn(&mut Relay)) {
         let session = self.sessions.get_mut(id);
         if let Some(relay) = session.and_then(Session::relay_mut) {
-            mark(relay);
+            set_ready(relay);
         }
         self.advance(ctx, id);
     }
 
     fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
-        if let Err(over) = self.admit(ctx, remote) {
-            let counter = match over {
+        if let Err(limit) = self.admit(ctx, remote) {
+            let counter = match limit {
                 HandshakeLimit::All => &mut self.counters.over_limit,
                 HandshakeLimit::Source => &mut self.counters.over_source,
                 HandshakeLimit::Failed => &mut self.counters.over_failures,
@@ -335,7 +346,7 @@ impl ServerCore {
                 let open = self.sessions.len();
                 let handshakes = self.handshakes.under_way();
                 tracing::warn!(
-                    %remote, open, handshakes, suppressed, ?over,
+                    %remote, open, handshakes, suppressed, over = ?limit,
                     "too many connections or handshakes: refused one; see [limits] in server.toml"
                 );
             }
@@ -350,14 +361,14 @@ impl ServerCore {
             early_hints: None,
             started: ctx.now,
             stage: Stage::Handshake(Box::default()),
-            time: deadline,
+            deadline,
         });
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
     }
 
-    /// Logs a refused subflow, at most once a minute for each box; the engine counts all.
+    /// Logs a refused subflow, at most once a minute for each box. The engine counts every one.
     fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -377,7 +388,7 @@ impl ServerCore {
         match session.stage {
             Stage::Handshake(_) => self.handshake(ctx, id),
             Stage::Relaying(..) => self.relay(ctx, id),
-            // Waits for the destination, the train's timer or the peer.
+            // These stages wait for the destination, the timer of the next record, or the peer.
             Stage::Resolving
             | Stage::Connecting { .. }
             | Stage::Departing(_)
@@ -386,7 +397,8 @@ impl ServerCore {
         }
         let session = self.sessions.get_mut(id);
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
-            // Queued records may still have to leave. A relay reports channel errors itself.
+            // Queued records may still have to leave. A channel error can be ignored here: the next read reports
+            // it, or the `Closed` event ends the session.
             let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
         }
     }
@@ -403,17 +415,17 @@ impl ServerCore {
             destination,
             metadata,
         } = request;
-        let (to, coded) = (
+        let (destination_bytes, signed) = (
             destination.to_bytes(),
             metadata.as_ref().map(SignedMetadata::from),
         );
-        let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
-        if !handshake.grant.as_ref().is_some_and(right) {
+        let may_request = |g: &Grant| self.verifier.check_request(g, &destination_bytes, signed);
+        if !handshake.grant.as_ref().is_some_and(may_request) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
         let user = session.user;
-        let most = self.limits.per_user();
-        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= most)) {
+        let limit = self.limits.per_user();
+        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= limit)) {
             self.reclaim(ctx, user);
         }
         let Some(session) = self.sessions.get_mut(id) else {
@@ -422,20 +434,23 @@ impl ServerCore {
         let Stage::Handshake(handshake) = &mut session.stage else {
             return;
         };
-        let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
-        let Some(of_user) = of_user.filter(|n| **n < max_per_user) else {
+        let sessions_of_user = session.user.and_then(|u| self.per_user.get_mut(u));
+        let Some(sessions_of_user) = sessions_of_user.filter(|n| **n < max_per_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
-        *of_user += 1;
+        *sessions_of_user += 1;
         self.handshakes.end(ctx.now, session.remote, handshake);
         session.channel.begin_reading();
         session.started = ctx.now;
+        // The handshake has ended, so a failure below must not end it again. `look_up` or `connect_next` sets the
+        // next stage.
         session.stage = Stage::Closing;
         let deadline = ctx.now + self.timeouts.connect;
-        session.time = deadline;
+        session.deadline = deadline;
         let name = session.user.and_then(|u| self.user_names.get(u));
         let conn = session.channel.conn;
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
+        // Early hints follow each request that came with metadata, and no other.
         session.early_hints = metadata.is_some().then(EarlyHints::default);
         let hints = metadata.map_or(FlowHints::default(), |metadata| {
             self.hints(conn, &metadata.hints)
@@ -507,7 +522,8 @@ impl ServerCore {
         }
     }
 
-    /// Tries the destination's addresses that the rules permit in turn, families that are reached first.
+    /// Connects to the first of the destination's addresses that the rules permit and that answers. Tries
+    /// addresses of families that the server reaches before the others.
     fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let permitted = addresses
@@ -516,6 +532,7 @@ impl ServerCore {
             .map(canonical)
             .filter(|a| self.destinations.permits(*a));
         let mut others: Vec<SocketAddr> = permitted.collect();
+        // A family that counts as unreached may be reachable again, so its addresses stay in the list.
         others.sort_by_key(|a| !self.tls.reached.has(a.ip()));
         others.truncate(MAX_ADDRESSES);
         // `connect_next` takes addresses from the end.
@@ -530,7 +547,8 @@ impl ServerCore {
         self.connect_next(ctx, id, others, ConnectFailure::HostUnreachable);
     }
 
-    /// Connects to the last of `others`, or reports `failure` where there is none left.
+    /// Connects to the last of `others`. If none is left, refuses the session because of `failure`, the reason why
+    /// the address before failed.
     fn connect_next(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -552,8 +570,8 @@ impl ServerCore {
                         return;
                     };
                     let deadline = match others.is_empty() {
-                        true => session.time,
-                        false => session.time.min(ctx.now + ADDRESS_TIMEOUT),
+                        true => session.deadline,
+                        false => session.deadline.min(ctx.now + ADDRESS_TIMEOUT),
                     };
                     session.stage = Stage::Connecting {
                         downstream: stream,
@@ -563,7 +581,8 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                // In an isolated network other destinations of the family are reachable.
+                // The routes of this family lead to some networks only, and one of these was reached before. So
+                // this destination is unreachable, but the family is not.
                 Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
                     refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
                 }
@@ -584,6 +603,7 @@ impl ServerCore {
         };
         if let Stage::Connecting { others, .. } = &mut session.stage {
             let others = core::mem::take(others);
+            // The failed stream needs no further reset. `connect_next` sets the stage of the next attempt.
             session.stage = Stage::Closing;
             self.connect_next(ctx, id, others, failure);
         }
@@ -631,6 +651,7 @@ impl ServerCore {
             Stage::Relaying(..) => self.end_relay(ctx, id, End::Downstream),
             Stage::Connecting { .. } => {
                 ctx.downstream.close(stream);
+                // The event gives no reason, so the attempt counts as refused by the destination.
                 self.on_connect_failed(ctx, id, ConnectFailure::Refused);
             }
             _ => {}
@@ -711,7 +732,7 @@ impl ServerCore {
                 let due = relay.due();
                 self.sessions.arm(id, due);
             }
-            Stage::Departing(_) => self.depart(ctx, id),
+            Stage::Departing(_) => self.send_due_records(ctx, id),
             Stage::Closing | Stage::Refused => self.drop_session(ctx, id),
         }
     }
@@ -726,7 +747,7 @@ impl ServerCore {
                 return self.end_relay(ctx, id, end);
             }
             Stage::Handshake(h) if !h.peer_has_sent => self.counters.probes += 1,
-            // A box that needs no further user's connection.
+            // The box closed an idle connection that it no longer needs, which is no failure.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
             Stage::Handshake(h) if h.is_waiting => self.counters.unused_sign_ins += 1,
             Stage::Handshake(_) => {
@@ -778,6 +799,7 @@ impl ServerCore {
         }
     }
 
+    /// Removes a session from the table and from all counts of the limits.
     fn forget(&mut self, now: Instant, id: SessionId) -> Option<Session> {
         let mut session = self.sessions.remove(id)?;
         match &mut session.stage {
@@ -789,7 +811,7 @@ impl ServerCore {
         Some(session)
     }
 
-    /// Sends the peer the reason, and waits a little for it to close.
+    /// Sends the peer the reason of the refusal, and gives it [`CLOSE_TIMEOUT`] to close the connection.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
         self.count_failed(ctx.now, id);
         let Some(session) = self.sessions.get_mut(id) else {
@@ -797,7 +819,8 @@ impl ServerCore {
         };
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
-                // The session does not count towards its user yet.
+                // The session counts as a handshake until it ends, so that refusals cannot evade the limits. It
+                // does not count towards its user yet.
                 self.handshakes.end_waiting(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
@@ -809,8 +832,8 @@ impl ServerCore {
         };
         let remote = session.remote;
         let reply = refusal.reply();
-        // For a channel error, the channel has sent an alert already.
-        let told = match &refusal {
+        // After a channel error no reply can be sent: the channel has sent an alert already.
+        let reply_sent = match &refusal {
             Refusal::Unprotected(_) => ctx.stack.shutdown(ctx.now, session.channel.conn).is_ok(),
             _ => {
                 !reply.is_empty()
@@ -820,7 +843,7 @@ impl ServerCore {
         };
         self.sessions.unbind_downstream(id);
         self.count_refusal(ctx.now, &refusal, remote);
-        if told {
+        if reply_sent {
             self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT);
         } else {
             self.drop_session(ctx, id);
@@ -851,7 +874,7 @@ impl ServerCore {
 
 /// Returns the engine's memory group of a user.
 fn group(user: usize) -> u32 {
-    // There are fewer users than 2^32.
+    // A configuration has far fewer than 2^32 users, so the fallback is never used.
     u32::try_from(user).unwrap_or(u32::MAX)
 }
 
@@ -861,7 +884,8 @@ fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
     let _ = ctx.stack.set_group(ctx.now, conn, group(user));
 }
 
-/// Examines the first bytes of a destination for the length of its response. Nothing waits for that.
+/// Reads the length of the response from the first bytes of a destination, and tells it to the strategy. The bytes
+/// go to the box without delay meanwhile.
 fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     let Some((first, full)) = relay.first_bytes() else {
         return;
@@ -878,7 +902,8 @@ fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     relay.drop_first_bytes();
 }
 
-/// Sends a whole message of the handshake or nothing; room lacks only where memory has run out.
+/// Sends a message of the handshake; returns false if the connection does not take all of it. A message is small,
+/// so the connection lacks room only where the memory pool is exhausted.
 fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
     channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The transition from one user to the next on a box's connection.
+//! The transition from one user to the next on the same connection of a box.
 
 use crate::app::Ctx;
 
@@ -8,8 +8,9 @@ use crate::protocol::socks::ServerHandshake;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Continues a session whose relay has ended both ways: waits until the box has everything, then for the next
-    /// request or the end of the connection. Returns whether the session continues.
+    /// Continues a session whose relay has ended in both directions. Until the box has acknowledged all bytes,
+    /// the session stays as it is; then it waits for the next request, or for the end of a connection that cannot
+    /// serve another user. Returns whether the session continues.
     pub(super) fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -21,8 +22,8 @@ impl ServerCore {
         !channel.is_delivered() || self.await_next(ctx, id)
     }
 
-    /// Waits for the next request of a session without a destination, unless too many wait: then closes the
-    /// connection. Returns whether the session continues.
+    /// Lets a session whose user has ended wait for the next request. Closes the connection instead if the server
+    /// drains or a limit is reached. Returns whether the session continues.
     fn await_next(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -36,12 +37,13 @@ impl ServerCore {
             return channel.close(now, ctx.stack).is_ok();
         }
         let mut handshake = Handshake::after_user(user);
-        let until = match channel.is_drained(ctx.stack) {
-            // The request has come already.
+        let deadline = match channel.is_drained(ctx.stack) {
+            // Bytes of the next request have come already, so the box gets the time of a handshake.
             false => now + self.timeouts.handshake,
             true if handshakes.begin_waiting(now, remote, &mut handshake, self.limits.waiting) => {
                 *handshake.waiting_until.insert(now + self.timeouts.waiting)
             }
+            // Too many connections of the user are idle.
             true => {
                 handshakes.leave(now, remote);
                 return channel.close(now, ctx.stack).is_ok();
@@ -50,22 +52,24 @@ impl ServerCore {
         channel.release();
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = ctx.stack.begin_flow(now, channel.conn);
-        let told = send_all(ctx, channel, &ServerHandshake::READY);
+        let ready_sent = send_all(ctx, channel, &ServerHandshake::READY);
         (session.destination, session.early_hints, session.started) = (None, None, now);
         session.stage = Stage::Handshake(Box::new(handshake));
         self.leave(Some(user), id);
         self.counters.finished += 1;
-        self.sessions.arm(id, until);
+        self.sessions.arm(id, deadline);
+        // The next request may be here already, and no further event would report it.
         self.sessions.queue(id);
-        if !told {
+        if !ready_sent {
             self.drop_session(ctx, id);
         }
+        // Also after `drop_session`: the caller must not end a relay that is gone.
         true
     }
 
-    /// Closes a connection that had a user when no further request came in time. It is not reset, because the box
-    /// may still deliver bytes slowly to its user. Returns whether the session continues, which it may for the
-    /// timeout of a half-closed relay.
+    /// Closes a connection that has had a user if no further request came in time. A reset would discard bytes
+    /// that the box still delivers slowly to this user. Therefore the box gets the timeout of a half-closed
+    /// relay. Returns whether the session continues for that time; the caller drops it otherwise.
     pub(super) fn end_in_order(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -74,13 +78,14 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        let may = handshake.had_user && !channel.is_closing();
-        if !may || channel.close(ctx.now, ctx.stack).is_err() {
+        // A channel that is closing already has had its time.
+        let may_close = handshake.had_user && !channel.is_closing();
+        if !may_close || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }
-        let until = ctx.now + self.timeouts.half_closed;
-        handshake.waiting_until = Some(until);
-        self.sessions.arm(id, until);
+        let deadline = ctx.now + self.timeouts.half_closed;
+        handshake.waiting_until = Some(deadline);
+        self.sessions.arm(id, deadline);
         true
     }
 }

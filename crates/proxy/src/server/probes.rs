@@ -1,4 +1,4 @@
-//! The server's side of probes, by which boxes measure.
+//! The server's side of probes. A box sends a probe to measure its link from the server.
 
 use core::time::Duration;
 
@@ -27,27 +27,33 @@ impl ServerCore {
         let Stage::Handshake(handshake) = &mut session.stage else {
             return;
         };
-        let right = handshake
+        let grant = handshake
             .grant
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
-        let Some(user) = right.map(|g| g.user) else {
+        let Some(user) = grant.map(|g| g.user) else {
+            // As for a request: the password is valid, but its owner signed something else than this probe.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
-        // A probe does not count as a connection of the user.
         self.handshakes.end(ctx.now, session.remote, handshake);
+        // The session was not added to the user's count, so its end must not subtract it.
         session.user = None;
+        // `Departing` needs the answer below. If the answer fails, `drop_session` must not find a handshake, which
+        // it would end a second time.
         session.stage = Stage::Closing;
         let mut train = Train::decode(&metadata.hints);
         let allowance = &mut self.allowances[user];
+        // Over the limit, the train is empty and not refused: the box still gets the egress metrics, which cost
+        // only a few bytes.
         if train.records > 0 && !allowance.take(ctx.now, self.limits.trains) {
             self.counters.trains_refused += 1;
             train.records = 0;
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        self.egress.ask(ctx);
-        let unpaced = train.records.min(unpaced(ctx.stack, conn));
+        // The result of this attempt to a target is for later probes: the answer does not wait for it.
+        self.egress.connect_to_target(ctx);
+        let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
         let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now));
         let began = ctx.now;
         if let Some(session) = self.sessions.get_mut(id) {
@@ -60,11 +66,11 @@ impl ServerCore {
                 began,
             });
         }
-        self.depart(ctx, id);
+        self.send_due_records(ctx, id);
     }
 
-    /// Sends the records that are due.
-    pub(super) fn depart(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// Sends the records that are due, and ends the connection after the last one.
+    pub(super) fn send_due_records(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -77,9 +83,10 @@ impl ServerCore {
             return;
         };
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
-            let after: Duration = ctx.now.saturating_since(departures.began);
+            // The actual time and not the planned one, because the box compares it with the arrival.
+            let since_answer: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
-            if !send_all(ctx, channel, &probe::record(after)) {
+            if !send_all(ctx, channel, &probe::record(since_answer)) {
                 return self.drop_session(ctx, id);
             }
         }
@@ -88,18 +95,21 @@ impl ServerCore {
             return self.sessions.arm(id, next);
         }
         session.stage = Stage::Closing;
-        let told = session.channel.shutdown(ctx.now, ctx.stack).is_ok();
-        match told {
-            true => self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT),
-            false => self.drop_session(ctx, id),
+        if session.channel.shutdown(ctx.now, ctx.stack).is_ok() {
+            self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT);
+        } else {
+            self.drop_session(ctx, id);
         }
     }
 }
 
-/// Returns the number of records that pacing does not delay now: the rest of the initial window, and only its
-/// first packets on a path unknown to the engine.
-fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
+/// Returns the number of records that pacing does not delay now. That is the unused part of the initial window.
+/// If the engine has no measurements of the path, it is only the first few packets of that window. The box
+/// ignores the spacing of the other records, which the server's pacing determines.
+fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
+    // A box probes over regular TCP, so the connection has one subflow.
     let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
+    // The answer has one byte for the number, and a train is shorter than 255 records.
     u8::try_from(bytes / (probe::RECORD_LEN + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
 }

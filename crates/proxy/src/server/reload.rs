@@ -1,4 +1,4 @@
-//! Reload of the configuration while connections continue.
+//! Reload of the configuration without an interruption of connections.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ impl ServerCore {
     /// Applies `config`: the running configuration with the settings that [`ServerConfig::reload`] has taken over.
     ///
     /// A user is identified by name and key; changing either creates a new user. Connections of remaining users
-    /// continue. All others end at once, including those that are not signed in yet but whose key belongs to no
-    /// user any more.
+    /// continue. Connections of removed users end at once, and so do connections that are not signed in yet but
+    /// whose key belongs to no user any more.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig) {
         self.timeouts = config.timeouts.clone();
         ctx.stack.set_user_timeout(self.timeouts.user_timeout);
@@ -24,37 +24,39 @@ impl ServerCore {
         self.destinations.set_rules(config.destination_rules());
 
         let users = config.users.iter();
-        let places: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();
-        let mut moved = vec![None; self.user_names.len()];
+        let indices: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();
+        // By the index before the reload; `None` for a removed user.
+        let mut new_indices = vec![None; self.user_names.len()];
         let before = self.verifier.users().iter().zip(&self.user_names);
-        for (moved, (key, name)) in moved.iter_mut().zip(before) {
-            *moved = places.get(&(*key, name)).copied();
+        for (new_index, (key, name)) in new_indices.iter_mut().zip(before) {
+            *new_index = indices.get(&(*key, name)).copied();
         }
         self.tls.set_users(config.users.iter().map(|u| u.key));
         self.verifier
             .set_users(config.users.iter().map(|user| user.key));
         for id in self.sessions.ids() {
-            if self.is_dismissed(id, &moved) {
-                self.dismiss(ctx, id);
+            if self.is_user_removed(id, &new_indices) {
+                self.end_removed(ctx, id);
             }
         }
-        self.move_users(ctx, config, &moved);
+        self.move_users(ctx, config, &new_indices);
     }
 
     /// Returns whether the session's user was removed.
-    fn is_dismissed(&self, id: SessionId, moved: &[Option<usize>]) -> bool {
+    fn is_user_removed(&self, id: SessionId, new_indices: &[Option<usize>]) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
         };
         match (session.user, session.channel.peer()) {
-            (Some(user), _) => moved[user].is_none(),
+            (Some(user), _) => new_indices[user].is_none(),
+            // A handshake before the first message, a probe, or a refused session.
             (None, Some(key)) => self.verifier.user(key).is_none(),
             (None, None) => false,
         }
     }
 
     /// Ends a session whose user was removed.
-    fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    fn end_removed(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.forget(ctx.now, id) else {
             return;
         };
@@ -67,8 +69,13 @@ impl ServerCore {
         self.counters.user_removed += 1;
     }
 
-    /// Applies the users' new indices.
-    fn move_users(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig, moved: &[Option<usize>]) {
+    /// Gives all users their new indices, in each place that keeps an index.
+    fn move_users(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        config: &ServerConfig,
+        new_indices: &[Option<usize>],
+    ) {
         for id in self.sessions.ids() {
             let Some(Session {
                 channel,
@@ -86,28 +93,34 @@ impl ServerCore {
             };
             for user in user.iter_mut().chain(grant.map(|g| &mut g.user)) {
                 // Sessions of removed users have ended already.
-                *user = moved[*user].unwrap_or(*user);
+                *user = new_indices[*user].unwrap_or(*user);
             }
+            // The engine's memory group has the number of the user's index.
             if let Some(user) = *user {
                 join_group(ctx, conn, user);
             }
         }
         let count = config.users.len();
-        let none = Allowance::new(self.limits.trains);
-        self.allowances = move_all(&self.allowances, moved, vec![none; count]);
-        self.per_user = move_all(&self.per_user, moved, vec![0; count]);
-        self.handshakes.waiting = move_all(&self.handshakes.waiting, moved, vec![0; count]);
-        self.lookups.move_users(moved, count);
+        let unused = Allowance::new(self.limits.trains);
+        self.allowances = move_all(&self.allowances, new_indices, vec![unused; count]);
+        self.per_user = move_all(&self.per_user, new_indices, vec![0; count]);
+        self.handshakes.waiting = move_all(&self.handshakes.waiting, new_indices, vec![0; count]);
+        self.lookups.move_users(new_indices, count);
         self.user_names = config.users.iter().map(|u| u.name.clone()).collect();
     }
 }
 
-/// Moves each user's entry to the user's new index in `all`.
-pub(super) fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
-    for (had, place) in old.iter().zip(moved) {
-        if let Some(place) = *place {
-            all[place] = *had;
+/// Copies each user's entry from `old` to the user's new index in `entries`, which has the entries of new users,
+/// and returns `entries`.
+pub(super) fn move_all<T: Copy>(
+    old: &[T],
+    new_indices: &[Option<usize>],
+    mut entries: Vec<T>,
+) -> Vec<T> {
+    for (entry, new_index) in old.iter().zip(new_indices) {
+        if let Some(new_index) = *new_index {
+            entries[new_index] = *entry;
         }
     }
-    all
+    entries
 }

@@ -19,25 +19,29 @@ use super::train::Departures;
 pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) remote: IpAddr,
-    /// Index of the user in the configuration, once authenticated.
+    /// Index of the user in the configuration, once authenticated. `None` also for a session that does not count
+    /// as one of its user's: a probe, or a refused handshake.
     pub(super) user: Option<usize>,
     /// The destination, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
-    /// The decoder of early hints, while they are awaited.
+    /// The decoder of early hints, until these have come.
     pub(super) early_hints: Option<EarlyHints>,
+    /// The begin of the current handshake or request.
     pub(super) started: Instant,
     pub(super) stage: Stage,
-    /// End of the current stage, except for [`Stage::Relaying`], whose relay has a timer of its own.
-    pub(super) time: Instant,
+    /// Deadline of the handshake, then of the connection to the destination with all its attempts. A relay has a
+    /// deadline of its own.
+    pub(super) deadline: Instant,
 }
 
+/// The current stage of a session.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Waits for the request.
     Handshake(Box<Handshake>),
     /// Looks up the destination's name.
     Resolving,
-    /// Connects to an address of the destination; `others` are still to be tried.
+    /// Connects to the address `addr` of the destination; `others` are still to be tried.
     Connecting {
         downstream: DownstreamId,
         others: Vec<SocketAddr>,
@@ -48,30 +52,33 @@ pub(super) enum Stage {
     Relaying(Relay, RelayRate),
     /// Sends the train of a probe.
     Departing(Departures),
-    /// Waits for the peer to close, after it was told of a failure.
+    /// Waits for the peer to close, after the server has sent its last message.
     Closing,
-    /// The same after a failed handshake, which still counts as a handshake.
+    /// Waits for the peer to close after a failed handshake. The session still counts as a handshake, so that
+    /// failed ones cannot exceed the limits.
     Refused,
 }
 
+/// The state of a handshake, from acceptance or an earlier request to the next request.
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
-    /// The server knows whether the connection is protected.
+    /// True once the first bytes show if the connection is protected.
     pub(super) protection_known: bool,
     pub(super) socks: ServerHandshake,
     pub(super) grant: Option<Grant>,
-    /// The peer has sent something.
+    /// True once the peer has sent something. A connection that closes before is counted as a port scan.
     pub(super) peer_has_sent: bool,
-    /// The box is signed in, and the session waits idle for the request.
+    /// True while the box is signed in and the session waits idle for the request.
     pub(super) is_waiting: bool,
-    /// The end of that wait, set at its first begin; further messages without a request do not extend it.
+    /// The time until which the session may wait idle. It is set when the first wait begins, so that messages
+    /// without a request do not extend it.
     pub(super) waiting_until: Option<Instant>,
-    /// A user was served before on the connection, for whom the box may still have bytes to deliver.
+    /// True if the connection has served a user before. The box may still have bytes to deliver to this user.
     pub(super) had_user: bool,
 }
 
 impl Handshake {
-    /// Creates the handshake of `user`'s box after a first request.
+    /// Creates the handshake that follows a request of `user` on the same connection.
     pub(super) fn after_user(user: usize) -> Self {
         Handshake {
             protection_known: true,
@@ -93,27 +100,34 @@ impl Session {
     }
 }
 
-/// The reason for which a session without a connected destination is refused.
+/// The reason why the server refuses a session that has no connected destination.
 pub(super) enum Refusal {
-    /// The connection is plaintext, but protection is required.
+    /// The connection is plaintext, but the server requires protection.
     Plaintext,
+    /// The channel failed, so the connection has no protection.
     Unprotected(ChannelError),
-    /// The user's key was removed after the ticket was given.
+    /// No user has the peer's key any more: the user was removed after the box received a session ticket.
     UnknownKey,
+    /// The peer violates SOCKS5.
     Socks(ServerError),
+    /// The password is not accepted.
     Auth(AuthError),
+    /// The password is valid, but its signature is not for this request or probe.
     WrongDestination,
+    /// The rules forbid the destination.
     Forbidden(SocketAddr),
+    /// The user has too many connections.
     OverLimit,
+    /// No address of the destination was reached.
     Failure(ConnectFailure),
 }
 
 impl Refusal {
-    /// Returns the reply to the peer; empty where it speaks another protocol.
+    /// Returns the reply to the peer. It is empty if the peer could not read a SOCKS5 reply.
     pub(super) fn reply(&self) -> Vec<u8> {
         let reply = match self {
             Refusal::Plaintext | Refusal::Unprotected(_) => return Vec::new(),
-            // The box learns that its key is the cause, and tries another server.
+            // Tell the box that its key is the cause, so that it tries another server.
             Refusal::UnknownKey => return ServerError::NoMethod.reply(),
             Refusal::Socks(e) => return e.reply(),
             Refusal::Auth(_) => return ServerHandshake::REFUSED.to_vec(),
@@ -124,18 +138,19 @@ impl Refusal {
         reply.encode().to_vec()
     }
 
-    /// Returns the counter, and the text for the log: `None` where a destination does not answer, which is
-    /// no fault of server or peer.
+    /// Returns the counter and the text for the log. The text is `None` if the destination failed: neither server
+    /// nor peer is at fault, and users would fill the log.
     pub(super) fn kind<'c>(
         &self,
         c: &'c mut ServerCounters,
     ) -> (&'c mut u64, Option<&'static str>) {
-        let (counter, name) = match self {
+        let (counter, text) = match self {
             Refusal::Plaintext => (
                 &mut c.plaintext_refused,
                 "it is plaintext, which this server does not accept",
             ),
             Refusal::UnknownKey => (&mut c.auth_wrong, UNKNOWN_KEY),
+            // After the handshake, `kind_of` counts truncation as damage. Before it, no user's data is lost.
             Refusal::Unprotected(ChannelError::Truncated) => (
                 &mut c.handshake_aborted,
                 "the peer closed it during the handshake",
@@ -193,11 +208,11 @@ impl Refusal {
                 ConnectFailure::NameNotResolved => return (&mut c.not_resolved, None),
             },
         };
-        (counter, Some(name))
+        (counter, Some(text))
     }
 }
 
-/// The text for a peer whose key no user has.
+/// The text for the log about a peer whose key belongs to no user.
 const UNKNOWN_KEY: &str = "no [[user]] in server.toml has the peer's key";
 
 /// Returns the counter and the text for the log of a channel error.
@@ -232,7 +247,10 @@ pub(super) fn kind_of(why: ChannelError, c: &mut ServerCounters) -> (&mut u64, &
             &mut c.damaged,
             "the received data fails authentication: it was changed on the path, or is of another protocol",
         ),
-        ChannelError::Truncated => (&mut c.damaged, "its data ended without the peer's end"),
+        ChannelError::Truncated => (
+            &mut c.damaged,
+            "the connection ended before the peer's data did",
+        ),
         ChannelError::Failed => (&mut c.tls_failed, "the cryptographic library failed"),
     }
 }

@@ -1,4 +1,4 @@
-//! The sign-in of a box, before its request.
+//! The sign-in of a box or a SOCKS5 client, up to its request.
 
 use braid_secure::auth::Grant;
 use braid_secure::channel::Channel;
@@ -12,10 +12,11 @@ use crate::relay::table::SessionId;
 use crate::relay::{self, StepError};
 
 impl ServerCore {
-    /// Reads and answers the box's messages, as far as they have come.
+    /// Reads and answers the messages of the peer that have come.
     pub(super) fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let mut try_continue = false;
-        // A handshake has four messages; each turn of the loop ends one.
+        let mut was_idle = false;
+        // Each iteration handles one message, and a handshake has four. The limit only guards against an endless
+        // loop, so its value is a guess.
         for _ in 0..8 {
             let Some(session) = self.sessions.get_mut(id) else {
                 return;
@@ -24,8 +25,8 @@ impl ServerCore {
                 return;
             };
             let remote = session.remote;
-            let silent = session.channel.is_drained(ctx.stack);
-            try_continue |= !silent && self.handshakes.end_waiting(remote, handshake);
+            let has_sent_nothing = session.channel.is_drained(ctx.stack);
+            was_idle |= !has_sent_nothing && self.handshakes.end_waiting(remote, handshake);
             let step = match self.read_handshake_step(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,
@@ -38,20 +39,20 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
-            // The connection is being closed, so the message came too late.
+            // The server has ended its direction, so it cannot answer a message that comes now.
             if channel.is_closing() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }
             match step {
-                ServerStep::More => return self.await_more(ctx, id, try_continue),
+                ServerStep::More => return self.await_more(ctx, id, was_idle),
                 ServerStep::Send(bytes) => {
                     if !send_all(ctx, channel, &bytes) {
                         return self.drop_session(ctx, id);
                     }
                 }
                 ServerStep::Credentials { user, password } => {
-                    let time = self.clock.unwrap_or_default().unix_ms(ctx.now);
-                    match self.verifier.check(&user, &password, time) {
+                    let unix_ms = self.clock.unwrap_or_default().unix_ms(ctx.now);
+                    match self.verifier.check(&user, &password, unix_ms) {
                         Ok(grant) => {
                             session.user = Some(grant.user);
                             handshake.grant = Some(grant);
@@ -70,9 +71,10 @@ impl ServerCore {
         }
     }
 
-    /// Lets a box that has sent no more wait long for its request, if there is room. `try_continue` where it has
-    /// sent something after an earlier wait.
-    fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, try_continue: bool) {
+    /// Handles a handshake whose next message is incomplete: ends it if the peer has ended its direction.
+    /// Otherwise lets it wait idle if it may, or within the timeout of a handshake. `was_idle` is true if the
+    /// peer has sent something after it was idle, so that this timeout begins now.
+    fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, was_idle: bool) {
         let Some(Session {
             channel,
             remote,
@@ -83,27 +85,28 @@ impl ServerCore {
             return;
         };
         let conn = channel.conn;
-        let over = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
-        let known = handshake.grant.is_some();
-        // A box that signed in may have made a request before, so it gets an orderly close.
-        if over && !(known && channel.close(ctx.now, ctx.stack).is_ok()) {
+        let peer_finished = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
+        let is_signed_in = handshake.grant.is_some();
+        // A box that has signed in may have made a request before, and a reset would discard the bytes that it
+        // still has to deliver. A peer that has not signed in loses nothing by a reset.
+        if peer_finished && !(is_signed_in && channel.close(ctx.now, ctx.stack).is_ok()) {
             ctx.stack.abort(ctx.now, conn);
         }
-        let most = self.limits.waiting;
+        let max_waiting = self.limits.waiting;
         if self
             .handshakes
-            .begin_waiting(ctx.now, *remote, handshake, most)
+            .begin_waiting(ctx.now, *remote, handshake, max_waiting)
         {
-            let until = handshake.waiting_until;
-            let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
-            handshake.waiting_until = Some(until);
-            self.sessions.arm(id, until);
-        } else if try_continue {
+            let deadline = handshake.waiting_until;
+            let deadline = deadline.unwrap_or(ctx.now + self.timeouts.waiting);
+            handshake.waiting_until = Some(deadline);
+            self.sessions.arm(id, deadline);
+        } else if was_idle {
             self.sessions.arm(id, ctx.now + self.timeouts.handshake);
         }
     }
 
-    /// Reads the next step of a handshake; `None` where the connection is gone.
+    /// Reads the next step of a handshake; returns `None` if the connection is gone.
     fn read_handshake_step(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -123,6 +126,7 @@ impl ServerCore {
         {
             (handshake.protection_known, handshake.peer_has_sent) = (true, true);
             match (accepted.is_protected(), self.allows_plaintext) {
+                // The key has identified the user, so the client needs no SOCKS5 password.
                 (true, _) => handshake.socks = ServerHandshake::authenticated(),
                 (false, true) => {}
                 (false, false) => return Err(Refusal::Plaintext),
@@ -139,16 +143,17 @@ impl ServerCore {
             Err(StepError::Broken(why)) => return Err(Refusal::Unprotected(why)),
         };
         if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
-            // Readable bytes prove that the peer holds the key.
-            let known = channel.peer().and_then(|key| self.verifier.user(key));
-            let known = known.ok_or(Refusal::UnknownKey)?;
-            *user = Some(known);
-            handshake.grant = Some(Grant::proven(known));
+            // Bytes that the channel could decrypt prove that the peer holds the private key.
+            let key_owner = channel.peer().and_then(|key| self.verifier.user(key));
+            let key_owner = key_owner.ok_or(Refusal::UnknownKey)?;
+            *user = Some(key_owner);
+            handshake.grant = Some(Grant::proven(key_owner));
         }
         Ok(Some(step))
     }
 
-    /// Counts the failure of an unauthenticated handshake against its source.
+    /// Counts the failure of a handshake against its source, unless the peer has signed in. So the failures of a
+    /// user's box do not keep out other users behind the same address.
     pub(super) fn count_failed(&mut self, now: Instant, id: SessionId) {
         if let Some(Session {
             remote,

@@ -13,6 +13,7 @@ impl ServerCore {
     /// Returns the status at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
         let totals = stack.path_totals();
+        // A server has one path for each listening address, in the same order.
         let paths = self.listen.iter().zip(&totals);
         let name = |path: PathId| match self.listen.get(usize::from(path.0)) {
             Some(address) => address.to_string(),
@@ -23,7 +24,7 @@ impl ServerCore {
                 .map(|(address, totals)| PathStatus::new(address.to_string(), totals))
                 .collect(),
             connections_total: self.sessions.len(),
-            connections: status::connections(stack, |conn| self.shown(now, conn), name),
+            connections: status::connections(stack, |conn| self.session_info(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
             ..self.about.status(Role::Server)
         };
@@ -31,12 +32,14 @@ impl ServerCore {
         status
     }
 
-    fn shown(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
+    /// Returns the part of the status that concerns the session of `conn`.
+    fn session_info(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
         let user = session.user.and_then(|u| self.user_names.get(u));
         Some(SessionInfo {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
+            // Only a box reads names from users' first bytes.
             host: None,
             agreed: session.channel.agreed(),
             state: match &session.stage {
@@ -58,6 +61,7 @@ impl Controlled for ServerCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
+            // The driver handles the reload of a server that has a file, so this request came to one without.
             Request::Reload => {
                 let why = "this server was started without a configuration file and cannot reload; restart it \
                            with one";

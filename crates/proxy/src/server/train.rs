@@ -1,49 +1,54 @@
-//! Packet trains for boxes that measure: their limit, and the departure of each record.
+//! Packet trains, which boxes request to measure a link: each user's limit, and the departure of each record.
 
 use braid_wire::Instant;
 
 use crate::protocol::probe::Train;
 
-/// Trains that a user may have at once after a pause, in seconds of the rate.
+/// Depth of the token bucket: the number of trains that a user may request at once after a pause, in seconds of
+/// the permitted rate. A guess: 16 trains at the default of 4 per second, that is 8 measurements of two trains.
 const BURST_SECONDS: f64 = 4.0;
 
-/// A token bucket of a user's trains.
+/// A token bucket that limits a user's trains; a train costs one token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
-    left: f64,
-    at: Instant,
+    tokens: f64,
+    /// The time at which `tokens` was computed.
+    updated_at: Instant,
 }
 
 impl Allowance {
     pub(super) fn new(rate: usize) -> Self {
         Allowance {
-            left: rate as f64 * BURST_SECONDS,
-            at: Instant::ZERO,
+            tokens: rate as f64 * BURST_SECONDS,
+            updated_at: Instant::ZERO,
         }
     }
 
-    /// Takes one train at `rate` per second; returns whether it is allowed.
+    /// Takes the token for one train, if there is one; returns whether there was. Tokens come at `rate` per
+    /// second, a parameter because a reload may change it.
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
-        let earned = now.saturating_since(self.at).as_secs_f64() * rate;
-        self.left = (self.left + earned).min(rate * BURST_SECONDS);
-        self.at = now;
-        let may = self.left >= 1.0;
-        self.left -= f64::from(u8::from(may));
-        may
+        let earned = now.saturating_since(self.updated_at).as_secs_f64() * rate;
+        self.tokens = (self.tokens + earned).min(rate * BURST_SECONDS);
+        self.updated_at = now;
+        let is_allowed = self.tokens >= 1.0;
+        self.tokens -= f64::from(u8::from(is_allowed));
+        is_allowed
     }
 }
 
-/// The records of a train that are still to be sent.
+/// A train that is being sent.
 #[derive(Debug)]
 pub(super) struct Departures {
     pub(super) train: Train,
+    /// Number of records sent so far.
     pub(super) sent: u8,
     pub(super) began: Instant,
 }
 
 impl Departures {
-    /// Returns the departure of the next record.
+    /// Returns the departure time of the next record. Times count from the begin of the train, so that a late
+    /// timer does not delay all following records.
     pub(super) fn next(&self) -> Instant {
         self.began + self.train.gap * u32::from(self.sent)
     }
@@ -61,9 +66,13 @@ mod tests {
                 .filter(|_| allowance.take(Instant::from_millis(ms), 2))
                 .count()
         };
+        // A full bucket has 2 trains/s * BURST_SECONDS = 8 tokens.
         assert_eq!(count(&mut allowance, 0), 8);
+        // 0.499 s * 2 trains/s is less than one token.
         assert_eq!(count(&mut allowance, 499), 0);
+        // 1.5 s * 2 trains/s = 3 tokens since the bucket was empty.
         assert_eq!(count(&mut allowance, 1_500), 3);
+        // After a long pause the bucket is full again.
         assert_eq!(count(&mut allowance, 100_000), 8);
     }
 }
