@@ -20,7 +20,7 @@ use super::fixture::{self, run_error};
 /// Maximum time in which the box or a server must start. A guess, generous for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Rate that sets the timeout of a download, bytes per second: the time at this rate plus
-/// [`START_TIMEOUT`]. A guess, below the rate of the slowest link of the experiments.
+/// [`START_TIMEOUT`]. A guess, below the rate of every path over which an experiment downloads.
 const MIN_RATE: u64 = 50_000;
 /// Maximum wait for a state of the box. A guess, generous for a busy machine.
 const STATE_TIMEOUT: Duration = Duration::from_secs(30);
