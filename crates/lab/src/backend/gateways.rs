@@ -183,9 +183,7 @@ impl Gateways {
         while !condition(self)? {
             if Instant::now() > end {
                 let seconds = STATE_TIMEOUT.as_secs();
-                return Err(Error::Run(format!(
-                    "there was no {what} within {seconds} s"
-                )));
+                return Err(Error::Run(format!("waited {seconds} s in vain for {what}")));
             }
             self.fixture
                 .sleep(testbed_fixture::POLL_INTERVAL)
