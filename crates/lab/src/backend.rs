@@ -22,7 +22,7 @@ pub enum Backend {
     Sim,
     /// The engine over emulated links between network namespaces, in wall-clock time.
     Links,
-    /// The kernel's Multipath TCP over the same links.
+    /// The kernel's MPTCP over the same links.
     Kernel,
 }
 
@@ -39,7 +39,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether runs take virtual time, so that concurrent runs do not disturb each other.
+    /// Returns whether runs take virtual time. If so, concurrent runs do not disturb each other.
     pub fn is_virtual(self) -> bool {
         self == Backend::Sim
     }
@@ -47,7 +47,7 @@ impl Backend {
     /// Checks that the backend can run `case`.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the value in the case and the values that are expected.
+    /// [`Error::Usage`] with the value in the case and the expected values.
     pub fn check(self, case: &Case) -> Result<(), Error> {
         let paths = case.paths.specs().len();
         if let DefaultPath::Path(path) = case.default_path
@@ -58,7 +58,9 @@ impl Backend {
             return Err(Error::Usage(text));
         }
         if case.records == Records::Warm && self == Backend::Kernel {
-            let text = "--records warm is for engines, and this is --backend kernel".to_owned();
+            let text = "--records warm does not work with --backend kernel, which has no records; \
+                        expected --records cold"
+                .to_owned();
             return Err(Error::Usage(text));
         }
         match self {
@@ -70,7 +72,7 @@ impl Backend {
     /// Sets up everything that runs of `case` need.
     ///
     /// # Errors
-    /// [`Error::Run`] with the reason of the system's refusal.
+    /// [`Error::Run`] if the namespaces, links or devices cannot be created, with the reason.
     pub fn open(self, case: &Case) -> Result<Session, Error> {
         Ok(match self {
             Backend::Sim => Session::Sim(sim::Sim::default()),
@@ -83,11 +85,11 @@ impl Backend {
 /// A backend that is set up for a case, until it is dropped.
 #[derive(Debug)]
 pub enum Session {
-    /// The simulator, which remembers the records of earlier connections.
+    /// The simulator, with the records of earlier connections that its runs share.
     Sim(sim::Sim),
     /// Namespaces and links, with an engine's device at both ends.
     Links(Box<links::Links>),
-    /// Namespaces and links.
+    /// Namespaces and links, with addresses and MPTCP endpoints for the kernel.
     Kernel(Box<kernel::Kernel>),
 }
 
@@ -95,7 +97,8 @@ impl Session {
     /// Makes run `index` of the case that the session was opened for.
     ///
     /// # Errors
-    /// The run could not be made. A run that does not complete is no error.
+    /// The run could not be made. A flow that does not arrive in time is no error, but a result that did
+    /// not complete.
     pub fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         match self {
             Session::Sim(sim) => sim.run(case, index),
@@ -104,17 +107,16 @@ impl Session {
         }
     }
 
-    /// Keeps every run from now on, however late the emulated links were. Otherwise a late run is
-    /// repeated, and given up with [`Error::Busy`] in the end, because its times mean nothing. Meant
-    /// for tests that judge no times and must pass on a busy machine.
+    /// Keeps every later run, even if the emulated links were late. Meant for tests that do not judge
+    /// times and must pass on a busy machine. By default a late run is repeated, because its times mean
+    /// nothing, and after several attempts the error is [`Error::Busy`].
     pub fn keep_late_runs(&mut self) {
         if let Some(fixture) = self.fixture() {
             fixture.keep_late_runs();
         }
     }
 
-    /// Returns the number of runs that were thrown away and repeated because the emulated links were
-    /// late.
+    /// Returns the number of runs that were discarded and repeated because the emulated links were late.
     pub fn repeated(&mut self) -> u64 {
         self.fixture().map_or(0, |fixture| fixture.repeated())
     }
@@ -129,8 +131,8 @@ impl Session {
     }
 }
 
-/// Ends runs in wall-clock time soon, with an error. A signal handler calls it, so that the runs remove
-/// their namespaces and links.
+/// Makes runs in wall-clock time end soon with an error, so that they remove their namespaces and links. A
+/// signal handler calls it.
 pub fn interrupt() {
     fixture::interrupt();
 }

@@ -1,4 +1,5 @@
-//! The unit of measurement: one transfer, and the result of one run of it.
+//! A case, which is the unit of measurement: one transfer and its settings. Also the result of one run of a
+//! case.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +11,7 @@ use crate::paths::Paths;
 
 pub use braid_sim::transfer::Direction;
 
-/// One transfer, to be run many times.
+/// A transfer with its settings, which is run many times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     /// The paths between client and server.
@@ -21,22 +22,21 @@ pub struct Case {
     pub strategy: String,
     /// Name of the congestion control at both ends.
     pub cc: String,
-    /// The path on which the connection opens.
+    /// The path on which a run opens its connection.
     pub default_path: DefaultPath,
     /// True if the transfer starts only once all subflows are established.
     pub warm_subflows: bool,
-    /// The knowledge that both ends have of the paths.
+    /// The knowledge that both ends have of the paths before a run.
     pub records: Records,
     /// Initial congestion window, segments.
     pub initial_window: u32,
     /// True if both ends know the flow's size in advance.
     pub declare_size: bool,
-    /// Queue of each path that does not set its own, packets.
+    /// Queue length of each path that sets none itself, packets.
     pub queue: u32,
     /// The direction of the payload.
     pub direction: Direction,
-    /// A path that carries nothing for a while, although its interface stays up. If set, arrivals are
-    /// recorded.
+    /// An outage of a path. Only a case with an outage records [`RunResult::arrivals`].
     pub outage: Option<Outage>,
     /// Seed of all runs; see [`run_seed`].
     pub seed: u64,
@@ -70,8 +70,8 @@ impl Case {
         }
     }
 
-    /// Returns the command that makes the first `runs` runs in the simulator. It cannot express a dark
-    /// path.
+    /// Returns the command that makes the first `runs` runs in the simulator. The command line has no
+    /// option for an outage, so the command leaves it out.
     pub fn command(&self, runs: u64) -> String {
         let warm = if self.warm_subflows {
             " --warm-subflows"
@@ -97,49 +97,49 @@ impl Case {
     }
 }
 
-/// A time during which a path of a [`Case`] is dark, counted from the start of the run.
+/// An outage of a path: the path drops every packet for a while, although its interface stays up. Times
+/// count from the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
     /// The path, from 0.
     pub path: usize,
-    /// The moment from which the path carries nothing.
+    /// The time from which the path carries nothing.
     pub from: Duration,
-    /// The moment from which the path works again.
+    /// The time from which the path works again.
     pub until: Duration,
 }
 
-/// The result of one run of a [`Case`]. Paths are in the order of the case; a vector by path has one
-/// entry for each.
+/// The result of one run of a [`Case`]. A vector by path has an entry for each path, in the order of the case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {
-    /// True if the whole flow arrived in time; otherwise the two times mean nothing.
+    /// True if the flow arrived completely within the time limit. If false, `fct` and `fct_data` mean
+    /// nothing.
     pub completed: bool,
-    /// Time from the client's first SYN, or from the first byte of the transfer on warm subflows, to
-    /// the last byte at the receiver.
+    /// Flow completion time: from the client's first SYN to the last byte at the receiver. With warm
+    /// subflows it starts at the first byte of the transfer.
     pub fct: Duration,
-    /// Time at the receiver from the first byte of the response, or of an upload's flow, to the last
-    /// byte; at most `fct`.
+    /// Time at the receiver from the first byte of the flow to the last byte; at most `fct`.
     pub fct_data: Duration,
-    /// Payload bytes that the flow's sender put on each path, copies included, retransmissions not.
+    /// Payload bytes that the flow's sender sent on each path. Copies count, retransmissions do not.
     pub bytes_by_path: Vec<u64>,
-    /// The part of `bytes_by_path` that were copies of bytes sent on another path.
+    /// The part of `bytes_by_path` that consists of copies of bytes sent on another path.
     pub copy_bytes_by_path: Vec<u64>,
     /// Data packets sent on each path while unsent data remained, copies included.
     pub packets_by_path: Vec<u64>,
-    /// The part of `packets_by_path` that were copies.
+    /// The part of `packets_by_path` that consists of copies.
     pub copies_by_path: Vec<u64>,
-    /// SYNs with MP_JOIN that the client sent. The engine counts retransmitted ones too, the kernel
-    /// does not.
+    /// Number of SYNs with MP_JOIN that the client sent. The engine counts retransmitted SYNs too, the
+    /// kernel does not.
     pub join_syns: u64,
-    /// Segments that the flow's sender retransmitted.
+    /// Number of segments that the flow's sender retransmitted.
     pub retransmissions: u64,
-    /// Retransmission timeouts of the flow's sender; always 0 with the kernel's sockets, which do not
-    /// count them.
+    /// Number of retransmission timeouts of the flow's sender; always 0 with the kernel's sockets, which do
+    /// not count them.
     pub rtos: u64,
-    /// Bytes in order at the receiver over time; recorded only where a path goes dark.
+    /// Bytes in order at the receiver over time; empty if the case has no outage.
     pub arrivals: ReceivedBytes,
-    /// The retransmission timeout of the sender's engine for the dark path when it went dark; 0 where
-    /// none does.
+    /// The retransmission timeout of the sender's engine for the path of the outage when the outage began; 0
+    /// if the case has no outage.
     pub outage_rto: Duration,
 }
 
@@ -148,7 +148,7 @@ pub struct RunResult {
 pub struct ReceivedBytes(Vec<(Duration, u64)>);
 
 impl ReceivedBytes {
-    /// Time within which arrivals are merged into one.
+    /// Time within which arrivals are merged into one. It bounds memory; no figure needs more precision.
     const MERGE_WINDOW: Duration = Duration::from_millis(1);
 
     /// Records that `bytes` bytes have arrived by `time`.
@@ -168,8 +168,8 @@ impl ReceivedBytes {
 
     /// Returns the time of the first arrival after `time`.
     pub fn next_after(&self, time: Duration) -> Option<Duration> {
-        let there = self.0.partition_point(|(at, _)| *at <= time);
-        self.0.get(there).map(|(at, _)| *at)
+        let next = self.0.partition_point(|(at, _)| *at <= time);
+        self.0.get(next).map(|(at, _)| *at)
     }
 
     /// Returns the mean rate over `span` from `from` on, Mb/s.
@@ -178,8 +178,8 @@ impl ReceivedBytes {
         bytes as f64 * 8.0 / span.as_secs_f64() / 1e6
     }
 
-    /// Returns the time from `from` to the start of the first second that has at least this rate;
-    /// `None` if no second within 20 s has.
+    /// Returns the time from `from` to the start of the first second whose mean rate is at least `mbit_s`;
+    /// `None` if there is no such second within 20 s. Seconds start every 10 ms.
     pub fn time_to_rate(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
         let second = Duration::from_secs(1);
         let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
@@ -198,13 +198,14 @@ impl ReceivedBytes {
     }
 }
 
-/// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that
-/// all strategies see the same runs.
+/// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that runs of
+/// the same index have the same random numbers with all strategies.
 pub fn run_seed(seed: u64, index: u64) -> u64 {
     Rng::for_component(seed, RUN_STREAM + index).u64()
 }
 
-/// Base of the random streams of runs, apart from the streams of a world's components.
+/// First of the random streams of runs. The number is far above the streams of a world's components, which
+/// count from 0.
 const RUN_STREAM: u64 = 1 << 48;
 
 /// The path on which a connection opens.
@@ -212,7 +213,7 @@ const RUN_STREAM: u64 = 1 << 48;
 pub enum DefaultPath {
     /// The path of this number, from 0.
     Path(usize),
-    /// Each path in turn: run `i` opens on path `i` modulo their number.
+    /// Each path in turn: run `i` opens on path `i` modulo the number of paths.
     Mix,
 }
 
@@ -269,12 +270,12 @@ impl FromStr for Records {
     }
 }
 
-/// The error of a name that is not among the known ones.
+/// The error for a name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName(String);
 
 impl UnknownName {
-    /// Creates the error for `name`, read where one of `known` should name a `kind`.
+    /// Creates the error for `name`, which should name a `kind` (such as "backend") and is none of `known`.
     pub fn new(kind: &str, name: &str, known: &[&str]) -> Self {
         UnknownName(format!(
             "unknown {kind} `{name}`; known are: {}",
@@ -291,7 +292,8 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// A size as written: bytes, or a number with a binary `k` (1024) or `M` (1024 k).
+/// The size of a flow, in the syntax of the command line: a number of bytes, or a number with the binary unit
+/// `k` (1024) or `M` (1024 k). It keeps its text, so that tables show it as the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Size {
     text: String,
@@ -299,7 +301,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Largest size of a flow, bytes.
+    /// Maximum size of a flow, bytes. A guess, far above any flow of the experiments.
     pub const MAX: u64 = 1 << 32;
 
     /// Returns the size in bytes, 1 to [`Self::MAX`].
@@ -322,7 +324,7 @@ impl FromStr for Size {
             .ok()
             .and_then(|n| n.checked_mul(factor));
         match bytes {
-            // The standard library parses `+4`, which is no size here.
+            // The standard library accepts `+4` as a number.
             Some(bytes) if (1..=Self::MAX).contains(&bytes) && !text.starts_with('+') => Ok(Size {
                 text: text.to_owned(),
                 bytes,

@@ -7,13 +7,13 @@ use braid::failure::Failure;
 /// The reason why a case could not be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The case has an invalid setting: one line with the value and the values that are expected.
+    /// The case has an invalid setting. The text is one line with the value and the expected values.
     Usage(String),
-    /// The run itself failed.
+    /// The run failed.
     Run(String),
-    /// The machine was too busy in every attempt to measure reliably.
+    /// The machine was too busy to measure reliably in every attempt.
     Busy(String),
-    /// A program that the run needs is not installed: one line with its name.
+    /// A program that the run needs is not installed. The text is one line with its name.
     Missing(String),
 }
 

@@ -1,4 +1,5 @@
-//! Two hosts in network namespaces, connected by an emulated link for each path.
+//! The fixture of a case over links: two hosts in network namespaces, connected by an emulated link for
+//! each path.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,19 +20,24 @@ pub(crate) const CLIENT: &str = "client";
 /// Name of the host that accepts connections.
 pub(crate) const SERVER: &str = "server";
 
-/// Real-time priority of the two ends, below the emulator, which must be on time for both.
+/// Real-time priority of the two ends. It is below the priority of the emulator, so that a busy end cannot
+/// delay the packets of both.
 pub(crate) const ENDPOINT_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
-/// Interval at which a run in wall-clock time checks for its end.
+/// Interval at which a run in wall-clock time checks whether it has ended, timed out or been interrupted.
+/// A guess: short for a user who presses Ctrl-C, and rare beside the packets of a run.
 pub(crate) const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Delivery lag of the emulator at the 99th percentile above which a run that measures times is thrown
-/// away, µs.
+/// Maximum delivery lag of the emulator at the 99th percentile, µs. A run with a higher lag is discarded,
+/// because the lag adds to every delay that it measures. 1 ms is a guess: a few percent of the shortest
+/// round-trip time of the experiments (20 ms).
 pub(super) const MAX_DELIVERY_LAG_US: f64 = 1_000.0;
-/// Most attempts at a run while the emulator is late.
+/// Maximum number of attempts at a run while the emulator is late. A guess: a machine that is late ten
+/// times in a row will be late again.
 const ATTEMPTS: u32 = 10;
-/// Prefix of testbed names; the process id follows.
+/// Prefix of testbed names; the process id follows. [`remove_abandoned`] finds testbeds by it.
 const PREFIX: &str = "braidlab";
 
+/// True after a signal. It is static because a signal handler sets it.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn interrupt() {
@@ -45,8 +51,9 @@ pub(crate) fn interrupted() -> bool {
 /// The testbed of a case.
 pub(crate) struct Fixture {
     pub testbed: Testbed,
-    /// Delivery lag of the emulator at the 99th percentile above which a run is thrown away, µs.
+    /// [`MAX_DELIVERY_LAG_US`], or infinity if late runs are kept.
     max_lag_us: f64,
+    /// Number of runs that were discarded because the emulator was late.
     repeated: u64,
 }
 
@@ -60,9 +67,9 @@ impl std::fmt::Debug for Fixture {
 }
 
 impl Fixture {
-    /// Builds the testbed with one link per path. The hosts are routers, so that an engine's packets
-    /// from its device leave by the links. Each of `others` (name, router) is connected to its router
-    /// by a link of its own name.
+    /// Builds the testbed with one link per path. Both hosts have the role `router`, so that their kernels
+    /// forward packets between an engine's device and the links. Each of `others` is a pair of names, a
+    /// further host and the router that it is connected to; the link is named after the further host.
     pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Fixture, Error> {
         let mut text = format!(
             "name = \"{}\"\n\
@@ -70,15 +77,15 @@ impl Fixture {
              [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n",
             new_name()?
         );
-        let join = |link: &str, from: &str, to: &str| {
+        let link_text = |link: &str, from: &str, to: &str| {
             format!("[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n")
         };
         for n in 0..paths {
-            text += &join(&link_name(n), CLIENT, SERVER);
+            text += &link_text(&link_name(n), CLIENT, SERVER);
         }
         for (other, router) in others {
             text += &format!("[[host]]\nname = \"{other}\"\nrole = \"user\"\n");
-            text += &join(other, other, router);
+            text += &link_text(other, other, router);
         }
         let spec = Spec::parse(&text, Path::new("lab")).map_err(|e| Error::Run(e.to_string()))?;
         let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
@@ -89,13 +96,13 @@ impl Fixture {
         })
     }
 
-    /// Keeps every run from now on, however late the emulator was. Meant for tests that judge no times
-    /// and must pass on a busy machine.
+    /// Keeps every later run, even if the emulator was late. Meant for tests that do not judge times and
+    /// must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
         self.max_lag_us = f64::INFINITY;
     }
 
-    /// Runs `measure` with the links of run `index` of `case`.
+    /// Runs `measure` with the links set up for run `index` of `case`.
     pub fn run(
         &mut self,
         case: &Case,
@@ -113,9 +120,9 @@ impl Fixture {
         self.measure_on_time(&link_settings.collect::<Vec<_>>(), seed, measure)
     }
 
-    /// Runs `measure` with these settings of the links from its start. Repeats it if the emulator was
-    /// late, even if it failed, because the delivery lag may be the cause. Every attempt passes the same
-    /// seed to `measure`.
+    /// Restarts the links with these settings and runs `measure`. If the emulator was late, it discards the
+    /// result and repeats; a failed measurement is repeated too, because the lag may be its cause. Every
+    /// attempt passes the same seed to `measure`.
     pub fn measure_on_time<T>(
         &mut self,
         link_settings: &[[ScheduledSettings; 2]],
@@ -132,6 +139,7 @@ impl Fixture {
         })?
     }
 
+    /// Returns the number of runs that were discarded because the emulator was late.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
@@ -148,7 +156,8 @@ pub(crate) fn link_name(n: usize) -> String {
     format!("path{n}")
 }
 
-/// Returns a testbed name that no other process has, and removes what killed processes left behind.
+/// Returns a testbed name that no other process uses. Also takes down the testbeds of killed processes:
+/// this is where every measurement over links begins.
 pub(super) fn new_name() -> Result<String, Error> {
     netns::capability().map_err(|reason| {
         Error::Run(format!("runs over links need network namespaces: {reason}"))
@@ -159,9 +168,9 @@ pub(super) fn new_name() -> Result<String, Error> {
     Ok(format!("{PREFIX}{pid}-{count}"))
 }
 
-/// Returns the first result during which the emulator was at most `max_lag_us` late at the 99th
-/// percentile, in at most `attempts` attempts. Every attempt returns its delivery lag in µs. `repeated`
-/// counts the results that were thrown away.
+/// Repeats `attempt`, at most `attempts` times, until the emulator was at most `max_lag_us` late at the
+/// 99th percentile, and returns that result. `attempt` returns a result and its delivery lag in µs.
+/// `repeated` counts the discarded results.
 pub(super) fn retry_while_late<T>(
     (attempts, max_lag_us): (u32, f64),
     repeated: &mut u64,
@@ -170,6 +179,7 @@ pub(super) fn retry_while_late<T>(
     let mut worst = 0.0f64;
     for _ in 0..attempts {
         let (result, late_us) = attempt()?;
+        // An interrupted attempt ends early, so its result is incomplete.
         if interrupted() {
             return Err(Error::Run("interrupted".to_owned()));
         }
@@ -180,8 +190,8 @@ pub(super) fn retry_while_late<T>(
         *repeated += 1;
     }
     Err(Error::Busy(format!(
-        "this machine is too busy to emulate links: in {attempts} attempts in a row packets were \
-         late, by up to {:.1} ms at the 99th percentile",
+        "this machine is too busy to emulate links: packets were late in {attempts} attempts in a row, \
+         by up to {:.1} ms at the 99th percentile; run it on an idle machine",
         worst / 1e3
     )))
 }
@@ -203,7 +213,7 @@ fn remove_abandoned() {
     names.dedup();
     for name in names {
         if let Err(error) = testbed::down(name) {
-            tracing::warn!(%error, "cannot remove what an earlier measurement left behind");
+            tracing::warn!(%error, "cannot remove the namespaces of a killed measurement");
         }
     }
 }

@@ -15,13 +15,16 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use crate::case::{Case, RunResult};
 
-/// Longest that a warm start waits for its subflows to be established.
+/// Maximum time that a warm start waits for its subflows to be established. A guess: the handshake time
+/// of [`limit`].
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
-/// Stream of the links' random numbers, apart from the streams of a world's components.
+/// Stream of the random numbers of the links' delays. The number is far above the streams of a world's
+/// components, which count from 0.
 const LINKS_STREAM: u64 = 1 << 40;
-/// Most by which a path's delay differs from its setting in a run. Without it runs without loss would
-/// all be equal, unlike on real links.
+/// Maximum difference between a path's delay in a run and its setting. Without it, all runs without loss
+/// would be equal, and intervals would have no width. A guess: small against every delay of the
+/// experiments.
 const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
 /// Checks that the engine has the strategy and the congestion control that `case` names.
@@ -51,7 +54,8 @@ pub(super) fn paths(case: &Case, seed: u64) -> Vec<PathSettings> {
     paths.collect()
 }
 
-/// Returns the changes of path `n`, which has `settings` in both directions, during a run.
+/// Returns the changes of path `n` during a run: its outage, if it has one. `settings` are the path's
+/// settings outside the outage.
 pub(super) fn schedule(case: &Case, n: usize, settings: &Settings) -> Schedule {
     let outage = case.outage.filter(|outage| outage.path == n);
     let changes = outage.into_iter().flat_map(|outage| {
@@ -68,9 +72,10 @@ pub(super) fn schedule(case: &Case, n: usize, settings: &Settings) -> Schedule {
 
 /// Returns `delay` plus or minus up to [`DELAY_VARIATION`].
 fn varied(delay: Duration, rng: &mut Rng) -> Duration {
-    let most = DELAY_VARIATION.min(delay);
-    let drawn = Duration::from_nanos(rng.below(2 * most.as_nanos() as u64 + 1));
-    delay + drawn - most
+    // A delay must not become negative.
+    let variation = DELAY_VARIATION.min(delay);
+    let drawn = Duration::from_nanos(rng.below(2 * variation.as_nanos() as u64 + 1));
+    delay + drawn - variation
 }
 
 /// Returns the transfer of run `index` over `paths`.
@@ -90,8 +95,9 @@ pub(super) fn transfer<'a>(
     })
 }
 
-/// Returns the longest time of a flow: two minutes for handshakes and timeouts, plus a hundred times
-/// its bare transmission over the slowest path.
+/// Returns the time after which a run counts as not completed: two minutes for handshakes and timeouts,
+/// plus a hundred times the transmission time over the slowest path. Both are guesses; only a flow that
+/// stalls takes so long.
 pub(super) fn limit(case: &Case) -> Duration {
     let rates = case
         .paths
@@ -100,12 +106,12 @@ pub(super) fn limit(case: &Case) -> Duration {
         .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
     let seconds = case.size.bytes() as f64 * 8.0 / slowest;
-    // The bound keeps from_secs_f64 from panicking on a rate near 0.
+    // Without the bound, `from_secs_f64` would panic on a rate near 0.
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
 }
 
-/// Returns the result of a flow. `client` and `server` are the streams of both ends once their
-/// connections have ended; times count from `started`.
+/// Returns the result of a flow. `client` and `server` are the streams of the ended connections, or `None`
+/// for a connection that has not ended. Times count from `started`.
 pub(super) fn result(
     case: &Case,
     started: Instant,
@@ -124,7 +130,8 @@ pub(super) fn result(
         let last = stream.last_byte_at.unwrap_or(started);
         result.completed = true;
         result.fct = last.saturating_since(started);
-        // A held upload sends its first byte early, so that subflows open; that byte starts no time.
+        // With warm subflows, an upload sends its first byte before the transfer starts, so that subflows
+        // open. Time counts from the start of the transfer, not from that byte.
         let first = stream.first_byte_at.unwrap_or(last).max(started);
         result.fct_data = last.saturating_since(first);
     }
@@ -137,28 +144,29 @@ pub(super) fn result(
     result
 }
 
-/// Returns the sender's retransmission timeout for the path that goes dark; zero if no
-/// subflow uses it.
+/// Returns the sender's retransmission timeout for the path of the outage; zero if no subflow uses the
+/// path.
 pub(super) fn outage_rto(case: &Case, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
-    let mut here = subflows.filter(|subflow| {
+    // The server has one address, so it tells paths apart by the client's address.
+    let mut on_path = subflows.filter(|subflow| {
         case.outage.is_some_and(|outage| match case.direction {
             Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(outage.path)),
             Direction::Up => subflow.path == PathId(outage.path as u8),
         })
     });
-    here.next().map_or(Duration::ZERO, |subflow| subflow.rto)
+    on_path.next().map_or(Duration::ZERO, |subflow| subflow.rto)
 }
 
-/// Adds up the sender's traffic on each path.
-fn count(case: &Case, moved: &[PathStats], result: &mut RunResult) {
+/// Adds the sender's traffic on each path to `result`.
+fn count(case: &Case, stats: &[PathStats], result: &mut RunResult) {
     for n in 0..case.paths.specs().len() {
-        let here = moved.iter().filter(|path| match case.direction {
+        let on_path = stats.iter().filter(|path| match case.direction {
             Direction::Down => path.remote == IpAddr::V4(client_addr(n)),
             Direction::Up => path.path == PathId(n as u8),
         });
         let mut traffic = Traffic::default();
-        here.for_each(|path| traffic.add(&path.moved.traffic));
+        on_path.for_each(|path| traffic.add(&path.moved.traffic));
         result.bytes_by_path.push(traffic.bytes_sent);
         result.copy_bytes_by_path.push(traffic.bytes_copied);
         result.packets_by_path.push(traffic.packets_while_unsent);

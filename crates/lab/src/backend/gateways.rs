@@ -1,5 +1,6 @@
-//! A user behind a box, servers, and a content host, in network namespaces connected by emulated links.
-//! curl and nginx know nothing of the box; box and servers are processes of `braid`.
+//! A network for measurements through a Braid box and Braid servers: a user behind the box, the servers,
+//! and a content host, in network namespaces connected by emulated links. The user runs curl and the
+//! content host nginx, both without settings for Braid; box and servers are processes of `braid`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,14 +17,15 @@ use serde_json::Value;
 use super::error::Error;
 use super::fixture::{self, run_error};
 
-/// Longest that box and servers may take to start.
+/// Maximum time in which the box or a server must start. A guess, generous for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Slowest download that is waited for, bytes per second; [`START_TIMEOUT`] is added to its time.
+/// Rate that sets the timeout of a download, bytes per second: the time at this rate plus
+/// [`START_TIMEOUT`]. A guess, below the rate of every path over which an experiment downloads.
 const MIN_RATE: u64 = 50_000;
-/// Longest wait for a state of the box.
+/// Maximum wait for a state of the box. A guess, generous for a busy machine.
 const STATE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most attempts at a measurement while the links are late, fewer than for a run because each takes
-/// long.
+/// Maximum number of attempts at a measurement while the links are late. It is lower than the number for
+/// a run, because a measurement takes longer.
 const ATTEMPTS: u32 = 4;
 /// Name of the file that the content host offers.
 const FILE: &str = "file";
@@ -32,15 +34,16 @@ const FILE: &str = "file";
 #[derive(Debug)]
 pub(crate) struct Gateways {
     pub fixture: Fixture,
-    /// The file that the content host offers.
+    /// The path of the offered file, to compare downloads with.
     file: PathBuf,
+    /// Number of measurements that were discarded because the links were late.
     repeated: u64,
 }
 
 impl Gateways {
-    /// Builds the testbed that `describe` returns for its name, with a file of `bytes` bytes on the
-    /// content host. Box and servers are not started; `congestion` is their congestion control, or
-    /// `None` for their default.
+    /// Builds a testbed with a file of `bytes` bytes on the content host. `describe` returns the
+    /// description of the testbed with the name that it is given. `congestion` is the congestion control
+    /// of box and servers, or `None` for their default. Does not start box or servers.
     pub fn build(
         describe: impl FnOnce(&str) -> String,
         congestion: Option<&str>,
@@ -64,7 +67,7 @@ impl Gateways {
         self.fixture.start(server, START_TIMEOUT).map_err(run_error)
     }
 
-    /// Starts the box, and waits until it takes connections in.
+    /// Starts the box, and waits until it intercepts connections.
     pub fn start_box(&mut self) -> Result<(), Error> {
         self.fixture
             .start("box", START_TIMEOUT)
@@ -79,9 +82,9 @@ impl Gateways {
         self.fixture.testbed.stop("box").map_err(run_error)
     }
 
-    /// Downloads the first `bytes` bytes of the file by curl on `host`. Returns the time in seconds.
-    /// `progress` receives the bytes so far, at the start and now and then. The download is repeated
-    /// where the links were late.
+    /// Downloads the first `bytes` bytes of the file with curl on `host`, and returns the time in seconds.
+    /// Repeats the download if the links were late. `progress` receives the number of bytes so far, at the
+    /// start and at intervals.
     pub fn download(
         &mut self,
         host: &str,
@@ -114,7 +117,7 @@ impl Gateways {
         result
     }
 
-    /// Downloads once like [`Self::download`], and keeps the result even if the links were late.
+    /// Downloads like [`Self::download`], but only once: late links do not matter.
     pub fn download_once(
         &self,
         host: &str,
@@ -123,27 +126,30 @@ impl Gateways {
     ) -> Result<f64, Error> {
         let fixture = &self.fixture;
         let content = fixture.address("content").map_err(run_error)?;
-        let to = fixture.testbed.state_dir().join("fetched");
-        let what = Download {
+        let target = fixture.testbed.state_dir().join("fetched");
+        let download = Download {
             host,
             url: format!("http://{content}/{FILE}"),
-            to: &to,
+            to: &target,
             bytes: Some(bytes),
             longest: START_TIMEOUT + Duration::from_secs(bytes / MIN_RATE),
         };
         progress(fixture, Duration::ZERO, 0);
         let begun = Instant::now();
-        let seconds = fixture.download(&what, |bytes| progress(fixture, begun.elapsed(), bytes));
+        let seconds =
+            fixture.download(&download, |bytes| progress(fixture, begun.elapsed(), bytes));
         let seconds = seconds.map_err(run_error)?;
-        let right = starts_so(&self.file, &to, bytes).map_err(run_error)?;
-        fs::remove_file(&to).map_err(run_error)?;
-        match right {
+        let intact = is_prefix(&self.file, &target, bytes).map_err(run_error)?;
+        fs::remove_file(&target).map_err(run_error)?;
+        match intact {
             true => Ok(seconds),
-            false => Err(Error::Run("a download came damaged".to_owned())),
+            false => Err(Error::Run(
+                "a download differs from the offered file".to_owned(),
+            )),
         }
     }
 
-    /// Returns the JSON output of `braid box` with these arguments.
+    /// Returns the JSON output of `braid --json box` with these arguments.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
         let braid = program::find(BRAID).map_err(run_error)?;
         let config = self.fixture.testbed.state_dir().join("box/box.toml");
@@ -160,12 +166,14 @@ impl Gateways {
 
     /// Waits until the box has a connection in its idle pool.
     pub fn wait_for_pool(&self) -> Result<(), Error> {
-        self.wait_for("a warm connection", |net| {
+        self.wait_for("a connection in the idle pool", |net| {
+            // "warm" is the key of the idle pool in the status.
             Ok(net.ask(&["status"])?["warm"]["ready"].as_u64() > Some(0))
         })
     }
 
-    /// Waits until `condition` holds, with an error after [`STATE_TIMEOUT`].
+    /// Waits until `condition` is true; an error after [`STATE_TIMEOUT`]. `what` names the expected state
+    /// in the error.
     pub fn wait_for(
         &self,
         what: &str,
@@ -174,7 +182,8 @@ impl Gateways {
         let end = Instant::now() + STATE_TIMEOUT;
         while !condition(self)? {
             if Instant::now() > end {
-                return Err(Error::Run(format!("waited in vain for {what}")));
+                let seconds = STATE_TIMEOUT.as_secs();
+                return Err(Error::Run(format!("waited {seconds} s in vain for {what}")));
             }
             self.fixture
                 .sleep(testbed_fixture::POLL_INTERVAL)
@@ -189,20 +198,20 @@ impl Gateways {
     }
 }
 
-/// Returns whether `fetched` holds exactly the first `bytes` bytes of `offered`.
-fn starts_so(offered: &Path, fetched: &Path, bytes: u64) -> io::Result<bool> {
+/// Returns whether `fetched` contains exactly the first `bytes` bytes of `offered`.
+fn is_prefix(offered: &Path, fetched: &Path, bytes: u64) -> io::Result<bool> {
     if fs::metadata(fetched)?.len() != bytes {
         return Ok(false);
     }
     let (mut offered, mut fetched) = (File::open(offered)?, File::open(fetched)?);
-    let [mut expected, mut came] = [(); 2].map(|()| vec![0; 1 << 16]);
+    let [mut expected, mut actual] = [(); 2].map(|()| vec![0; 1 << 16]);
     loop {
-        let n = fetched.read(&mut came)?;
+        let n = fetched.read(&mut actual)?;
         if n == 0 {
             return Ok(true);
         }
         offered.read_exact(&mut expected[..n])?;
-        if expected[..n] != came[..n] {
+        if expected[..n] != actual[..n] {
             return Ok(false);
         }
     }

@@ -1,5 +1,5 @@
-//! Records of the paths from earlier connections. The connections are made in the simulator, for runs
-//! over links too.
+//! Records of the paths that earlier connections left. Those connections run in the simulator, even for
+//! runs over links: that takes no wall-clock time, and both backends start from the same records.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,25 +13,30 @@ use super::error::Error;
 use super::flow;
 use crate::case::{Case, Records};
 
-/// Base of the random streams of histories, apart from the streams of runs and of a world's components.
+/// First of the random streams of histories. The number is far above the streams of a world's components
+/// and of runs, so that no two draw the same numbers.
 const HISTORY_STREAM: u64 = 1 << 49;
-/// Consecutive runs that share a history.
+/// Number of consecutive runs that share a history. A guess: making a history for each run would multiply
+/// the time of a case by the number of its paths, and 30 runs are the default of many experiments.
 const RUNS_PER_HISTORY: u64 = 30;
-/// Payload of an earlier connection, bytes.
+/// Payload of an earlier connection, bytes. A guess: enough to leave slow start on the paths of the
+/// experiments.
 const TRANSFER_BYTES: u64 = 256 << 10;
-/// Longest time of an earlier connection.
+/// Maximum time of an earlier connection. A guess, far above the time that the transfer needs.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The records that client and server keep of earlier connections.
+/// The records that client and server have of earlier connections.
 #[derive(Debug)]
 pub struct History {
     number: u64,
+    /// The records of the client, and of the server.
     ends: [Vec<(IpAddr, PathId, PathRecord)>; 2],
 }
 
 impl History {
-    /// Makes one transfer by regular TCP over each path of `case`, and returns the records that they
-    /// leave. They do not depend on the strategy. Every `number` draws other transfers.
+    /// Makes a transfer by regular TCP over each path of `case`, and returns the records that the
+    /// transfers leave. Regular TCP uses one path and no strategy, so all strategies get the same records.
+    /// Each `number` draws other random numbers.
     fn new(case: &Case, number: u64) -> Result<History, Error> {
         let mut rng = Rng::for_component(case.seed, HISTORY_STREAM + number);
         let paths = flow::paths(case, rng.u64());
@@ -45,7 +50,7 @@ impl History {
             };
             let mut transfer = Transfer::start(rng.u64(), &config)
                 .map_err(|e| Error::Run(format!("an earlier connection does not open: {e}")))?;
-            // A transfer beyond the limit still leaves the records that it has.
+            // A transfer that exceeds the limit leaves records too, so its timeout is no error.
             transfer.run(TRANSFER_TIMEOUT);
             for (end, records) in transfer.ends().into_iter().zip(&mut ends) {
                 records.extend(transfer.world.host(end).stack().records());
@@ -63,12 +68,12 @@ impl History {
     }
 }
 
-/// The history of the current runs.
+/// The history that the current runs share, made when the first of them needs it.
 #[derive(Debug, Default)]
 pub struct Memory(Option<History>);
 
 impl Memory {
-    /// Returns the history of run `index` of `case`; `None` where runs start without records.
+    /// Returns the history of run `index` of `case`; `None` if the case's runs start without records.
     pub fn of(&mut self, case: &Case, index: u64) -> Result<Option<&History>, Error> {
         if case.records == Records::Cold {
             return Ok(None);

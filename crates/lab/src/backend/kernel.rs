@@ -1,4 +1,4 @@
-//! Runs over emulated links with the kernel's Multipath TCP at both ends.
+//! Runs over emulated links with the kernel's MPTCP at both ends.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -22,18 +22,20 @@ use super::fixture::{
 use super::flow;
 use crate::case::{Case, RunResult};
 
-/// Routing table of path 0 on the client; the other paths have the next numbers.
+/// Number of the routing table of path 0 on the client, and of the rule that selects it; the other paths
+/// have the next numbers. Any number works that the kernel does not use itself (253 to 255).
 const FIRST_TABLE: usize = 100;
-/// Subflows besides the first that a connection may have, the most that the kernel allows
-/// (`MPTCP_PM_ADDR_MAX`).
+/// Number of subflows besides the initial one that a connection may have: the kernel's maximum
+/// (`MPTCP_PM_ADDR_MAX`), so that it limits no case.
 const SUBFLOW_LIMIT: usize = 8;
-/// Bytes of one read or write.
+/// Number of bytes of a read or write. A guess, large enough to make system calls rare.
 const CHUNK: usize = 64 * 1024;
-/// Interval at which a warm start checks for its subflows.
+/// Interval at which a warm start checks its number of subflows. The kernel reports no event to the
+/// application when a subflow opens.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Checks that this kernel has the congestion control that `case` names. A kernel ignores the case's
-/// strategy and declared size.
+/// Checks that this kernel has the congestion control that `case` names. Strategy and declared size need
+/// no check, because the kernel ignores both.
 pub(super) fn check(case: &Case) -> Result<(), Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     match kernel_tcp::listen(any, Transport::Mptcp, &case.cc) {
@@ -51,8 +53,8 @@ pub(super) fn check(case: &Case) -> Result<(), Error> {
     }
 }
 
-/// Namespaces and links. The client reaches the server's one address over every link, from that link's
-/// own address; its path manager opens a subflow from each.
+/// Namespaces and links, with addresses for the kernel's MPTCP. The client has an address on each link,
+/// and its path manager opens a subflow from each address to the server's single address.
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) fixture: Fixture,
@@ -72,7 +74,8 @@ impl Kernel {
             self.fixture.namespace(SERVER)?,
         );
         self.fixture.run(case, index, |_| {
-            let before = join_syns(&client)?;
+            // The kernel counts per namespace, and the namespace serves all runs.
+            let syns_before = join_syns(&client)?;
             let transfer = Transfer {
                 case,
                 local: SocketAddr::new(client_addr(case.opening_path(index)).into(), 0),
@@ -80,14 +83,15 @@ impl Kernel {
                 deadline: Instant::now() + flow::limit(case),
             };
             let mut result = transfer.run(&client, &server).map_err(run_error)?;
-            result.join_syns = join_syns(&client)?.saturating_sub(before);
+            result.join_syns = join_syns(&client)?.saturating_sub(syns_before);
             Ok(result)
         })
     }
 }
 
-/// Sets the addresses, endpoints and routes of client and server over each path. The routes prescribe
-/// the congestion control and the initial window.
+/// Sets the addresses, MPTCP endpoints and routes of client and server for each path. The routes set the
+/// congestion control and the initial window: an application cannot set an initial window, and a socket
+/// option would not reach the subflows that the path manager opens.
 pub(crate) fn addresses(
     fixture: &Fixture,
     paths: usize,
@@ -95,26 +99,26 @@ pub(crate) fn addresses(
 ) -> Result<(), Error> {
     let metrics = format!("initcwnd {initial_window} congctl {cc}");
     let limits = format!("mptcp limits set subflows {SUBFLOW_LIMIT}\n");
-    let (mut there, mut back) = (limits.clone(), limits);
-    back += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
+    let (mut client, mut server) = (limits.clone(), limits);
+    server += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
     for n in 0..paths {
         let (address, link, table) = (client_addr(n), fixture::link_name(n), FIRST_TABLE + n);
-        there += &format!(
+        client += &format!(
             "addr add {address}/32 dev {link}\n\
              route add default dev {link} src {address} table {table} {metrics}\n\
              rule add from {address}/32 lookup {table} pref {table}\n\
              mptcp endpoint add {address} dev {link} subflow\n"
         );
-        back += &format!(
+        server += &format!(
             "route add {address}/32 dev {link} src {} {metrics}\n",
             transfer::SERVER
         );
     }
-    fixture.testbed.ip(CLIENT, &there).map_err(run_error)?;
-    fixture.testbed.ip(SERVER, &back).map_err(run_error)
+    fixture.testbed.ip(CLIENT, &client).map_err(run_error)?;
+    fixture.testbed.ip(SERVER, &server).map_err(run_error)
 }
 
-/// One transfer between the two namespaces.
+/// A transfer between the namespaces of client and server.
 struct Transfer<'a> {
     case: &'a Case,
     local: SocketAddr,
@@ -122,18 +126,21 @@ struct Transfer<'a> {
     deadline: Instant,
 }
 
-/// The times, bytes and subflows that one end has seen.
+/// The times, bytes and subflows that one end observed.
 #[derive(Default)]
 struct EndRecord {
+    /// The start of the flow completion time; set by the client only.
     started: Option<Instant>,
     first_byte: Option<Instant>,
     last_byte: Option<Instant>,
     received: u64,
+    /// Bytes received so far, by time; only for a case with an outage.
     arrivals: Vec<(Instant, u64)>,
+    /// The counters of the subflows at the end of the transfer.
     subflows: Vec<SubflowInfo>,
 }
 
-/// A channel between the two ends that does not use the network.
+/// A channel between the two ends within this process, so that no packets of it disturb the measurement.
 struct PeerChannel {
     to: Sender<()>,
     from: Receiver<()>,
@@ -145,7 +152,7 @@ impl Transfer<'_> {
         let listener = netns::run_inside(server, listen)?;
         let ((to_server, from_client), (to_client, from_server)) =
             (mpsc::channel(), mpsc::channel());
-        let (near, far) = (
+        let (client_channel, server_channel) = (
             PeerChannel {
                 to: to_server,
                 from: from_server,
@@ -156,31 +163,34 @@ impl Transfer<'_> {
             },
         );
         thread::scope(|scope| {
-            let serving = scope.spawn(move || self.run_server(&listener, &far));
-            let asked = netns::run_inside(client, move || self.run_client(&near));
-            let served = serving.join();
-            let served = served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            match (asked, served) {
+            let serving = scope.spawn(move || self.run_server(&listener, &server_channel));
+            let client_result = netns::run_inside(client, move || self.run_client(&client_channel));
+            let server_result = serving.join();
+            let server_result =
+                server_result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            match (client_result, server_result) {
                 (Ok(client), Ok(server)) => Ok(self.result(&client, &server)),
                 (client, server) => self.resolve_errors([client.err(), server.err()]),
             }
         })
     }
 
-    /// Judges a transfer that failed at one end or both. A transfer that took too long is a result that
-    /// did not complete; otherwise the error of the end that failed first is returned.
+    /// Returns the outcome of a transfer that failed at one end or both. A transfer that took too long has
+    /// a result, which did not complete. For any other failure it returns the error of the end that failed
+    /// first.
     fn resolve_errors(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
-        let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
-        if of(io::ErrorKind::TimedOut) {
+        let has = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
+        if has(io::ErrorKind::TimedOut) {
             return Ok(self.result(&EndRecord::default(), &EndRecord::default()));
         }
         let cause = errors.into_iter().flatten();
-        // An end that only noticed the other's failure reports ConnectionAborted, never the cause.
+        // ConnectionAborted means that this end noticed the failure of the other. The other error is then
+        // the cause.
         let cause = cause.min_by_key(|e| e.kind() == io::ErrorKind::ConnectionAborted);
         Err(cause.unwrap_or_else(other_failed))
     }
 
-    /// Runs the client: it requests or sends the flow.
+    /// Runs the client, which requests the flow of a download or sends the flow of an upload.
     fn run_client(&self, peer: &PeerChannel) -> io::Result<EndRecord> {
         become_realtime(ENDPOINT_PRIORITY);
         let mut record = EndRecord {
@@ -199,8 +209,8 @@ impl Transfer<'_> {
             Direction::Up => self.case.size.bytes(),
         };
         if self.case.warm_subflows {
-            // The kernel opens further subflows only once data has been acknowledged, so one byte goes
-            // first.
+            // The kernel opens further subflows only after data has been acknowledged, so the client sends
+            // one byte ahead of the transfer.
             end.send(1)?;
             self.await_subflows(&stream)?;
             self.wait_for_peer(peer)?;
@@ -215,6 +225,7 @@ impl Transfer<'_> {
         Ok(record)
     }
 
+    /// Runs the server, which accepts the connection and sends or receives the flow.
     fn run_server(&self, listener: &TcpListener, peer: &PeerChannel) -> io::Result<EndRecord> {
         become_realtime(ENDPOINT_PRIORITY);
         let mut record = EndRecord::default();
@@ -225,6 +236,7 @@ impl Transfer<'_> {
                 break stream;
             }
             self.check_time()?;
+            // The client has failed and will not connect.
             if let Err(TryRecvError::Disconnected) = peer.from.try_recv() {
                 return Err(other_failed());
             }
@@ -271,26 +283,26 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Reads the counters once both ends are done, and aborts the connection: an orderly close would
-    /// send its segments over the links of the next run.
+    /// Waits for the other end, reads the counters, and aborts the connection. The connection is not
+    /// closed in an orderly way, because segments of the close could appear in the next run.
     fn finish(
         &self,
         stream: &TcpStream,
         peer: &PeerChannel,
         record: &mut EndRecord,
     ) -> io::Result<()> {
-        // The other end may have failed and no longer listen.
+        // An error means that the other end has failed; `wait_for_peer` reports that.
         let _ = peer.to.send(());
         self.wait_for_peer(peer)?;
         record.subflows = mptcp_info::subflows(stream.as_fd())?;
-        // A reset removes the peer's subflows, so both ends have read their counters before either
-        // resets.
+        // A reset removes the peer's subflows and their counters, so neither end resets before both have
+        // read them.
         let _ = peer.to.send(());
         self.wait_for_peer(peer)?;
         kernel_tcp::reset_on_drop(stream)
     }
 
-    /// Waits for a message of the other end.
+    /// Waits for a message from the other end.
     fn wait_for_peer(&self, peer: &PeerChannel) -> io::Result<()> {
         loop {
             match peer.from.recv_timeout(END_CHECK_INTERVAL) {
@@ -305,6 +317,7 @@ impl Transfer<'_> {
         check_time(self.deadline)
     }
 
+    /// Returns the result. Numbers of packets and copies stay 0, because the kernel does not count them.
     fn result(&self, client: &EndRecord, server: &EndRecord) -> RunResult {
         let (sender, receiver) = match self.case.direction {
             Direction::Down => (server, client),
@@ -319,6 +332,7 @@ impl Transfer<'_> {
         let mut result = RunResult {
             completed: receiver.received == self.case.size.bytes(),
             fct: since(client.started, receiver.last_byte),
+            // A byte sent ahead of the transfer may arrive before its start.
             fct_data: since(receiver.first_byte.max(client.started), receiver.last_byte),
             bytes_by_path: vec![0; paths],
             copy_bytes_by_path: vec![0; paths],
@@ -347,9 +361,10 @@ impl Transfer<'_> {
     }
 }
 
-/// The byte streams of one end.
+/// One end's socket, with which it sends and receives the test pattern.
 struct End<'s> {
     stream: &'s TcpStream,
+    /// Number of bytes sent.
     sent: u64,
     /// True if each arrival is recorded.
     is_recorded: bool,
@@ -357,22 +372,22 @@ struct End<'s> {
 }
 
 impl End<'_> {
-    /// Sends the stream up to byte `end`.
+    /// Sends bytes until `end` bytes have been sent in total.
     fn send(&mut self, end: u64) -> io::Result<()> {
         while self.sent < end {
             let chunk = (end - self.sent).min(CHUNK as u64);
             let bytes: Vec<u8> = (self.sent..self.sent + chunk).map(pattern).collect();
-            let sent = self.patiently(|mut stream| stream.write(&bytes))?;
+            let sent = self.retry_until_deadline(|mut stream| stream.write(&bytes))?;
             self.sent += sent as u64;
         }
         Ok(())
     }
 
-    /// Receives the stream up to byte `end`, or to its end if that comes sooner.
+    /// Receives bytes until `record` has `end` bytes in total, or until the peer ends the stream.
     fn receive(&mut self, end: u64, record: &mut EndRecord) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         while record.received < end {
-            let read = self.patiently(|mut stream| stream.read(&mut buffer))?;
+            let read = self.retry_until_deadline(|mut stream| stream.read(&mut buffer))?;
             if read == 0 {
                 return Ok(());
             }
@@ -384,7 +399,9 @@ impl End<'_> {
                 .iter()
                 .all(|byte| expected.next() == Some(*byte))
             {
-                return Err(io::Error::other("what came is not what was sent"));
+                return Err(io::Error::other(
+                    "received bytes differ from the sent bytes",
+                ));
             }
             record.received += read as u64;
             if self.is_recorded {
@@ -398,10 +415,14 @@ impl End<'_> {
         self.receive(u64::MAX, record)
     }
 
-    /// Repeats a read or write that made no progress within an [`END_CHECK_INTERVAL`], until the deadline.
-    fn patiently(&self, mut act: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+    /// Repeats a read or write until it makes progress or fails, or until the deadline. The socket lets a
+    /// call return after [`END_CHECK_INTERVAL`] without progress.
+    fn retry_until_deadline(
+        &self,
+        mut operation: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         loop {
-            match act(self.stream) {
+            match operation(self.stream) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => check_time(self.deadline)?,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 other => return other,
@@ -414,6 +435,7 @@ fn other_failed() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the other end failed")
 }
 
+/// Returns an error after the deadline or an interrupt.
 fn check_time(deadline: Instant) -> io::Result<()> {
     if fixture::interrupted() {
         return Err(io::Error::other("interrupted"));
@@ -422,17 +444,19 @@ fn check_time(deadline: Instant) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "the transfer takes too long",
+            "the transfer did not complete in time",
         )),
     }
 }
 
-/// Returns the number of SYNs with MP_JOIN that the namespace has sent, without retransmissions; 0
-/// where the kernel does not count them (before 6.14).
+/// Returns the number of SYNs with MP_JOIN that the namespace has sent, without retransmissions; 0 if
+/// the kernel is older than 6.14 and does not count them.
 fn join_syns(namespace: &str) -> Result<u64, Error> {
+    // The thread's file: run_inside moves only its own thread into the namespace.
     let read = || fs::read_to_string("/proc/thread-self/net/netstat");
     let text = netns::run_inside(namespace, read).map_err(run_error)?;
-    let mut lines = text.lines().filter(|peer| peer.starts_with("MPTcpExt:"));
+    // Two lines have this prefix: the names, and the values in the same order.
+    let mut lines = text.lines().filter(|line| line.starts_with("MPTcpExt:"));
     let (names, values) = (lines.next(), lines.next());
     let (names, values) = (names.unwrap_or_default(), values.unwrap_or_default());
     let counters = names.split_whitespace().zip(values.split_whitespace());

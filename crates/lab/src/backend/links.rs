@@ -1,8 +1,8 @@
-//! Runs over emulated links with the engine on its driver at both ends, in wall-clock time.
+//! Runs over emulated links in wall-clock time, with the engine and its driver at both ends.
 //!
-//! The engines have TUN devices in two namespaces, whose kernels forward between the devices and the
-//! links. Random numbers are drawn as in the simulator: losses from the same streams by packet number,
-//! keys and ports from the same streams of the stacks.
+//! Each engine has a TUN device in the namespace of its host. The kernel forwards packets between that
+//! device and the links. Random numbers come from the same streams as in the simulator: losses depend on
+//! the number of the packet, and keys and ports come from the streams of the stacks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,8 @@ use crate::case::{Case, Direction, ReceivedBytes, RunResult};
 
 /// Name of the engines' devices.
 const DEVICE: &str = "engine";
-/// Routing table of path 0 on the client; the other paths have the next numbers.
+/// Number of the routing table of path 0 on the client, and of the rule that selects it; the other paths
+/// have the next numbers. Any number works that the kernel does not use itself (253 to 255).
 const FIRST_TABLE: usize = 100;
 
 /// Namespaces and links, with an engine's device at both ends.
@@ -75,30 +76,32 @@ impl Links {
     }
 }
 
-/// Creates the devices of client and server, with routes over each path.
+/// Creates the engines' devices of client and server, and the routes over each path.
 pub(crate) fn open_devices(fixture: &Fixture, paths: usize) -> Result<(Tun, Tun), Error> {
     let device = |host| {
-        let made = || Tun::create(DEVICE).map_err(io::Error::other);
-        netns::run_inside(&fixture.namespace(host)?, made).map_err(run_error)
+        let create = || Tun::create(DEVICE).map_err(io::Error::other);
+        netns::run_inside(&fixture.namespace(host)?, create).map_err(run_error)
     };
     let devices = (device(CLIENT)?, device(SERVER)?);
-    // The MTU has room for super-segments, and no burst overflows the queue.
+    // The MTU is the maximum, so that super-segments fit. The queue is longer than any burst of an engine:
+    // a loss here would not be a loss of the emulated links. 4000 packets is a guess.
     let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
-    let (mut there, mut back) = (up.clone(), up);
-    back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
+    let (mut client, mut server) = (up.clone(), up);
+    server += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
     for n in 0..paths {
         let (link, table) = (fixture::link_name(n), FIRST_TABLE + n);
-        there += &format!("route add default dev {link} table {table}\n");
+        client += &format!("route add default dev {link} table {table}\n");
+        // The second address is for a client that moves during the run.
         for address in [client_addr(n), external_addr(n)] {
-            there += &format!(
+            client += &format!(
                 "route add {address}/32 dev {DEVICE}\n\
                  rule add from {address}/32 lookup {table} pref {table}\n"
             );
-            back += &format!("route add {address}/32 dev {link}\n");
+            server += &format!("route add {address}/32 dev {link}\n");
         }
     }
-    fixture.testbed.ip(CLIENT, &there).map_err(run_error)?;
-    fixture.testbed.ip(SERVER, &back).map_err(run_error)?;
+    fixture.testbed.ip(CLIENT, &client).map_err(run_error)?;
+    fixture.testbed.ip(SERVER, &server).map_err(run_error)?;
     Ok(devices)
 }
 
@@ -107,8 +110,7 @@ pub(crate) fn discard_packets(device: &mut Tun) {
     while let Ok(Some(_)) = device.recv() {}
 }
 
-/// Makes one transfer. The client takes the random streams of node 0 of the simulated world, the server
-/// those of node 1.
+/// Makes one transfer and returns its result.
 fn transfer(
     case: &Case,
     index: u64,
@@ -159,6 +161,7 @@ fn transfer(
     })
 }
 
+/// Returns the stack of an end of a case: node 0 is the client, and node 1 the server.
 fn stack(case: &Case, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
     let mut stack = new_stack(&case.strategy, flow::engine(case)?, (seed, node))?;
     if let Some(history) = history {
@@ -167,7 +170,8 @@ fn stack(case: &Case, seed: u64, node: u32, history: Option<&History>) -> Result
     Ok(stack)
 }
 
-/// Returns the stack of an end, with the random stream of node `node` of the world of `seed`.
+/// Returns the stack of an end. Its random numbers are those of node `node` in the simulated world of
+/// `seed`, so that keys and ports are the same on both backends.
 pub(crate) fn new_stack(
     strategy: &str,
     engine: Config,
@@ -179,7 +183,8 @@ pub(crate) fn new_stack(
     Ok(Stack::new(engine, rng, strategy))
 }
 
-/// Adds the paths of client and server, and lets the server listen.
+/// Adds the paths to the stacks of client (`opening`) and server (`accepting`), and makes the server
+/// listen.
 pub(crate) fn add_paths(
     opening: &mut Stack,
     accepting: &mut Stack,
@@ -199,6 +204,7 @@ pub(crate) fn new_eventfd() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(run_error)
 }
 
+/// Returns the result of a thread, and passes on its panic.
 pub(crate) fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -206,28 +212,32 @@ pub(crate) fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 type EndDriver<'a> = Driver<&'a mut Tun, End<'a>, Wake<'a>>;
 
-/// Runs an end until both ends have finished, or to the deadline.
+/// Runs an end until the connections of both ends have ended, or until the deadline. `start` is called
+/// first, within the end's thread.
 fn run_end<'a>(
     driver: &mut EndDriver<'a>,
     start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     become_realtime(ENDPOINT_PRIORITY);
     let shared = driver.core.shared;
-    let _leaving = Leaving(shared);
+    let _release_peer = Leaving(shared);
     start(driver)?;
+    // The driver also stops on a signal from outside. Nothing writes to this one.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
-        let late = driver.clock().now() >= shared.deadline;
-        shared.finished.load(Ordering::Acquire) >= 2 || late || fixture::interrupted()
+        let timed_out = driver.clock().now() >= shared.deadline;
+        shared.finished.load(Ordering::Acquire) >= 2 || timed_out || fixture::interrupted()
     });
     ended.map_err(run_error)
 }
 
-/// Tells the other end not to wait any longer, whether this end returns or panics.
+/// A guard that stops the other end when this end returns or panics. Without it the other end would wait
+/// until the deadline.
 struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
+        // As if the connections of both ends had ended.
         self.0.finished.store(2, Ordering::Release);
         self.0.wake_ends();
     }
@@ -236,18 +246,20 @@ impl Drop for Leaving<'_> {
 /// The state that both ends share.
 #[derive(Debug)]
 struct Shared<'a> {
+    /// Number of paths.
     paths: usize,
     case: &'a Case,
     deadline: Instant,
-    /// Ends that have a subflow on every path.
+    /// Number of ends that have a subflow on every path.
     warm: AtomicUsize,
-    /// Ends whose connection has ended.
+    /// Number of ends whose connection has ended.
     finished: AtomicUsize,
-    /// Eventfds that wake client and server when a count changes.
+    /// Eventfds that wake client and server when one of these numbers changes.
     wake: [OwnedFd; 2],
 }
 
 impl Shared<'_> {
+    /// Adds one to a number of ends, and wakes both ends.
     fn count(&self, ends: &AtomicUsize) {
         ends.fetch_add(1, Ordering::AcqRel);
         self.wake_ends();
@@ -255,7 +267,7 @@ impl Shared<'_> {
 
     fn wake_ends(&self) {
         for wake in &self.wake {
-            // The write fails only if the counter is full, and then the end is awake anyway.
+            // The write fails only if the eventfd's counter is full. Then the end wakes up anyway.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
@@ -265,16 +277,23 @@ impl Shared<'_> {
 #[derive(Debug)]
 struct End<'a> {
     shared: &'a Shared<'a>,
-    /// The stream for the next connection; `None` once a connection has it.
+    /// The stream for the next connection; `None` after a connection took it.
     waiting: Option<Stream>,
+    /// The open connection and its stream.
     open: Option<(ConnId, Stream)>,
+    /// The stream of the connection that has ended.
     ended: Option<Stream>,
     /// The start of the flow completion time.
     started: Instant,
+    /// See [`RunResult::arrivals`].
     arrivals: ReceivedBytes,
+    /// See [`RunResult::outage_rto`].
     outage_rto: Duration,
+    /// True if [`Shared::warm`] counts this end.
     warm: bool,
+    /// The next time at which the driver wakes up without packets.
     next_check: Instant,
+    /// Checks the bytes that the stream reads. It sees no packets, because the driver has no tap.
     oracle: Oracle,
 }
 
@@ -294,6 +313,7 @@ impl<'a> End<'a> {
         }
     }
 
+    /// Opens the client's connection, which starts the flow completion time.
     fn connect(
         &mut self,
         now: Instant,
@@ -306,25 +326,26 @@ impl<'a> End<'a> {
         Ok(())
     }
 
+    /// Lets the stream read and write, and records the values that a case with an outage needs.
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
             if let Some(outage) = self.shared.case.outage {
                 let time = now.saturating_since(self.started);
                 self.arrivals.record(time, stream.received);
+                // The last value before the outage stays.
                 if now < Instant::ZERO + outage.from {
                     self.outage_rto = flow::outage_rto(self.shared.case, stack, *conn);
                 }
             }
-            // The oracle sees no packets here; it checks only the bytes that the stream reads.
-            if let Some(first) = self.oracle.take().first() {
-                panic!("{first}");
+            if let Some(violation) = self.oracle.take().first() {
+                panic!("{violation}");
             }
         }
     }
 
-    /// Counts this end as warm once it has a subflow on every path.
-    fn feel(&mut self, stack: &Stack) {
+    /// Counts this end as warm when it has a subflow on every path.
+    fn count_if_warm(&mut self, stack: &Stack) {
         let Some((conn, _)) = &self.open else { return };
         let subflows = stack.subflows(*conn).into_iter();
         let established = subflows.filter(|subflow| subflow.established).count();
@@ -334,7 +355,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Starts the transfer proper once both ends are warm, if it was held for that.
+    /// Starts a transfer that waits for warm subflows, when both ends have them.
     fn release(&mut self, now: Instant, stack: &mut Stack) {
         if self.shared.warm.load(Ordering::Acquire) < 2 {
             return;
@@ -345,7 +366,7 @@ impl<'a> End<'a> {
             .filter(|(_, stream)| stream.awaiting_release)
         {
             stream.awaiting_release = false;
-            // An open stream's connection exists, so this cannot fail.
+            // It fails only for an unknown connection, and this one is open.
             let _ = stack.set_flow_size(now, *conn, stream.flow_size);
             self.started = now;
             self.pump(now, stack);
@@ -361,7 +382,7 @@ impl Core for End<'_> {
                 let Some(stream) = self.waiting.take() else {
                     return;
                 };
-                // The connection was accepted just now, so this cannot fail.
+                // It fails only for an unknown connection, and this one was just accepted.
                 let _ = stack.set_flow_size(now, conn, stream.flow_size);
                 self.open = Some((conn, stream));
                 self.pump(now, stack);
@@ -369,7 +390,7 @@ impl Core for End<'_> {
             Event::Connected { .. } | Event::Readable { .. } | Event::Writable { .. } => {
                 self.pump(now, stack);
             }
-            Event::SubflowEstablished { .. } => self.feel(stack),
+            Event::SubflowEstablished { .. } => self.count_if_warm(stack),
             Event::Closed { conn, reason } => {
                 if let Some((_, mut stream)) = self.open.take() {
                     stream.closed = Some((now, reason));
@@ -382,7 +403,8 @@ impl Core for End<'_> {
         }
     }
 
-    /// Returns the time of the next check, so that the driver notices the end of the run without packets.
+    /// Returns the time of the next check. Without it the driver would notice the deadline only when a
+    /// packet arrives.
     fn next_timeout(&self) -> Option<Instant> {
         Some(self.next_check)
     }
@@ -392,7 +414,7 @@ impl Core for End<'_> {
     }
 }
 
-/// Wakes an end when the other one makes progress.
+/// The event source by which an end learns that a number in [`Shared`] has changed.
 #[derive(Debug)]
 struct Wake<'a>(&'a OwnedFd);
 

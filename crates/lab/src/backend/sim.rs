@@ -16,9 +16,11 @@ use super::flow;
 use super::history::Memory;
 use crate::case::{Case, ReceivedBytes, RunResult, run_seed};
 
-/// Stream of the run's own random numbers, apart from the streams of the world's components.
+/// Stream of the run's own random numbers. The number is far above the streams of a world's components,
+/// which count from 0.
 const RUN_STREAM: u64 = 1 << 41;
-/// Most time between the start of the world and the opening of the connection.
+/// Maximum time between the start of the world and the opening of the connection. The time is random, so
+/// that runs without loss differ. 10 ms is a guess.
 const START_JITTER: Duration = Duration::from_millis(10);
 
 /// The simulator for the runs of a case.
@@ -30,12 +32,12 @@ pub struct Sim {
 impl Sim {
     pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         let mut run = Run::new(case, index)?;
-        self.remember(case, index, &mut run)?;
+        self.load_history(case, index, &mut run)?;
         run.carry_out()
     }
 
-    /// Loads the case's records, if it has any, into both ends of a run.
-    fn remember(&mut self, case: &Case, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
+    /// Loads records of earlier connections into both ends of a run, if the case has records.
+    fn load_history(&mut self, case: &Case, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
         if let Some(history) = self.memory.of(case, index)? {
             let transfer = &mut run.transfer;
             for (n, end) in transfer.ends().into_iter().enumerate() {
@@ -47,20 +49,20 @@ impl Sim {
     }
 }
 
-/// Directories in which a run is recorded; `None` for no record.
+/// The directories in which a run is recorded. `None` leaves that kind of file out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Directory of captures, one for each end: `NAME-client.pcapng` and `NAME-server.pcapng`.
+    /// Directory of the captures of both ends: `NAME-client.pcapng` and `NAME-server.pcapng`.
     pub captures: Option<PathBuf>,
     /// Directory of logs: `NAME.jsonl`.
     pub logs: Option<PathBuf>,
 }
 
-/// Makes run `index` of `case` and records it in files called `name`. The result is the same as without
-/// a record.
+/// Makes run `index` of `case` and records it in files whose names begin with `name`. Recording does not
+/// change the result.
 ///
 /// # Errors
-/// The errors of a run; a file cannot be written.
+/// The run fails, or a file cannot be written.
 pub fn record(
     case: &Case,
     index: u64,
@@ -68,7 +70,7 @@ pub fn record(
     name: &str,
 ) -> Result<RunResult, Error> {
     let mut run = Run::new(case, index)?;
-    Sim::default().remember(case, index, &mut run)?;
+    Sim::default().load_history(case, index, &mut run)?;
     let transfer = &mut run.transfer;
     let mut captures = Vec::new();
     for end in transfer.ends() {
@@ -77,7 +79,7 @@ pub fn record(
         };
         let (path, file) = create(directory, &format!("{name}-{}.pcapng", transfer.name(end)))?;
         let capture = transfer.capture(end, Box::new(file));
-        captures.push((capture.map_err(|e| unwritten(&path, &e))?, path));
+        captures.push((capture.map_err(|e| write_error(&path, &e))?, path));
     }
     let mut log = None;
     if let Some(directory) = &recording.logs {
@@ -86,42 +88,43 @@ pub fn record(
     }
     let result = run.carry_out()?;
     for (capture, path) in &captures {
-        capture.finish().map_err(|e| unwritten(path, &e))?;
+        capture.finish().map_err(|e| write_error(path, &e))?;
     }
     if let Some((path, log)) = &log {
-        log.finish().map_err(|e| unwritten(path, &e))?;
+        log.finish().map_err(|e| write_error(path, &e))?;
     }
     Ok(result)
 }
 
-/// Makes run `index` of `case`. Returns its capture at the client, as a pcapng file.
+/// Makes run `index` of `case` and returns the capture at the client, as the bytes of a pcapng file.
 ///
 /// # Errors
 /// The errors of a run.
 pub fn capture(case: &Case, index: u64) -> Result<Vec<u8>, Error> {
     let mut run = Run::new(case, index)?;
-    Sim::default().remember(case, index, &mut run)?;
-    let file = Memorised::default();
+    Sim::default().load_history(case, index, &mut run)?;
+    let file = MemoryFile::default();
     let client = run.transfer.client;
     let captured = run.transfer.capture(client, Box::new(file.clone()));
-    let captured = captured.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    let captured = captured.map_err(|e| write_error(Path::new("memory"), &e))?;
     run.carry_out()?;
     let finished = captured.finish();
-    finished.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    finished.map_err(|e| write_error(Path::new("memory"), &e))?;
     Ok(std::mem::take(&mut *file.bytes()))
 }
 
-/// A file in memory.
+/// A file in memory. Clones share its bytes: the capture writes through one, and [`capture`] reads the
+/// other.
 #[derive(Debug, Clone, Default)]
-struct Memorised(Arc<Mutex<Vec<u8>>>);
+struct MemoryFile(Arc<Mutex<Vec<u8>>>);
 
-impl Memorised {
+impl MemoryFile {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl io::Write for Memorised {
+impl io::Write for MemoryFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes().write(bytes)
     }
@@ -134,15 +137,15 @@ impl io::Write for Memorised {
 fn create(directory: &Path, name: &str) -> Result<(PathBuf, File), Error> {
     let path = directory.join(name);
     let created = fs::create_dir_all(directory).and_then(|()| File::create(&path));
-    let file = created.map_err(|e| unwritten(&path, &e))?;
+    let file = created.map_err(|e| write_error(&path, &e))?;
     Ok((path, file))
 }
 
-fn unwritten(path: &Path, error: &io::Error) -> Error {
+fn write_error(path: &Path, error: &io::Error) -> Error {
     Error::Run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// One transfer, and the settings of its measurement.
+/// A run of a case: its world before the connection opens, and the settings of its measurement.
 struct Run<'a> {
     case: &'a Case,
     index: u64,
@@ -174,13 +177,15 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Makes the transfer and returns its result; an error if an oracle found a violation of the protocol.
     fn carry_out(mut self) -> Result<RunResult, Error> {
+        // Without this a violation panics. As an error it can name the run and the command to repeat it.
         self.transfer.world.keep_violations();
         let config = flow::transfer(self.case, self.index, &self.paths)?;
         let opened = self.transfer.open(&config);
         let conn = opened.map_err(|e| Error::Run(format!("the connection does not open: {e}")))?;
-        let cold = self.case.warm_subflows && !self.warm_up(conn);
-        let result = if cold {
+        let not_warm = self.case.warm_subflows && !self.warm_up(conn);
+        let result = if not_warm {
             RunResult::default()
         } else {
             self.finish()
@@ -191,12 +196,13 @@ impl<'a> Run<'a> {
         let (end, index) = (self.transfer.name(*node), self.index);
         let replay = self.case.command(index + 1);
         Err(Error::Run(format!(
-            "the {end} broke a rule in run {index}, {violation}; to see it again: {replay}"
+            "the {end} violated the protocol in run {index}, {violation}; to repeat it: {replay}"
         )))
     }
 
-    /// Waits until both ends have a subflow on every path, or their only one after a fallback to TCP,
-    /// and starts the transfer. Returns whether the subflows were established in time.
+    /// Waits until both ends have an established subflow on every path, and starts the transfer. After a
+    /// fallback to TCP a connection has a single subflow, which is then enough. Returns whether the
+    /// subflows were established within [`flow::WARM_UP`].
     fn warm_up(&mut self, conn: ConnId) -> bool {
         let (count, ends) = (self.paths.len(), self.transfer.ends());
         let world = &mut self.transfer.world;
@@ -206,6 +212,7 @@ impl<'a> Run<'a> {
                 let stack = host.stack();
                 host.open_streams().any(|(conn, _)| {
                     let subflows = stack.subflows(conn).into_iter().filter(|s| s.established);
+                    // A connection without an initial data sequence number does not speak MPTCP.
                     let fell_back = stack.conn_stats(conn).is_some_and(|s| s.idsn.is_none());
                     subflows.count() >= if fell_back { 1 } else { count }
                 })
@@ -216,7 +223,7 @@ impl<'a> Run<'a> {
         warm
     }
 
-    /// Runs until the connection has ended at both ends, or to the limit.
+    /// Runs until the connection has ended at both ends, or until the time limit.
     fn finish(&mut self) -> RunResult {
         let (arrivals, outage_rto) = match self.case.outage {
             Some(outage) => self.record_outage(Instant::ZERO + outage.from),
@@ -233,28 +240,29 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs until the flow has arrived, or to the limit. Returns the arrivals, and the sender's timeout
-    /// on the path that goes dark, read at `dark`.
+    /// Runs until the flow has arrived, or until the time limit. Returns the arrivals, and the sender's
+    /// retransmission timeout on the path of the outage at the time when the outage begins (`outage`).
     fn record_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
         let (case, started) = (self.case, self.started);
         let receiver = self.transfer.receiver(case.direction);
         let [client, server] = self.transfer.ends();
         let sender = if receiver == client { server } else { client };
         let mut arrivals = ReceivedBytes::default();
-        let mut note = |world: &World| {
+        let mut record_arrivals = |world: &World| {
             let host = world.host(receiver);
             let open = host.open_streams().map(|(_, stream)| stream.received);
             let ended = host.finished().iter().map(|stream| stream.received);
+            // The receiver has one connection, either open or ended.
             let received = open.chain(ended).max().unwrap_or(0);
             arrivals.record(world.now().saturating_since(started), received);
             received >= case.size.bytes()
         };
         let world = &mut self.transfer.world;
-        world.run(outage.saturating_since(world.now()), &mut note);
+        world.run(outage.saturating_since(world.now()), &mut record_arrivals);
         let host = world.host(sender);
         let conn = host.open_streams().map(|(conn, _)| conn).next();
         let rto = conn.map(|conn| flow::outage_rto(case, host.stack(), conn));
-        world.run(flow::limit(case), note);
+        world.run(flow::limit(case), record_arrivals);
         (arrivals, rto.unwrap_or_default())
     }
 }

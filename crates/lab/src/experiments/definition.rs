@@ -4,27 +4,28 @@ use super::outcome::{ExperimentResult, Outcome, Request};
 use super::session::Session;
 use crate::backend::{Backend, Error};
 
-/// An experiment.
+/// The definition of an experiment. Its texts are stored with results and shown in reports.
 #[derive(Debug)]
 pub struct Definition {
-    /// Short name, unique.
+    /// Unique short name, by which a user picks the experiment.
     pub id: &'static str,
-    /// Title, which names the compared things.
+    /// Title: the alternatives that the experiment compares.
     pub title: &'static str,
-    /// Paper and figure, or another source of the question.
+    /// Paper and figure whose measurement is repeated; begins with "beyond" if there is none.
     pub source: &'static str,
     /// Paths, sizes and settings.
     pub setup: &'static str,
-    /// The source's results.
+    /// The results that the source reports; empty if it reports none.
     pub reported: &'static str,
-    /// The results that a run here must show.
+    /// The claims: the results that a run must show.
     pub must_hold: &'static str,
-    /// Backends that the experiment runs on, the default first.
+    /// Backends that the experiment can run on, the default first.
     pub backends: &'static [Backend],
-    /// Number of cases on a backend, each measured as often as there are runs; some may be run again.
+    /// Returns the number of cases on a backend, for progress. Runs that a case repeats do not count.
     pub cases: fn(Backend) -> usize,
-    /// Default number of runs of a case, in virtual time and over real links.
+    /// Default number of runs of a case, in virtual time and over links.
     pub runs: (u64, u64),
+    /// Measures all cases, and adds verdicts, tables and figures to the session.
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
 }
 
@@ -59,12 +60,12 @@ impl Definition {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// A case could not be run. A claim that does not hold is no error.
+    /// A case cannot be run. A claim that does not hold is no error, but a verdict.
     pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
         self.run_as(request, self.measure)
     }
 
-    /// Runs the experiment with another measurement.
+    /// Runs the experiment with `measure` in place of its own function. A test measures a smaller grid so.
     pub(super) fn run_as(
         &self,
         request: Request<'_>,
@@ -91,8 +92,8 @@ impl Definition {
     }
 }
 
-/// Returns the versions that the results depend on. In the simulator the same build gives the same
-/// results; over links the kernel matters too.
+/// Returns the versions that the results depend on, as parameters. Results in the simulator depend on the
+/// build alone; results over links depend on the kernel too.
 fn versions(backend: Backend) -> Vec<(String, String)> {
     let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     if !backend.is_virtual() {

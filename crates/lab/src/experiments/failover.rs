@@ -1,4 +1,4 @@
-//! A path that goes dark without a link-down, and comes back.
+//! Failover: a path drops every packet for a while, although its interface stays up.
 
 use std::time::Duration;
 
@@ -32,16 +32,20 @@ pub const FAILOVER: Definition = Definition {
     measure,
 };
 
-/// Paths with queues of one bandwidth-delay product, in packets.
+/// Paths with queues of one bandwidth-delay product in packets of 1500 bytes: 20 Mb/s · 40 ms is 67
+/// packets, and 10 Mb/s · 60 ms is 50.
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
+/// The flow's size: at the full rate of 30 Mb/s it takes 18 s, so it lasts beyond the outage.
 const SIZES: &[&str] = &["64M"];
-/// Start and end of the dark time.
+/// Start of the outage. By then the rate has been steady for [`RATE_WINDOW`].
 const OUTAGE_FROM: Duration = Duration::from_secs(8);
+/// End of the outage.
 const OUTAGE_UNTIL: Duration = Duration::from_secs(18);
-/// Time over which the full rate is measured, up to the failure.
+/// Time before the outage over which the full rate is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(4);
-/// Time of a point in the figures.
+/// Time over which a point of the figures averages.
 const BIN_WIDTH: Duration = Duration::from_millis(250);
+/// The names of the paths.
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
 fn variants(backend: Backend) -> Vec<Variant> {
@@ -81,20 +85,21 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let mut series = Vec::new();
         for (name, runs) in &swept.variants {
             let Some(runs) = runs.first() else { continue };
-            let (pauses, back) = (of_each(runs, pause), of_each(runs, back));
+            let (pauses, recovery) = (of_each(runs, pause), of_each(runs, recovery_time));
             let rtos: Vec<f64> = runs.0.iter().map(timeout).collect();
             table.rows.push(vec![
                 dark.to_owned(),
                 (*name).to_owned(),
                 format!("{:.0}", mean(&pauses)),
                 shown(mean(&rtos), 0),
-                format!("{:.1}", mean(&of_each(runs, full))),
-                shown(mean(&back), 2),
+                format!("{:.1}", mean(&of_each(runs, full_rate))),
+                shown(mean(&recovery), 2),
             ]);
             series.extend(runs.0.first().map(|run| goodput(name, &run.arrivals)));
+            // The kernel is shown for comparison. It does not report the timeout that the claim needs.
             if *name != LINUX.name {
                 let in_timeouts = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
-                for verdict in verdicts(name, path, in_timeouts, &back) {
+                for verdict in verdicts(name, path, in_timeouts, &recovery) {
                     session.verdict(verdict);
                 }
             }
@@ -114,7 +119,7 @@ fn verdicts(
     name: &str,
     path: usize,
     pauses: impl Iterator<Item = f64>,
-    back: &[f64],
+    recovery: &[f64],
 ) -> [Verdict; 2] {
     let dark = format!("{name}, {} path dark", NAMES[path]);
     let runs = |(n, value): (usize, f64)| (format!("run {n}"), value);
@@ -129,7 +134,7 @@ fn verdicts(
             format!("{dark}: after its return, time to 90 % of the full rate"),
             Bound::AtMost(1.0),
             "s",
-            back.iter().copied().enumerate().map(runs),
+            recovery.iter().copied().enumerate().map(runs),
         ),
     ]
 }
@@ -138,7 +143,8 @@ fn of_each(runs: &Runs, value: fn(&ReceivedBytes) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
-/// Returns the timeout of the path before it went dark, ms; NaN where the sender does not report it.
+/// Returns the retransmission timeout of the path before the outage, ms; NaN if the sender does not report
+/// it.
 fn timeout(run: &RunResult) -> f64 {
     match run.outage_rto.is_zero() {
         true => f64::NAN,
@@ -158,23 +164,25 @@ fn mean(values: &[f64]) -> f64 {
     stats::mean(values).unwrap_or(f64::NAN)
 }
 
-/// Returns the longest pause while the path is dark, ms.
+/// Returns the longest pause of the bytes in order during the outage, ms.
 fn pause(arrivals: &ReceivedBytes) -> f64 {
     arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL).as_nanos() as f64 / 1e6
 }
 
-/// Returns the time from the path's return until the rate is 90 % of the full rate, s; NaN if it never
-/// is.
-fn back(arrivals: &ReceivedBytes) -> f64 {
-    let again = arrivals.time_to_rate(0.9 * full(arrivals), OUTAGE_UNTIL);
-    again.map_or(f64::NAN, |time| time.as_secs_f64())
+/// Returns the time from the end of the outage until the rate is 90 % of the full rate, s; NaN if the rate
+/// stays below that.
+fn recovery_time(arrivals: &ReceivedBytes) -> f64 {
+    let recovered = arrivals.time_to_rate(0.9 * full_rate(arrivals), OUTAGE_UNTIL);
+    recovered.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
-/// Returns the rate before the path goes dark, Mb/s.
-fn full(arrivals: &ReceivedBytes) -> f64 {
+/// Returns the rate before the outage, Mb/s.
+fn full_rate(arrivals: &ReceivedBytes) -> f64 {
     arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
+/// Returns the goodput over time. The line ends with the flow, but not before the end of the outage: a
+/// pause is no end.
 fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
     let bins = (0..).map(|n| BIN_WIDTH * n);
     let bins =

@@ -1,4 +1,4 @@
-//! Faults of a link while users are at work behind a box.
+//! Faults of a link while a user behind a box downloads, uploads and exchanges short messages.
 
 mod catalogue;
 mod users;
@@ -22,7 +22,7 @@ use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
 use crate::stats;
 
-/// Common faults of networks, one at a time.
+/// Common faults of networks. Each run has one of them.
 pub const FAULTS: Definition = Definition {
     id: "faults",
     title: "Faults of a link, while a download, an upload and a dialogue go on",
@@ -42,13 +42,15 @@ pub const FAULTS: Definition = Definition {
     measure,
 };
 
-/// Time before the fault, and after it.
+/// Time before the fault. Its second half gives the full rate, after slow start.
 const BEFORE_FAULT: Duration = Duration::from_secs(8);
+/// Time after the fault: the claimed 2 s until the full rate, the second over which it is measured, and a
+/// reserve.
 const AFTER_FAULT: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
-/// Time from the start of a fault until the rate must reach the sound link's.
+/// Time from the start of a fault until the rate must have reached the rate of the second link alone.
 const RECOVERY_TIME: Duration = Duration::from_secs(2);
-/// Resolution of the search for a time without a byte.
+/// Resolution of the search for times without a byte, and so the error of their length.
 const GAP_RESOLUTION: Duration = Duration::from_millis(10);
 const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
@@ -56,43 +58,46 @@ const DIRECTIONS: [&str; 2] = ["download", "upload"];
 #[derive(Debug)]
 struct FaultRun {
     name: &'static str,
+    /// See [`Fault::total`].
     total: bool,
+    /// The end of the fault, from the start of the observation.
     until: Duration,
     seen: UserObservations,
 }
 
 impl FaultRun {
     /// Returns the rate before the fault, Mb/s.
-    fn full(&self, direction: usize) -> f64 {
+    fn full_rate(&self, direction: usize) -> f64 {
         self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
     }
 
     /// Returns the rate during the fault from [`RECOVERY_TIME`] on, Mb/s.
-    fn during(&self, direction: usize) -> f64 {
+    fn rate_during_fault(&self, direction: usize) -> f64 {
         let from = BEFORE_FAULT + RECOVERY_TIME;
         self.seen.bulk[direction].mbit_s(from, self.until - from)
     }
 
     /// Returns the longest time without a byte after the first second of the fault, s.
-    fn silence(&self, direction: usize) -> f64 {
+    fn longest_silence(&self, direction: usize) -> f64 {
         let end = self.until + AFTER_FAULT;
         silence(&self.seen.bulk[direction], BEFORE_FAULT + SECOND, end).as_secs_f64()
     }
 
     /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
-    fn first(&self, direction: usize) -> f64 {
+    fn time_to_first_byte(&self, direction: usize) -> f64 {
         let next = self.seen.bulk[direction].next_after(self.until);
         next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
-    /// Returns the time from the end of the fault to the first second at 90 % of the full rate, s; NaN
-    /// if it never came.
-    fn back(&self, direction: usize) -> f64 {
-        let again = self.seen.bulk[direction].time_to_rate(0.9 * self.full(direction), self.until);
-        again.map_or(f64::NAN, |time| time.as_secs_f64())
+    /// Returns the time from the end of the fault to the start of the first second with 90 % of the full
+    /// rate, s; NaN if there is none.
+    fn recovery_time(&self, direction: usize) -> f64 {
+        let rate = 0.9 * self.full_rate(direction);
+        let recovered = self.seen.bulk[direction].time_to_rate(rate, self.until);
+        recovered.map_or(f64::NAN, |time| time.as_secs_f64())
     }
 
-    /// Returns the quantile `q` of the echoes' times, ms.
+    /// Returns the quantile `q` of the times from word to echo, ms.
     fn echo(&self, q: f64) -> f64 {
         let ms = |(_, took): &(Duration, Duration)| took.as_secs_f64() * 1e3;
         quantile(self.seen.echoes.iter().map(ms).collect(), q)
@@ -115,11 +120,12 @@ fn silence(arrivals: &ReceivedBytes, from: Duration, until: Duration) -> Duratio
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let faults = catalogue::all();
-    let columns = 1 + faults.len() as u64;
-    let fault_runs = session.each(session.runs() * columns, |index, _| {
-        match (index % columns).checked_sub(1) {
-            None => alone().map(|rates| (Some(rates), None)),
-            Some(n) => play(&faults[n as usize]).map(|run| (None, Some(run))),
+    // Each round measures the second link alone, then every fault once.
+    let round = 1 + faults.len() as u64;
+    let fault_runs = session.each(session.runs() * round, |index, _| {
+        match (index % round).checked_sub(1) {
+            None => second_link_alone().map(|rates| (Some(rates), None)),
+            Some(n) => run_fault(&faults[n as usize]).map(|run| (None, Some(run))),
         }
     })?;
     let (alone, fault_runs): (Vec<_>, Vec<_>) = fault_runs.into_iter().unzip();
@@ -148,6 +154,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Builds the network and starts server and box. Every run has a network of its own, because runs are
+/// concurrent.
 fn network() -> Result<Gateways, Error> {
     let mut net = Gateways::build(|name| fixture::description(name, PATHS), None, 1)?;
     net.start_server("server")?;
@@ -156,7 +164,7 @@ fn network() -> Result<Gateways, Error> {
 }
 
 /// Measures the rate of the second link alone, download and upload, Mb/s.
-fn alone() -> Result<[f64; 2], Error> {
+fn second_link_alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
     let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
@@ -165,7 +173,8 @@ fn alone() -> Result<[f64; 2], Error> {
         .map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)))
 }
 
-fn play(fault: &Fault) -> Result<FaultRun, Error> {
+/// Observes the users before, during and after a fault.
+fn run_fault(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
     let until = BEFORE_FAULT + fault.duration();
     let seen = net.retry_while_late(|net| {
@@ -200,7 +209,7 @@ fn record(run: &FaultRun) -> serde_json::Value {
 
 fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
     let partial = || fault_runs.iter().filter(|run| !run.total);
-    let of = |value: fn(&FaultRun, usize) -> f64, direction: usize| {
+    let labelled = |value: fn(&FaultRun, usize) -> f64, direction: usize| {
         move |run: &FaultRun| (run.name, value(run, direction))
     };
     let mut verdicts = vec![Verdict::new(
@@ -217,19 +226,22 @@ fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
                 format!("{name}: longest silence after the first second of a fault"),
                 Bound::Below(1.0),
                 "s",
-                partial().map(of(FaultRun::silence, direction)),
+                partial().map(labelled(FaultRun::longest_silence, direction)),
             ),
             Verdict::new(
                 format!("{name}: during a fault, of what the second link gives alone"),
                 Bound::AtLeast(90.0),
                 "%",
-                partial().map(|run| (run.name, run.during(direction) / alone[direction] * 100.0)),
+                partial().map(|run| {
+                    let share = run.rate_during_fault(direction) / alone[direction];
+                    (run.name, share * 100.0)
+                }),
             ),
             Verdict::new(
                 format!("{name}: after a fault, time to 90 % of the full rate"),
                 Bound::AtMost(2.0),
                 "s",
-                partial().map(of(FaultRun::back, direction)),
+                partial().map(labelled(FaultRun::recovery_time, direction)),
             ),
             Verdict::new(
                 format!("{name}: both links dark, from their return to the first byte"),
@@ -238,7 +250,7 @@ fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
                 fault_runs
                     .iter()
                     .filter(|run| run.total)
-                    .map(of(FaultRun::first, direction)),
+                    .map(labelled(FaultRun::time_to_first_byte, direction)),
             ),
         ]);
     }
@@ -266,10 +278,10 @@ fn table(fault_runs: &[FaultRun]) -> Table {
     let row = |run: &FaultRun| {
         vec![
             run.name.to_owned(),
-            both(&|direction| run.full(direction), 1),
-            both(&|direction| run.during(direction), 1),
-            both(&|direction| run.silence(direction), 2),
-            both(&|direction| run.back(direction), 2),
+            both(&|direction| run.full_rate(direction), 1),
+            both(&|direction| run.rate_during_fault(direction), 1),
+            both(&|direction| run.longest_silence(direction), 2),
+            both(&|direction| run.recovery_time(direction), 2),
             format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
         ]
     };
@@ -279,7 +291,8 @@ fn table(fault_runs: &[FaultRun]) -> Table {
 fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
     let groups: Vec<&str> = fault_runs.iter().map(|run| run.name).collect();
     let shares = |direction: usize| {
-        let share = |run: &FaultRun| Point::new(0.0, run.during(direction) / alone[direction]);
+        let share =
+            |run: &FaultRun| Point::new(0.0, run.rate_during_fault(direction) / alone[direction]);
         fault_runs.iter().map(share).collect()
     };
     bars(
@@ -297,7 +310,7 @@ fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
 mod tests {
     use super::*;
 
-    /// A steady flow with one pause, in ms.
+    /// Returns a flow of 1000 bytes every 5 ms for `total` ms, without the bytes during `pause`, ms.
     fn arrivals(pause: (u64, u64), total: u64) -> ReceivedBytes {
         let mut arrivals = ReceivedBytes::default();
         let mut bytes = 0;
@@ -313,22 +326,23 @@ mod tests {
 
     #[test]
     fn silence_counts_from_the_second_second_of_a_fault_on() {
-        let within = |pause| {
+        // The fault begins at 8 s, so the observed time is from 9 s to 24 s.
+        let silence_with = |pause| {
             silence(
                 &arrivals(pause, 24_000),
                 BEFORE_FAULT + SECOND,
                 BEFORE_FAULT * 3,
             )
         };
-        assert!(within((8_100, 8_900)) < Duration::from_millis(50));
-        let across = within((8_100, 9_700));
+        assert!(silence_with((8_100, 8_900)) < Duration::from_millis(50));
+        let across = silence_with((8_100, 9_700));
         assert!(
             across.abs_diff(Duration::from_millis(700)) < Duration::from_millis(20),
             "{across:?}"
         );
         assert!(
-            within((20_000, 30_000)) >= Duration::from_secs(4),
-            "to the end"
+            silence_with((20_000, 30_000)) >= Duration::from_secs(4),
+            "a silence that lasts to the end counts"
         );
     }
 }

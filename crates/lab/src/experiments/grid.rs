@@ -1,5 +1,5 @@
-//! Every strategy in every case, to judge whether the candidate is at least as good as the best of the
-//! others everywhere.
+//! The grid: every strategy in every case. It judges whether the candidate strategy is in no case slower
+//! than the best other strategy.
 
 mod cases;
 mod judge;
@@ -67,7 +67,7 @@ const FULL: Grid = Grid {
     starts: &[Start::Cold, Start::Warm, Start::Joined],
 };
 
-/// The grid in real time: 12 cases.
+/// The grid over links, in wall-clock time: only 12 cases, so that a run of all strategies takes minutes.
 const SMALL: Grid = Grid {
     sizes: &["16k", "128k", "1M"],
     paths: &["5mbit,40ms,H;5mbit,100ms,L", "20mbit,20ms,H;5mbit,200ms,L"],
@@ -76,16 +76,19 @@ const SMALL: Grid = Grid {
     starts: &[Start::Cold],
 };
 
-/// Factors of the first number of runs, for the two rounds in which suspects run again.
-const AGAIN: [u64; 2] = [10, 167];
-/// Most runs of a suspect.
+/// Factors by which the number of runs grows in the two rounds in which suspects run again. With the
+/// default of 30 runs a suspect gets 300, then [`MAX_SUSPECT_RUNS`].
+const RERUN_FACTORS: [u64; 2] = [10, 167];
+/// Maximum number of runs of a suspect. A guess: enough to decide a difference of 2 %.
 const MAX_SUSPECT_RUNS: u64 = 5_000;
-/// Number of cases in which the 99th percentile is compared too, the factor of their runs over the
-/// other cases', and their most runs.
-const TAILS: (usize, u64, u64) = (60, 67, 2_000);
+/// For the cases whose 99th percentile is compared too: the number of these cases, the factor of their
+/// runs over the other cases' (with the default of 30 runs it reaches the maximum), and their maximum
+/// number of runs. 2,000 runs make twice the [`TAIL_RUNS`] that a comparison needs.
+const TAIL_CASES: (usize, u64, u64) = (60, 67, 2_000);
 
-/// Bounds on geometric means: the start, the rival, and the largest ratio.
-const BARS: [(Start, &str, f64); 3] = [
+/// Bounds on geometric means: the start, the rival, and the maximum ratio. The claims of the definition
+/// set the values.
+const MEAN_BOUNDS: [(Start, &str, f64); 3] = [
     (Start::Cold, "minrtt", 0.97),
     (Start::Cold, "fsa", 0.95),
     (Start::Warm, "minrtt", 0.95),
@@ -119,13 +122,15 @@ impl fmt::Display for Start {
     }
 }
 
-/// Another strategy in a case.
+/// A strategy other than the candidate, and its comparison with the candidate in a case.
 struct Rival {
     name: &'static str,
+    /// The comparison over the last round of runs.
     comparison: Comparison,
     /// Number of runs that were compared.
     runs: usize,
-    /// The candidate's mean as a share of the rival's, over the first runs.
+    /// The candidate's mean divided by the rival's, over the first round of runs. All cases have the same
+    /// weight in geometric means, so reruns do not count.
     ratio: f64,
 }
 
@@ -135,19 +140,21 @@ struct Judged {
     case: Case,
     candidate: Sample,
     rivals: Vec<Rival>,
+    /// Number of flows of all strategies that did not arrive.
     missing: u64,
-    /// True if the 99th percentile counts.
+    /// True if the 99th percentile is judged.
     tail: bool,
 }
 
 impl Judged {
-    /// Returns the copies of the candidate as a share of the flow's bytes.
+    /// Returns the bytes that the candidate sent as copies, divided by the bytes of the flows.
     fn copies(&self) -> f64 {
         let runs = self.candidate.ms.len().max(1) as f64;
         self.candidate.copied as f64 / (self.case.size.bytes() as f64 * runs)
     }
 
-    fn is_too_dear(&self) -> bool {
+    /// Returns whether the candidate sent more copies than allowed.
+    fn exceeds_copies(&self) -> bool {
         let lossy = self.case.paths.specs().iter().any(|path| path.loss > 0.0);
         self.copies() > copies_allowed(self.case.size.bytes(), lossy)
     }
@@ -158,14 +165,15 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
         return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
     }
     let cases = grid.cases(session.seed())?;
-    // The stride is no multiple of the number of sizes, so that all sizes are among the cases.
-    let (tails, times, most) = TAILS;
+    // Sizes change fastest from case to case. The stride is one less than a divisor of the cases, so that
+    // it is no multiple of the number of sizes, and the chosen cases have all sizes.
+    let (tails, times, max_runs) = TAIL_CASES;
     let step = (cases.len() / tails).saturating_sub(1);
     let is_tail = |n: usize| step > 0 && n.is_multiple_of(step) && n / step < tails;
     let mut judged = Vec::new();
     for (n, (start, case)) in cases.into_iter().enumerate() {
         let runs = match is_tail(n) {
-            true => (session.runs() * times).min(most).max(session.runs()),
+            true => (session.runs() * times).min(max_runs).max(session.runs()),
             false => session.runs(),
         };
         judged.push(judge(session, start, case, runs)?);
@@ -187,12 +195,12 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
         session.figure(&format!("{start}-by-size"), by_size(*start, &of, grid));
         session.record(start.to_string(), of.iter().map(|j| record(j)).collect());
     }
-    session.table(losses(&lost));
+    session.table(lost_table(&lost));
     Ok(())
 }
 
-/// Runs every strategy `first` times in `case`, and repeats with more runs those that may be faster
-/// than the candidate.
+/// Runs every strategy in `case`, `first` times. Rivals that may be faster than the candidate run again,
+/// more often.
 fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<Judged, Error> {
     let runs_of = |strategy: &str, runs| {
         let case = Case {
@@ -216,8 +224,9 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
             ratio: candidate.mean() / other.mean(),
         });
     }
-    // Few runs prove little, so a rival near the margin gets more.
-    for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
+    // A few runs can neither prove nor refute a difference near the margin. The first round of reruns takes
+    // every rival beyond half of the margin, the second every rival beyond the whole margin.
+    for (times, share) in RERUN_FACTORS.into_iter().zip([0.5, 1.0]) {
         let runs = (session.runs() * times).min(MAX_SUSPECT_RUNS).max(first);
         let suspected = |r: &Rival| r.comparison.is_suspect(share, tail);
         if !rivals.iter().any(suspected) {
@@ -240,7 +249,7 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
     })
 }
 
-/// A comparison that the candidate lost, and the statistics in which it lost.
+/// A comparison that the candidate lost. Each flag is true if the candidate lost in that statistic.
 struct Lost<'a> {
     judged: &'a Judged,
     rival: &'a Rival,
@@ -249,16 +258,17 @@ struct Lost<'a> {
     p99: bool,
 }
 
-/// Returns all lost comparisons. Each statistic is tested over all cases in which it counts.
+/// Returns all lost comparisons. Holm's method corrects the p-values of each statistic for the number of
+/// comparisons: among thousands, some would seem lost by chance.
 fn lost(judged: &[Judged]) -> Vec<Lost<'_>> {
     let all: Vec<(&Judged, &Rival)> = judged
         .iter()
         .flat_map(|j| j.rivals.iter().map(move |r| (j, r)))
         .collect();
     let holm = |p: fn(&Comparison) -> f64, counts: fn(&Judged) -> bool| {
-        let of: Vec<usize> = (0..all.len()).filter(|n| counts(all[*n].0)).collect();
-        let p: Vec<f64> = of.iter().map(|n| p(&all[*n].1.comparison)).collect();
-        let lost = of.into_iter().zip(stats::holm(&p, ALPHA));
+        let tested: Vec<usize> = (0..all.len()).filter(|n| counts(all[*n].0)).collect();
+        let p: Vec<f64> = tested.iter().map(|n| p(&all[*n].1.comparison)).collect();
+        let lost = tested.into_iter().zip(stats::holm(&p, ALPHA));
         lost.filter_map(|(n, lost)| lost.then_some(n))
             .collect::<BTreeSet<_>>()
     };
@@ -282,11 +292,11 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
         Verdict::new(format!("{start}: {claim}"), bound, unit, [("", value)])
     };
     let none = Bound::AtMost(0.0);
-    let cases = |in_what: fn(&Lost<'_>) -> bool| {
+    let cases = |statistic: fn(&Lost<'_>) -> bool| {
         let lost = lost
             .iter()
-            .filter(|l| l.judged.start == start && in_what(l));
-        // A case that several rivals win counts once.
+            .filter(|l| l.judged.start == start && statistic(l));
+        // The address identifies a case, so that a case that several rivals win counts once.
         let cases = lost.map(|l| std::ptr::from_ref(l.judged));
         cases.collect::<BTreeSet<_>>().len() as f64
     };
@@ -297,7 +307,7 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
         );
         verdict(claim, none, &format!("of {} cells", of.len()), lost)
     };
-    let dear = of.iter().filter(|j| j.is_too_dear()).count();
+    let costly = of.iter().filter(|j| j.exceeds_copies()).count();
     let missing: u64 = of.iter().map(|j| j.missing).sum();
     let mut verdicts = vec![
         verdict(
@@ -312,7 +322,7 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
             "copies beyond their limit".to_owned(),
             none,
             &format!("of {} cells", of.len()),
-            dear as f64,
+            costly as f64,
         ),
     ];
     let tails = of.iter().filter(|j| j.tail).count();
@@ -324,18 +334,18 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
             cases(|l| l.p99),
         ));
     }
-    for (_, rival, most) in BARS.into_iter().filter(|(bar, ..)| *bar == start) {
+    for (_, rival, max_ratio) in MEAN_BOUNDS.into_iter().filter(|(bar, ..)| *bar == start) {
         if let Some(ratio) = ratio(of, rival) {
             let claim = format!("geometric mean as a share of that of {rival}");
-            verdicts.push(verdict(claim, Bound::AtMost(most), "", ratio));
+            verdicts.push(verdict(claim, Bound::AtMost(max_ratio), "", ratio));
         }
     }
     verdicts
 }
 
-/// Returns the geometric mean of the candidate's times as shares of the times of `rival`.
-fn ratio(of: &[&Judged], rival: &str) -> Option<f64> {
-    let rivals = of.iter().flat_map(|j| &j.rivals);
+/// Returns the geometric mean, over these cases, of the candidate's mean time divided by that of `rival`.
+fn ratio(cases: &[&Judged], rival: &str) -> Option<f64> {
+    let rivals = cases.iter().flat_map(|j| &j.rivals);
     let ratios: Vec<f64> = rivals
         .filter(|r| r.name == rival)
         .map(|r| r.ratio)
@@ -355,7 +365,7 @@ fn means(start: Start, of: &[&Judged]) -> Table {
             [name.to_owned()].into_iter().chain(shares).collect()
         })
         .collect();
-    let beyond = |cc: &&str| {
+    let against_oracle = |cc: &&str| {
         let cases = within(cc);
         let shares: Vec<f64> = cases
             .iter()
@@ -364,7 +374,12 @@ fn means(start: Start, of: &[&Judged]) -> Table {
         show(stats::geometric_mean(&shares))
     };
     let oracle = "an oracle without loss and windows".to_owned();
-    rows.push([oracle].into_iter().chain(ccs.iter().map(beyond)).collect());
+    rows.push(
+        [oracle]
+            .into_iter()
+            .chain(ccs.iter().map(against_oracle))
+            .collect(),
+    );
     let head = ["against".to_owned()].into_iter();
     Table {
         title: format!("{CANDIDATE}, {start}: geometric mean of its completion times as shares"),
@@ -373,7 +388,8 @@ fn means(start: Start, of: &[&Judged]) -> Table {
     }
 }
 
-fn losses(lost: &[Lost<'_>]) -> Table {
+/// Returns a table of the lost comparisons.
+fn lost_table(lost: &[Lost<'_>]) -> Table {
     let columns = [
         "start", "cc", "paths", "size", "against", "mean", "p95", "p99", "runs",
     ];
@@ -404,6 +420,7 @@ fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
         let of_size = of.iter().filter(|j| j.case.size.to_string() == size);
         let of_size: Vec<&Judged> = of_size.copied().collect();
         let bytes = of_size.first()?.case.size.bytes();
+        // The figure shows the rivals' times over the candidate's, so that slower rivals are above 1.
         Some(Point::new(bytes as f64, 1.0 / ratio(&of_size, name)?))
     };
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);

@@ -1,4 +1,4 @@
-//! The same downloads by Linux and by the engine.
+//! The same downloads by the kernel's MPTCP and by the engine.
 
 use super::definition::Definition;
 use super::series::by_size;
@@ -10,7 +10,7 @@ use crate::case::{Case, DefaultPath};
 use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
-/// The engine beside the kernel's Multipath TCP.
+/// The engine compared with the kernel's MPTCP.
 pub const KERNEL: Definition = Definition {
     id: "kernel",
     title: "The same downloads by Linux MPTCP and by the engine",
@@ -36,9 +36,9 @@ const VARIANTS: [Variant; 3] = [
     Variant::strategy("minrtt"),
     Variant::strategy("adaptive"),
 ];
-/// For each strategy: the largest share of the kernel's time in a case, and the bound on the geometric
-/// mean of the shares.
-const BARS: [(&str, f64, Bound); 2] = [
+/// For each strategy: the maximum share of the kernel's time in a case, and the bound on the geometric
+/// mean of the shares. The claims of the definition set the values.
+const BOUNDS: [(&str, f64, Bound); 2] = [
     ("minrtt", 1.05, Bound::Below(1.0)),
     ("adaptive", 1.03, Bound::AtMost(0.9)),
 ];
@@ -62,14 +62,14 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             parts.push((name, swept.opened_on(path, 2)));
         }
     }
-    for (strategy, most, together) in BARS {
+    for (strategy, max_share, mean_bound) in BOUNDS {
         let shares: Vec<(String, f64)> = parts.iter().flat_map(|p| shares(p, strategy)).collect();
         let ratios: Vec<f64> = shares.iter().map(|(_, share)| *share).collect();
         let mean = stats::geometric_mean(&ratios).unwrap_or(f64::NAN);
         let claim = format!("{strategy}: share of the kernel's time in each cell");
-        session.verdict(Verdict::new(claim, Bound::AtMost(most), "", shares));
+        session.verdict(Verdict::new(claim, Bound::AtMost(max_share), "", shares));
         let claim = format!("{strategy}: geometric mean of these shares");
-        session.verdict(Verdict::new(claim, together, "", [("", mean)]));
+        session.verdict(Verdict::new(claim, mean_bound, "", [("", mean)]));
         session.figure(&format!("shares-{strategy}"), figure(strategy, &parts));
     }
     for (name, part) in &parts {
@@ -78,7 +78,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the strategy's mean time as a share of the kernel's, by case.
+/// Returns the strategy's mean time divided by the kernel's, for each size of a part.
 fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
     let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
     for (label, _) in &mut shares {

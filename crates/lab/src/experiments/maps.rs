@@ -1,4 +1,5 @@
-//! MPTCP-MAPS: the path of the better quality, for a host that walks away from its WiFi and back.
+//! The experiments of MPTCP-MAPS, a scheduler that sends on the path of the better quality. The host
+//! walks away from its WiFi, comes back, and walks away again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,14 @@ use crate::plot::{Mark, Point, Series};
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace};
 use crate::stats;
 
+// The paper gives the rates, the queues, the times of the walk, and ranges of delay and loss (10 to 20
+// ms, 1 to 2 %). The exact quality at each time is a choice of this lab; see `braid_sim::mobility`.
 const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
     at its worst) and cellular of 10 Mb/s, 40 ms, 2 %; queues of 50 packets; on each path four \
     generators of TCP and one of UDP, 448 kb/s each; greedy download of 120 s";
 const SOURCE_BASELINE: &str = "stays on WiFi";
 
-/// The switches between the paths.
+/// The times at which `maps:single` moves from path to path.
 pub const MAPS_2A: Definition = Definition {
     id: "maps-2a",
     title: "Throughput over time, one path at a time",
@@ -65,7 +68,7 @@ pub const MAPS_3: Definition = Definition {
     ..MAPS_2A
 };
 
-/// The data sequence numbers of packets.
+/// The progress of the data sequence numbers.
 pub const MAPS_4: Definition = Definition {
     id: "maps-4",
     title: "Data sequence numbers against the time of sending and of arrival",
@@ -110,8 +113,8 @@ const fn scheme(strategy: &'static str) -> Scheme {
     }
 }
 
-/// The baseline, both forms of MAPS, and further strategies for comparison; the last runs over links
-/// only.
+/// The compared schemes: the baseline, both forms of MAPS, and further strategies beside them. Functions
+/// below use these indices. The last scheme is the kernel's MPTCP, which runs over links only.
 const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: SOURCE_BASELINE,
@@ -122,6 +125,8 @@ const SCHEMES: [Scheme; 6] = [
     scheme("maps"),
     scheme("minrtt"),
     scheme("adaptive"),
+    // `walks` runs the kernel for this name. The kernel has its own scheduler, so nothing reads this
+    // strategy.
     Scheme {
         name: LINUX,
         strategy: "minrtt",
@@ -129,14 +134,18 @@ const SCHEMES: [Scheme; 6] = [
     },
 ];
 const LINUX: &str = "Linux MPTCP";
+/// Indices in [`SCHEMES`] of the two forms of MAPS. Only these two are judged.
 const FORMS: [usize; 2] = [1, 2];
+/// The strategies of maps-5; the two forms of MAPS come first.
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
-/// Reported gain in throughput over staying on WiFi, %.
+/// Gain in throughput over staying on WiFi that the paper reports, %.
 const REPORTED_GAIN_PERCENT: f64 = 58.0;
-/// Most time between a switch and the crossing of the path qualities, s.
+/// Maximum time between a switch and the crossing of the path qualities, s. A choice of this lab: the
+/// paper says only "near" 20, 60 and 75 s.
 const MAX_SWITCH_OFFSET_S: f64 = 5.0;
-/// The time from which MAPS must be ahead.
+/// The time from which MAPS must be ahead of the baseline. The paths are alike at 20 s, so before that
+/// time MAPS has nothing to gain; the remaining 5 s are a guess.
 const LEAD_FROM: Duration = Duration::from_secs(25);
 
 fn schemes(backend: Backend) -> &'static [Scheme] {
@@ -167,29 +176,31 @@ fn scenario(
     })
 }
 
-/// The kept figures of a run.
+/// The figures of one run that the experiments use.
 struct Walk {
     /// Rate at the reader by second, Mbit/s.
     rate: BySecond,
     /// Mean rate at the reader over all 120 s, Mbit/s.
     mean_rate: f64,
-    /// Delay of packets with data that had not arrived before, ms.
+    /// Delay of packets by the second of sending, ms. Only packets that brought new data count.
     delays: BySecond,
     mean_delay: f64,
     p95_delay: f64,
     /// Times at which new data left the WiFi, came back and left again, s.
     switches: [f64; 3],
+    /// Bytes acknowledged to the server, at each sample.
     acked: Vec<u64>,
-    /// Seconds without a byte for the reader.
+    /// Numbers of the seconds in which the reader received nothing.
     empty: Vec<usize>,
-    /// A sample of the packets, for the first run only.
+    /// A sample of the packets for the figures, taken from the first run only.
     packets: Vec<Packet>,
 }
 
-/// Figures show every packet whose number is a multiple of this.
+/// Figures show one packet in this many. A guess: more dots would cover each other.
 const SHOWN_PACKET_STEP: usize = 40;
 
 impl Walk {
+    /// Evaluates a trace. `first` is true for the first run, whose packets the figures show.
     fn new(trace: &SessionTrace, first: bool) -> Self {
         let mut rate = BySecond::default();
         let read = seconds_of(&trace.read);
@@ -197,8 +208,8 @@ impl Walk {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
         let mut by_second = BySecond::default();
-        let delayed = trace.packets.iter().filter(|p| p.fresh > 0);
-        let delays: Vec<f64> = delayed
+        let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
+        let delays: Vec<f64> = fresh
             .filter_map(|p| {
                 let delay = (p.arrived? - p.sent) * 1e3;
                 by_second.add(p.sent, delay);
@@ -216,7 +227,7 @@ impl Walk {
             delays: by_second,
             mean_delay: stats::mean(&delays).unwrap_or(f64::NAN),
             p95_delay: quantile(delays, 0.95),
-            switches: switched(&trace.packets),
+            switches: switch_times(&trace.packets),
             acked: trace.acked.clone(),
             empty: empty_seconds(&read),
             packets: shown.copied().collect(),
@@ -224,7 +235,7 @@ impl Walk {
     }
 }
 
-/// Returns the bytes of each second from a count at each [`SAMPLE_INTERVAL`].
+/// Returns the bytes read in each second. `read` is the total at each [`SAMPLE_INTERVAL`].
 fn seconds_of(read: &[u64]) -> Vec<u64> {
     let samples = (1.0 / SAMPLE_INTERVAL.as_secs_f64()).round() as usize;
     let ends: Vec<u64> = read
@@ -240,6 +251,7 @@ fn seconds_of(read: &[u64]) -> Vec<u64> {
         .collect()
 }
 
+/// Returns the numbers of the seconds without a byte.
 fn empty_seconds(read: &[u64]) -> Vec<usize> {
     let seconds = read.iter().enumerate();
     seconds
@@ -248,10 +260,12 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the times at which new data left the first path, came back and left again. Each is the time,
-/// between the middles of the phases before and after, that explains best on which path the bytes were
-/// sent.
-fn switched(packets: &[Packet]) -> [f64; 3] {
+/// Estimates the times at which new data left the first path, came back and left again.
+///
+/// A single packet on another path is no switch. Each estimate is therefore a best fit within the
+/// interval around one crossing: the time that maximises the bytes sent on the old path before it and on
+/// the new path after it. The intervals meet in the middle between two crossings.
+fn switch_times(packets: &[Packet]) -> [f64; 3] {
     let ends = [0, 1, 2, 3].map(|n| match n {
         0 => 0.0,
         3 => mobility::SPAN.as_secs_f64(),
@@ -262,32 +276,33 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
     });
     [0, 1, 2].map(|n| {
         let leaves = n != 1;
-        let mut here: Vec<&Packet> = packets
+        let mut in_interval: Vec<&Packet> = packets
             .iter()
             .filter(|p| p.new && (ends[n]..ends[n + 1]).contains(&p.sent))
             .collect();
-        here.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        // Bytes explained by a switch after a packet, relative to a switch at the start of the
-        // interval.
+        in_interval.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        // A later switch gains the bytes of a packet on the old path, and loses the bytes of a packet on
+        // the new path. `score` is the sum of gains and losses since the start of the interval.
         let mut best = (0i64, ends[n]);
-        let mut right = 0i64;
-        for packet in here {
-            let before = (packet.path == 0) == leaves;
-            right += if before { 1 } else { -1 } * packet.len as i64;
-            if right > best.0 {
-                best = (right, packet.sent);
+        let mut score = 0i64;
+        for packet in in_interval {
+            let on_old_path = (packet.path == 0) == leaves;
+            score += if on_old_path { 1 } else { -1 } * packet.len as i64;
+            if score > best.0 {
+                best = (score, packet.sent);
             }
         }
         best.1
     })
 }
 
-/// The runs of a scheme.
+/// All runs of one scheme.
 type Walks = Arc<Vec<Walk>>;
 
 /// Runs that the four experiments on the walk share.
 static WALKS: SharedRuns<Walk> = SharedRuns::new();
 
+/// Returns the runs of every scheme, in the order of [`SCHEMES`].
 fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("congestion control", CC);
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
@@ -323,10 +338,10 @@ fn record(walk: &Walk) -> serde_json::Value {
     })
 }
 
-/// Returns the name with every other character than letters and digits replaced, for a file.
+/// Returns `name` as part of a file name: all characters except ASCII letters and digits become `-`.
 fn file_name(name: &str) -> String {
-    let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    name.chars().map(fit).collect()
+    let replaced = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    name.chars().map(replaced).collect()
 }
 
 fn note(session: &Session<'_>) -> String {
@@ -336,7 +351,8 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// Returns one line of means by second for each scheme that has any.
+/// Returns a line of means by second for each scheme. A scheme without values, as the kernel without
+/// observed packets, gets no line.
 fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
     let each = SCHEMES.iter().zip(all);
     each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
@@ -350,20 +366,22 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     for (n, crossing) in mobility::CROSSINGS.iter().enumerate() {
         let crossing = crossing.as_secs_f64();
         let times = values(single, |walk| walk.switches[n] - crossing);
-        let ends = [
+        // The quantiles 0 and 1 are the extremes; NaN stands for the mean.
+        let summary = [
             ("earliest run", 0.0),
             ("mean", f64::NAN),
             ("latest run", 1.0),
         ];
-        let ends = ends.map(|(name, q)| match q.is_nan() {
+        let summary = summary.map(|(name, q)| match q.is_nan() {
             true => (name, estimate(&times).0),
             false => (name, quantile(times.clone(), q)),
         });
         let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
         let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
         let bound = Bound::Within(-MAX_SWITCH_OFFSET_S, MAX_SWITCH_OFFSET_S);
-        session
-            .verdict(Verdict::new(claim, bound, "s", ends).reported(&format!("near {crossing} s")));
+        session.verdict(
+            Verdict::new(claim, bound, "s", summary).reported(&format!("near {crossing} s")),
+        );
     }
     let empty = single.iter().flat_map(|walk| &walk.empty);
     let claim = "seconds without a byte, of all runs of maps:single";
@@ -372,6 +390,8 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let empty = values(runs, |walk| walk.empty.len() as f64);
         let time = |n: usize| plus_minus(estimate(&values(runs, |walk| walk.switches[n])), 1);
+        // The other schemes send on both paths at once or never switch, so a time of switching means
+        // nothing for them.
         let times = match scheme.name {
             "maps:single" => [0, 1, 2].map(time),
             _ => [(); 3].map(|()| String::new()),
@@ -407,13 +427,13 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
         .iter()
         .map(|runs| values(runs, |w| w.mean_rate))
         .collect();
-    let more = |n: usize| estimate(&gains(&rates[n], &rates[0]));
+    let gain_of = |n: usize| estimate(&gains(&rates[n], &rates[0]));
     session.verdict(
         Verdict::new(
             "throughput above that of staying on WiFi",
             Bound::AtLeast(REPORTED_GAIN_PERCENT),
             "%",
-            FORMS.map(|n| (SCHEMES[n].name, more(n).0)),
+            FORMS.map(|n| (SCHEMES[n].name, gain_of(n).0)),
         )
         .reported("58 %"),
     );
@@ -421,7 +441,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let rows = rows.map(|(n, scheme)| {
         let gain = match n {
             0 => String::new(),
-            n => format!("{:+.0} ± {:.0} %", more(n).0, more(n).1),
+            n => format!("{:+.0} ± {:.0} %", gain_of(n).0, gain_of(n).1),
         };
         vec![
             scheme.name.to_owned(),
@@ -453,38 +473,40 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let of = |n: usize| {
+    let delays_of = |n: usize| {
         [
             values(&all[n], |walk| walk.mean_delay),
             values(&all[n], |walk| walk.p95_delay),
         ]
     };
     let seconds = |n: usize| BySecond::means(all[n].iter().map(|walk| &walk.delays));
-    let less = |n: usize| {
-        let (of, staying) = (seconds(n), seconds(0));
-        let less = of.iter().zip(&staying).map(|(of, staying)| of - staying);
-        let less: Vec<f64> = less.filter(|less| less.is_finite()).collect();
-        stats::mean(&less).unwrap_or(f64::NAN)
+    let mean_difference = |n: usize| {
+        let (own, staying) = (seconds(n), seconds(0));
+        let differences = own.iter().zip(&staying).map(|(own, staying)| own - staying);
+        // A second in which a scheme sent nothing has no delay (NaN).
+        let differences: Vec<f64> = differences.filter(|ms| ms.is_finite()).collect();
+        stats::mean(&differences).unwrap_or(f64::NAN)
     };
-    let values = FORMS.map(|n| (SCHEMES[n].name, less(n)));
+    let values = FORMS.map(|n| (SCHEMES[n].name, mean_difference(n)));
     let claim = "mean delay of the seconds in which both send, less that of staying on WiFi";
     session.verdict(Verdict::new(claim, Bound::Below(0.0), "ms", values).reported("lower"));
     let names = ["mean delay of all packets", "95th percentile of delay"];
     for (what, name) in names.iter().enumerate() {
-        let less = |n: usize| estimate(&of(n)[what]).0 - estimate(&of(0)[what]).0;
-        let values = FORMS.map(|n| (SCHEMES[n].name, less(n)));
+        let difference =
+            |n: usize| estimate(&delays_of(n)[what]).0 - estimate(&delays_of(0)[what]).0;
+        let values = FORMS.map(|n| (SCHEMES[n].name, difference(n)));
         let claim = format!("{name}, less that of staying on WiFi");
         let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
         session.verdict(verdict.reported("lower").unless(
             "by staying, most packets are sent while the WiFi is near, and few while it is slow",
         ));
     }
-    // The kernel's packets are not observed, so its row is left out.
-    let seen = SCHEMES.iter().take(all.len()).enumerate();
-    let rows = seen.filter_map(|(n, scheme)| {
+    // The kernel's packets are not observed. Its mean is then `None`, which leaves its row out.
+    let schemes = SCHEMES.iter().take(all.len()).enumerate();
+    let rows = schemes.filter_map(|(n, scheme)| {
         let seconds: Vec<f64> = seconds(n).into_iter().filter(|s| s.is_finite()).collect();
         let seconds = format!("{:.1}", stats::mean(&seconds)?);
-        let [mean, p95] = of(n).map(|sample| plus_minus(estimate(&sample), 1));
+        let [mean, p95] = delays_of(n).map(|sample| plus_minus(estimate(&sample), 1));
         Some(vec![scheme.name.to_owned(), seconds, mean, p95])
     });
     session.table(Table::new(
@@ -507,6 +529,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
+    // Sample 0 is taken one interval after the start.
     let from = LEAD_FROM.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
     let behind = |n: usize| {
         let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
@@ -528,6 +551,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let at = |seconds: usize| {
             let acked = values(runs, |walk| {
+                // Ten samples a second; sample 0 is at 0.1 s.
                 walk.acked
                     .get(seconds * 10 - 1)
                     .map_or(f64::NAN, |b| *b as f64 / 1e6)
@@ -542,12 +566,12 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         &["scheme", "25 s", "60 s", "120 s"],
         rows.collect(),
     ));
-    dots_of_packets(session, &all);
+    figures_of_packets(session, &all);
     Ok(())
 }
 
-/// Adds figures of the packets' data sequence numbers against the time.
-fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
+/// Adds figures of the packets' data sequence numbers against time.
+fn figures_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     let note = format!("{CC}; the first run; one packet in {SHOWN_PACKET_STEP}");
     let dots = |name: &str, points: Vec<Point>| Series {
         name: name.to_owned(),
@@ -555,16 +579,17 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
         mark: Mark::Dots,
     };
     let packets = |n: usize| all[n].first().map_or(&[][..], |walk| &walk.packets);
-    let place = |time: f64, p: &Packet| Point::new(time, p.dsn as f64 / 1e6);
-    for (what, when) in [("arrived", false), ("sent", true)] {
-        let time = |p: &Packet| if when { Some(p.sent) } else { p.arrived };
+    let point = |time: f64, p: &Packet| Point::new(time, p.dsn as f64 / 1e6);
+    for (what, when_sent) in [("arrived", false), ("sent", true)] {
+        let time = |p: &Packet| if when_sent { Some(p.sent) } else { p.arrived };
+        // The baseline, both forms of MAPS, and `adaptive`: more schemes would hide each other.
         let by_scheme = [0, 1, 2, 4].map(|n| {
-            let points = packets(n).iter().filter_map(|p| Some(place(time(p)?, p)));
+            let points = packets(n).iter().filter_map(|p| Some(point(time(p)?, p)));
             dots(SCHEMES[n].name, points.collect())
         });
         let title = format!(
             "Data sequence numbers by the time they {} ",
-            match when {
+            match when_sent {
                 true => "are sent",
                 false => "arrive",
             }
@@ -578,7 +603,7 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     for n in FORMS {
         let by_path = ["WiFi", "cellular"].iter().enumerate().map(|(path, name)| {
             let here = packets(n).iter().filter(|p| p.path == path);
-            let points = here.filter_map(|p| Some(place(p.arrived?, p)));
+            let points = here.filter_map(|p| Some(point(p.arrived?, p)));
             dots(name, points.collect())
         });
         let name = SCHEMES[n].name;
@@ -596,23 +621,30 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     }
 }
 
-/// Duration of the download of maps-5, and the longest time until it has ended.
+/// Time for which the server of maps-5 sends.
 const MOVE_SPAN: Duration = Duration::from_secs(60);
+/// Time after [`MOVE_SPAN`] in which the rest of the download must arrive. A guess: a download that has
+/// not ended by then counts as cut short.
 const MOVE_DRAIN: Duration = Duration::from_secs(10);
-/// The times at which the WiFi vanishes and is back.
+/// The time at which the WiFi vanishes.
 const WIFI_LOST_AT: Duration = Duration::from_secs(20);
+/// The time at which the WiFi is back.
 const WIFI_BACK_AT: Duration = Duration::from_secs(40);
-/// Number of the sample after which the host has its new address.
+/// Index of the sample after which the host has its new address.
 const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
-/// Longest time until a subflow over the new address, s.
+/// Maximum time until a subflow over the new address is established, s. RFC 6298 sets the initial
+/// retransmission timeout to 1 s, so the bound allows no lost SYN.
 const MAX_REOPEN_S: f64 = 1.0;
 
-/// The kept figures of a run.
+/// The figures of one run of maps-5.
 struct Move {
-    whole: bool,
+    /// True if the client read every byte up to the end of the stream.
+    complete: bool,
+    /// Numbers of the seconds in which the reader received nothing.
     empty: Vec<usize>,
-    /// Seconds from the return of the WiFi to a subflow over it.
+    /// Seconds from the return of the WiFi to an established subflow over it; `None` if there was none.
     reopened: Option<f64>,
+    /// Rate at the reader by second, Mbit/s.
     rate: BySecond,
 }
 
@@ -624,14 +656,15 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     );
     let (mut rows, mut figure, mut measured) = (Vec::new(), Vec::new(), Vec::new());
     for strategy in MOVES {
-        let runs = moved(session, strategy)?;
-        let cut = runs.iter().filter(|run| !run.whole).count();
+        let runs = move_runs(session, strategy)?;
+        let cut_short = runs.iter().filter(|run| !run.complete).count();
         let empty: usize = runs.iter().map(|run| run.empty.len()).sum();
-        // A run without a new subflow has no time, so there is no latest.
+        // NaN if any run has no new subflow, so that the claim does not hold.
         let mut waits = runs.iter().map(|run| run.reopened);
         let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
         let latest = latest.unwrap_or(f64::NAN);
-        let columns = [cut as f64, empty as f64, latest];
+        let columns = [cut_short as f64, empty as f64, latest];
+        // Whole numbers, as the counts are, lose their decimal.
         let texts = columns.map(|value| format!("{value:.1}").replace(".0", ""));
         rows.push([&[strategy.to_owned()], &texts[..]].concat());
         let rates = runs.iter().map(|run| &run.rate);
@@ -659,6 +692,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         ),
     ];
     for (k, (claim, bound, unit, why)) in claims.into_iter().enumerate() {
+        // `MOVES` begins with the two forms of MAPS; the other strategies are not judged.
         let forms = measured.iter().take(FORMS.len());
         let values = forms.map(|(strategy, columns)| (strategy, columns[k]));
         session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
@@ -682,8 +716,9 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the schedule of a WiFi that carries nothing until it is back, while its interface stays up.
-fn gone_for_a_while() -> Schedule {
+/// Returns the schedule of a WiFi that carries nothing from [`WIFI_LOST_AT`] to [`WIFI_BACK_AT`], while
+/// the host's interface stays up.
+fn outage_schedule() -> Schedule {
     let change = |at, up| Change {
         at,
         settings: Settings {
@@ -694,13 +729,13 @@ fn gone_for_a_while() -> Schedule {
     Schedule::new([change(WIFI_LOST_AT, false), change(WIFI_BACK_AT, true)])
 }
 
-/// Plays the runs of a strategy.
-fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
+/// Makes and records the runs of a strategy.
+fn move_runs(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
     let scenario = SessionScenario {
         span: MOVE_SPAN + MOVE_DRAIN,
         moves: Some(MOVE_SAMPLE),
-        ..scenario(&scheme, gone_for_a_while(), MOVE_SPAN)?
+        ..scenario(&scheme, outage_schedule(), MOVE_SPAN)?
     };
     let backend = session.backend();
     let run = |_, seed| {
@@ -711,7 +746,7 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
     };
     let runs = session.each(session.runs(), run)?;
     let record = runs.iter().map(|r| {
-        json!({ "whole": r.whole, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
+        json!({ "whole": r.complete, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
     });
     let record: Vec<_> = record.collect();
     session.record(file_name(strategy), json!({ "runs": record }));
@@ -719,18 +754,19 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
 }
 
 impl Move {
-    fn new(trace: &SessionTrace, second: PathId) -> Self {
+    /// Evaluates a trace. `new_path` is the path of the address that the host gets at the return.
+    fn new(trace: &SessionTrace, new_path: PathId) -> Self {
         let read = seconds_of(&trace.read);
-        let during = &read[..MOVE_SPAN.as_secs() as usize];
+        let in_span = &read[..MOVE_SPAN.as_secs() as usize];
         let mut rate = BySecond::default();
-        for (second, bytes) in during.iter().enumerate() {
+        for (second, bytes) in in_span.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
-        let mut back = trace.subflows.iter().skip(MOVE_SAMPLE);
-        let reopened = back.position(|on| on & 1 << second.0 != 0);
+        let mut since_return = trace.subflows.iter().skip(MOVE_SAMPLE);
+        let reopened = since_return.position(|paths| paths & 1 << new_path.0 != 0);
         Move {
-            whole: trace.ended,
-            empty: empty_seconds(during),
+            complete: trace.ended,
+            empty: empty_seconds(in_span),
             reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
             rate,
         }

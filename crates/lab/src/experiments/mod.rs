@@ -1,4 +1,4 @@
-//! The experiments: definitions that run on backends and judge whether their claims hold.
+//! The experiments: each is a definition that runs on backends and judges whether its claims hold.
 //!
 //! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cases and returns
 //! [`ExperimentResult`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case.
@@ -59,30 +59,31 @@ pub static ALL: &[Definition] = &[
     kernel::KERNEL,
 ];
 
-/// Returns the experiment called `id`.
+/// Returns the experiment with this `id`.
 ///
 /// # Errors
-/// No experiment is called `id`; the error names similar ids, or the command that lists all.
+/// No experiment has this `id`. The error names similar ids, or the command that lists all.
 pub fn find(id: &str) -> Result<&'static Definition, UnknownId> {
     ALL.iter().find(|d| d.id == id).ok_or_else(|| UnknownId {
         id: id.to_owned(),
-        near: near(id),
+        similar: similar(id),
     })
 }
 
-/// The error of an id that no experiment has.
+/// The error for an id that no experiment has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownId {
     id: String,
-    near: Vec<&'static str>,
+    /// Ids that are similar to `id`.
+    similar: Vec<&'static str>,
 }
 
 impl fmt::Display for UnknownId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "there is no experiment `{}`", self.id)?;
-        match self.near.is_empty() {
+        match self.similar.is_empty() {
             true => write!(f, "; `braid-lab list` shows all"),
-            false => write!(f, "; did you mean {}?", self.near.join(" or ")),
+            false => write!(f, "; did you mean {}?", self.similar.join(" or ")),
         }
     }
 }
@@ -90,10 +91,11 @@ impl fmt::Display for UnknownId {
 impl std::error::Error for UnknownId {}
 
 /// Returns at most three ids that are similar to `id`, the most similar first.
-fn near(id: &str) -> Vec<&'static str> {
-    let likeness = |name: &str| strsim::jaro_winkler(id, name);
-    let mut names: Vec<_> = ALL.iter().map(|d| (likeness(d.id), d.id)).collect();
-    names.retain(|(likeness, _)| *likeness > 0.75);
+fn similar(id: &str) -> Vec<&'static str> {
+    let similarity = |name: &str| strsim::jaro_winkler(id, name);
+    let mut names: Vec<_> = ALL.iter().map(|d| (similarity(d.id), d.id)).collect();
+    // 0.75 is a guess: a missing hyphen passes, and an unrelated word does not.
+    names.retain(|(similarity, _)| *similarity > 0.75);
     names.sort_by(|a, b| b.0.total_cmp(&a.0));
     names.into_iter().take(3).map(|(_, name)| name).collect()
 }

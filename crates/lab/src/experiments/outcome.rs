@@ -9,16 +9,16 @@ use super::verdict::Verdict;
 use crate::backend::Backend;
 use crate::plot::Figure;
 
-/// The settings of an experiment's run.
+/// The settings with which an experiment is run.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The backend.
     pub backend: Backend,
-    /// Runs of each case, at least 1.
+    /// Number of runs of each case, at least 1.
     pub runs: u64,
     /// Seed of all cases.
     pub seed: u64,
-    /// Threads to spread runs over, at least 1.
+    /// Number of threads that share the runs, at least 1.
     pub threads: usize,
     /// Called after each finished run.
     pub progress: &'a (dyn Fn() + Sync),
@@ -42,13 +42,13 @@ pub struct ExperimentResult {
     pub outcome: Outcome,
     /// Figures by name, in the order of [`Outcome::figures`].
     pub figures: Vec<(String, Figure)>,
-    /// The measurements, by case.
+    /// The measurements, each under the name of its case.
     pub records: Vec<(String, serde_json::Value)>,
     /// Captures by name, as pcapng files.
     pub captures: Vec<(String, Vec<u8>)>,
 }
 
-/// The result of an experiment as the report shows them.
+/// The result of an experiment as reports show it. It is stored as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Definition::id`](super::Definition::id).
@@ -63,14 +63,14 @@ pub struct Outcome {
     pub reported: String,
     /// [`Definition::must_hold`](super::Definition::must_hold).
     pub must_hold: String,
-    /// Name of the backend.
+    /// Name of the backend. The JSON key is older than this name, and stored results have it.
     #[serde(rename = "arm")]
     pub backend: String,
-    /// Runs of each case.
+    /// Number of runs of each case.
     pub runs: u64,
     /// Seed of all cases.
     pub seed: u64,
-    /// Parameters that the source leaves open, with the chosen values.
+    /// Parameters that the source leaves open, each with the value that was used.
     pub parameters: Vec<(String, String)>,
     /// The verdicts, one for each claim.
     pub verdicts: Vec<Verdict>,
@@ -87,12 +87,12 @@ pub struct Table {
     pub title: String,
     /// Heads of the columns.
     pub columns: Vec<String>,
-    /// Rows, as long as `columns`.
+    /// Rows, each with as many cells as there are columns.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Creates a table of `rows` under these heads.
+    /// Creates a table. `columns` are the heads of the columns.
     pub fn new(title: impl Into<String>, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
         Table {
             title: title.into(),
@@ -112,6 +112,7 @@ impl Outcome {
     pub fn json(&self) -> Value {
         let by_claim = |value: fn(&Verdict) -> Value| -> Map<String, Value> {
             let each = self.verdicts.iter().map(|v| (v.claim.clone(), value(v)));
+            // A claim without a reported value is left out.
             each.filter(|(_, value)| value != "").collect()
         };
         let parameters = self.parameters.iter();

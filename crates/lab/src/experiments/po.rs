@@ -1,4 +1,4 @@
-//! PO-MPTCP: important data first, on the best path.
+//! The experiments of PO-MPTCP, a scheduler that sends important data first and on the best path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::plot::{Point, Series};
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 use crate::stats;
 
+// The paper gives the rates of the paths and the loss. The delay, the queue length, the receive buffer
+// and the rate of the TCP generators are choices of this lab; the UDP generator is that of MPTCP-MAPS.
 const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
     each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
     frames, P and B frames of a video of 4 Mb/s, and bulk data that takes what is left; receive \
@@ -38,7 +40,7 @@ pub const PO_4: Definition = Definition {
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
     backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| others(backend).len() * reported(backend).len() * SCHEMES.len(),
+    cases: |backend| background_kinds(backend).len() * reported(backend).len() * SCHEMES.len(),
     runs: (30, 3),
     measure: throughput,
 };
@@ -88,14 +90,15 @@ pub(super) struct Scheme {
     priorities: [u8; 3],
 }
 
-/// The compared schemes, with `adaptive` beside them. Standard MPTCP walks its subflows in turn and
-/// knows no priorities.
+/// The compared schemes: standard MPTCP, PO-MPTCP, and Braid's own `adaptive`. Functions below use
+/// these indices. Standard MPTCP uses its subflows in turn and gives all streams the same priority.
 pub(super) const SCHEMES: [Scheme; 3] = [
     Scheme {
         name: "standard MPTCP",
         strategy: "roundrobin",
         priorities: [3, 3, 3],
     },
+    // The base is round robin, so that the schemes differ by the handling of priorities alone.
     Scheme {
         name: "PO-MPTCP",
         strategy: "po:base=roundrobin",
@@ -107,11 +110,14 @@ pub(super) const SCHEMES: [Scheme; 3] = [
         priorities: [1, 3, 5],
     },
 ];
-/// Share of packets lost, and the reported gain of PO-MPTCP in throughput, %.
+/// Share of packets lost (0 to 1), and the gain in throughput in percent that the paper reports for
+/// that loss.
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
+/// Shares of packets lost (0 to 1) in figure 5.
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
-/// Returns the losses of figure 4. Over links the two of figures 6 and 7 are enough.
+/// Returns the losses of figure 4 with the reported gains. Over links only the losses of figures 6 and
+/// 7 are measured, because a run takes [`SPAN`] of wall-clock time and these runs can be shared.
 fn reported(backend: Backend) -> &'static [(f64, f64)] {
     match backend.is_virtual() {
         true => &REPORTED,
@@ -119,6 +125,7 @@ fn reported(backend: Backend) -> &'static [(f64, f64)] {
     }
 }
 
+/// Returns the losses of figure 5, with the same restriction over links as [`reported`].
 fn losses(backend: Backend) -> &'static [f64] {
     match backend.is_virtual() {
         true => &LOSSES,
@@ -126,8 +133,9 @@ fn losses(backend: Backend) -> &'static [f64] {
     }
 }
 
-/// Returns whether the background traffic is greedy, for each table; over links it never is.
-fn others(backend: Backend) -> &'static [bool] {
+/// Returns one entry for each table of throughput: true if its background traffic is greedy. Over links
+/// no table has greedy background, because these tables are not judged and would double the time.
+fn background_kinds(backend: Backend) -> &'static [bool] {
     match backend.is_virtual() {
         true => &[false, true],
         false => &[false],
@@ -136,16 +144,21 @@ fn others(backend: Backend) -> &'static [bool] {
 
 pub(super) const CC: &str = "cubic";
 pub(super) const SPAN: Duration = Duration::from_secs(60);
-/// Time after [`SPAN`] in which data of the span may still arrive.
+/// Time after [`SPAN`] in which data of the span may still arrive. A guess: a frame that is not complete
+/// by then counts as missing.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
-/// Receive buffer of all streams together, bytes.
+/// Receive buffer of all streams together, bytes. A choice of this lab: the paper says only that the
+/// streams share a buffer.
 const RECV_BUFFER: usize = 64 << 10;
-/// Send buffer: twice the receive buffer, so that the receiver's window limits the bytes in flight.
+/// Send buffer, bytes. It is twice the receive buffer, so that the receive window, not the send buffer,
+/// limits the bytes in flight.
 const SEND_BUFFER: usize = 2 * RECV_BUFFER;
-/// Bytes of a message of the bulk stream.
+/// Bytes of a message of the bulk stream. A guess: about a quarter of the receive
+/// buffer, so that a frame never waits for a long message to be written.
 const BULK_MESSAGE_BYTES: u32 = 16_000;
-/// Streams of the I frames and of the bulk data; the other frames have the stream between.
+/// Stream number of the I frames. P and B frames have the next number.
 const IMPORTANT: u16 = 0;
+/// Stream number of the bulk data.
 const BULK_STREAM: u16 = 2;
 
 fn path(rate: u64, loss: f64) -> PathSettings {
@@ -169,7 +182,7 @@ impl Scheme {
     }
 }
 
-/// Returns the scenario of these frames and bulk data.
+/// Returns the scenario in which the server sends `frames` and, beside them, bulk data without end.
 pub(super) fn scenario(
     scheme: &Scheme,
     frames: Vec<Frame>,
@@ -203,18 +216,20 @@ pub(super) fn scenario(
     })
 }
 
-/// One value for I frames, and one for the whole video.
-type Both<T> = [T; 2];
-const BOTH: Both<&str> = ["I frames", "whole video"];
+/// A value for the I frames, and a value for the whole video.
+type ByFrames<T> = [T; 2];
+/// The names of the two groups of frames in [`ByFrames`].
+const FRAME_GROUPS: ByFrames<&str> = ["I frames", "whole video"];
 
-/// The kinds of jitter: I frames and other frames against the previous one of their stream, all frames,
-/// and packets in the order of arrival.
+/// The kinds of jitter. The jitter of a frame is the difference of its delay from the delay of the
+/// previous frame of the same group; the jitter of a packet is the difference from the packet that
+/// arrived before it.
 const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
-/// The kinds that are judged. In the whole video, frames of different streams differ mostly by their
-/// size.
+/// Indices in [`JITTERS`] of the kinds that are judged. The jitter of the whole video is not judged: it
+/// compares I frames with P and B frames, whose delays differ because of their sizes.
 const JUDGED: [usize; 3] = [0, 1, 3];
 
-/// The kept figures of a run.
+/// The figures of one run that the experiments use.
 #[derive(Debug, Default)]
 struct Run {
     /// Goodput of frames complete within the span, Mbit/s.
@@ -224,20 +239,23 @@ struct Run {
     /// Goodput of all streams within the span, Mbit/s.
     total: f64,
     /// Mean delay of frames, ms.
-    mean_delay: Both<f64>,
-    delays: Both<BySecond>,
+    mean_delay: ByFrames<f64>,
+    /// Delays of frames by the second in which the frame was made, ms.
+    delays: ByFrames<BySecond>,
     /// 95th percentiles of [`JITTERS`], ms.
     p95_jitter: [f64; 4],
     /// [`JITTERS`] by second, ms.
     jitter: [BySecond; 4],
-    /// Packets that arrived after one with a later place in the stream.
+    /// Number of packets that arrived after a packet with a higher data sequence number.
     out_of_order: f64,
+    /// Number of packets that arrived and brought new data.
     packets: f64,
     /// Frames that were never complete.
     missing: usize,
 }
 
 impl Run {
+    /// Evaluates a trace. `frames` is the number of frames that the server had to send.
     fn new(trace: &SessionTrace, frames: usize) -> Self {
         let video = trace
             .messages
@@ -250,18 +268,21 @@ impl Run {
         let other: Vec<Received> = other.copied().collect();
         let within = |m: &&Received| seconds(m.complete_at) <= SPAN.as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
-        let sum = |of: &dyn Fn(&&Received) -> bool| {
-            rate(video.iter().filter(|m| of(m)).map(|m| m.message.len).sum())
+        let goodput = |counts: &dyn Fn(&&Received) -> bool| {
+            let counted = video.iter().filter(|m| counts(m));
+            rate(counted.map(|m| m.message.len).sum())
         };
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut run = Run {
-            video: sum(&within),
-            in_time: sum(&|m| within(m) && m.deadline_miss().is_zero()),
+            video: goodput(&within),
+            in_time: goodput(&|m| within(m) && m.deadline_miss().is_zero()),
+            // The sample at the end of the span; later bytes do not count.
             total: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
             missing: frames - video.len(),
             ..Run::default()
         };
         for (n, messages) in [&important, &other, &video].into_iter().enumerate() {
+            // The first frame has no predecessor, so it has no jitter.
             let times = messages.iter().skip(1).map(|m| seconds(m.message.made_at));
             run.add_jitter(n, times.zip(jitter(messages).map(ms)));
         }
@@ -286,6 +307,8 @@ impl Run {
         self.p95_jitter[n] = quantile(all, 0.95);
     }
 
+    /// Adds the order and the jitter of the packets. Packets without new data are left out: copies and
+    /// spurious retransmissions delay nothing.
     fn add_packets(&mut self, trace: &SessionTrace) {
         let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
         let mut arrived: Vec<(f64, &Packet)> =
@@ -317,14 +340,16 @@ impl Run {
     }
 }
 
-/// The runs of each scheme, with the same loss on both paths.
+/// The runs of each of [`SCHEMES`], with the same loss on both paths.
 type RunsByScheme = [Arc<Vec<Run>>; 3];
 
-/// Runs that the experiments share, which show the same session at different losses.
+/// Runs that the experiments share: all four show the same session, at different losses.
 static RUNS: SharedRuns<Run> = SharedRuns::new();
-/// Most runs beside greedy background traffic, which are shown and not judged.
+/// Maximum number of runs with greedy background traffic. No verdict depends on these runs, so fewer
+/// are enough.
 const MAX_GREEDY_RUNS: u64 = 10;
 
+/// Makes the runs of all schemes at one loss, or takes them from [`RUNS`].
 fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<RunsByScheme, Error> {
     let mut by_scheme = RunsByScheme::default();
     for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
@@ -350,7 +375,7 @@ fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Ru
     Ok(by_scheme)
 }
 
-/// The video where only the sizes of its frames matter.
+/// The parameter `video` of experiments that send frames of a model, without pictures in them.
 const MODEL: &str = "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms";
 
 pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
@@ -395,13 +420,13 @@ const RATES: [Measure; 3] = [
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    for &greedy in others(session.backend()) {
+    for &greedy in background_kinds(session.backend()) {
         let mut measured = Vec::new();
         for (loss, _) in reported(session.backend()) {
             measured.push(measure_loss(session, *loss, greedy)?);
         }
         if !greedy {
-            more(session, &measured);
+            judge_throughput(session, &measured);
             figures(session, &measured);
         }
         let with = if greedy {
@@ -414,8 +439,8 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges the throughput by loss.
-fn more(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+/// Judges the throughput at each loss.
+fn judge_throughput(session: &mut Session<'_>, measured: &[RunsByScheme]) {
     let gain = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
         let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, of));
         estimate(&gains(&po, &standard))
@@ -512,7 +537,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     }
     let mut rows = Vec::new();
     for (loss, by_scheme) in losses.iter().zip(&measured) {
-        for (n, what) in BOTH.iter().enumerate() {
+        for (n, what) in FRAME_GROUPS.iter().enumerate() {
             let delays = by_scheme
                 .each_ref()
                 .map(|runs| values(runs, |run| run.mean_delay[n]));
@@ -522,7 +547,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             rows.push([&[percent(*loss), (*what).to_owned()], &means[..]].concat());
         }
     }
-    for (n, what) in BOTH.iter().enumerate() {
+    for (n, what) in FRAME_GROUPS.iter().enumerate() {
         let less = |by_scheme: &RunsByScheme| {
             let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n])).0;
             delay(1) - delay(0)
@@ -539,7 +564,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         &[&["loss", "of"], &names[..]].concat(),
         rows,
     ));
-    for (n, what) in BOTH.iter().enumerate() {
+    for (n, what) in FRAME_GROUPS.iter().enumerate() {
         let series = SCHEMES.iter().enumerate().map(|(s, scheme)| {
             let point = |(loss, by_scheme): (&f64, &RunsByScheme)| {
                 let (mean, half) = estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
@@ -563,7 +588,7 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
     let by_scheme = measure_loss(session, 0.01, false)?;
     let mut rows = Vec::new();
-    for (n, what) in BOTH.iter().enumerate() {
+    for (n, what) in FRAME_GROUPS.iter().enumerate() {
         let means = by_scheme
             .each_ref()
             .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));

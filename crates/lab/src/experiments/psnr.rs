@@ -1,4 +1,4 @@
-//! PO-MPTCP's picture: the quality of a video whose frames may come too late.
+//! PO-MPTCP's experiment on picture quality: the PSNR of a video whose frames may arrive too late.
 
 use std::collections::BTreeMap;
 
@@ -36,23 +36,24 @@ pub const PO_8: Definition = Definition {
     ..PO_4
 };
 
-/// Losses of both paths; at lower ones hardly any frame is late with any scheme.
+/// Shares of packets lost (0 to 1) on both paths. With less loss hardly any frame is late with any scheme.
 const LOSSES: [f64; 2] = [0.02, 0.05];
-/// Least difference of throughputs in the formula, bit/s; without it the formula has no value at a
-/// difference of 0.
+/// Minimum difference of throughputs in the formula, bit/s. Without it the formula would divide by 0 in a
+/// second in which no frame is late. 1 kb/s is a choice of this lab.
 const MIN_RATE_DIFFERENCE: f64 = 1e3;
 
-/// The kept figures of a run.
+/// The figures of one run that the experiment uses.
 #[derive(Debug)]
 struct Run {
     /// PSNR of every frame, dB.
     psnr: Vec<f64>,
     /// PSNR of every second by the paper's formula, dB.
     formula: Vec<f64>,
-    /// Share of frames that were late, by [`KINDS`], %.
+    /// Share of frames that were late, %, in the order of [`KINDS`].
     late: [f64; 2],
 }
 
+/// The labels of late frames.
 const KINDS: [&str; 2] = ["I frames late, %", "P and B frames late, %"];
 
 impl Run {
@@ -91,88 +92,96 @@ impl Run {
     }
 }
 
-/// Returns which of `frames` came in time. Messages of a stream arrive in order, so its n-th message is
-/// its n-th frame.
+/// Returns for each of `frames` whether it arrived before its deadline. Messages of a stream arrive in
+/// order, so its n-th message is its n-th frame.
 fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
     let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
+    // The messages are reversed, so that `pop` returns them from the first on.
     for received in messages.iter().rev() {
-        let came = streams.entry(received.message.stream).or_default();
-        came.push(received.deadline_miss().is_zero());
+        let in_time = streams.entry(received.message.stream).or_default();
+        in_time.push(received.deadline_miss().is_zero());
     }
-    let came = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
+    // A frame without a message did not arrive at all.
+    let next_of_stream = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
     frames
         .iter()
-        .map(came)
+        .map(next_of_stream)
         .map(Option::unwrap_or_default)
         .collect()
 }
 
-/// Returns the paper's PSNR of every second, dB: the largest bit rate of any second against the bits of
-/// this second's frames that were not in time.
-fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
+/// Returns the PSNR of every second by the paper's formula, dB. Its MAX_Rbit is the highest bit rate of any
+/// second, and its |E_Th - A_Th| is the rate of the second's frames that were not in time.
+fn formula(frames: &[Frame], in_time: &[bool]) -> Vec<f64> {
     let mut offered = vec![0.0; SPAN.as_secs() as usize];
-    let mut came = offered.clone();
-    for (frame, here) in frames.iter().zip(here) {
+    let mut arrived = offered.clone();
+    for (frame, in_time) in frames.iter().zip(in_time) {
         let bits = f64::from(frame.len) * 8.0;
         let second = frame.at.as_secs() as usize;
         offered[second] += bits;
-        came[second] += bits * f64::from(u8::from(*here));
+        arrived[second] += bits * f64::from(u8::from(*in_time));
     }
     let peak = offered.iter().copied().fold(0.0, f64::max);
-    let seconds = offered.iter().zip(&came);
-    let psnr = |(offered, came): (&f64, &f64)| {
-        20.0 * (peak / (offered - came).max(MIN_RATE_DIFFERENCE)).log10()
+    let seconds = offered.iter().zip(&arrived);
+    let psnr = |(offered, arrived): (&f64, &f64)| {
+        20.0 * (peak / (offered - arrived).max(MIN_RATE_DIFFERENCE)).log10()
     };
     seconds.map(psnr).collect()
 }
 
-/// Returns the share of the frames of a stream that are not `here`, %.
-fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
-    let of = frames
+/// Returns the share of a stream's frames that were not in time, %.
+fn late(frames: &[Frame], in_time: &[bool], stream: u16) -> f64 {
+    let of_stream = frames
         .iter()
-        .zip(here)
+        .zip(in_time)
         .filter(|(frame, _)| frame.stream == stream);
-    let (late, all) = of.fold((0.0, 0.0), |(late, all), (_, here)| {
-        (late + f64::from(u8::from(!here)), all + 1.0)
+    let (late, all) = of_stream.fold((0.0, 0.0), |(late, all), (_, in_time)| {
+        (late + f64::from(u8::from(!in_time)), all + 1.0)
     });
     late / all * 100.0
 }
 
-/// An encoded video, and the PSNR of its frames where none is late.
+/// The video that the server sends.
 struct Source {
     encoded: EncodedVideo,
-    whole: Vec<f64>,
+    /// The PSNR of its frames if none is late, dB. Encoding alone limits it.
+    complete_psnr: Vec<f64>,
 }
 
 impl Source {
     fn new() -> Result<Self, Error> {
         let encoded = EncodedVideo::encode(SPAN)?;
         let all = vec![true; encoded.len()];
-        let whole = encoded.psnr(&all)?;
-        Ok(Source { encoded, whole })
+        let complete_psnr = encoded.psnr(&all)?;
+        Ok(Source {
+            encoded,
+            complete_psnr,
+        })
     }
 
+    /// Makes the runs of a scheme at one loss.
     fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
         let video = scheme.video();
         let frames = self.encoded.frames(&video);
         let others = Background::published(SPAN + DRAIN);
         let scenario = scenario(scheme, frames.clone(), loss, others)?;
         session.each(session.runs(), |_, seed| {
-            let here = in_time(&frames, &scenario.simulate(seed)?.messages);
+            let in_time = in_time(&frames, &scenario.simulate(seed)?.messages);
             let streams = [video.important, video.other].map(|(stream, _)| stream);
             Ok(Run {
-                psnr: match here.iter().all(|here| *here) {
-                    true => self.whole.clone(),
-                    false => self.encoded.psnr(&here)?,
+                // Decoding takes seconds, so a run without a late frame skips it.
+                psnr: match in_time.iter().all(|in_time| *in_time) {
+                    true => self.complete_psnr.clone(),
+                    false => self.encoded.psnr(&in_time)?,
                 },
-                formula: formula(&frames, &here),
-                late: streams.map(|stream| late(&frames, &here, stream)),
+                formula: formula(&frames, &in_time),
+                late: streams.map(|stream| late(&frames, &in_time, stream)),
             })
         })
     }
 }
 
-/// The runs of each scheme.
+/// The runs of each of [`SCHEMES`].
 type RunsByScheme = [Vec<Run>; 3];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
@@ -208,12 +217,13 @@ fn judge(session: &mut Session<'_>, measured: &[RunsByScheme]) {
         each.map(|(loss, by_scheme)| (percent(*loss), value(by_scheme)))
             .collect::<Vec<_>>()
     };
-    let more = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
-        let mean = |n: usize| estimate(&values(&by_scheme[n], of)).0;
+    // PO-MPTCP's value minus that of standard MPTCP.
+    let difference = |by_scheme: &RunsByScheme, value: fn(&Run) -> f64| {
+        let mean = |n: usize| estimate(&values(&by_scheme[n], value)).0;
         mean(1) - mean(0)
     };
-    let mean = by_loss(&|by_scheme| more(by_scheme, Run::mean));
-    let deviation = by_loss(&|by_scheme| more(by_scheme, Run::deviation));
+    let mean = by_loss(&|by_scheme| difference(by_scheme, Run::mean));
+    let deviation = by_loss(&|by_scheme| difference(by_scheme, Run::deviation));
     let formula = by_loss(&|by_scheme| {
         let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, Run::formula));
         estimate(&gains(&po, &standard)).0
@@ -278,17 +288,17 @@ fn numbers(source: &Source, measured: &[RunsByScheme]) -> Table {
         }
     }
     let names = SCHEMES.map(|scheme| scheme.name);
-    let whole = stats::mean(&source.whole).unwrap_or(f64::NAN);
+    let complete = stats::mean(&source.complete_psnr).unwrap_or(f64::NAN);
     Table::new(
-        format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
+        format!("Mean ± 95 % interval; with every frame in time the true PSNR is {complete:.2} dB"),
         &[&["loss", "of"], &names[..], &["PO against standard, %"]].concat(),
         rows,
     )
 }
 
 fn figures(session: &mut Session<'_>, source: &Source, measured: &[RunsByScheme]) {
-    let whole = Run {
-        psnr: source.whole.clone(),
+    let complete = Run {
+        psnr: source.complete_psnr.clone(),
         formula: Vec::new(),
         late: [0.0; 2],
     };
@@ -304,7 +314,7 @@ fn figures(session: &mut Session<'_>, source: &Source, measured: &[RunsByScheme]
             .collect();
         lines.push(by_second(
             "nothing late",
-            &BySecond::means([&whole.by_second()]),
+            &BySecond::means([&complete.by_second()]),
         ));
         let title = format!("PSNR over time at a loss of {}", percent(*loss));
         let note = format!("{CC}; decoded pictures against the source; means over {runs} runs");
@@ -372,10 +382,12 @@ mod tests {
         let frames = [0, 1, 1, 0, 1].map(|stream| frame(0, stream, 1));
         let messages = [(1, 100), (0, 200), (1, 260), (0, 250)];
         let messages = messages.map(|(stream, ms)| received(stream, ms));
-        let here = in_time(&frames, &messages);
-        assert_eq!(here, [true, true, false, true, false]);
-        assert_eq!(late(&frames, &here, 0), 0.0);
-        assert!((late(&frames, &here, 1) - 200.0 / 3.0).abs() < 1e-9);
+        let in_time = in_time(&frames, &messages);
+        // The message after 260 ms exceeds the deadline of 250 ms, and the last frame has no message.
+        assert_eq!(in_time, [true, true, false, true, false]);
+        assert_eq!(late(&frames, &in_time, 0), 0.0);
+        // Two of the three frames of stream 1.
+        assert!((late(&frames, &in_time, 1) - 200.0 / 3.0).abs() < 1e-9);
     }
 
     #[test]
@@ -386,7 +398,8 @@ mod tests {
             frame(1, 0, 100_000),
         ];
         let psnr = formula(&frames, &[true, true, false]);
-        // The peak is 1 Mbit/s. The first second lacks nothing, the next 0.8 Mbit.
+        // The peak is 1 Mbit/s. The first second lacks nothing, so the floor of 1 kbit/s counts:
+        // 20 log10(1000) = 60. The second lacks 0.8 Mbit: 20 log10(1 / 0.8).
         assert!((psnr[0] - 60.0).abs() < 1e-9, "{}", psnr[0]);
         assert!(
             (psnr[1] - 20.0 * 1.25_f64.log10()).abs() < 1e-9,

@@ -1,42 +1,43 @@
-//! Helpers for experiments over time: means over runs, and their figures.
+//! Helpers of the experiments: estimates over runs, means by second, and figures of them.
 
 use crate::plot::{Axis, Body, Figure, Point, Series};
 use crate::stats;
 
-/// Returns the mean and the half width of its 95 % interval, which is 0 for a single run.
+/// Returns the mean and the half width of its 95 % confidence interval. The half width is 0 for a single run.
 pub(super) fn estimate(sample: &[f64]) -> (f64, f64) {
     let mean = stats::mean(sample).unwrap_or(f64::NAN);
     (mean, stats::half_width(sample, 0.95).unwrap_or(0.0))
 }
 
-/// Formats an estimate with `decimals`.
+/// Formats an estimate with this number of decimals.
 pub(super) fn plus_minus((mean, half): (f64, f64), decimals: usize) -> String {
     format!("{mean:.decimals$} ± {half:.decimals$}")
 }
 
-/// Returns the `q`-quantile of a sample in any order; NaN where it is empty.
+/// Returns the quantile `q` (0 to 1) of a sample in any order; NaN if it is empty.
 pub(super) fn quantile(mut sample: Vec<f64>, q: f64) -> f64 {
     sample.sort_by(f64::total_cmp);
     stats::quantile(&sample, q).unwrap_or(f64::NAN)
 }
 
-/// Returns the value `of` each run.
-pub(super) fn values<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
-    runs.iter().map(of).collect()
+/// Returns `value` of each run.
+pub(super) fn values<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
+    runs.iter().map(value).collect()
 }
 
-/// Returns the excess of `a` over `b`, run by run, in percent.
+/// Returns by how many percent each value of `a` exceeds the value of `b` of the same run.
 pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pairs = a.iter().zip(b);
     pairs.map(|(a, b)| (a / b - 1.0) * 100.0).collect()
 }
 
-/// Sums and counts of a value by second.
+/// The sum and the number of values in each second.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BySecond(Vec<(f64, f64)>);
 
 impl BySecond {
-    /// Adds a `value` at `at` seconds. Times before 0 and after three hours are left out.
+    /// Adds a `value` at the time `at`, in seconds. It ignores times before 0 and after three hours: no run is
+    /// so long, and a wrong time must not allocate memory without bound.
     pub fn add(&mut self, at: f64, value: f64) {
         if !(0.0..10_800.0).contains(&at) {
             return;
@@ -50,28 +51,28 @@ impl BySecond {
         *count += 1.0;
     }
 
-    /// Returns the mean of each second over all `runs`; NaN where nothing was counted.
+    /// Returns the mean of each second over all `runs`; NaN for a second without values.
     pub fn means<'a>(runs: impl IntoIterator<Item = &'a BySecond>) -> Vec<f64> {
         let mut all = BySecond::default();
         for run in runs {
             if all.0.len() < run.0.len() {
                 all.0.resize(run.0.len(), (0.0, 0.0));
             }
-            for (to, from) in all.0.iter_mut().zip(&run.0) {
-                *to = (to.0 + from.0, to.1 + from.1);
+            for (total, second) in all.0.iter_mut().zip(&run.0) {
+                *total = (total.0 + second.0, total.1 + second.1);
             }
         }
         all.0.iter().map(|(sum, count)| sum / count).collect()
     }
 }
 
-/// Returns a line through values at the middle of each second.
+/// Returns a line of one value a second. Each point is in the middle of its second.
 pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
     let point = |(second, value): (usize, &f64)| Point::new(second as f64 + 0.5, *value);
     Series::line(name, values.iter().enumerate().map(point))
 }
 
-/// Returns a figure against the size of flows.
+/// Returns a figure whose x axis is the size of flows.
 pub(super) fn by_size(title: &str, note: &str, y: Axis, series: Vec<Series>) -> Figure {
     Figure {
         title: title.to_owned(),
@@ -82,7 +83,7 @@ pub(super) fn by_size(title: &str, note: &str, y: Axis, series: Vec<Series>) -> 
     }
 }
 
-/// Returns a figure over time.
+/// Returns a figure whose x axis is the time.
 pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -> Figure {
     Figure {
         title: title.to_owned(),
@@ -93,7 +94,7 @@ pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -
     }
 }
 
-/// Returns a figure of bars. `groups` names the groups; each series has a name and one point for each
+/// Returns a bar chart. `groups` are the names of the groups; each series has a name and a point for each
 /// group.
 pub(super) fn bars(
     title: &str,

@@ -1,4 +1,4 @@
-//! The session with which a definition measures.
+//! The session of an experiment: it runs cases for a definition, and collects the result.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,10 +11,11 @@ use crate::fct::{self, Case, Row, RunResult};
 use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
 
-/// Long runs over links that are made at a time.
+/// Number of runs over links that are made at the same time. They mostly wait, but each has an emulator that
+/// must be on time. A guess.
 const CONCURRENT_LINK_RUNS: usize = 3;
 
-/// A run of an experiment, which measures cases and collects the result.
+/// An experiment while it runs. A definition measures its cases with it, and adds the parts of the result.
 #[derive(Debug)]
 pub struct Session<'a> {
     request: Request<'a>,
@@ -79,7 +80,7 @@ impl<'a> Session<'a> {
         Ok(results)
     }
 
-    /// Makes `runs` runs of `case` without a record.
+    /// Makes `runs` runs of `case` without recording them.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
@@ -94,9 +95,9 @@ impl<'a> Session<'a> {
         fct::run(case, backend, runs, threads, progress)
     }
 
-    /// Makes `runs` runs by `run`, which receives number and seed. Runs of the same number have the
-    /// same seed, whatever they measure. In wall-clock time a few runs are made at a time, because they
-    /// mostly wait.
+    /// Calls `run` for each of `runs` runs, with the index and the seed of the run, and returns the results in
+    /// order. The seed depends on the index alone, so that runs of different schemes can be compared in
+    /// pairs. Runs are concurrent: on all threads in virtual time, a few at a time in wall-clock time.
     ///
     /// # Errors
     /// The errors of `run`.
@@ -117,17 +118,17 @@ impl<'a> Session<'a> {
         parallel_runs.collect(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
-    /// Reports one more finished run, for runs that were made without the methods above.
+    /// Reports a finished run to the progress display. The methods above call it for their own runs.
     pub fn finished(&self) {
         (self.request.progress)();
     }
 
-    /// Records `value` under a name that is a file name without extension.
+    /// Adds a record. `name` is its file name without extension.
     pub fn record(&mut self, name: String, value: serde_json::Value) {
         self.result.records.push((name, value));
     }
 
-    /// Keeps a capture under a name that is a file name without extension.
+    /// Adds a capture. `name` is its file name without extension.
     pub fn capture(&mut self, name: &str, pcapng: Vec<u8>) {
         self.result.captures.push((name.to_owned(), pcapng));
     }
@@ -137,13 +138,13 @@ impl<'a> Session<'a> {
         self.request.backend
     }
 
-    /// Adds a parameter to the result. Several values of the same parameter are all shown.
+    /// Adds a parameter to the result. A parameter with several values shows all of them.
     pub fn parameter(&mut self, name: &str, value: impl ToString) {
         let (parameters, value) = (&mut self.result.outcome.parameters, value.to_string());
         match parameters.iter_mut().find(|(known, _)| known == name) {
             None => parameters.push((name.to_owned(), value)),
-            Some((_, before)) if before.split(" | ").any(|one| one == value) => {}
-            Some((_, before)) => *before += &format!(" | {value}"),
+            Some((_, values)) if values.split(" | ").any(|one| one == value) => {}
+            Some((_, values)) => *values += &format!(" | {value}"),
         }
     }
 
@@ -157,8 +158,8 @@ impl<'a> Session<'a> {
         self.result.outcome.tables.push(table);
     }
 
-    /// Adds a figure under a name that is a file name without extension. The first figure stands for
-    /// the experiment where there is room for only one.
+    /// Adds a figure. `name` is its file name without extension. The Markdown report shows only the first
+    /// figure of an experiment.
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.result.outcome.figures.push(name.to_owned());
         self.result.figures.push((name.to_owned(), figure));
@@ -166,16 +167,18 @@ impl<'a> Session<'a> {
 
     /// Moves the figure called `name` before all others.
     pub fn put_first(&mut self, name: &str) {
+        // `false` sorts before `true`, and the sort is stable.
         self.result.outcome.figures.sort_by_key(|n| n != name);
         self.result.figures.sort_by_key(|(n, _)| n != name);
     }
 }
 
-/// Runs that several experiments use, made once by [`Session::each`].
+/// Runs that several experiments use. The first experiment that needs them makes them, by [`Session::each`].
 #[derive(Debug)]
 pub(super) struct SharedRuns<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
-/// Name, backend, number, seed and threads of some runs.
+/// Everything that identifies runs: name, backend, number of runs, seed, and number of threads. The threads do
+/// not change results; with them in the key, a test can compare runs on different numbers of threads.
 type Key = (String, Backend, u64, u64, usize);
 
 impl<T: Send> SharedRuns<T> {
@@ -183,7 +186,7 @@ impl<T: Send> SharedRuns<T> {
         SharedRuns(Mutex::new(Vec::new()))
     }
 
-    /// Returns the runs called `name`, which are made if they do not exist yet.
+    /// Returns the runs with this name, and makes them if they do not exist yet.
     pub fn runs(
         &self,
         session: &Session<'_>,
@@ -192,8 +195,10 @@ impl<T: Send> SharedRuns<T> {
     ) -> Result<Arc<Vec<T>>, Error> {
         let threads = session.request.threads;
         let key = (name, session.backend(), runs, session.seed(), threads);
+        // A panic while runs were made leaves the list as it was, so a poisoned lock is no danger.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
+            // Progress counts these runs for every experiment that uses them.
             (0..runs).for_each(|_| (session.request.progress)());
             return Ok(found.clone());
         }

@@ -1,4 +1,4 @@
-//! Several variants of the same transfers, side by side, by size.
+//! Sweeps: the same transfers in several variants, each with several flow sizes.
 
 use super::outcome::Table;
 use super::series::{bars, by_size};
@@ -9,10 +9,11 @@ use crate::paths::PathError;
 use crate::plot::{Axis, Figure, Point, Scale, Series};
 use crate::stats;
 
-/// All sizes, bytes.
+/// The range of all flow sizes, bytes.
 pub const ALL: (u64, u64) = (0, u64::MAX);
 
-/// Standard MPTCP of Linux. It takes no records of paths.
+/// The kernel's MPTCP as a variant. The kernel has no records of paths, so the case must be
+/// [`Records::Cold`]: [`Backend::check`] rejects every other case.
 pub const LINUX: Variant = Variant {
     name: "Linux MPTCP",
     backend: Some(Backend::Kernel),
@@ -24,9 +25,9 @@ pub const LINUX: Variant = Variant {
 pub struct Sweep {
     /// Prefix of the names of its records.
     pub name: String,
-    /// Sizes of the flows.
+    /// Sizes of the flows, in the syntax of the command line.
     pub sizes: &'static [&'static str],
-    /// Settings that all variants share; its size is not used.
+    /// Settings that all variants share. `sizes` and the session's seed replace its size and seed.
     pub case: Case,
     /// The variants.
     pub variants: Vec<Variant>,
@@ -37,9 +38,9 @@ pub struct Sweep {
 pub struct Variant {
     /// Name in tables and figures.
     pub name: &'static str,
-    /// Backend, if it is not the experiment's own.
+    /// Backend; `None` for the backend of the experiment.
     pub backend: Option<Backend>,
-    /// Applies the variant's settings to a case; the text is the variant's name.
+    /// Applies the variant's settings to a case. The second argument is the variant's name.
     pub apply: fn(&mut Case, &str),
 }
 
@@ -58,6 +59,7 @@ impl Variant {
 pub fn case(paths: &str) -> Result<Case, Error> {
     let paths = paths.parse();
     let paths = paths.map_err(|e: PathError| Error::Usage(e.to_string()))?;
+    // Every sweep replaces this size.
     Ok(Case::new(paths, size("1")?))
 }
 
@@ -67,7 +69,8 @@ fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// Returns the cases that run on `backend`, with their names.
+    /// Returns the cases of the variants without a backend of their own or with `backend` as their own,
+    /// each with its name.
     pub fn cases(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Case)>, Error> {
         let mut cases = Vec::new();
         for variant in self
@@ -82,6 +85,7 @@ impl Sweep {
         Ok(cases)
     }
 
+    /// Returns the case of a variant and a size, and the name of its record.
     fn case(&self, variant: &Variant, size: &Size, seed: u64) -> (String, Case) {
         let mut case = Case {
             size: size.clone(),
@@ -135,27 +139,27 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// Returns the runs of a variant by size; empty where there is no such variant.
+    /// Returns the runs of a variant by size; empty if there is no such variant.
     pub fn of(&self, variant: &str) -> &[Runs] {
         let found = self.variants.iter().find(|(name, _)| *name == variant);
         found.map_or(&[], |(_, runs)| runs)
     }
 
-    /// Returns `value` of a variant for each size from `least` to `most` bytes.
+    /// Returns `value` of a variant for each size from `min` to `max` bytes, both included.
     pub fn values(
         &self,
         variant: &str,
-        (least, most): (u64, u64),
+        (min, max): (u64, u64),
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
         let sizes = self.sizes.iter().zip(self.of(variant));
-        let within = sizes.filter(|(size, _)| (least..=most).contains(&size.bytes()));
-        within
+        let in_range = sizes.filter(|(size, _)| (min..=max).contains(&size.bytes()));
+        in_range
             .map(|(size, runs)| (size.to_string(), value(runs)))
             .collect()
     }
 
-    /// Returns `value` of a variant as a share of the least value among `others`, by size.
+    /// Returns, for each size, `value` of a variant divided by the lowest `value` among `others`.
     pub fn shares(
         &self,
         variant: &str,
@@ -169,23 +173,27 @@ impl Swept {
             .map(|o| self.values(o, sizes, value))
             .collect();
         for (n, (_, share)) in shares.iter_mut().enumerate() {
-            let best = others
+            let rivals = others
                 .iter()
                 .filter_map(|o| o.get(n))
                 .map(|(_, value)| *value);
-            *share /= best.fold(f64::NAN, f64::min);
+            // `f64::min` ignores NaN, so NaN remains only if there is no other value. A NaN share makes
+            // the verdict fail.
+            *share /= rivals.fold(f64::NAN, f64::min);
         }
         shares
     }
 
-    /// Returns only the runs that opened on `path`, where runs open on each of `paths` paths in turn.
+    /// Returns the results with only those runs that opened on `path`. It assumes that run n opened on
+    /// path n modulo `paths`, as with `DefaultPath::Mix`.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
-        let part = |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
+        let on_path =
+            |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
         let variants = self.variants.iter();
         Swept {
             sizes: self.sizes.clone(),
             variants: variants
-                .map(|(name, runs)| (*name, runs.iter().map(part).collect()))
+                .map(|(name, runs)| (*name, runs.iter().map(on_path).collect()))
                 .collect(),
         }
     }
@@ -220,13 +228,15 @@ impl Swept {
         by_size(title, &note, y, series.collect())
     }
 
-    /// Returns a figure of bars of one value of each variant and size.
+    /// Returns a bar chart with one bar for each variant and size. `label` names the y axis, and `value`
+    /// returns the height of a bar.
     pub fn bars(
         &self,
         title: &str,
         note: &str,
         (label, value): (&str, fn(&Runs) -> f64),
     ) -> Figure {
+        // A bar's place follows from its group, so its x does not matter.
         let point = |runs: &Runs| Point::new(0.0, value(runs));
         let variants = self.variants.iter();
         let series = variants.map(|(name, runs)| (*name, runs.iter().map(point).collect()));
@@ -239,24 +249,26 @@ impl Swept {
     }
 }
 
-/// The runs of a case, in their order.
+/// The results of a case's runs, in the order of the runs.
 #[derive(Debug, Clone)]
 pub struct Runs(pub Vec<RunResult>);
 
 impl Runs {
-    /// Returns the completion times, ms; NaN for a flow that did not arrive.
+    /// Returns the completion times, ms; NaN for a flow that did not complete. NaN makes means and
+    /// verdicts fail, so that a lost flow cannot pass as a short one.
     pub fn fct(&self) -> Vec<f64> {
         self.times(|run| run.fct)
     }
 
-    /// Returns the times from the first byte of the response, ms; NaN for a flow that did not arrive.
+    /// Returns the times from the first to the last byte of the response, ms; NaN for a flow that did
+    /// not complete.
     pub fn fct_data(&self) -> Vec<f64> {
         self.times(|run| run.fct_data)
     }
 
-    fn times(&self, of: fn(&RunResult) -> std::time::Duration) -> Vec<f64> {
+    fn times(&self, time_of: fn(&RunResult) -> std::time::Duration) -> Vec<f64> {
         let time = |run: &RunResult| match run.completed {
-            true => of(run).as_nanos() as f64 / 1e6,
+            true => time_of(run).as_nanos() as f64 / 1e6,
             false => f64::NAN,
         };
         self.0.iter().map(time).collect()
@@ -272,7 +284,7 @@ impl Runs {
         stats::standard_deviation(&self.fct()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the standard deviation of the time from the first byte of the response, ms.
+    /// Returns the standard deviation of the time from the first to the last byte of the response, ms.
     pub fn data_sd(&self) -> f64 {
         stats::standard_deviation(&self.fct_data()).unwrap_or(f64::NAN)
     }
@@ -283,27 +295,27 @@ impl Runs {
         on_path.sum::<u64>() as f64
     }
 
-    /// Returns the copies as a share of the packets sent on a path while unsent data remained, over all
-    /// runs together.
+    /// Returns the share of copies (0 to 1) among the packets sent on a path while unsent data remained.
+    /// It adds up all runs before dividing, because a short flow sends only a few such packets.
     pub fn copies(&self, path: usize) -> f64 {
-        let sum = |of: fn(&RunResult) -> &Vec<u64>| {
+        let sum = |counter: fn(&RunResult) -> &Vec<u64>| {
             self.0
                 .iter()
-                .filter_map(|run| of(run).get(path))
+                .filter_map(|run| counter(run).get(path))
                 .sum::<u64>() as f64
         };
         sum(|run| &run.copies_by_path) / sum(|run| &run.packets_by_path)
     }
 
-    /// Returns the retransmission timeouts per flow.
+    /// Returns the mean number of retransmission timeouts of a flow.
     pub fn rtos(&self) -> f64 {
         self.sum(|run| run.rtos) / self.0.len() as f64
     }
 
     /// Returns the share of flows that had a retransmission timeout.
     pub fn timed_out(&self) -> f64 {
-        let hit = self.0.iter().filter(|run| run.rtos > 0).count();
-        hit as f64 / self.0.len() as f64
+        let flows = self.0.iter().filter(|run| run.rtos > 0).count();
+        flows as f64 / self.0.len() as f64
     }
 
     /// Returns the half width of the mean's 95 % interval, ms; 0 for a single run.
@@ -311,11 +323,12 @@ impl Runs {
         stats::half_width(&self.fct(), 0.95).unwrap_or(0.0)
     }
 
-    /// Returns the sum over all runs.
-    pub fn sum(&self, of: fn(&RunResult) -> u64) -> f64 {
-        self.0.iter().map(of).sum::<u64>() as f64
+    /// Returns the sum of a counter over all runs.
+    pub fn sum(&self, counter: fn(&RunResult) -> u64) -> f64 {
+        self.0.iter().map(counter).sum::<u64>() as f64
     }
 
+    /// Returns the cell of [`Swept::table`]. A single run has no interval and no deviation.
     fn text(&self) -> String {
         let (mean, half, sd) = (self.mean(), self.half_width(), self.sd());
         match self.0.len() {

@@ -1,4 +1,5 @@
-//! T-MPTCP: unmodified hosts behind a box, through servers to content (Han et al., IEEE Network, 2021).
+//! The experiments of T-MPTCP: unmodified hosts reach content through a box and an aggregation server (Han
+//! et al., IEEE Network, 2021).
 
 mod choice;
 mod establishment;

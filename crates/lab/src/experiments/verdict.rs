@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Most values that are all shown; of more, only the lowest and the highest are.
+/// Maximum number of values that a verdict shows one by one. Of more values it shows only the lowest and the
+/// highest, so that a cell of a table stays short.
 const MAX_SHOWN_VALUES: usize = 4;
 
 /// One claim: measured values, and the bound that all of them must keep.
@@ -13,15 +14,15 @@ const MAX_SHOWN_VALUES: usize = 4;
 pub struct Verdict {
     /// The claim, without the bound.
     pub claim: String,
-    /// The bound on every value.
+    /// The bound that every value must keep.
     pub bound: Bound,
     /// Unit of values and bound; may be empty.
     pub unit: String,
-    /// The source's value; may be empty.
+    /// The value that the source reports; may be empty.
     pub reported: String,
     /// The measured values, each with a label; `None` where nothing could be measured.
     pub values: Vec<(String, Option<f64>)>,
-    /// True if there are values and all keep the bound.
+    /// True if there is at least one value and every value keeps the bound.
     pub holds: bool,
     /// The reason why the claim does not hold, where it is known.
     pub why: String,
@@ -43,13 +44,13 @@ pub enum Bound {
 }
 
 impl Bound {
-    fn keeps(self, value: f64) -> bool {
+    fn is_kept_by(self, value: f64) -> bool {
         match self {
-            Bound::AtMost(most) => value <= most,
-            Bound::AtLeast(least) => value >= least,
+            Bound::AtMost(max) => value <= max,
+            Bound::AtLeast(min) => value >= min,
             Bound::Below(end) => value < end,
             Bound::Above(end) => value > end,
-            Bound::Within(least, most) => (least..=most).contains(&value),
+            Bound::Within(min, max) => (min..=max).contains(&value),
         }
     }
 }
@@ -57,17 +58,18 @@ impl Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Bound::AtMost(most) => write!(f, "at most {most}"),
-            Bound::AtLeast(least) => write!(f, "at least {least}"),
+            Bound::AtMost(max) => write!(f, "at most {max}"),
+            Bound::AtLeast(min) => write!(f, "at least {min}"),
             Bound::Below(end) => write!(f, "below {end}"),
             Bound::Above(end) => write!(f, "above {end}"),
-            Bound::Within(least, most) => write!(f, "{least} to {most}"),
+            Bound::Within(min, max) => write!(f, "{min} to {max}"),
         }
     }
 }
 
 impl Verdict {
-    /// Judges `values`. A value that is not finite counts as not measured, and no claim holds with it.
+    /// Judges `values`, each with a label. A value that is NaN or infinite counts as not measured, and a
+    /// claim with such a value does not hold.
     pub fn new<L: ToString>(
         claim: impl ToString,
         bound: Bound,
@@ -79,7 +81,7 @@ impl Verdict {
         for (_, value) in &mut values {
             *value = value.filter(|v| v.is_finite());
         }
-        let keeps = |(_, value): &(String, Option<f64>)| value.is_some_and(|v| bound.keeps(v));
+        let keeps = |(_, value): &(String, Option<f64>)| value.is_some_and(|v| bound.is_kept_by(v));
         Verdict {
             claim: claim.to_string(),
             bound,
@@ -91,14 +93,14 @@ impl Verdict {
         }
     }
 
-    /// Adds the source's value.
+    /// Adds the value that the source reports.
     #[must_use]
     pub fn reported(self, reported: &str) -> Verdict {
         let reported = reported.to_owned();
         Verdict { reported, ..self }
     }
 
-    /// Adds the reason, if the claim does not hold.
+    /// Adds the reason why the claim does not hold. Without effect if the claim holds.
     #[must_use]
     pub fn unless(self, why: &str) -> Verdict {
         let why = match self.holds {
@@ -122,6 +124,7 @@ impl Verdict {
                 false => format!("{value} ({label})"),
             }
         };
+        // NaN is the highest value in this order, so a missing value is shown as the highest.
         let known = |v: &(String, Option<f64>)| v.1.unwrap_or(f64::NAN);
         let low = self
             .values
@@ -166,7 +169,7 @@ fn with_unit(text: &impl ToString, unit: &str) -> String {
     format!("{} {unit}", text.to_string()).trim_end().to_owned()
 }
 
-/// Formats a value with a number of decimals that suits its size.
+/// Formats a value with fewer decimals the larger it is, and without decimals if it is a whole number.
 fn number(value: f64) -> String {
     let decimals = match value.abs() {
         0.0..10.0 => 3,
@@ -199,12 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn values_are_told_in_few_words() {
-        let of = |n: u32| (0..n).map(|i| (format!("{}k", 4 << i), f64::from(100 + i) / 8.0));
-        let verdict = Verdict::new("gap", Bound::Within(3.0, 20.0), "ms", of(2)).reported("10 ms");
+    fn a_verdict_shows_few_values_or_their_range() {
+        let values = |n: u32| (0..n).map(|i| (format!("{}k", 4 << i), f64::from(100 + i) / 8.0));
+        let verdict =
+            Verdict::new("gap", Bound::Within(3.0, 20.0), "ms", values(2)).reported("10 ms");
         assert_eq!(verdict.expected(), "gap: 3 to 20 ms");
         assert_eq!(verdict.measured(), "12.5 (4k), 12.6 (8k) ms");
-        let many = Verdict::new("gap", Bound::Below(12.9), "", of(5)).unless("too slow");
+        let many = Verdict::new("gap", Bound::Below(12.9), "", values(5)).unless("too slow");
         assert_eq!(many.measured(), "12.5 (4k) to 13 (64k)");
         assert_eq!((many.word(), &*many.why), ("does not hold", "too slow"));
         let verdict = verdict.unless("too slow");

@@ -1,4 +1,4 @@
-//! The statistics over all runs of a case.
+//! The statistics over all runs of a [`Case`].
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::stats;
 pub struct Row {
     /// Name of the strategy.
     pub strategy: String,
-    /// Size of the flow as given.
+    /// Size of the flow, in the syntax of the command line.
     pub size: String,
     /// Name of the congestion control.
     pub cc: String,
-    /// Name of the backend.
+    /// Name of the backend. The JSON key is older than this name, and readers of stored results use it.
     #[serde(rename = "arm")]
     pub backend: &'static str,
     /// Number of runs.
     pub runs: u64,
-    /// The paths as given.
+    /// The paths, in the syntax of the command line.
     pub paths: String,
     /// `down` or `up`.
     pub direction: String,
@@ -30,24 +30,25 @@ pub struct Row {
     pub seed: u64,
     /// Flow completion time.
     pub fct_ms: Summary,
-    /// Time from the first byte of the response.
+    /// Time from the first to the last byte of the response.
     pub fct_data_ms: Summary,
-    /// Payload bytes sent on each path, copies included, retransmissions not, over all runs.
+    /// Payload bytes sent on each path, over all runs. Copies count, retransmissions do not.
     pub bytes_by_path: Vec<u64>,
-    /// The part of `bytes_by_path` that were copies.
+    /// The part of `bytes_by_path` that consists of copies.
     pub copy_bytes_by_path: Vec<u64>,
-    /// Share of copies (0 to 1) among the packets sent on each path while unsent data remained; 0 where
-    /// there were none.
+    /// Share of copies (0 to 1) among the packets sent on each path while unsent data remained; 0 if no
+    /// such packet was sent.
     pub copy_share_by_path: Vec<f64>,
     /// SYNs with MP_JOIN, over all runs.
     pub join_syns: u64,
     /// Retransmitted segments, over all runs.
     pub retransmissions: u64,
-    /// Runs whose flow arrived whole; the times cover these only.
+    /// Number of runs whose flow arrived completely. The times cover only these runs, all other fields
+    /// cover every run.
     pub completed: u64,
 }
 
-/// Times of a case's completed runs, ms; `None` where there were too few.
+/// Times of a case's completed runs, ms; `None` if there were too few runs for the statistic.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Mean.
@@ -60,23 +61,24 @@ pub struct Summary {
     pub p99: Option<f64>,
     /// Standard deviation.
     pub sd: Option<f64>,
-    /// Half width of the 95 % interval of the mean, by Student's t.
+    /// Half width of the 95 % confidence interval of the mean, by Student's t distribution.
     pub ci95: Option<f64>,
 }
 
 impl Row {
-    /// Computes the statistics of `results` of `case` on `backend`.
+    /// Computes the statistics of `results`, the runs of `case` on `backend`.
     pub fn new(case: &Case, backend: Backend, results: &[RunResult]) -> Self {
         let paths = case.paths.specs().len();
-        let sum = |of: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
-            let path = |n| results.iter().filter_map(|r| of(r).get(n)).sum();
-            (0..paths).map(path).collect()
+        let sum = |counter: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
+            let on_path = |n| results.iter().filter_map(|r| counter(r).get(n)).sum();
+            (0..paths).map(on_path).collect()
         };
         let packets = sum(|r| &r.packets_by_path);
         let copies = sum(|r| &r.copies_by_path);
         let shares = packets.iter().zip(&copies);
         let completed: Vec<&RunResult> = results.iter().filter(|r| r.completed).collect();
         Row {
+            // The kernel ignores the case's strategy, because it has its own scheduler.
             strategy: match backend {
                 Backend::Kernel => backend.name().to_owned(),
                 Backend::Sim | Backend::Links => case.strategy.clone(),
@@ -101,7 +103,7 @@ impl Row {
 }
 
 impl Summary {
-    /// Computes the statistics of `times`, in the order of the runs.
+    /// Computes the statistics of `times`.
     pub fn new(times: impl Iterator<Item = Duration>) -> Self {
         let ms: Vec<f64> = times.map(|t| t.as_nanos() as f64 / 1e6).collect();
         let mut sorted = ms.clone();
@@ -118,11 +120,13 @@ impl Summary {
     }
 }
 
-/// Rounds to whole microseconds, so that a summation in another order prints the same.
+/// Rounds to whole microseconds. Sums of floats differ in their last digits with the order of the
+/// summation; rounding hides that, so that output can be compared.
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
+/// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the same reason.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         return 0.0;
@@ -166,12 +170,14 @@ mod tests {
         let row = Row::new(&case(), Backend::Sim, &results);
         assert_eq!((row.runs, row.completed), (3, 2));
         assert_eq!(row.fct_ms.mean, Some(200.0));
+        // Linear interpolation: 100 + 0.95 * (300 - 100).
         assert_eq!(row.fct_ms.p95, Some(290.0));
         assert_eq!(row.fct_data_ms.median, Some(100.0));
-        // t(1 degree of freedom) = 12.706 times 141.421 / sqrt(2).
+        // t(1 degree of freedom) * sd / sqrt(n) = 12.706 * 141.421 / sqrt(2) = 1270.6.
         assert_eq!(row.fct_ms.ci95.map(f64::round), Some(1271.0));
         assert_eq!(row.bytes_by_path, [30_000, 4_000]);
         assert_eq!(row.copy_bytes_by_path, [1_000, 1_000]);
+        // 1 copy of 10 + 10 + 10 packets, and 1 copy of 4.
         assert_eq!(row.copy_share_by_path, [0.033333, 0.25]);
         assert_eq!((row.join_syns, row.retransmissions), (3, 6));
     }

@@ -17,7 +17,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}\
 .yes{color:#00664a;font-weight:bold}.no{color:#b03a00;font-weight:bold}\
 figure{margin:1rem 0}svg{max-width:100%;height:auto}dt{font-weight:bold}dd{margin:0 0 .4rem 1.2rem}";
 
-/// Returns the page, which contains every figure.
+/// Returns the page as one self-contained file: it embeds every figure and loads nothing.
 pub fn html(stored: &[Stored]) -> String {
     let mut out = String::from(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -38,7 +38,7 @@ pub fn html(stored: &[Stored]) -> String {
     out
 }
 
-/// Writes an experiment with its results on all backends.
+/// Writes an experiment with its results on all backends. `backends` has at least one result.
 fn section(out: &mut String, backends: &[Stored]) {
     let first = &backends[0].outcome;
     let (id, title) = (escape(&first.id), escape(&first.title));
@@ -50,6 +50,7 @@ fn section(out: &mut String, backends: &[Stored]) {
         ("Reported", &first.reported),
         ("Must hold", &first.must_hold),
     ];
+    // A source beyond the papers reports nothing.
     let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
     let texts = texts.map(|(name, text)| (name.to_owned(), text.clone()));
     let run_with = backends.iter().map(|Stored { outcome, .. }| {
@@ -76,7 +77,7 @@ fn section(out: &mut String, backends: &[Stored]) {
     }
 }
 
-/// Writes names and texts as a list.
+/// Writes pairs of name and text as a definition list.
 fn facts(out: &mut String, facts: impl Iterator<Item = (String, String)>) {
     out.push_str("<dl>\n");
     for (name, text) in facts {
@@ -86,6 +87,8 @@ fn facts(out: &mut String, facts: impl Iterator<Item = (String, String)>) {
     out.push_str("</dl>\n");
 }
 
+/// Writes a table. The text of a cell decides its class: a verdict gets a color, and a number is aligned
+/// to the right.
 fn table(out: &mut String, table: &Table) {
     let _ = write!(
         out,
@@ -106,6 +109,7 @@ fn table(out: &mut String, table: &Table) {
                     (" class=\"no\"", text)
                 }
                 _ if cell.starts_with("holds") => (" class=\"yes\"", text),
+                // A measured value begins with a digit, or with a minus sign.
                 _ if cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
                     (" class=\"n\"", text)
                 }

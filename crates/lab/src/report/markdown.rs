@@ -1,4 +1,4 @@
-//! The report as one page of Markdown: a summary, reported and measured values, and the leading figure of
+//! The report as one page of Markdown: a summary, reported and measured values, and the first figure of
 //! each result.
 
 use std::fmt::Write;
@@ -25,15 +25,16 @@ const CLOSING: &str = "
 it writes from the same results, has every table and figure.
 ";
 
-/// Returns the page for the directory of the results, with links to the figures stored there.
+/// Returns the page for the directory of the results. It links to the figures that are stored there.
 pub fn markdown(stored: &[Stored]) -> String {
     page(stored, |outcome, name| {
         format!("{}/{}/{name}.svg", outcome.id, outcome.backend)
     })
 }
 
-/// Returns the page. `place` returns the path of a figure, relative to the page.
-fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
+/// Returns the page. `link` returns the path of a figure relative to the page, from the outcome and the
+/// figure's name.
+fn page(stored: &[Stored], link: impl Fn(&Outcome, &str) -> String) -> String {
     let mut out = String::from(OPENING);
     table(&mut out, &by_source(stored));
     let failing = failing(stored);
@@ -56,20 +57,22 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
         }
         table(&mut out, &claims(backends));
         for (n, (claims, why)) in reasons(backends).iter().enumerate() {
+            // A list needs an empty line before it, or Markdown appends it to the table.
             let gap = if n == 0 { "\n" } else { "" };
             let _ = writeln!(out, "{gap}- {claims}: {why}");
         }
         for (n, Stored { outcome, .. }) in backends.iter().enumerate() {
-            let before = n.checked_sub(1).map(|n| &backends[n].outcome);
+            // Parameters that the previous backend has too are not repeated.
+            let previous = n.checked_sub(1).map(|n| &backends[n].outcome);
             let _ = writeln!(
                 out,
                 "\n**{}**: `{}`; {}",
                 outcome.backend,
                 command(outcome),
-                parameters(outcome, before)
+                parameters(outcome, previous)
             );
             if let Some(name) = outcome.figures.first() {
-                let _ = writeln!(out, "\n![{name}]({})", place(outcome, name));
+                let _ = writeln!(out, "\n![{name}]({})", link(outcome, name));
             }
         }
     }
@@ -77,6 +80,7 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
     out
 }
 
+/// Writes a table. In a table of experiments, each id links to the section of its experiment.
 fn table(out: &mut String, table: &Table) {
     let line = |cells: &[String]| {
         let cells: Vec<_> = cells
@@ -96,12 +100,12 @@ fn table(out: &mut String, table: &Table) {
     }
 }
 
-/// Returns the page for a file elsewhere, `at`. Writes its figures as `ID-BACKEND-NAME.svg` into the
-/// directory `figures`, which is created.
+/// Returns the page for the file `at` outside the directory of the results, and copies its figures into
+/// the directory `figures` as `ID-BACKEND-NAME.svg`. Creates `figures`, but does not write the page.
 ///
 /// # Errors
-/// [`Error::Usage`] if `figures` is not below the directory of the page, which could not link to it;
-/// otherwise one line that names the file that cannot be written.
+/// [`Error::Usage`] if `figures` is not below the directory of the page, because the page links to its
+/// figures by paths without `..`; otherwise one line that names the file that cannot be written.
 pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, Error> {
     let below = below(at.parent().unwrap_or(Path::new("")), figures)?;
     fs::create_dir_all(figures).map_err(|e| Error::Run(failed("create", figures, &e)))?;
@@ -113,32 +117,35 @@ pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, E
             write(&file, svg.as_bytes()).map_err(Error::Run)?;
         }
     }
-    let place = |outcome: &Outcome, name: &str| {
+    let link = |outcome: &Outcome, name: &str| {
         let below = below.join(file(outcome, name));
         below.display().to_string()
     };
-    Ok(page(stored, place))
+    Ok(page(stored, link))
 }
 
 /// Returns `figures` relative to the directory `root`, which must contain it.
 fn below(root: &Path, figures: &Path) -> Result<PathBuf, Error> {
-    // `components` keeps a `.` only at the beginning of a path.
-    let plain = |path: &Path| -> PathBuf {
+    // `components` removes every `.` except one at the beginning of a path.
+    let without_dot = |path: &Path| -> PathBuf {
         let components = path.components();
         components.skip_while(|c| *c == Component::CurDir).collect()
     };
-    let below = plain(figures).strip_prefix(plain(root)).map(PathBuf::from);
-    let down = |path: &PathBuf| path.components().all(|c| matches!(c, Component::Normal(_)));
-    below.ok().filter(down).ok_or_else(|| {
+    let below = without_dot(figures)
+        .strip_prefix(without_dot(root))
+        .map(PathBuf::from);
+    // A `..` after the prefix could lead out of `root` again.
+    let descends = |path: &PathBuf| path.components().all(|c| matches!(c, Component::Normal(_)));
+    below.ok().filter(descends).ok_or_else(|| {
         let root = if root == Path::new("") {
             Path::new(".")
         } else {
             root
         };
         Error::Usage(format!(
-            "the figures are to be below {}, where the page is, and {} is not",
-            root.display(),
-            figures.display()
+            "the page cannot link to figures in {}; expected a directory below {}, where the page is",
+            figures.display(),
+            root.display()
         ))
     })
 }
@@ -149,7 +156,7 @@ mod tests {
 
     #[test]
     fn figures_are_below_the_page() {
-        for (root, figures, seen) in [
+        for (root, figures, expected) in [
             ("", "figures", "figures"),
             (".", "figures", "figures"),
             ("", "./figures/.", "figures"),
@@ -158,7 +165,7 @@ mod tests {
             ("/docs", "/docs", ""),
         ] {
             let below = below(Path::new(root), Path::new(figures));
-            assert_eq!(below, Ok(PathBuf::from(seen)), "{root} {figures}");
+            assert_eq!(below, Ok(PathBuf::from(expected)), "{root} {figures}");
         }
         for (root, figures) in [
             ("docs", "figures"),

@@ -1,8 +1,8 @@
 //! Stored results, and the report made from them.
 //!
-//! `DIR/ID/BACKEND/` has `outcome.json`, `cells/NAME.json` with every run, and each figure as SVG. The
-//! report reads nothing but these files, so results of several runs, backends and machines can share a
-//! directory.
+//! `DIR/ID/BACKEND/` contains `outcome.json`, `cells/NAME.json` with every run, and each figure as SVG.
+//! The report reads only these files, so a directory can hold results of several experiments, backends
+//! and machines.
 
 mod html;
 mod markdown;

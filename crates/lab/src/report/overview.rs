@@ -1,13 +1,16 @@
-//! The opening of a report: the number of claims that hold, by source, and the reasons for the others.
+//! The opening of a report: the number of claims that hold, by source, and the reasons why other claims
+//! do not hold.
 
 use super::parts::{by_experiment, columns, reasons};
 use super::store::Stored;
 use crate::experiments::Table;
 
-/// The source of experiments that no paper describes.
+/// The row for experiments that no paper describes. Their sources differ in wording, so the report counts
+/// them together.
 const BEYOND: &str = "beyond the papers";
 
-/// Numbers of experiments and of their claims. A claim counts once for each backend that measured it.
+/// The number of experiments, of their claims, and of claims that hold. A claim counts once for each
+/// backend that measured it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Count {
     experiments: usize,
@@ -32,6 +35,7 @@ impl Count {
         self.holding += other.holding;
     }
 
+    /// Returns the row of [`by_source`] for `source`.
     fn row(self, source: &str) -> Vec<String> {
         let numbers = [self.experiments, self.claims, self.holding];
         let numbers = numbers.map(|number| number.to_string());
@@ -39,7 +43,8 @@ impl Count {
     }
 }
 
-/// Returns a table of experiments, claims, and claims that hold, by source, with their sums in the last row.
+/// Returns a table of the number of experiments, claims, and claims that hold, by source. The last row
+/// has the sums.
 pub(super) fn by_source(stored: &[Stored]) -> Table {
     let mut counts: Vec<(&str, Count)> = Vec::new();
     let mut all = Count::default();
@@ -60,7 +65,7 @@ pub(super) fn by_source(stored: &[Stored]) -> Table {
     }
 }
 
-/// Returns a table of the experiments with claims that do not hold, and the reasons.
+/// Returns a table of the experiments with claims that do not hold, and the reasons where known.
 pub(super) fn failing(stored: &[Stored]) -> Table {
     let row = |results: &[Stored]| {
         let count = Count::of(results);
@@ -84,7 +89,7 @@ pub(super) fn failing(stored: &[Stored]) -> Table {
     }
 }
 
-/// Returns the publication without its figure or table.
+/// Returns the publication of a source such as `FSA-MPTCP, figure 2(a)`, without the figure or table.
 fn publication(source: &str) -> &str {
     if source.starts_with("beyond") {
         return BEYOND;

@@ -1,11 +1,12 @@
-//! The texts and tables that both pages share.
+//! The texts and tables that the HTML page and the Markdown page share.
 
 use crate::backend::Backend;
 use crate::experiments::{Outcome, Table, Verdict};
 
 use super::store::Stored;
 
-/// Groups the results by experiment, each with its results on all backends.
+/// Groups the results by experiment. [`super::store::load`] sorts them, so results of an experiment are
+/// next to each other.
 pub(super) fn by_experiment(stored: &[Stored]) -> impl Iterator<Item = &[Stored]> {
     stored.chunk_by(|a, b| a.outcome.id == b.outcome.id)
 }
@@ -26,8 +27,8 @@ pub(super) fn summary(stored: &[Stored]) -> Table {
         let first = &results[0].outcome;
         let mut row = vec![first.id.clone(), first.title.clone(), first.source.clone()];
         row.extend(backends.iter().map(|backend| {
-            let here = results.iter().find(|one| one.outcome.backend == *backend);
-            here.map_or_else(String::new, |one| in_short(&one.outcome))
+            let on_backend = results.iter().find(|one| one.outcome.backend == *backend);
+            on_backend.map_or_else(String::new, |one| verdict_count(&one.outcome))
         }));
         row
     };
@@ -42,7 +43,8 @@ pub(super) fn summary(stored: &[Stored]) -> Table {
     }
 }
 
-fn in_short(outcome: &Outcome) -> String {
+/// Returns the verdict on an experiment in a few words.
+fn verdict_count(outcome: &Outcome) -> String {
     let count = outcome.verdicts.len();
     let holding = outcome.verdicts.iter().filter(|v| v.holds).count();
     match holding == count {
@@ -51,10 +53,11 @@ fn in_short(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns a table of the reported and measured values of each claim, on every backend.
+/// Returns a table with a row for each claim: its bound, the reported value, the measured values of every
+/// backend, and the verdict. Backends share a row if claim and bound are equal.
 pub(super) fn claims(backends: &[Stored]) -> Table {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    let judged = |one: &Stored, expected: &str| -> Option<Verdict> {
+    let verdict_of = |one: &Stored, expected: &str| -> Option<Verdict> {
         let mut verdicts = one.outcome.verdicts.iter();
         verdicts.find(|v| v.expected() == expected).cloned()
     };
@@ -64,13 +67,14 @@ pub(super) fn claims(backends: &[Stored]) -> Table {
             continue;
         }
         let of_backends: Vec<Option<Verdict>> =
-            backends.iter().map(|a| judged(a, &expected)).collect();
+            backends.iter().map(|a| verdict_of(a, &expected)).collect();
         let mut row = vec![expected, verdict.reported.clone()];
         let measured = |v: &Option<Verdict>| v.as_ref().map(Verdict::measured);
         row.extend(of_backends.iter().map(|v| measured(v).unwrap_or_default()));
         let words = backends.iter().zip(&of_backends);
         let words = words.filter_map(|(one, v)| Some((&one.outcome.backend, v.as_ref()?.word())));
         let mut words: Vec<(&String, &str)> = words.collect();
+        // Backends that agree need no names: one word stands for all.
         words.dedup_by(|a, b| a.1 == b.1);
         row.push(match &words[..] {
             [(_, word)] => (*word).to_owned(),
@@ -96,7 +100,8 @@ pub(super) fn claims(backends: &[Stored]) -> Table {
     }
 }
 
-/// Returns the reasons why claims do not hold, each with the claims that it explains.
+/// Returns the reasons why claims do not hold. Each entry has the claims that a reason explains, joined
+/// by semicolons, and the reason.
 pub(super) fn reasons(backends: &[Stored]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
     for Stored { outcome, .. } in backends {
@@ -111,7 +116,7 @@ pub(super) fn reasons(backends: &[Stored]) -> Vec<(String, String)> {
     reasons
 }
 
-/// Returns the command that makes this result again.
+/// Returns the command that reproduces this result.
 pub(super) fn command(outcome: &Outcome) -> String {
     let Outcome {
         id,
@@ -123,9 +128,9 @@ pub(super) fn command(outcome: &Outcome) -> String {
     format!("braid-lab run {id} --backend {backend} --runs {runs} --seed {seed}")
 }
 
-/// Returns the parameters of a result, without those that `before` has too.
-pub(super) fn parameters(outcome: &Outcome, before: Option<&Outcome>) -> String {
-    let known = |parameter| before.is_some_and(|one| one.parameters.contains(parameter));
+/// Returns the parameters of a result, without parameters that `previous` has with the same value.
+pub(super) fn parameters(outcome: &Outcome, previous: Option<&Outcome>) -> String {
+    let known = |parameter| previous.is_some_and(|one| one.parameters.contains(parameter));
     let new = outcome.parameters.iter().filter(|p| !known(*p));
     let each = new.map(|(name, value)| format!("{name}: {value}"));
     each.collect::<Vec<_>>().join("; ")

@@ -1,4 +1,4 @@
-//! Results on disk.
+//! Writing results to a directory, and reading them back.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::backend::Backend;
 use crate::experiments::{ALL, ExperimentResult, Outcome};
 
-/// The file that marks a directory as written by [`store`].
+/// The file of an outcome. Its presence also proves that [`store`] wrote the directory, so that nothing
+/// else is ever removed.
 const OUTCOME: &str = "outcome.json";
 
-/// A stored outcome with its figures.
+/// An outcome as read from disk, with its figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     /// The outcome.
@@ -19,12 +20,11 @@ pub struct Stored {
     pub svgs: Vec<String>,
 }
 
-/// Writes `result` below `directory`. Returns their directory, in which the results of an earlier run
-/// of the same experiment and backend are replaced.
+/// Writes `result` to a directory of its own below `directory`, and returns that directory. Replaces the
+/// result of an earlier run of the same experiment on the same backend.
 ///
 /// # Errors
-/// One line that names the file that cannot be written, or the directory if it holds anything else than
-/// results.
+/// One line that names the file that cannot be written, or the directory if it exists and is no result.
 pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, String> {
     let Outcome {
         id,
@@ -32,14 +32,14 @@ pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, Str
         figures,
         ..
     } = &result.outcome;
-    let place = prepare(directory, id, backend)?;
-    // Written beside its place until it is complete, so that an interrupted write is never read as a
-    // result.
-    let draft = place.with_extension("part");
-    if draft.exists() {
-        fs::remove_dir_all(&draft).map_err(|e| failed("remove", &draft, &e))?;
+    let result_dir = prepare(directory, id, backend)?;
+    // The result is written to another directory and renamed at the end, so that `load` never reads an
+    // incomplete one.
+    let temp_dir = result_dir.with_extension("part");
+    if temp_dir.exists() {
+        fs::remove_dir_all(&temp_dir).map_err(|e| failed("remove", &temp_dir, &e))?;
     }
-    let cells = draft.join("cells");
+    let cells = temp_dir.join("cells");
     fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
     for (name, record) in &result.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
@@ -48,48 +48,53 @@ pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, Str
         write(&cells.join(format!("{name}.pcapng")), capture)?;
     }
     for (name, (_, figure)) in figures.iter().zip(&result.figures) {
-        write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
+        write(
+            &temp_dir.join(format!("{name}.svg")),
+            figure.svg().as_bytes(),
+        )?;
     }
-    write_json(&draft.join(OUTCOME), &result.outcome)?;
-    if place.exists() {
-        fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
+    write_json(&temp_dir.join(OUTCOME), &result.outcome)?;
+    if result_dir.exists() {
+        fs::remove_dir_all(&result_dir).map_err(|e| failed("remove", &result_dir, &e))?;
     }
-    fs::rename(&draft, &place).map_err(|e| failed("put in place", &place, &e))?;
-    Ok(place)
+    fs::rename(&temp_dir, &result_dir).map_err(|e| failed("put in place", &result_dir, &e))?;
+    Ok(result_dir)
 }
 
-/// Returns the directory into which [`store`] will put the results of experiment `id` on `backend`, and
-/// creates its parent. Called before measuring, so that a wrong directory is found early.
+/// Returns the directory into which [`store`] will write the result of experiment `id` on `backend`, and
+/// creates its parent. The command calls it before it measures, so that an unusable directory is reported
+/// before hours of measurement.
 ///
 /// # Errors
 /// The errors of [`store`].
 pub fn prepare(directory: &Path, id: &str, backend: &str) -> Result<PathBuf, String> {
     let experiment = directory.join(id);
     fs::create_dir_all(&experiment).map_err(|e| failed("create", &experiment, &e))?;
-    let place = experiment.join(backend);
-    if place.exists() && !place.join(OUTCOME).is_file() {
+    let result_dir = experiment.join(backend);
+    if result_dir.exists() && !result_dir.join(OUTCOME).is_file() {
         return Err(format!(
             "{} exists, and is no result of the lab",
-            place.display()
+            result_dir.display()
         ));
     }
-    Ok(place)
+    Ok(result_dir)
 }
 
-/// Reads all outcomes below `directory`, in the order in which experiments and backends are listed.
+/// Reads all results below `directory`. They are sorted by experiment in the order of [`ALL`], then by
+/// backend in the order of [`Backend::ALL`].
 ///
 /// # Errors
 /// One line that names the file that cannot be read, or the directory if it has no results.
 pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
     let mut stored = Vec::new();
     for experiment in directories(directory)? {
-        for place in directories(&experiment)? {
-            if place.join(OUTCOME).is_file() {
-                stored.push(load_one(&place)?);
+        for result_dir in directories(&experiment)? {
+            if result_dir.join(OUTCOME).is_file() {
+                stored.push(load_one(&result_dir)?);
             }
         }
     }
-    let listed = |s: &Stored| {
+    let list_position = |s: &Stored| {
         let Outcome { id, backend, .. } = &s.outcome;
         let id = ALL.iter().position(|definition| definition.id == id);
         (
@@ -99,35 +104,38 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
                 .position(|known| known.name() == backend),
         )
     };
-    // Unknown ids sort first, by name.
-    stored.sort_by_key(listed);
+    // `None`, the position of an unknown id, sorts first. The sort is stable, so unknown ids stay sorted by
+    // name.
+    stored.sort_by_key(list_position);
     match stored.is_empty() {
         true => Err(format!(
-            "there are no results in {}; `braid-lab run ID --out {0}` puts some there",
+            "there are no results in {}; `braid-lab run ID --out {0}` writes some",
             directory.display()
         )),
         false => Ok(stored),
     }
 }
 
-fn load_one(place: &Path) -> Result<Stored, String> {
-    let file = place.join(OUTCOME);
+fn load_one(result_dir: &Path) -> Result<Stored, String> {
+    let file = result_dir.join(OUTCOME);
     let outcome: Outcome = serde_json::from_str(&read(&file)?)
         .map_err(|e| format!("{} is no outcome of the lab: {e}", file.display()))?;
-    // Id and backend become file names of the report, so a stored file must not choose them freely.
-    let named =
+    // Id and backend become file names of the report. A forged file could otherwise make the report write
+    // outside its directory.
+    let is_name_of =
         |path: Option<&Path>, name: &str| path.and_then(Path::file_name) == Some(name.as_ref());
     let Outcome { id, backend, .. } = &outcome;
-    if !named(place.parent(), id) || !named(Some(place), backend) {
+    if !is_name_of(result_dir.parent(), id) || !is_name_of(Some(result_dir), backend) {
         return Err(format!(
-            "{} is of `{id}` with --backend {backend}, and not of what its directories are called after",
+            "{} is a result of `{id}` with --backend {backend}, not of the experiment and the backend that \
+             its directories are named after",
             file.display()
         ));
     }
     let svg = |name: &String| {
-        // The name comes from a file, so it must not lead out of the directory.
+        // The name comes from a file. A name such as `../x` would read outside the directory.
         match Path::new(name).file_name() {
-            Some(same) if same == name.as_str() => read(&place.join(format!("{name}.svg"))),
+            Some(same) if same == name.as_str() => read(&result_dir.join(format!("{name}.svg"))),
             _ => Err(format!(
                 "{}: `{name}` is no name of a figure",
                 file.display()
@@ -171,7 +179,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(|e| failed("write", path, &e))
 }
 
-/// Returns an error of one line: the failed action, the file, and the reason.
-pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> String {
-    format!("cannot {what} {}: {error}", path.display())
+/// Returns an error of one line: the failed `action`, the file, and the reason.
+pub(super) fn failed(action: &str, path: &Path, error: &io::Error) -> String {
+    format!("cannot {action} {}: {error}", path.display())
 }

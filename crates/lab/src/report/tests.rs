@@ -22,6 +22,7 @@ impl Drop for Scratch {
     }
 }
 
+/// Returns the result of an experiment with one claim, which is true if `holds`: the value is 4.5.
 fn result(holds: bool) -> ExperimentResult {
     let bound = if holds { 3.0 } else { 5.0 };
     let text = |s: &str| s.to_owned();
@@ -115,13 +116,14 @@ fn a_directory_without_results_is_refused() {
     };
     let error = changed(|outcome| outcome.figures = vec!["../../../etc/passwd".to_owned()]);
     assert!(error.contains("is no name of a figure"), "{error}");
-    let away: [fn(&mut Outcome); 2] = [
+    // An id or a backend that would lead out of the directory of the results.
+    let escapes: [fn(&mut Outcome); 2] = [
         |outcome| outcome.id = "../../x-1".to_owned(),
         |outcome| outcome.backend = "/etc/sim".to_owned(),
     ];
-    for change in away {
+    for change in escapes {
         let error = changed(change);
-        assert!(error.contains("its directories are called"), "{error}");
+        assert!(error.contains("its directories are named after"), "{error}");
     }
 }
 
@@ -139,8 +141,9 @@ fn the_page_stands_alone_and_says_what_holds() {
     let page = html(&stored(true));
     assert!(page.contains("A &lt;b&gt; &amp; C") && page.contains("<svg"));
     assert!(page.contains(">holds<") && !page.contains(">does not hold<"));
-    for outside in ["href=\"http", "src=", "@import", "url("] {
-        assert!(!page.contains(outside), "{outside}");
+    // Nothing that would load another file.
+    for reference in ["href=\"http", "src=", "@import", "url("] {
+        assert!(!page.contains(reference), "{reference}");
     }
     assert!(html(&stored(false)).contains(">does not hold<"));
     let text = markdown(&stored(false));
@@ -170,7 +173,10 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
     let figure = fs::read_to_string(figures.join("x-1-sim-fct.svg")).unwrap();
     assert_eq!(figure, stored[0].svgs[0]);
     let error = publish(&stored, &page, &scratch.0.join("elsewhere")).unwrap_err();
-    assert!(error.to_string().contains("are to be below"), "{error}");
+    assert!(
+        error.to_string().contains("cannot link to figures"),
+        "{error}"
+    );
 }
 
 /// A claim measured on both backends has one row, and a claim of one backend is kept.
@@ -193,7 +199,7 @@ fn backends_stand_side_by_side() {
         "| b: at most 1 |  | 0.500 |  | holds |",
         "| c: at most 1 |  |  | 0.250 | holds |",
         "holds (2 of 2 claims) | 1 of 2 claims hold |",
-        // Only parameters that differ.
+        // Parameters that the other backend has too are not repeated.
         "**links**: `braid-lab run x-1 --backend links --runs 30 --seed 1`; kernel: 6.18\n",
     ] {
         assert!(text.contains(row), "{row}\n{text}");

@@ -1,5 +1,5 @@
-//! Background traffic over emulated links, by the kernel's sockets: generators in a namespace behind
-//! the server, sinks in one behind the client.
+//! Background traffic over emulated links, by the kernel's sockets. The generators have a namespace behind
+//! the server, and the sinks a namespace behind the client.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -22,17 +22,20 @@ use crate::backend::fixture::{self, CLIENT, END_CHECK_INTERVAL, Fixture, SERVER,
 
 const SOURCE: &str = "source";
 const SINK: &str = "sink";
-/// Port of UDP, the discard service (RFC 863). The TCP generators have ports from [`FIRST_PORT`] on.
+/// Port of the UDP generator and its sink: the discard service (RFC 863).
 const DISCARD: u16 = 9;
+/// Port of the sink of the first TCP generator. The others have the next ports.
 const FIRST_PORT: u16 = 50_000;
 const CC: &str = "cubic";
-/// Bytes of one write of a generator with a rate, and the most bytes that it may catch up after a time
-/// without room.
+/// Bytes of one write of a generator.
 const CHUNK: usize = 1_000;
+/// Depth of the token bucket of a generator with a rate, bytes: the maximum that it may send at once after a
+/// time in which the socket took no data.
 const DEPTH: f64 = 4_000.0;
 /// Header bytes of IPv4 and UDP.
 const HEADERS: usize = 28;
-/// Stream of the sizes of UDP packets, apart from the streams of a world's components.
+/// First stream of the sizes of UDP packets. The number is far above the streams of a world's components,
+/// which count from 0.
 const SIZES_STREAM: u64 = 1 << 43;
 
 /// The generators and their sinks.
@@ -43,7 +46,7 @@ pub(super) struct BackgroundTraffic<'a> {
     hosts: [String; 2],
 }
 
-/// A handle that ends the traffic when it is dropped.
+/// A guard that ends the traffic when it is dropped.
 pub(super) struct TrafficGuard(Arc<AtomicBool>);
 
 impl Drop for TrafficGuard {
@@ -52,21 +55,22 @@ impl Drop for TrafficGuard {
     }
 }
 
+/// Returns the address of the generators on a path.
 fn source(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 2, path as u8, 2)
 }
 
+/// Returns the address of the sinks on a path.
 fn sink(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, path as u8, 2)
 }
 
 impl<'a> BackgroundTraffic<'a> {
-    /// The hosts of generators and sinks, which also name their links, and the routers to which the
-    /// links lead.
+    /// The hosts of generators and sinks, each with the router that its link leads to. The links have the
+    /// names of these hosts.
     pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
 
-    /// Returns the settings of these links, the same as the accesses of the simulated generators: 100
-    /// Mbit/s and 25 ms.
+    /// Returns the settings of [`Self::LINKS`]: 100 Mbit/s and 25 ms, as for the simulated generators.
     pub fn link_settings() -> [[ScheduledSettings; 2]; 2] {
         let access = || Settings {
             rate: Rate::bits_per_second(100_000_000),
@@ -76,8 +80,8 @@ impl<'a> BackgroundTraffic<'a> {
         [(); 2].map(|()| [(); 2].map(|()| access().into()))
     }
 
-    /// Sets up addresses and routes over each path for the hosts of generators and sinks.
-    pub fn join(
+    /// Gives the hosts of generators and sinks an address and a route for each path.
+    pub fn set_up(
         background: &'a Background,
         fixture: &Fixture,
         paths: usize,
@@ -107,7 +111,7 @@ impl<'a> BackgroundTraffic<'a> {
         })
     }
 
-    /// Starts the traffic, which flows until the returned handle is dropped.
+    /// Starts the traffic. It flows until the returned guard is dropped.
     pub fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -123,12 +127,13 @@ impl<'a> BackgroundTraffic<'a> {
                 let listen = || kernel_tcp::listen(to(port), Transport::Tcp, CC);
                 let listener = netns::run_inside(far, listen).map_err(run_error)?;
                 let ended = over.clone();
-                scope.spawn(move || quietly(drain(&listener, &ended)));
+                scope.spawn(move || log_end(drain(&listener, &ended)));
                 let ended = over.clone();
                 let write = move || write(from(0), to(port), role, &ended);
-                scope.spawn(move || quietly(netns::run_inside(near, write)));
+                scope.spawn(move || log_end(netns::run_inside(near, write)));
             }
-            // The port is bound, so that no ICMP error answers; unread packets are dropped.
+            // The sink's port is bound, so that its host does not answer with ICMP errors. Nothing reads the
+            // socket: the kernel drops packets when its buffer is full.
             let bind = |host, address: SocketAddr| {
                 netns::run_inside(host, || UdpSocket::bind(address)).map_err(run_error)
             };
@@ -136,7 +141,7 @@ impl<'a> BackgroundTraffic<'a> {
             let rng = Rng::for_component(seed, SIZES_STREAM + path as u64);
             let (background, ended) = (self.background, over.clone());
             scope.spawn(move || {
-                quietly(datagrams(&out, to(DISCARD), (background, rng), &ended));
+                log_end(send_datagrams(&out, to(DISCARD), (background, rng), &ended));
                 drop(unread);
             });
         }
@@ -144,14 +149,15 @@ impl<'a> BackgroundTraffic<'a> {
     }
 }
 
-/// Logs the end of a generator. A failure is expected, since its connection may be lost with the path.
-fn quietly(result: io::Result<()>) {
+/// Logs the failure of a generator or sink. A failure is no error of the session, because an outage of the
+/// path may end the connection.
+fn log_end(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a generator ended");
     }
 }
 
-/// Writes at the rate of `role`, or as fast as possible.
+/// Opens a connection and writes until `over` is true: at the rate of `role`, or as fast as possible.
 fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io::Result<()> {
     let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CC)?;
     kernel_tcp::reset_on_drop(&stream)?;
@@ -160,20 +166,19 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
         Role::Capped { rate, .. } => Some(*rate as f64 / 8.0),
         _ => None,
     };
-    let (mut level, mut filled) = (0.0f64, Instant::now());
+    let (mut tokens, mut filled_at) = (0.0f64, Instant::now());
     while !over.load(Ordering::Relaxed) {
         if let Some(rate) = rate {
             let now = Instant::now();
-            // A token bucket: unused time lets the generator catch up, but by DEPTH bytes at most.
-            level = (level + rate * (now - filled).as_secs_f64()).min(DEPTH);
-            filled = now;
-            if level < CHUNK as f64 {
-                thread::sleep(Duration::from_secs_f64((CHUNK as f64 - level) / rate));
+            tokens = (tokens + rate * (now - filled_at).as_secs_f64()).min(DEPTH);
+            filled_at = now;
+            if tokens < CHUNK as f64 {
+                thread::sleep(Duration::from_secs_f64((CHUNK as f64 - tokens) / rate));
                 continue;
             }
         }
         match stream.write(&[0; CHUNK]) {
-            Ok(written) => level -= written as f64,
+            Ok(written) => tokens -= written as f64,
             Err(e) if is_transient(&e) => {}
             Err(e) => return Err(e),
         }
@@ -181,7 +186,7 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
     Ok(())
 }
 
-/// Accepts a connection and reads it to the end.
+/// Accepts a connection, and reads it until its end or until `over` is true.
 fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let mut stream = None;
@@ -203,19 +208,19 @@ fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends datagrams of varying sizes at the rate of the background.
-fn datagrams(
+/// Sends datagrams of random sizes at the rate of the background, until `over` is true.
+fn send_datagrams(
     socket: &UdpSocket,
     to: SocketAddr,
     (background, mut rng): (&Background, Rng),
     over: &AtomicBool,
 ) -> io::Result<()> {
-    let (least, most) = background.udp_sizes.clone().into_inner();
+    let (min, max) = background.udp_sizes.clone().into_inner();
     let mut due = Instant::now();
     while !over.load(Ordering::Relaxed) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let size = usize::from(least) + rng.below(u64::from(most - least) + 1) as usize;
-        // A full device queue drops the datagram, as a link may.
+        let size = usize::from(min) + rng.below(u64::from(max - min) + 1) as usize;
+        // The send fails if the device's queue is full. That is a loss, as on any link.
         let _ = socket.send_to(&vec![0; size.saturating_sub(HEADERS)], to);
         due += Duration::from_secs_f64(size as f64 * 8.0 / background.udp_rate as f64);
     }

@@ -10,7 +10,7 @@ use super::background::BackgroundTraffic;
 use crate::backend::Error;
 use crate::backend::fixture::Fixture;
 
-/// Namespaces and links of a scenario, with its background traffic if it has any.
+/// The namespaces and links of a scenario, and its background traffic.
 pub(super) struct Environment<'a> {
     pub fixture: Fixture,
     link_settings: Vec<[ScheduledSettings; 2]>,
@@ -18,15 +18,17 @@ pub(super) struct Environment<'a> {
 }
 
 impl<'a> Environment<'a> {
+    /// Builds the testbed.
     pub fn build(scenario: &'a SessionScenario<'_>) -> Result<Self, Error> {
         let paths = scenario.paths.len();
-        let join: &[_] = match scenario.background {
+        let other_hosts: &[_] = match scenario.background {
             Some(_) => &BackgroundTraffic::LINKS,
             None => &[],
         };
-        let fixture = Fixture::build(paths, join)?;
+        let fixture = Fixture::build(paths, other_hosts)?;
         let background = scenario.background.as_ref();
-        let background = background.map(|others| BackgroundTraffic::join(others, &fixture, paths));
+        let background =
+            background.map(|others| BackgroundTraffic::set_up(others, &fixture, paths));
         let background = background.transpose()?;
         let scheduled = |n: usize| {
             let schedule = match n {
@@ -51,8 +53,8 @@ impl<'a> Environment<'a> {
         })
     }
 
-    /// Runs `measure` while the settings of links change and background traffic flows. Repeats it if the
-    /// emulator was late.
+    /// Runs `measure` while the links follow their schedules and background traffic flows. Repeats all of it
+    /// if the emulator was late.
     pub fn measure_on_time<T>(
         &mut self,
         seed: u64,
@@ -66,9 +68,10 @@ impl<'a> Environment<'a> {
                         .as_ref()
                         .map(|o| o.start(scope, seed))
                         .transpose()?;
-                    let measured = measure(seed);
+                    let result = measure(seed);
+                    // The traffic must end here, or the scope would wait for its threads forever.
                     drop(guard);
-                    measured
+                    result
                 })
             })
     }

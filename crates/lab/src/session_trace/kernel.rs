@@ -1,5 +1,4 @@
-//! The same session by the kernel's Multipath TCP, of which only the bytes that the client reads are
-//! observed.
+//! The session by the kernel's MPTCP. Only the bytes that the client reads are observed, not the packets.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -17,15 +16,15 @@ use super::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, is_transient};
 use crate::backend::fixture::{self, CLIENT, ENDPOINT_PRIORITY, SERVER, run_error};
 use crate::backend::{Error, kernel};
 
-/// Most bytes of one read or write.
+/// Maximum bytes of one read or write. A guess, large enough to make system calls rare.
 const CHUNK: usize = 64 << 10;
 
 impl SessionScenario<'_> {
-    /// Runs the session over emulated links with the kernel's sockets and strategy. The server sends
-    /// as much as it can while the client reads.
+    /// Runs the session over emulated links with the kernel's sockets and its own scheduler. The server
+    /// sends as fast as the socket takes data.
     ///
     /// # Errors
-    /// The system refuses something; the machine is too busy.
+    /// Namespaces, links or sockets cannot be created, the connection fails, or the machine is too busy.
     pub fn run_by_kernel(&self, seed: u64) -> Result<SessionTrace, Error> {
         self.run_by_kernel_in(&mut Environment::build(self)?, seed)
     }
@@ -54,8 +53,8 @@ impl SessionScenario<'_> {
                     .map_err(run_error)?;
                 let read = read.map_err(run_error)?;
                 Ok(SessionTrace {
-                    // The kernel's acknowledgements are not observed; they follow the bytes read
-                    // closely.
+                    // Acknowledgements of the kernel are not observed. The bytes read stand for them, because
+                    // the client reads at once.
                     acked: read.clone(),
                     read,
                     ..SessionTrace::default()
@@ -65,7 +64,8 @@ impl SessionScenario<'_> {
     }
 }
 
-/// Sends until the session is `over`. The client ends first and resets the connection.
+/// Accepts the client's connection and sends over it until `over` is true. The client ends first and resets
+/// the connection.
 fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     become_realtime(ENDPOINT_PRIORITY);
@@ -83,7 +83,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
         match open.write(&bytes) {
             Ok(_) => {}
             Err(e) if is_transient(&e) => {}
-            // The client knows whether the connection ended too early.
+            // The client has ended. If that was too early, the client reports it.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -91,13 +91,13 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes read by the end of each of `all` samples.
+/// Opens a connection and reads it. Returns the total bytes read at the end of each of `all` samples.
 fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     become_realtime(ENDPOINT_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
-    // A read waits for a tenth of the interval at most, so that samples are counted on time.
+    // A read waits at most a tenth of the interval, so that a sample is at most that late.
     kernel_tcp::set_stall(&stream, SAMPLE_INTERVAL / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
     let (mut buffer, mut read, mut samples) = (vec![0; CHUNK], 0, Vec::new());

@@ -1,5 +1,5 @@
-//! The same session over emulated links, in wall-clock time: the engine on its driver at both ends, and
-//! the kernel's sockets for background traffic.
+//! The session over emulated links in wall-clock time: the engine and its driver at both ends, and the
+//! kernel's sockets for background traffic.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ use braid_sim::world::START;
 use braid_wire::{Instant, tcp};
 
 use super::environment::Environment;
-use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
+use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, add_second_path, move_client};
 use crate::backend::Error;
 use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
 use crate::backend::links::{
@@ -29,11 +29,11 @@ use crate::backend::links::{
 };
 
 impl SessionScenario<'_> {
-    /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
-    /// session's time of the wall clock.
+    /// Runs the session over emulated links, with the random numbers of `seed`. The call takes as long as the
+    /// session.
     ///
     /// # Errors
-    /// There is no such strategy; the system refuses something; the machine is too busy.
+    /// There is no such strategy; namespaces, links or devices cannot be created; or the machine is too busy.
     pub fn run_over_links(&self, seed: u64) -> Result<SessionTrace, Error> {
         self.run_in(&mut Environment::build(self)?, seed)
     }
@@ -46,6 +46,7 @@ impl SessionScenario<'_> {
     ) -> Result<SessionTrace, Error> {
         let (mut client, mut server) = open_devices(&environment.fixture, self.paths.len())?;
         environment.measure_on_time(seed, |seed| {
+            // An attempt that was too late leaves packets in the devices.
             discard_packets(&mut client);
             discard_packets(&mut server);
             self.transfer(seed, &mut client, &mut server)
@@ -65,10 +66,10 @@ impl SessionScenario<'_> {
         add_paths(&mut opening, &mut accepting, self.paths.len())?;
         let moves = self.moves.map(|sample| (sample, self.second_path()));
         if moves.is_some() {
-            prepare(&mut opening, START);
+            add_second_path(&mut opening, START);
         }
         let paths = self.paths.len();
-        let (mut arrived, mut sent) = (
+        let (mut client_tap, mut server_tap) = (
             Tap::new(clock, client, paths),
             Tap::new(clock, server, paths),
         );
@@ -80,7 +81,7 @@ impl SessionScenario<'_> {
                 run_end(
                     clock,
                     samples,
-                    (&mut sent, accepting, end),
+                    (&mut server_tap, accepting, end),
                     |_, _, _| Ok(()),
                 )
             });
@@ -92,7 +93,7 @@ impl SessionScenario<'_> {
                     end.attach(now, conn);
                     Ok(())
                 };
-                run_end(clock, samples, (&mut arrived, opening, end), open)
+                run_end(clock, samples, (&mut client_tap, opening, end), open)
             });
             let asks = join_thread(asking);
             Ok::<_, Error>([asks?, join_thread(serving)?])
@@ -101,7 +102,7 @@ impl SessionScenario<'_> {
             read: asks.samples.iter().map(|sample| sample.read).collect(),
             subflows: asks.samples.iter().map(|sample| sample.subflows).collect(),
             acked: answers.samples.iter().map(|sample| sample.acked).collect(),
-            packets: match_packets(sent.seen, &arrived.seen),
+            packets: match_packets(server_tap.seen, &client_tap.seen),
             ..SessionTrace::default()
         };
         let ends = [&asks, &answers].map(|end| end.open.as_ref());
@@ -110,7 +111,7 @@ impl SessionScenario<'_> {
     }
 }
 
-/// Runs an end until it has been read at all samples.
+/// Runs an end until all samples are taken. `start` is called first, within the end's thread.
 fn run_end(
     clock: Clock,
     samples: usize,
@@ -121,17 +122,18 @@ fn run_end(
     let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
+    // The driver also stops on a signal from outside. Nothing writes to this one.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         driver.core.samples.len() >= samples || fixture::interrupted()
     });
     ended.map_err(run_error)?;
-    // An end that was late is read at once for all the samples that it missed.
+    // An end that was late takes all missed samples at once, which may be more than the session has.
     driver.core.samples.truncate(samples);
     Ok(driver.core)
 }
 
-/// The driver's host of an end, with no events besides its packets.
+/// A host without event sources of its own: an end reacts to packets and timeouts only.
 #[derive(Debug)]
 struct NoHostEvents;
 
@@ -148,14 +150,16 @@ struct Sample {
 /// One end of the session.
 #[derive(Debug)]
 struct End {
-    /// The stream for the next connection; `None` once a connection has it.
+    /// The stream for the next connection; `None` after a connection took it.
     waiting: Option<Stream>,
+    /// The connection and its stream.
     open: Option<(ConnId, Stream)>,
     samples: Vec<Sample>,
     /// The time of the next sample.
     next_sample: Instant,
-    /// The number of the sample after which the end changes its address, and the path of the new one.
+    /// The number of the sample after which the end changes its address, and the path of the new address.
     moves: Option<(usize, PathId)>,
+    /// Checks the bytes that the stream reads. It sees no packets, because the driver has no tap for it.
     oracle: Oracle,
 }
 
@@ -171,6 +175,7 @@ impl End {
         }
     }
 
+    /// Gives the stream to the connection.
     fn attach(&mut self, now: Instant, conn: ConnId) {
         if let Some(mut stream) = self.waiting.take() {
             stream.open(now);
@@ -181,23 +186,24 @@ impl End {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
-            // The oracle sees no packets here; it checks only the bytes that the stream reads.
-            if let Some(first) = self.oracle.take().first() {
-                panic!("{first}");
+            if let Some(violation) = self.oracle.take().first() {
+                panic!("{violation}");
             }
         }
     }
 
     fn sample(&self, stack: &Stack) -> Sample {
-        let before = self.samples.last().copied().unwrap_or_default();
+        let previous = self.samples.last().copied().unwrap_or_default();
         let Some((conn, stream)) = &self.open else {
-            return before;
+            return previous;
         };
         let subflows = stack.subflows(*conn).into_iter();
         let established = subflows.filter(|s| s.established);
         Sample {
             read: stream.received,
-            acked: stack.conn_stats(*conn).map_or(before.acked, |s| s.snd_una),
+            acked: stack
+                .conn_stats(*conn)
+                .map_or(previous.acked, |s| s.snd_una),
             subflows: established.fold(0, |bits, s| bits | 1 << s.path.0),
         }
     }
@@ -238,11 +244,11 @@ struct SeenSegment {
     seq: u32,
     len: u64,
     at: Instant,
-    /// For sent segments: the place in the stream, and whether the bytes were never sent before.
-    place: Option<(u64, bool)>,
+    /// For a sent segment, its data sequence number, and true if its bytes were not sent before.
+    dsn_and_new: Option<(u64, bool)>,
 }
 
-/// A device whose packets are recorded.
+/// A device that records the segments with payload to the client.
 struct Tap<'a> {
     clock: Clock,
     device: &'a mut Tun,
@@ -262,8 +268,8 @@ impl<'a> Tap<'a> {
     }
 }
 
-/// Records the segments of a packet to the client, or those into which a super-segment of `len` payload
-/// bytes is cut.
+/// Records the segments of a packet to the client with `len` bytes of payload. A super-segment counts as the
+/// segments of `gso_size` bytes into which it is cut.
 fn record_segments(
     seen: &mut Vec<SeenSegment>,
     addresses: &[IpAddr],
@@ -286,7 +292,7 @@ fn record_segments(
             seq: segment.seq().0.wrapping_add(offset as u32),
             len: step.min(len - offset),
             at,
-            place: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
+            dsn_and_new: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
         });
     }
 }
@@ -300,9 +306,9 @@ impl PacketIo for Tap<'_> {
         let stream = transmit.info.as_ref().filter(|info| !info.data.is_empty());
         if let Some(info) = stream {
             let len = info.data.end - info.data.start;
-            let what = (transmit.header, len, transmit.gso_size);
-            let when = (self.clock.now(), Some(info));
-            record_segments(&mut self.seen, &self.addresses, what, when);
+            let packet = (transmit.header, len, transmit.gso_size);
+            let event = (self.clock.now(), Some(info));
+            record_segments(&mut self.seen, &self.addresses, packet, event);
         }
         self.device.send(transmit)
     }
@@ -325,7 +331,8 @@ impl PacketIo for Tap<'_> {
     }
 }
 
-/// Returns the destination and TCP segment of an IPv4 packet, which may consist of headers only.
+/// Returns the destination and the TCP segment of an IPv4 packet. The packet may lack its payload: the payload
+/// of a super-segment lies elsewhere.
 fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     const TCP: u8 = 6;
     let first = *packet.first()?;
@@ -337,13 +344,14 @@ fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     Some((to.into(), tcp::Packet::new(segment).ok()?))
 }
 
-/// Returns the sent segments with their fates. A segment that arrives is taken for the latest one sent
-/// before it with the same sequence number.
+/// Returns the sent segments, each with its arrival if it arrived. Copies of a segment have the same sequence
+/// number, so an arrival is matched with the latest segment of that number that was sent before and has no
+/// arrival yet.
 fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(sent.len());
     let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();
     for (n, one) in sent.iter().enumerate() {
-        let (dsn, new) = one.place.unwrap_or_default();
+        let (dsn, new) = one.dsn_and_new.unwrap_or_default();
         by_seq.entry((one.path, one.seq)).or_default().push(n);
         packets.push(Packet {
             path: one.path,
@@ -355,17 +363,17 @@ fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet>
             fresh: 0,
         });
     }
-    let mut here = RangeSet::new();
+    let mut received = RangeSet::new();
     for one in arrived {
-        let number = (one.path, one.seq);
-        let sendings = by_seq.get(&number).map_or(&[][..], Vec::as_slice);
-        let before = |n: &&usize| sent[**n].at <= one.at && packets[**n].arrived.is_none();
-        let Some(n) = sendings.iter().rev().find(before) else {
+        let key = (one.path, one.seq);
+        let candidates = by_seq.get(&key).map_or(&[][..], Vec::as_slice);
+        let fits = |n: &&usize| sent[**n].at <= one.at && packets[**n].arrived.is_none();
+        let Some(n) = candidates.iter().rev().find(fits) else {
             continue;
         };
         let packet = &mut packets[*n];
         packet.arrived = Some(super::seconds(one.at));
-        packet.fresh = here.insert(packet.dsn..packet.dsn + packet.len);
+        packet.fresh = received.insert(packet.dsn..packet.dsn + packet.len);
     }
     packets
 }

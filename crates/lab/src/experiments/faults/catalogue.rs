@@ -1,4 +1,4 @@
-//! The catalogue of faults: the changes to the network and their times.
+//! The catalogue of faults: the changes that each makes to the network, and their times.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use braid_testbed::fixture::Fixture;
 
 use crate::backend::{Error, run_error};
 
-/// Most delay of a step of a fault; a later step would make another fault.
+/// Maximum delay of a step of a fault. With a longer delay the fault would be another one, for example an
+/// interface that is down for 3 s instead of 2. A guess.
 const MAX_STEP_DELAY: Duration = Duration::from_millis(500);
-/// The links of the box. Faults of a single link are faults of the first.
+/// The links of the box. A fault of a single link changes the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
 /// Rates and one-way delays of the links.
 pub const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
@@ -20,54 +21,59 @@ pub const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 pub struct Fault {
     /// Name of the fault in tables.
     pub name: &'static str,
-    /// The changes, each with its time from the beginning; the last step ends the fault.
-    steps: Vec<(Duration, Vec<Act>)>,
-    /// True if no packet passes during the fault.
+    /// The changes of each step, with its time from the start of the fault. The last step ends the fault.
+    steps: Vec<(Duration, Vec<NetworkChange>)>,
+    /// True if no packet passes over either link during the fault.
     pub total: bool,
 }
 
 /// A change to the network.
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum NetworkChange {
     /// Changes a link in both directions or in one.
     Link(&'static str, Option<Direction>, &'static str),
-    /// Runs a command of `ip` on a host. `ADDRESS` stands for the box's address on the first link,
-    /// `OTHER` for a free address of the same network, `GATEWAY` for the other end.
+    /// Runs a command of `ip` on a host. In the command, `ADDRESS` stands for the box's address on the
+    /// first link, `OTHER` for a free address of the same network, and `GATEWAY` for the link's other end.
     Ip(&'static str, &'static str),
-    /// Loads a script of `nft` on a host.
+    /// Loads a script for `nft` on a host.
     Nft(&'static str, &'static str),
     /// Restores the addresses and routes of the box that were lost with an interface, as a network
     /// manager would.
     Restore,
 }
 
-use Act::{Ip, Link, Nft, Restore};
+use NetworkChange::{Ip, Link, Nft, Restore};
 
-const DOWN: Act = Ip("box", "link set link1 down");
-const UP: Act = Ip("box", "link set link1 up");
-const SMALL: [Act; 2] = [
+const DOWN: NetworkChange = Ip("box", "link set link1 down");
+const UP: NetworkChange = Ip("box", "link set link1 up");
+/// A smaller MTU at both ends of the first link. 1300 is a guess: less than any tunnel leaves, and enough
+/// for IPv6, which needs 1280 (RFC 8200).
+const SMALL_MTU: [NetworkChange; 2] = [
     Ip("box", "link set link1 mtu 1300"),
     Ip("internet", "link set link1 mtu 1300"),
 ];
-const LARGE: [Act; 2] = [
+/// The MTU of Ethernet, which the link has otherwise.
+const USUAL_MTU: [NetworkChange; 2] = [
     Ip("box", "link set link1 mtu 1500"),
     Ip("internet", "link set link1 mtu 1500"),
 ];
-/// Drops the messages "packet too large", so that senders cannot learn the path's MTU (a PMTU black
-/// hole).
-const SILENT: &str = "table inet fault {\n\
+/// Drops the ICMP messages that a packet is too big, so that senders cannot learn the path's MTU (a PMTU
+/// black hole).
+const DROP_TOO_BIG: &str = "table inet fault {\n\
     chain told {\ntype filter hook output priority filter;\n\
     icmp type destination-unreachable icmp code frag-needed drop\n\
     icmpv6 type packet-too-big drop\n}\n}\n";
-/// Changes the source port of the box's connections, as a NAT does that lost its state. An exclusive or
-/// with 1 is its own inverse, so answers find the old port.
-const REBOUND: &str = "table inet fault {\n\
+/// Changes the source port of the box's connections, as a NAT does after it lost its state. The exclusive
+/// or with 1 is its own inverse, so the same rule maps the destination port of the answers back.
+const OTHER_PORTS: &str = "table inet fault {\n\
     chain out {\ntype filter hook prerouting priority raw;\n\
     iifname link1 tcp sport set tcp sport ^ 1\n}\n\
     chain back {\ntype filter hook postrouting priority filter;\n\
     oifname link1 tcp dport set tcp dport ^ 1\n}\n}\n";
-const CLEAR: &str = "delete table inet fault\n";
-const ROUTE: Act = Ip(
+/// Removes the rules of a fault.
+const REMOVE_RULES: &str = "delete table inet fault\n";
+/// Restores the default route, which the kernel removes together with an address.
+const ROUTE: NetworkChange = Ip(
     "box",
     "route replace default via GATEWAY dev link1 metric 100",
 );
@@ -76,12 +82,13 @@ const ROUTE: Act = Ip(
 pub fn all() -> Vec<Fault> {
     let flaps = [(0, DOWN), (2, UP), (4, DOWN), (6, UP), (8, DOWN), (10, UP)];
     // An interface that goes down loses its addresses and routes, so each return restores them.
-    let flap = |(at, act)| match at % 4 {
-        0 => (at, vec![act]),
-        _ => (at, vec![act, Restore]),
+    let flap = |(at, change)| match at % 4 {
+        0 => (at, vec![change]),
+        _ => (at, vec![change, Restore]),
     };
     let both = |change| LINKS.map(|link| Link(link, None, change)).to_vec();
-    let told = |act| [Nft("box", act), Nft("internet", act)];
+    // Both ends of the link send such messages.
+    let at_both_ends = |script| [Nft("box", script), Nft("internet", script)];
     vec![
         Fault::of_steps("interface down, up every 2 s", flaps.map(flap)),
         Fault::of_link("dark", None, ["down", "up"]),
@@ -95,24 +102,25 @@ pub fn all() -> Vec<Fault> {
             total: true,
             ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
         },
-        // The queue keeps its bytes, as a device's queue does when the link slows down.
+        // The queue keeps its size in bytes, 1 BDP of the full rate: a device does not shrink its queue when
+        // the link slows down.
         Fault::of_link(
             "100 kb/s",
             None,
             ["rate=100kbit queue=75kB", "rate=20mbit queue=1BDP"],
         ),
         Fault::of_link("30 % loss", None, ["loss=30%", "loss=0%"]),
-        Fault::new("MTU 1,300, told", [SMALL.to_vec(), LARGE.to_vec()]),
+        Fault::new("MTU 1,300, told", [SMALL_MTU.to_vec(), USUAL_MTU.to_vec()]),
         Fault::new(
             "MTU 1,300, not told",
             [
-                [told(SILENT), SMALL].concat(),
-                [told(CLEAR), LARGE].concat(),
+                [at_both_ends(DROP_TOO_BIG), SMALL_MTU].concat(),
+                [at_both_ends(REMOVE_RULES), USUAL_MTU].concat(),
             ],
         ),
         Fault::new(
             "other ports by NAT",
-            [REBOUND, CLEAR].map(|s| vec![Nft("internet", s)]),
+            [OTHER_PORTS, REMOVE_RULES].map(|s| vec![Nft("internet", s)]),
         ),
         Fault::new(
             "another address by DHCP",
@@ -132,8 +140,12 @@ pub fn all() -> Vec<Fault> {
 }
 
 impl Fault {
-    fn of_steps(name: &'static str, steps: impl IntoIterator<Item = (u64, Vec<Act>)>) -> Fault {
-        let step = |(at, acts)| (Duration::from_secs(at), acts);
+    /// Creates a fault from steps, each with its time in seconds.
+    fn of_steps(
+        name: &'static str,
+        steps: impl IntoIterator<Item = (u64, Vec<NetworkChange>)>,
+    ) -> Fault {
+        let step = |(at, changes)| (Duration::from_secs(at), changes);
         Fault {
             name,
             steps: steps.into_iter().map(step).collect(),
@@ -141,12 +153,13 @@ impl Fault {
         }
     }
 
-    /// Creates a fault of ten seconds from the changes that begin and end it.
-    fn new(name: &'static str, [begin, end]: [Vec<Act>; 2]) -> Fault {
+    /// Creates a fault that lasts 10 s, from the changes that begin it and the changes that end it.
+    fn new(name: &'static str, [begin, end]: [Vec<NetworkChange>; 2]) -> Fault {
         Fault::of_steps(name, [(0, begin), (10, end)])
     }
 
-    /// Creates a fault of ten seconds from changes of the first link.
+    /// Creates a fault of the first link that lasts 10 s, from the change that begins it and the change
+    /// that ends it. `None` as `direction` stands for both directions.
     fn of_link(
         name: &'static str,
         direction: Option<Direction>,
@@ -163,31 +176,32 @@ impl Fault {
         self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
     }
 
-    /// Makes the changes of the fault at their times, including the last, which ends it.
+    /// Makes the changes of the fault at their times. Returns after the last step, which ends the fault.
     ///
     /// # Errors
-    /// The system refuses a change, the wait is interrupted, or the machine is too busy for a step.
+    /// A change fails, the wait is interrupted, or the machine is too busy to make a step in time.
     pub fn apply(&self, fixture: &mut Fixture) -> Result<(), Error> {
         let begun = std::time::Instant::now();
-        for (at, acts) in &self.steps {
+        for (at, changes) in &self.steps {
             let left = at.saturating_sub(begun.elapsed());
             fixture.sleep(left).map_err(run_error)?;
             let late = begun.elapsed().saturating_sub(*at);
             if late > MAX_STEP_DELAY {
                 return Err(Error::Run(format!(
-                    "a step of `{}` came {late:.1?} late: the machine is too busy",
+                    "a step of `{}` was {late:.1?} late: the machine is too busy; run it on an idle machine",
                     self.name
                 )));
             }
-            for act in acts {
-                act.apply(fixture).map_err(run_error)?;
+            for change in changes {
+                change.apply(fixture).map_err(run_error)?;
             }
         }
         Ok(())
     }
 }
 
-impl Act {
+impl NetworkChange {
+    /// Makes the change.
     fn apply(self, fixture: &mut Fixture) -> Result<(), braid_testbed::Error> {
         match self {
             Link(link, direction, change) => {
@@ -199,6 +213,7 @@ impl Act {
                 let bits = link.subnet4.prefix_len();
                 let address = |address| format!("{address}/{bits}");
                 let gateway = link.gateway4.unwrap_or(link.address4);
+                // The last address of the network; the testbed assigns addresses from the first on.
                 let other = link.subnet4.hosts().last().unwrap_or(link.address4);
                 let command = command
                     .replace("ADDRESS", &address(link.address4))

@@ -1,4 +1,5 @@
-//! The users during a fault: a download, an upload and a dialogue, by kernel sockets.
+//! The user's connections during a fault: a download, an upload and a dialogue of words and echoes, all by
+//! kernel sockets. A word is a short message that the content host sends back.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,30 +16,30 @@ use crate::backend::fixture::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
 use crate::case::ReceivedBytes;
 
-/// Interval between two words.
+/// Interval between two words. Ten a second show a pause of 600 ms, the bound of the claim, reliably.
 const ECHO_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of a word.
+/// Bytes of a word, as of a key press in a remote shell.
 const ECHO_BYTES: usize = 64;
-/// Most bytes of one write.
+/// Maximum bytes of one write. A guess.
 const CHUNK: usize = 16 << 10;
-/// Time without progress after which a connection has failed.
+/// Time without progress after which a connection has failed. A guess: twice the longest fault.
 const STALL_TIMEOUT: Duration = Duration::from_secs(40);
 const CONGESTION: &str = "cubic";
-/// Ports of the content host for the download, the upload and the words.
+/// Ports of the content host for the download, the upload and the words. Any unused ports work.
 const PORTS: [u16; 3] = [7001, 7002, 7003];
 
-/// The users' measurements; times count from their beginning.
+/// The measurements of the user's connections. Times count from the start of the observation.
 #[derive(Debug, Default)]
 pub struct UserObservations {
     /// Bytes received of the download, and of the upload.
     pub bulk: [ReceivedBytes; 2],
-    /// Each word's time of sending, and the time until its echo.
+    /// For each word, its time of sending and the time until its echo.
     pub echoes: Vec<(Duration, Duration)>,
     /// Descriptions of connections that failed.
     pub failures: Vec<String>,
 }
 
-/// The measurement of one flow.
+/// The measurement of one connection: arrivals of a bulk transfer, or echoes of a dialogue.
 #[derive(Debug, Default)]
 struct Flow {
     arrivals: ReceivedBytes,
@@ -46,13 +47,13 @@ struct Flow {
     failure: Option<String>,
 }
 
-/// The user's and the content host's end of a connection through the box.
+/// Both ends of a connection through the box: the user's and the content host's.
 struct Ends {
     user: TcpStream,
     content: TcpStream,
 }
 
-/// The time during which users send.
+/// The time during which senders send.
 #[derive(Clone, Copy)]
 struct Span {
     begun: Instant,
@@ -65,10 +66,11 @@ impl Span {
     }
 }
 
-/// Lets users work for `duration`, while `meanwhile` runs.
+/// Opens the user's connections and sends over them for `duration`, while `meanwhile` runs.
 ///
 /// # Errors
-/// A connection does not open; the errors of `meanwhile`.
+/// A connection does not open, or `meanwhile` returns an error. A connection that fails later is an
+/// observation.
 pub fn observe(
     net: &mut Gateways,
     duration: Duration,
@@ -83,15 +85,16 @@ pub fn observe(
         let flows = [
             scope.spawn(|| bulk(&down.content, &down.user, span)),
             scope.spawn(|| bulk(&up.user, &up.content, span)),
-            scope.spawn(|| words(&talk, span)),
+            scope.spawn(|| dialogue(&talk, span)),
         ];
-        let happened = meanwhile(net);
+        let result = meanwhile(net);
         let mut seen = UserObservations::default();
         let names = ["download", "upload", "words"];
         for (n, flow) in flows.into_iter().enumerate() {
             let flow = flow
                 .join()
                 .unwrap_or_else(|_| Flow::failed(&"a thread panicked"));
+            // The first two flows are the bulk transfers.
             match seen.bulk.get_mut(n) {
                 Some(arrivals) => *arrivals = flow.arrivals,
                 None => seen.echoes = flow.echoes,
@@ -101,10 +104,11 @@ pub fn observe(
                 .map(|failure| format!("{}: {failure}", names[n]));
             seen.failures.extend(failure);
         }
-        happened.map(|()| seen)
+        result.map(|()| seen)
     })
 }
 
+/// Opens a connection to each of [`PORTS`].
 fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
     let fixture = &net.fixture;
     let namespace = |host: &str| {
@@ -122,6 +126,7 @@ fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
         let content = socket::accept_within(&listener, CONGESTION, STALL_TIMEOUT)?;
         let content = content.ok_or(io::ErrorKind::TimedOut)?;
         for end in [&user, &content] {
+            // Nagle's algorithm would delay words.
             end.set_nodelay(true)?;
             socket::set_stall(end, STALL_TIMEOUT)?;
         }
@@ -143,36 +148,40 @@ impl Flow {
     }
 }
 
-/// Sends as much as there is room for until the span is over, and compares every received byte.
+/// Sends as fast as the socket takes data until the span is over, and checks every received byte.
 fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
     let sent = AtomicU64::new(0);
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(from, span, &sent));
         let mut flow = receive(to, span);
-        let got = flow.arrivals.at(Duration::MAX);
-        let failed = match sending.join() {
+        let received = flow.arrivals.at(Duration::MAX);
+        let send_failure = match sending.join() {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("sending: {error}")),
             Err(_) => Some("sending: a thread panicked".to_owned()),
         };
         let sent = sent.load(Ordering::Acquire);
-        let short = (got != sent).then(|| format!("{got} of {sent} bytes came"));
-        flow.failure = flow.failure.or(failed).or(short);
+        let incomplete = (received != sent).then(|| format!("{received} of {sent} bytes arrived"));
+        // The receiver's failure is the most precise, so it has precedence.
+        flow.failure = flow.failure.or(send_failure).or(incomplete);
         flow
     })
 }
 
+/// Sends the test pattern until the span is over, and stores the number of bytes in `sent`, even if
+/// sending fails.
 fn send(mut to: &TcpStream, span: Span, sent: &AtomicU64) -> io::Result<()> {
     let mut at = 0;
     while !span.is_over() {
-        let piece = pattern_from(at);
-        let n = to.write(&piece[..piece.len().min(CHUNK)])?;
+        let chunk = pattern_from(at);
+        let n = to.write(&chunk[..chunk.len().min(CHUNK)])?;
         at += n as u64;
         sent.store(at, Ordering::Release);
     }
     to.shutdown(Shutdown::Write)
 }
 
+/// Receives the test pattern up to the end of the stream.
 fn receive(mut from: &TcpStream, span: Span) -> Flow {
     let mut flow = Flow::default();
     let mut buffer = vec![0; 4 * CHUNK];
@@ -196,11 +205,12 @@ fn receive(mut from: &TcpStream, span: Span) -> Flow {
     }
 }
 
+/// Returns whether `bytes` are the test pattern from byte `at` on.
 fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
     while !bytes.is_empty() {
-        let piece = pattern_from(at);
-        let n = piece.len().min(bytes.len());
-        if bytes[..n] != piece[..n] {
+        let expected = pattern_from(at);
+        let n = expected.len().min(bytes.len());
+        if bytes[..n] != expected[..n] {
             return false;
         }
         bytes = &bytes[n..];
@@ -209,19 +219,19 @@ fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
     true
 }
 
-/// Sends words that the content host repeats.
-fn words(ends: &Ends, span: Span) -> Flow {
+/// Sends words, which the content host sends back, and measures the time until each returns.
+fn dialogue(ends: &Ends, span: Span) -> Flow {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send_words(&ends.user, span));
-        let repeating = scope.spawn(|| repeat(&ends.content));
+        let echoing = scope.spawn(|| echo(&ends.content));
         let mut flow = receive_echoes(&ends.user, span);
         let sent = sending
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        let repeated = repeating
+        let echoed = echoing
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        let failure = match (sent, repeated) {
+        let failure = match (sent, echoed) {
             (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
             (Ok(sent), Ok(())) if sent != flow.echoes.len() as u64 => {
                 Some(format!("{} of {sent} words came back", flow.echoes.len()))
@@ -233,7 +243,8 @@ fn words(ends: &Ends, span: Span) -> Flow {
     })
 }
 
-/// Sends a word every [`ECHO_INTERVAL`]. Each word carries its time of sending.
+/// Sends a word every [`ECHO_INTERVAL`] until the span is over, and returns the number of words. The first
+/// eight bytes of a word are its time of sending, ns.
 fn send_words(mut to: &TcpStream, span: Span) -> io::Result<u64> {
     let mut sent = 0;
     while !span.is_over() {
@@ -247,12 +258,14 @@ fn send_words(mut to: &TcpStream, span: Span) -> io::Result<u64> {
     Ok(sent)
 }
 
-fn repeat(ends: &TcpStream) -> io::Result<()> {
-    let (mut from, mut to) = (ends, ends);
+/// Sends every received byte back, up to the end of the stream.
+fn echo(stream: &TcpStream) -> io::Result<()> {
+    let (mut from, mut to) = (stream, stream);
     io::copy(&mut from, &mut to)?;
     to.shutdown(Shutdown::Write)
 }
 
+/// Receives echoes up to the end of the stream.
 fn receive_echoes(mut from: &TcpStream, span: Span) -> Flow {
     let mut flow = Flow::default();
     let mut word = [0; ECHO_BYTES];

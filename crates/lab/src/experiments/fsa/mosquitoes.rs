@@ -1,11 +1,11 @@
-//! Flows so small that a second subflow is useless ("mosquitoes").
+//! The experiment on mosquitoes: flows so small that a second subflow is useless.
 
 mod captured;
 mod scale;
 
 use self::captured::CapturedPackets;
 use self::scale::Load;
-use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, of_values};
+use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, value_table};
 use crate::backend::{Backend, Error, sim};
 use crate::case::Case;
 use crate::experiments::definition::Definition;
@@ -33,6 +33,7 @@ pub const FSA_6A: Definition = Definition {
     measure,
 };
 
+/// The plan of fsa-6a.
 const TINY: Plan = Plan {
     sizes: [&["2k", "4k"]; 2],
     variants: &[
@@ -66,7 +67,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     })?;
     for (label, swept) in &all {
         let title = format!("SYNs with MP_JOIN per flow, {label}");
-        session.table(of_values(&title, swept, |runs| {
+        session.table(value_table(&title, swept, |runs| {
             format!("{:.2}", joins(runs))
         }));
     }
@@ -84,6 +85,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     at_scale(session)
 }
 
+/// Returns the mean number of SYNs with MP_JOIN of a flow.
 fn joins(runs: &Runs) -> f64 {
     runs.sum(|run| run.join_syns) / runs.0.len() as f64
 }
@@ -96,6 +98,7 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
             let bytes = sim::capture(&case, 0)?;
             let seen = CapturedPackets::read(&bytes)?;
             session.capture(&name, bytes);
+            // Tables of all packets for one window and one size are enough; the files have the rest.
             if case.initial_window == 10 && case.size.bytes() > 2048 {
                 session.table(seen.table(&format!("Capture at the client, {name}")));
             }
@@ -103,21 +106,23 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     let joins = |strategy: &str| {
-        let of = counts
+        let of_strategy = counts
             .iter()
             .filter(|(_, case, _)| case.strategy == strategy);
-        let each = of.map(|(label, case, seen)| (format!("{}, {label}", case.size), seen.joins()));
+        let each = of_strategy
+            .map(|(label, case, seen)| (format!("{}, {label}", case.size), seen.joins()));
         each.collect::<Vec<_>>()
     };
     for (strategy, bound) in [("fsa", Bound::AtMost(0.0)), ("minrtt", Bound::AtLeast(1.0))] {
         let claim = format!("SYNs with MP_JOIN in a capture, {strategy}");
         session.verdict(Verdict::new(claim, bound, "", joins(strategy)));
     }
-    session.table(both_ways(&counts));
+    session.table(packets_table(&counts));
     Ok(())
 }
 
-fn both_ways(counts: &[(String, Case, CapturedPackets)]) -> Table {
+/// Returns a table of the numbers of packets in each direction.
+fn packets_table(counts: &[(String, Case, CapturedPackets)]) -> Table {
     let row = |(label, case, seen): &(String, Case, CapturedPackets)| {
         let (sent, received) = seen.packets();
         vec![
@@ -151,12 +156,12 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
             load.subflow_seconds
         }),
     ];
-    // Processor time varies from run to run, and results of the simulator must be reproducible.
+    // Results on the simulator must be reproducible, and processor time is not.
     if !session.backend().is_virtual() {
         figures.push(("processor time per flow, µs", |load| load.cpu_us));
     }
     for (what, value) in &figures {
-        let of = |name| {
+        let value_of = |name| {
             loads
                 .iter()
                 .find(|(n, _)| *n == name)
@@ -166,7 +171,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
             format!("500 clients, {what} at the server: fsa over minrtt"),
             Bound::Below(1.0),
             "",
-            [("", of("fsa") / of("minrtt"))],
+            [("", value_of("fsa") / value_of("minrtt"))],
         ));
     }
     let row = |(name, load): &(&str, Load)| {

@@ -1,16 +1,17 @@
-//! The cases of a grid, and a lower bound of their completion times.
+//! The cases of a grid, and a lower bound on their completion times.
 
 use super::Start;
 use crate::backend::Error;
 use crate::case::{Case, DefaultPath, Records};
 use crate::paths::{PathError, Paths};
 
-/// A grid: every size over every set of paths, with every congestion control, from every start.
+/// A grid, which has a case for each combination of size, paths, loss, congestion control and start.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
     /// Sizes of flows.
     pub sizes: &'static [&'static str],
-    /// Sets of paths; `L` stands for the loss of the poor path and `H` for half of it.
+    /// Sets of paths, in the syntax of the command line. `L` stands for the loss of the poor path, and `H`
+    /// for half of that loss.
     pub paths: &'static [&'static str],
     /// Loss on the poor path, percent.
     pub losses: &'static [f64],
@@ -50,9 +51,12 @@ impl Grid {
     }
 }
 
+/// Returns the case of a size and a set of paths, with `loss` percent in place of `L`.
 fn case(size: &str, paths: &str, loss: f64) -> Result<Case, Error> {
-    let of = |loss: f64| format!("{loss}%");
-    let paths = paths.replace('L', &of(loss)).replace('H', &of(loss / 2.0));
+    let text = |loss: f64| format!("{loss}%");
+    let paths = paths
+        .replace('L', &text(loss))
+        .replace('H', &text(loss / 2.0));
     let paths: Paths = paths
         .parse()
         .map_err(|e: PathError| Error::Usage(e.to_string()))?;
@@ -79,14 +83,17 @@ impl Start {
     }
 }
 
-/// Header bytes of a data segment (IPv4, TCP, timestamps, DSS), and its payload.
+/// Header bytes of a data segment: IPv4, TCP, timestamps, DSS.
 const HEADERS: f64 = 20.0 + 20.0 + 12.0 + 20.0;
+/// Payload bytes of a data segment in a packet of 1500 bytes.
 const SEGMENT: f64 = 1500.0 - HEADERS;
 
-/// Returns a lower bound of the mean completion time of `case`, ms. It assumes that no packet is lost,
-/// every path delivers at its full rate from the moment at which the first byte can have crossed it,
-/// windows never close, the connection opens on the path with the lowest round-trip time, and every
-/// further subflow exists when the request arrives.
+/// Returns a lower bound on the mean completion time of `case`, ms.
+///
+/// It makes the best assumption about everything that a strategy cannot know: no packet is lost; windows
+/// never close; every path delivers at its full rate from the time at which a first byte can have crossed
+/// it; the connection opens on the path with the lowest round-trip time; and every further subflow exists
+/// when the request arrives.
 pub fn oracle_ms(case: &Case) -> f64 {
     // For each path: one-way delay in seconds, payload in bytes per second.
     let path = |spec: &crate::paths::PathSpec| {
@@ -98,13 +105,14 @@ pub fn oracle_ms(case: &Case) -> f64 {
     };
     let mut paths: Vec<(f64, f64)> = case.paths.specs().iter().map(path).collect();
     paths.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Before the response come the request alone, or SYN, SYN/ACK and request.
+    // Established subflows need one trip for the request. A new connection needs three: SYN, SYN/ACK, and
+    // the request with the third ACK.
     let lead = match case.warm_subflows {
         true => paths[0].0,
         false => 3.0 * paths[0].0,
     };
-    // Paths deliver from their first arrival on, so the end is where the sum of rate × (end − arrival)
-    // is the size.
+    // A path delivers rate × (end − arrival) bytes, where `arrival` is its first. The end is the time at
+    // which the sum over all paths is the size.
     let size = case.size.bytes() as f64;
     let (mut rate, mut ahead) = (0.0, 0.0);
     let mut end = f64::INFINITY;

@@ -1,32 +1,34 @@
-//! The comparison of another strategy with the candidate: speed, and cost in copies.
+//! The comparison of a rival strategy with the candidate: completion times, and the cost in copies.
 
 use crate::case::RunResult;
 use crate::stats;
 
-/// Share by which a rival's mean must be shorter to count as a loss.
+/// Share by which a rival's mean must be shorter than the candidate's to count as a loss. The claim of the
+/// grid sets the value.
 pub const MEAN_MARGIN: f64 = 0.02;
-/// The same for the 95th and the 99th percentile.
+/// Share by which a rival's 95th or 99th percentile must be shorter. The claim of the grid sets the value.
 pub const TAIL_MARGIN: f64 = 0.05;
-/// Probability of calling any case lost that is not (family-wise error rate).
+/// Maximum probability that any case is judged lost although it is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
-/// Completion time assumed for a flow that never arrives, ms: the least time after which a run is given
-/// up.
+/// Completion time assumed for a flow that does not arrive, ms. Every run waits at least this time before
+/// it gives up.
 const UNFINISHED_FCT_MS: f64 = 120_000.0;
-/// Runs from which one percentile is computed, enough for some to lie beyond it.
+/// Number of runs in a batch. Each batch gives one percentile, so that the percentiles of several batches
+/// can be tested like means. With 100 runs, one lies beyond the 99th percentile.
 const TAIL_BATCH_RUNS: usize = 100;
-/// Fewest batches that are compared.
+/// Minimum number of batches for a test. A guess: with fewer, the t test has little power.
 const MIN_TAIL_BATCHES: usize = 10;
-/// Fewest runs whose percentiles are compared.
+/// Minimum number of runs for a test of percentiles.
 pub const TAIL_RUNS: u64 = (TAIL_BATCH_RUNS * MIN_TAIL_BATCHES) as u64;
 
-/// The kept figures of a strategy's runs in a case.
+/// The figures of a strategy's runs in a case.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Completion times, ms, in order of the runs; [`UNFINISHED_FCT_MS`] for a flow that did not arrive.
     pub ms: Vec<f64>,
-    /// Bytes sent as copies.
+    /// Bytes sent as copies, over all runs.
     pub copied: u64,
-    /// Runs whose flow did not arrive.
+    /// Number of runs whose flow did not arrive.
     pub missing: u64,
 }
 
@@ -62,50 +64,54 @@ impl Sample {
     }
 }
 
-/// A comparison of another strategy with the candidate over the same runs.
+/// A comparison of a rival with the candidate over runs with the same seeds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
-    /// The rival's mean as a share of the candidate's.
+    /// The rival's mean divided by the candidate's.
     pub mean: f64,
-    /// The rival's 95th percentile as a share of the candidate's.
+    /// The rival's 95th percentile divided by the candidate's.
     pub p95: f64,
-    /// P-value of the hypothesis that the rival's mean is shorter by at most the margin.
+    /// P-value of the hypothesis that the rival's mean is shorter by at most [`MEAN_MARGIN`]. A low value
+    /// proves a loss.
     pub p_mean: f64,
-    /// The same for the 95th percentile; 1 with too few runs.
+    /// P-value of the hypothesis that the rival's 95th percentile is shorter by at most [`TAIL_MARGIN`]; 1
+    /// with fewer than [`TAIL_RUNS`] runs.
     pub p_p95: f64,
-    /// The rival's 99th percentile as a share of the candidate's.
+    /// The rival's 99th percentile divided by the candidate's.
     pub p99: f64,
-    /// The same p-value for the 99th percentile; 1 with too few runs.
+    /// P-value like `p_p95`, for the 99th percentile.
     pub p_p99: f64,
 }
 
 impl Comparison {
-    /// Compares `other` with the `candidate`, run by run.
+    /// Compares `other` with `candidate`, run by run. Runs of the same index have the same seed, so their
+    /// difference varies less than their times.
     pub fn new(candidate: &Sample, other: &Sample) -> Comparison {
-        let beyond = |ours: &[f64], theirs: &[f64], margin: f64| -> f64 {
+        let p_value = |ours: &[f64], theirs: &[f64], margin: f64| -> f64 {
             let pairs = ours.iter().zip(theirs);
+            // Above 0 where the rival is shorter by more than the margin.
             let gaps: Vec<f64> = pairs.map(|(a, b)| (1.0 - margin) * a - b).collect();
             stats::p_above_zero(&gaps)
         };
         let tails = |q: f64| {
             let (ours, theirs) = (batches(&candidate.ms, q), batches(&other.ms, q));
             match ours.len() >= MIN_TAIL_BATCHES {
-                true => beyond(&ours, &theirs, TAIL_MARGIN),
+                true => p_value(&ours, &theirs, TAIL_MARGIN),
                 false => 1.0,
             }
         };
         Comparison {
             mean: other.mean() / candidate.mean(),
             p95: other.p95() / candidate.p95(),
-            p_mean: beyond(&candidate.ms, &other.ms, MEAN_MARGIN),
+            p_mean: p_value(&candidate.ms, &other.ms, MEAN_MARGIN),
             p_p95: tails(0.95),
             p99: other.p99() / candidate.p99(),
             p_p99: tails(0.99),
         }
     }
 
-    /// Returns whether more runs could show that the case is lost: a statistic is shorter by more than
-    /// `share` of its margin. The 99th percentile counts if `with_p99`.
+    /// Returns whether more runs could prove a loss: a statistic of the rival is shorter by more than
+    /// `share` of its margin. The 99th percentile counts only if `with_p99` is true.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;
         let mean = 1.0 - share * MEAN_MARGIN;
@@ -113,7 +119,8 @@ impl Comparison {
     }
 }
 
-/// Returns the quantile `q` of each batch of runs.
+/// Returns the quantile `q` of each batch of [`TAIL_BATCH_RUNS`] runs. Runs beyond the last full batch do
+/// not count.
 fn batches(ms: &[f64], q: f64) -> Vec<f64> {
     let batches = ms.chunks_exact(TAIL_BATCH_RUNS);
     batches.map(|batch| quantile(batch, q)).collect()
@@ -125,11 +132,13 @@ fn quantile(ms: &[f64], q: f64) -> f64 {
     stats::quantile(&sorted, q).unwrap_or(f64::NAN)
 }
 
-/// Returns the largest share of copies that a flow of `size` bytes may have, on paths with loss or
-/// without.
+/// Returns the maximum share of copies that a flow of `size` bytes may have. `lossy` is true if any path
+/// loses packets. The claim of the grid sets the values.
 pub fn copies_allowed(size: u64, lossy: bool) -> f64 {
     match size {
+        // Below 256 k.
         0..0x4_0000 => f64::INFINITY,
+        // From 1 M on.
         0x10_0000.. if !lossy => 0.0,
         _ => 0.1,
     }
@@ -146,7 +155,8 @@ mod tests {
         }
     }
 
-    /// Runs differ by far more than strategies do, so only pairs of runs show a difference.
+    /// Times differ from run to run by far more than from strategy to strategy, so only a comparison of
+    /// pairs finds the difference.
     #[test]
     fn pairs_of_runs_are_compared() {
         let ours = || (0..2000).map(|n| 100.0 + f64::from(n % 37) * 10.0);
@@ -159,18 +169,18 @@ mod tests {
             "{lost:?}"
         );
         // Shorter by less than the margin of 2 %; both are within the margin of 5 %.
-        let kept = against(0.99);
-        assert!(kept.p_mean > 0.99, "{kept:?}");
-        assert!(lost.p_p95 > 0.99 && kept.p_p95 > 0.99);
-        assert!(lost.is_suspect(1.0, true) && !kept.is_suspect(1.0, true));
+        let tied = against(0.99);
+        assert!(tied.p_mean > 0.99, "{tied:?}");
+        assert!(lost.p_p95 > 0.99 && tied.p_p95 > 0.99);
+        assert!(lost.is_suspect(1.0, true) && !tied.is_suspect(1.0, true));
         let far = against(0.93);
         assert!(far.p_p95 < 1e-6 && far.p_p99 < 1e-6 && lost.p_p99 > 0.99);
-        // One run of fifty takes twice as long, which is within the margin of the mean and beyond the
-        // 95th percentile.
+        // One run of 50 takes twice as long. Its mean is then 1 / 50 = 2 % longer, which is within the
+        // margin; its 95th percentile does not change, and its 99th doubles.
         let rare = |n: usize, x: f64| if n.is_multiple_of(50) { 2.0 * x } else { x };
-        let seldom = sample(ours().enumerate().map(|(n, x)| rare(n, 100.0 + x / 100.0)));
-        let never = sample(ours().map(|x| 100.0 + x / 100.0));
-        let tail = Comparison::new(&seldom, &never);
+        let sometimes_slow = sample(ours().enumerate().map(|(n, x)| rare(n, 100.0 + x / 100.0)));
+        let never_slow = sample(ours().map(|x| 100.0 + x / 100.0));
+        let tail = Comparison::new(&sometimes_slow, &never_slow);
         assert!(
             tail.is_suspect(1.0, true) && !tail.is_suspect(1.0, false),
             "{tail:?}"

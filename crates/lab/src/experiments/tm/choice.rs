@@ -1,4 +1,4 @@
-//! The choice of a box among several servers, and the throughput of each.
+//! The box's choice among several servers, and the throughput through each server.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::experiments::verdict::{Bound, Verdict};
 use crate::plot::Point;
 use crate::stats;
 
-/// Table 1 and figure 4.
+/// The choice among the servers of table 1, and the throughput of figure 4.
 pub const TM_1: Definition = Definition {
     id: "tm-1",
     title: "Five servers and one behind a slow link: which is chosen, and what each gives",
@@ -47,26 +47,30 @@ pub const TM_1: Definition = Definition {
 
 /// Number of servers in the paper's table.
 const PUBLISHED_SERVERS: usize = 5;
-/// Downloads by plain TCP over a single path.
+/// Number of downloads by plain TCP over a single path.
 const SINGLE_PATH_DOWNLOADS: usize = 2 * PUBLISHED_SERVERS;
-/// Time of every download at the full rate, s, the same for all so that they compare.
+/// Time that each download takes at the full rate, s. It is the same for all, so that slow start has the
+/// same weight in every throughput.
 const DOWNLOAD_S: f64 = 10.0;
-/// Bytes of the file, enough for 100 Mb/s; each download takes the part that it needs.
+/// Bytes of the file, enough for a download at 100 Mb/s. A slower download fetches only the first part.
 const FILE_BYTES: f64 = 100e6 / 8.0 * DOWNLOAD_S;
 /// Rate of the background traffic on each path, bit/s.
 const CROSS_TRAFFIC_RATE: u64 = 20_000_000;
 /// The server to which the background traffic goes, from 1.
 const CROSS_TRAFFIC_SERVER: usize = 3;
-/// Bytes of a download that only shows the path of connections.
+/// Bytes of a download that only opens a connection: it shows the server that the connection uses, or
+/// makes the box measure. A guess.
 const SMALL_DOWNLOAD_BYTES: u64 = 100_000;
-/// Measurements before a choice is read: the box uses the median of its last three.
+/// Number of measurements before a choice is read: the box uses the median of its last three.
 const MIN_ROUNDS: usize = 3;
-/// Most measurements until background traffic must have changed the choice.
+/// Maximum number of measurements until background traffic must have changed the choice: two of three
+/// values make the median, and two more are a reserve.
 const MAX_ROUNDS: usize = 4;
 
-/// In the simulator: the longest time between two measurements, and the time in which users browse
-/// until there are enough measurements.
+/// Maximum time between two measurements in the simulator. The box is set to it, so that a run is short.
 const MAX_MEASUREMENT_GAP: Duration = Duration::from_secs(10);
+/// Time for which users browse in the simulator before a choice is read: enough for [`MIN_ROUNDS`]
+/// measurements.
 const BROWSING_SPAN: Duration = Duration::from_secs(25);
 
 /// Returns the bytes of a download at this rate, Mb/s.
@@ -74,97 +78,103 @@ fn size(mbit: f64) -> u64 {
     (mbit * 1e6 / 8.0 * DOWNLOAD_S) as u64
 }
 
-/// Throughput of a server, Mb/s.
+/// Measured throughputs of a server and its paths, Mb/s.
 #[derive(Debug, Clone, Copy, Default)]
 struct ServerThroughput {
-    /// By plain TCP over each path.
+    /// By plain TCP over each path from the box.
     alone: [f64; 2],
-    /// From the content server to the server, by plain TCP.
+    /// By plain TCP from the content server to the server.
     beyond: f64,
-    /// Through box and server.
-    joined: f64,
+    /// Through box and server, over both paths.
+    aggregated: f64,
 }
 
 impl ServerThroughput {
-    /// Returns the largest possible throughput, from the figures of plain TCP.
+    /// Returns the maximum throughput through the server that the throughputs of plain TCP allow.
     fn upper_bound(&self) -> f64 {
         (self.alone[0] + self.alone[1]).min(self.beyond)
     }
 }
 
-/// A box's view of its servers.
+/// The servers that a box chooses, and its measurements.
 #[derive(Debug, Clone)]
 struct Choice {
-    /// Numbers of the chosen servers, from 1; 0 for none.
+    /// Number of the server with the highest bandwidth, from 1; 0 for none.
     by_bandwidth: usize,
+    /// Number of the server with the lowest delay, from 1; 0 for none.
     by_delay: usize,
+    /// The box's status of its servers, as JSON.
     servers: Value,
 }
 
 impl Choice {
     /// Reads the choice from a box's status of its servers.
-    fn of(servers: Value) -> Choice {
-        let which = |flag: &str| {
+    fn from_status(servers: Value) -> Choice {
+        let flagged = |flag: &str| {
             let all = servers.as_array().map_or(&[][..], |all| &all[..]);
             all.iter()
                 .position(|server| server[flag] == true)
                 .map_or(0, |at| at + 1)
         };
         Choice {
-            by_bandwidth: which("by_bandwidth"),
-            by_delay: which("by_delay"),
+            by_bandwidth: flagged("by_bandwidth"),
+            by_delay: flagged("by_delay"),
             servers,
         }
     }
 }
 
-/// The choices at several moments.
+/// The box's choices at several moments of the experiment.
 #[derive(Debug, Clone)]
 struct Choices {
-    /// Among the published servers, before any was used.
+    /// The choice among the published servers, before any of them carried a download.
     five: Choice,
-    /// Among all six, once each was used.
+    /// The choice among all six servers, after each of them carried a download.
     six: Choice,
-    /// With background traffic to server 3: after `rounds` measurements, and after one more.
+    /// The choices with background traffic to server 3: after `rounds` measurements, and after one more.
     others: [Choice; 2],
+    /// Number of measurements until the background traffic changed the choice.
     rounds: usize,
 }
 
 impl Choices {
-    /// Lets the box choose, and measures each server in turn between the choices.
-    fn made(
+    /// Reads the box's choices over emulated links. Between the first and the second it measures the
+    /// throughput through each server in turn, and stores it in `runs`.
+    fn measure(
         session: &Session<'_>,
         net: &mut Gateways,
         runs: &mut [Vec<ServerThroughput>],
     ) -> Result<Choices, Error> {
-        let five = measured(net, MIN_ROUNDS)?;
+        let five = choice_after(net, MIN_ROUNDS)?;
         for (at, throughput) in runs.iter_mut().enumerate() {
             for (n, throughput) in (1..).zip(throughput) {
+                // The sixth server must not take part in the first choice.
                 if n > PUBLISHED_SERVERS && at == 0 {
                     net.start_server(&servers::name(n))?;
                 }
-                throughput.joined = through(net, n)?;
+                throughput.aggregated = through(net, n)?;
                 session.finished();
             }
         }
         net.ask(&["server", "auto"])?;
-        let six = measured(net, MIN_ROUNDS)?;
-        let cross = |link: String| {
+        let six = choice_after(net, MIN_ROUNDS)?;
+        let start_traffic = |link: String| {
             net.fixture
                 .cross_traffic(&link, CROSS_TRAFFIC_RATE)
                 .map_err(run_error)
         };
-        let sent = servers::links(CROSS_TRAFFIC_SERVER).map(cross);
-        let sent = sent.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let traffic = servers::links(CROSS_TRAFFIC_SERVER).map(start_traffic);
+        let traffic = traffic.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut rounds = 1;
-        let mut others = measured(net, 1)?;
+        let mut others = choice_after(net, 1)?;
         while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
-            others = measured(net, 1)?;
+            others = choice_after(net, 1)?;
             rounds += 1;
         }
-        // The change may be momentary, so one more measurement must confirm it.
-        let others = [others, measured(net, 1)?];
-        drop(sent);
+        // A single changed choice may be noise, so another measurement must confirm it.
+        let others = [others, choice_after(net, 1)?];
+        // The traffic stops when it is dropped.
+        drop(traffic);
         Ok(Choices {
             five,
             six,
@@ -187,7 +197,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let (runs, choices) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
-            let runs = session.each(session.runs(), |_, seed| in_virtual_time(seed))?;
+            let runs = session.each(session.runs(), |_, seed| simulated_throughputs(seed))?;
             (runs, simulated_choices(session.seed())?)
         }
         false => emulated(session)?,
@@ -200,22 +210,31 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     ] {
         session.record(format!("measured-{name}"), choice.servers.clone());
     }
-    let record = |throughput: &ServerThroughput| json!({ "b": throughput.alone, "b_s": throughput.beyond, "joined": throughput.joined });
+    let record = |throughput: &ServerThroughput| {
+        json!({
+            "b": throughput.alone,
+            "b_s": throughput.beyond,
+            "joined": throughput.aggregated,
+        })
+    };
     let records = runs
         .iter()
         .map(|run| run.iter().map(record).collect::<Vec<_>>());
     session.record("mbit_s".to_owned(), records.collect());
     let means = means(&runs);
-    session.table(as_measured("What the box measures at first", &choices.five));
-    session.table(as_measured(
+    session.table(measurements(
+        "What the box measures at first",
+        &choices.five,
+    ));
+    session.table(measurements(
         "Once each was used, and the sixth is there",
         &choices.six,
     ));
-    session.table(as_measured(
+    session.table(measurements(
         "While others send to server 3",
         &choices.others[1],
     ));
-    session.table(given(&means));
+    session.table(throughputs(&means));
     session.table(policies(&means, &choices.five));
     session.figure("throughput-by-server", figure(&means));
     for verdict in verdicts(&runs, &choices) {
@@ -229,19 +248,19 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<ServerThroughput>>, Ch
     let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE_BYTES as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
-        runs.push(alone(session, &mut net)?);
+        runs.push(plain_throughputs(session, &mut net)?);
     }
     for n in 1..=PUBLISHED_SERVERS {
         net.start_server(&servers::name(n))?;
     }
     net.start_box()?;
-    let choices = Choices::made(session, &mut net, &mut runs)?;
+    let choices = Choices::measure(session, &mut net, &mut runs)?;
     parameters(session, &net, choices.rounds);
     Ok((runs, choices))
 }
 
-/// Measures each server in the simulator, each in a network of its own.
-fn in_virtual_time(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
+/// Measures the throughputs of each server in the simulator, each in a network of its own.
+fn simulated_throughputs(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
     let rate = |config: &AggregationConfig, mbit: f64| {
         let mut net = simulated::start(seed, config)?;
         let bytes = size(mbit);
@@ -258,42 +277,45 @@ fn in_virtual_time(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
         Ok(ServerThroughput {
             alone: [one?, two?],
             beyond: rate(&simulated::plain(beyond, None)?, beyond.0)?,
-            joined: rate(&network(&[*server])?, upper_bound)?,
+            aggregated: rate(&network(&[*server])?, upper_bound)?,
         })
     };
     SERVERS.iter().map(throughput).collect()
 }
 
-/// Returns a network of a box with these servers, in which the box's own links are no bottleneck.
+/// Returns a network of a box with these servers. The box's own links, of 1 Gb/s and 0.5 ms, are no
+/// bottleneck.
 fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
     let mut config = simulated::aggregated(&[(1000.0, 0.5); 2])?;
     config.set_servers(servers.len()).map_err(run_error)?;
     for (settings, server) in config.servers.iter_mut().zip(servers) {
         settings.from_access = server.paths.map(simulated::path).to_vec();
         settings.to_content = simulated::path(server.beyond);
-        // Nothing listens on port 9 (discard) of the content host, which answers with a reset.
+        // The server measures its delay to this target. Nothing listens on port 9 (discard), so the content
+        // host answers at once with a reset.
         settings.config.targets = vec![(content_addr(0), 9).into()];
     }
     Ok(config)
 }
 
-/// Returns the choices of a box in the simulator while users browse: among five servers, among six once
-/// a download showed the last one's path to content, and with background traffic.
+/// Returns the choices of a box in the simulator while users browse. The first is among five servers. The
+/// second is among six, after a download through the sixth has measured its path to content. The others
+/// are with background traffic.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
-    let after = |net: &mut Aggregation, time| {
+    let choice_after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
         let Some(Answer::Status(status)) = net.ask(Request::Status) else {
-            return Err(Error::Run("the box says nothing".to_owned()));
+            return Err(Error::Run("the box does not answer".to_owned()));
         };
-        Ok::<_, Error>(Choice::of(
+        Ok::<_, Error>(Choice::from_status(
             serde_json::to_value(status.servers).map_err(run_error)?,
         ))
     };
     let mut config = network(&SERVERS)?;
     config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
-    let mut net = simulated::started(seed, &config)?;
-    after(&mut net, BROWSING_SPAN)?;
-    // The rate from the last server to content is known only once a connection has waited for it.
+    let mut net = simulated::start_cold(seed, &config)?;
+    choice_after(&mut net, BROWSING_SPAN)?;
+    // The box learns the rate from a server to content only from a connection that this rate limits.
     let last = &config.boxed.servers[PUBLISHED_SERVERS].name;
     simulated::use_server(&mut net, last)?;
     simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
@@ -301,11 +323,12 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
     simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
     simulated::use_server(&mut net, "auto")?;
-    let six = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    let six = choice_after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
     let mut config = network(&SERVERS[..PUBLISHED_SERVERS])?;
     config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let flow = |port| UdpFlow {
         start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
+        // Packets of 1250 bytes are 2,000 a second.
         ..UdpFlow::constant(
             (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
             ([10, 0, 0, 1], port).into(),
@@ -314,15 +337,15 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
         )
     };
     config.servers[CROSS_TRAFFIC_SERVER - 1].cross = vec![flow(7_001), flow(7_002)];
-    let mut net = simulated::started(seed, &config)?;
-    let five = after(&mut net, BROWSING_SPAN)?;
+    let mut net = simulated::start_cold(seed, &config)?;
+    let five = choice_after(&mut net, BROWSING_SPAN)?;
     let mut rounds = 1;
-    let mut others = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    let mut others = choice_after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
     while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
-        others = after(&mut net, MAX_MEASUREMENT_GAP)?;
+        others = choice_after(&mut net, MAX_MEASUREMENT_GAP)?;
         rounds += 1;
     }
-    let others = [others, after(&mut net, MAX_MEASUREMENT_GAP)?];
+    let others = [others, choice_after(&mut net, MAX_MEASUREMENT_GAP)?];
     Ok(Choices {
         five,
         six,
@@ -331,12 +354,16 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     })
 }
 
-/// Measures plain TCP over each path of each server, with the proxy off.
-fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<ServerThroughput>, Error> {
+/// Measures the throughput of plain TCP over each path of each server, without the box's proxy.
+fn plain_throughputs(
+    session: &Session<'_>,
+    net: &mut Gateways,
+) -> Result<Vec<ServerThroughput>, Error> {
     let mut all = Vec::new();
     for (n, server) in (1..).zip(&SERVERS) {
         let mut throughput = ServerThroughput::default();
-        // The only claim on the last server is that it is not chosen, so its paths are not measured.
+        // The claim on the last server is only that the box does not choose it, so the paths from the box to
+        // it are not measured.
         for (at, (mbit, _)) in server
             .paths
             .iter()
@@ -355,12 +382,13 @@ fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<ServerThroughp
     Ok(all)
 }
 
-/// Returns the throughput through box and server `n`, Mb/s.
+/// Makes the box use server `n`, and returns the throughput through box and server, Mb/s.
 fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     let name = servers::name(n);
     net.ask(&["server", &name])?;
     net.wait_for(&format!("connections to go to {name}"), |net| {
-        // Pooled connections to the previous server serve first.
+        // The box first uses the connections to the previous server that are in its pool. Small downloads
+        // take them, until one goes to the new server.
         let before = carried(net, n)?;
         net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
         Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)
@@ -371,7 +399,7 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     rate(net, "user", size((one + two).min(server.beyond.0)))
 }
 
-/// Returns the IP bytes that have come from server `n`.
+/// Returns the IP bytes that server `n` has sent to the box.
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
     let links = links.each_ref().map(String::as_str);
@@ -388,8 +416,8 @@ fn rate(net: &mut Gateways, host: &str, bytes: u64) -> Result<f64, Error> {
     Ok(bytes as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Measures every server `rounds` times, and returns the resulting choice.
-fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
+/// Makes the box measure every server `rounds` times, and returns its choice after that.
+fn choice_after(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     let mut servers = Value::Null;
     for _ in 0..rounds {
         servers = net.retry_while_late(|net| {
@@ -398,7 +426,7 @@ fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
             net.ask(&["servers", "--probe"])
         })?;
     }
-    Ok(Choice::of(servers))
+    Ok(Choice::from_status(servers))
 }
 
 fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
@@ -415,26 +443,30 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     );
 }
 
+/// Returns the mean throughputs of each server over all runs.
 fn means(runs: &[Vec<ServerThroughput>]) -> Vec<ServerThroughput> {
-    let of = |server: usize, value: fn(&ServerThroughput) -> f64| {
+    let mean_of = |server: usize, value: fn(&ServerThroughput) -> f64| {
         let values: Vec<f64> = runs.iter().map(|run| value(&run[server])).collect();
         stats::mean(&values).unwrap_or(f64::NAN)
     };
     let mean = |server| ServerThroughput {
-        alone: [of(server, |g| g.alone[0]), of(server, |g| g.alone[1])],
-        beyond: of(server, |g| g.beyond),
-        joined: of(server, |g| g.joined),
+        alone: [
+            mean_of(server, |g| g.alone[0]),
+            mean_of(server, |g| g.alone[1]),
+        ],
+        beyond: mean_of(server, |g| g.beyond),
+        aggregated: of(server, |g| g.aggregated),
     };
     (0..SERVERS.len()).map(mean).collect()
 }
 
-/// Returns a table of the box's measurements beside the true values.
-fn as_measured(when: &str, choice: &Choice) -> Table {
-    let cell = |value: &Value, unit: f64, decimals: usize, there: f64| {
+/// Returns a table of the box's measurements beside the settings of the paths.
+fn measurements(when: &str, choice: &Choice) -> Table {
+    let cell = |value: &Value, unit: f64, decimals: usize, setting: f64| {
         let value = value
             .as_f64()
             .map(|value| format!("{:.decimals$}", value / unit));
-        format!("{} ({there})", value.unwrap_or_else(|| "-".to_owned()))
+        format!("{} ({setting})", value.unwrap_or_else(|| "-".to_owned()))
     };
     let row = |(n, server): (usize, &Server)| {
         let measured = &choice.servers[n - 1]["measured"];
@@ -476,19 +508,21 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
     )
 }
 
-fn given(means: &[ServerThroughput]) -> Table {
+/// Returns a table of the mean throughputs of each server.
+fn throughputs(means: &[ServerThroughput]) -> Table {
+    // A throughput of 0 was not measured.
     let shown = |value: f64| match value > 0.0 {
         true => format!("{value:.2}"),
         false => "-".to_owned(),
     };
     let row = |((n, server), throughput): ((usize, &Server), &ServerThroughput)| {
-        let share = throughput.joined / throughput.upper_bound() * 100.0;
+        let share = throughput.aggregated / throughput.upper_bound() * 100.0;
         vec![
             n.to_string(),
             shown(throughput.alone[0]),
             shown(throughput.alone[1]),
             shown(throughput.beyond),
-            shown(throughput.joined),
+            shown(throughput.aggregated),
             if share.is_finite() {
                 format!("{share:.0} %")
             } else {
@@ -516,16 +550,17 @@ fn given(means: &[ServerThroughput]) -> Table {
     )
 }
 
-/// Returns a table of the throughput that other rules of choice would have reached.
+/// Returns a table of the throughput that each rule of choice would have reached.
 fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
-    let joined = |n: usize| {
+    // Servers count from 1. The number 0, for no server, has no throughput.
+    let aggregated = |n: usize| {
         means
             .get(n.wrapping_sub(1))
-            .map_or(f64::NAN, |throughput| throughput.joined)
+            .map_or(f64::NAN, |throughput| throughput.aggregated)
     };
     let all: Vec<f64> = means[..PUBLISHED_SERVERS]
         .iter()
-        .map(|throughput| throughput.joined)
+        .map(|throughput| throughput.aggregated)
         .collect();
     let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
     let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| {
@@ -542,17 +577,17 @@ fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
             row(
                 "largest min(B_1 + B_2, B_s), as measured",
                 choice.by_bandwidth.to_string(),
-                joined(choice.by_bandwidth),
+                aggregated(choice.by_bandwidth),
             ),
             row(
                 "lowest delay to content, as measured",
                 choice.by_delay.to_string(),
-                joined(choice.by_delay),
+                aggregated(choice.by_delay),
             ),
             row(
                 "lowest round trip to the server",
                 nearest.to_string(),
-                joined(nearest),
+                aggregated(nearest),
             ),
             row(
                 "at random",
@@ -564,7 +599,7 @@ fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
 }
 
 fn figure(means: &[ServerThroughput]) -> crate::plot::Figure {
-    let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
+    let points = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
         (0..PUBLISHED_SERVERS)
             .map(|n| Point::new(n as f64, value(n)))
             .collect()
@@ -577,10 +612,13 @@ fn figure(means: &[ServerThroughput]) -> crate::plot::Figure {
         (
             &groups,
             vec![
-                ("path 1 alone", of(&|n| means[n].alone[0])),
-                ("path 2 alone", of(&|n| means[n].alone[1])),
-                ("through box and server", of(&|n| means[n].joined)),
-                ("reported", of(&|n| SERVERS[n].reported.unwrap_or(f64::NAN))),
+                ("path 1 alone", points(&|n| means[n].alone[0])),
+                ("path 2 alone", points(&|n| means[n].alone[1])),
+                ("through box and server", points(&|n| means[n].aggregated)),
+                (
+                    "reported",
+                    points(&|n| SERVERS[n].reported.unwrap_or(f64::NAN)),
+                ),
             ],
         ),
     )
@@ -597,7 +635,7 @@ fn verdicts(runs: &[Vec<ServerThroughput>], choices: &Choices) -> Vec<Verdict> {
         published.map(move |(n, throughput)| {
             (
                 format!("server {n}, run {run}"),
-                throughput.joined / throughput.upper_bound() * 100.0,
+                throughput.aggregated / throughput.upper_bound() * 100.0,
             )
         })
     });
@@ -646,6 +684,7 @@ mod tests {
         }
     }
 
+    /// Returns a run in which every server reaches `share` of its upper bound.
     fn run(share: f64) -> Vec<ServerThroughput> {
         let throughput = |server: &Server| {
             let [(one, _), (two, _)] = server.paths;
@@ -653,7 +692,7 @@ mod tests {
             ServerThroughput {
                 alone: [one, two],
                 beyond: server.beyond.0,
-                joined: share * upper_bound,
+                aggregated: share * upper_bound,
             }
         };
         SERVERS.iter().map(throughput).collect()
@@ -687,8 +726,9 @@ mod tests {
     }
 
     #[test]
-    fn the_most_is_what_the_narrowest_place_lets_pass() {
+    fn the_upper_bound_is_set_by_the_bottleneck() {
         let upper_bound: Vec<f64> = run(1.0).iter().map(ServerThroughput::upper_bound).collect();
+        // The sums of both paths, except for the last server, whose path to content has 10 Mb/s.
         let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
         let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
         assert!(

@@ -1,4 +1,4 @@
-//! The order of steps in which a connection is established, by capture.
+//! The order of the steps in which a connection is established, from packet captures.
 
 use std::time::SystemTime;
 
@@ -19,7 +19,7 @@ use crate::experiments::session::Session;
 use crate::experiments::verdict::{Bound, Verdict};
 use crate::stats;
 
-/// The four steps of an establishment.
+/// The four handshakes of an establishment, and their order.
 pub const TM_3: Definition = Definition {
     id: "tm-3",
     title: "The establishment of a connection, by packet capture",
@@ -40,9 +40,10 @@ pub const TM_3: Definition = Definition {
 };
 
 const FILE_BYTES: u64 = 1_000_000;
-/// Least bytes of the file that a connection between box and server must carry to count, more than
-/// authentication takes.
+/// Minimum bytes that a flow must carry to count as a flow of the file. Authentication of a pooled
+/// connection takes less.
 const MIN_CARRIED_BYTES: usize = 10_000;
+/// The steps in the order that the paper shows.
 const STEPS: [&str; 4] = [
     "user to box, as content server: SYN",
     "box to server: SYN with MP_CAPABLE",
@@ -53,7 +54,7 @@ const STEPS: [&str; 4] = [
 /// The observation of one establishment.
 #[derive(Debug, Clone, PartialEq)]
 struct Establishment {
-    /// Begin and end of each step, ms after the user's SYN; `None` if the step did not happen.
+    /// Start and end of each step, ms after the user's SYN; `None` if the step did not happen.
     steps: [Option<(f64, f64)>; 4],
     /// Number of subflows that carried the file.
     subflows: usize,
@@ -100,7 +101,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures over emulated links, for each run the first connection and a later one.
+/// Captures runs over emulated links. Each run has the first connection after a start of the box, and a
+/// later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
     let mut net = Gateways::build(
         |name| fixture::description(name, PATHS),
@@ -121,7 +123,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
     Ok((runs, ends))
 }
 
-/// Captures the packets of box and server while a user downloads.
+/// Captures the packets of box and server while the user downloads the file.
 fn capture(net: &Gateways) -> Result<Captures, Error> {
     let start = |host| Capture::start(&net.fixture.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
@@ -130,33 +132,33 @@ fn capture(net: &Gateways) -> Result<Captures, Error> {
     Ok([("box", finish(boxed)?), ("server", finish(server)?)])
 }
 
-/// Returns the addresses of the hosts; for the box, only those on its links.
+/// Returns the addresses of the hosts.
 fn addresses(net: &Gateways) -> Result<Ends, Error> {
-    let of = |host: &str, links_only: bool| {
+    let addresses_of = |host: &str, links_only: bool| {
         let host = net.fixture.testbed.layout().host(host).map_err(run_error)?;
-        let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
-        let all = host.interfaces.iter().filter(wanted);
-        let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
-        Ok::<_, Error>(both.collect())
+        let is_wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
+        let interfaces = host.interfaces.iter().filter(is_wanted);
+        let addresses = interfaces.flat_map(|i| [i.address4.into(), i.address6.into()]);
+        Ok::<_, Error>(addresses.collect())
     };
     Ok(Ends {
-        user: of("user", false)?,
-        boxed: of("box", true)?,
-        server: of("server", false)?,
-        content: of("content", false)?,
+        user: addresses_of("user", false)?,
+        boxed: addresses_of("box", true)?,
+        server: addresses_of("server", false)?,
+        content: addresses_of("content", false)?,
     })
 }
 
 /// Finds the steps in the captures of box and server.
 fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
-    let between = |packets, from, to| {
+    let file_flows = |packets, from, to| {
         let mut all = flows(packets, from, to);
         all.retain(|flow| flow.received >= MIN_CARRIED_BYTES);
         all
     };
-    let user = between(boxed, &ends.user, &ends.content);
-    let subflows = between(boxed, &ends.boxed, &ends.server);
-    let content = between(server, &ends.server, &ends.content);
+    let user = file_flows(boxed, &ends.user, &ends.content);
+    let subflows = file_flows(boxed, &ends.boxed, &ends.server);
+    let content = file_flows(server, &ends.server, &ends.content);
     let origin = user.first().and_then(|flow| flow.began);
     let first = |flows: &[Flow], wanted: fn(&Flow) -> bool| {
         let flow = flows.iter().find(|flow| wanted(flow))?;
@@ -179,7 +181,7 @@ fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
             let label = |(run, seen)| (format!("run {run}"), value(seen));
             all.iter().enumerate().map(label).collect()
         };
-    let between =
+    let time_between =
         |seen: &Establishment, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
             (Some((_, earlier)), Some((_, later))) => later - earlier,
             _ => f64::NAN,
@@ -190,7 +192,7 @@ fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
             to + 1,
             from + 1
         );
-        let values = each(all, &|seen| between(seen, from, to));
+        let values = each(all, &|seen| time_between(seen, from, to));
         Verdict::new(claim, Bound::Above(0.0), "ms", values).reported("in this order")
     };
     let mut verdicts = vec![
@@ -199,12 +201,13 @@ fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
         order("first connection", cold, 2, 3),
         order("warm connection", warm, 0, 2),
     ];
-    let there = |seen: &Establishment| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
+    let steps_2_and_4 =
+        |seen: &Establishment| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
     verdicts.push(Verdict::new(
         "warm connection: steps 2 and 4 that are there",
         Bound::AtMost(0.0),
         "",
-        each(warm, &|seen| there(seen) as f64),
+        each(warm, &|seen| steps_2_and_4(seen) as f64),
     ));
     for (name, all) in [("first connection", cold), ("warm connection", warm)] {
         verdicts.push(Verdict::new(
@@ -276,6 +279,7 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
 mod tests {
     use super::*;
 
+    /// Returns an establishment whose steps end at these times, ms; 0 for a step that did not happen.
     fn seen(ms: [f64; 4], subflows: usize) -> Establishment {
         let step = |ms: f64| (ms > 0.0).then_some((ms - 1.0, ms));
         Establishment {

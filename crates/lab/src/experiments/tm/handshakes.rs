@@ -1,4 +1,4 @@
-//! Handshakes in captured packets.
+//! Finding TCP handshakes in captured packets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
@@ -6,10 +6,11 @@ use std::time::SystemTime;
 use braid_testbed::Captured;
 use braid_wire::{ip, tcp};
 
-/// The captures at box and server.
+/// The captures at the box and at the server, each with the host's name.
 pub type Captures = [(&'static str, Vec<Captured>); 2];
 
-/// Addresses of the hosts; for the box, only those on its links.
+/// Addresses of the hosts. For the box they are only its addresses on the links, from which it connects to
+/// the server.
 pub struct Ends {
     pub user: Vec<IpAddr>,
     pub boxed: Vec<IpAddr>,
@@ -21,20 +22,22 @@ pub struct Ends {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flow {
     /// The end that opened the flow.
-    from: SocketAddr,
-    /// Time of the SYN, ms since 1970; `None` if it is not in the capture.
+    opener: SocketAddr,
+    /// Time of the SYN, ms since 1970; `None` if the capture began later.
     pub began: Option<f64>,
-    /// Time of the opener's first packet after the SYN, the third of the handshake, ms since 1970.
+    /// Time of the opener's first packet after the SYN, which is the third packet of the handshake, ms since
+    /// 1970.
     pub done: Option<f64>,
     /// True if the SYN has MP_CAPABLE.
     pub capable: bool,
     /// True if the SYN has MP_JOIN.
     pub join: bool,
-    /// Payload to the opener, retransmissions included, bytes.
+    /// Payload that the opener received, retransmissions included, bytes.
     pub received: usize,
 }
 
-/// Returns the TCP flows that `from` opened to `to`, in the order of their first packets.
+/// Returns the TCP flows that any address of `from` opened to any address of `to`, in the order of their
+/// first packets.
 pub fn flows(packets: &[Captured], from: &[IpAddr], to: &[IpAddr]) -> Vec<Flow> {
     let mut flows: Vec<Flow> = Vec::new();
     for packet in packets {
@@ -47,7 +50,7 @@ pub fn flows(packets: &[Captured], from: &[IpAddr], to: &[IpAddr]) -> Vec<Flow> 
             () if from.contains(&dst) && to.contains(&src) => seen.dst,
             () => continue,
         };
-        let known = flows.iter().position(|flow| flow.from == opener);
+        let known = flows.iter().position(|flow| flow.opener == opener);
         let at = known.unwrap_or_else(|| {
             flows.push(Flow::new(opener));
             flows.len() - 1
@@ -56,15 +59,15 @@ pub fn flows(packets: &[Captured], from: &[IpAddr], to: &[IpAddr]) -> Vec<Flow> 
             .at
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        flows[at].note(time.as_secs_f64() * 1e3, &seen);
+        flows[at].add(time.as_secs_f64() * 1e3, &seen);
     }
     flows
 }
 
 impl Flow {
-    fn new(from: SocketAddr) -> Flow {
+    fn new(opener: SocketAddr) -> Flow {
         Flow {
-            from,
+            opener,
             began: None,
             done: None,
             capable: false,
@@ -73,18 +76,19 @@ impl Flow {
         }
     }
 
-    fn note(&mut self, ms: f64, seen: &Segment) {
-        let opens = seen.src == self.from;
+    /// Adds a segment of the flow, captured at `ms`.
+    fn add(&mut self, ms: f64, seen: &Segment) {
+        let from_opener = seen.src == self.opener;
         match seen.syn {
-            true if opens && self.began.is_none() => {
+            true if from_opener && self.began.is_none() => {
                 self.began = Some(ms);
                 self.capable = seen.capable;
                 self.join = seen.join;
             }
-            false if opens && self.began.is_some() => {
+            false if from_opener && self.began.is_some() => {
                 self.done.get_or_insert(ms);
             }
-            false if !opens => self.received += seen.payload,
+            false if !from_opener => self.received += seen.payload,
             _ => {}
         }
     }
@@ -101,6 +105,7 @@ struct Segment {
 }
 
 impl Segment {
+    /// Reads an IP packet; `None` if it is no TCP segment.
     fn parse(bytes: &[u8]) -> Option<Segment> {
         let (header, segment) = ip::Repr::parse(bytes).ok()?;
         if header.protocol != ip::PROTO_TCP {

@@ -1,4 +1,4 @@
-//! The servers of T-MPTCP's table 1 as a testbed.
+//! The testbed with the servers of T-MPTCP's table 1.
 
 use std::fmt::Write;
 
@@ -7,13 +7,14 @@ use braid_testbed::fixture::USER_BEHIND_BOX;
 use crate::backend::gateways::Gateways;
 use crate::backend::{Error, run_error};
 
-/// A server: rate (Mb/s) and round-trip time (ms) of the path over each link, and of its way to content
-/// servers.
+/// An aggregation server with its paths. Each path is a rate in Mb/s and a round-trip time in ms.
 #[derive(Debug, Clone, Copy)]
 pub struct Server {
+    /// The paths from the box, over each of its links.
     pub paths: [(f64, f64); 2],
+    /// The path from the server to the content server.
     pub beyond: (f64, f64),
-    /// Throughput of the paper's connection through it, Mb/s.
+    /// Throughput through the server that the paper reports, Mb/s.
     pub reported: Option<f64>,
 }
 
@@ -25,7 +26,8 @@ const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: 
     }
 }
 
-/// Table 1 with its delays as round-trip times, and a server with fast paths and a slow way to content.
+/// The servers of table 1, with its delays as round-trip times, and a sixth server. The sixth has fast paths
+/// from the box and a slow path to content, so that only a box that measures the latter avoids it.
 pub const SERVERS: [Server; 6] = [
     server((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
     server((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),
@@ -76,8 +78,8 @@ name = "link2"
 hosts = ["isp2", "box"]
 "#;
 
-/// Returns the testbed. The bottlenecks are the paths behind the box's links to each server, not the
-/// links.
+/// Returns the description of the testbed. The box's own links are not limited: the bottlenecks are the
+/// links from the routers behind them to each server.
 pub fn description(name: &str) -> String {
     let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
@@ -116,24 +118,28 @@ pub fn links(n: usize) -> [String; 2] {
     [1, 2].map(|link| format!("link{link}-s{n}"))
 }
 
-/// Routes the user's plain TCP over `link` (1 or 2) and the host of server `n` (from 1), in both
+/// Routes the user's plain TCP over `link` (1 or 2) and through the host of server `n` (from 1), in both
 /// directions.
 pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error> {
     let testbed = &net.fixture.testbed;
-    let at = |segment: &str, host: &str| {
+    let interface = |segment: &str, host: &str| {
         let host = testbed.layout().host(host).map_err(run_error)?;
         let found = host.interfaces.iter().find(|i| i.name == segment);
         found.ok_or_else(|| run_error(format_args!("{} is not on {segment}", host.name)))
     };
     let (server, isp, link) = (name(n), format!("isp{link}"), format!("link{link}"));
-    let there = (
+    let to_content = (
         isp.as_str(),
-        at("web", "content")?.subnet4,
+        interface("web", "content")?.subnet4,
         format!("{link}-s{n}"),
     );
-    let back = ("core", at(&link, "box")?.subnet4, format!("web-s{n}"));
-    for (router, to, by) in [there, back] {
-        let via = at(&by, &server)?.address4;
+    let to_box = (
+        "core",
+        interface(&link, "box")?.subnet4,
+        format!("web-s{n}"),
+    );
+    for (router, to, by) in [to_content, to_box] {
+        let via = interface(&by, &server)?.address4;
         let route = format!("route replace {to} via {via} dev {by} congctl cubic\n");
         testbed.ip(router, &route).map_err(run_error)?;
     }
@@ -157,6 +163,7 @@ mod tests {
             let [one, two] = links(n);
             assert_eq!(names, [one, two, format!("web-s{n}")]);
         }
+        // One gateway for each link of the box.
         let boxed = layout.host("box").unwrap();
         let gateways = boxed.lans().filter(|i| i.gateway4.is_some()).count();
         assert_eq!(gateways, 2);

@@ -1,4 +1,4 @@
-//! The same networks in the simulator.
+//! The networks of the T-MPTCP experiments in the simulator.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,23 +20,26 @@ use super::handshakes::{Captures, Ends};
 use crate::backend::{Error, run_error};
 use crate::experiments::session::Session;
 
-/// A link: Mb/s, and ms of its round trip.
+/// A link: its rate in Mb/s, and its round-trip time in ms.
 pub type Link = (f64, f64);
 
-/// Bytes of a small download. The first one makes the box open connections, which later ones find in
-/// the pool.
+/// Bytes of a small download, which makes the box open connections for its pool or measure its servers. A
+/// guess.
 const SMALL_DOWNLOAD_BYTES: u64 = 20_000;
-/// Time in which the box opens and authenticates the connections of its pool, with all subflows.
+/// Time in which the box opens and authenticates the connections of its pool, with all subflows. A guess: a
+/// few dozen round trips of the slowest link.
 const POOL_WARM_UP: Duration = Duration::from_secs(2);
-/// Longest time of a download, and the interval at which its progress is read.
+/// Maximum time of a download. A guess: more than ten times the longest download.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
+/// Interval at which the progress of a download is read, for figures of one value a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which browsing users open a connection.
+/// Interval at which a browsing user opens connections. A guess.
 const BROWSE_INTERVAL: Duration = Duration::from_millis(200);
-/// Stream of the pause before a download, apart from the streams of a world's components.
+/// Stream of the random pause before a download. The number is far above the streams of a world's
+/// components, which count from 0.
 const PAUSE_STREAM: u64 = 1 << 44;
 
-/// Adds the parameters in which the simulator differs from real links.
+/// Adds the parameters of simulated runs to the result.
 pub fn parameters(session: &mut Session<'_>) {
     session.parameter(
         "the simulator leaves out",
@@ -63,8 +66,8 @@ pub fn aggregated(links: &[Link]) -> Result<AggregationConfig, Error> {
     AggregationConfig::new(links).map_err(run_error)
 }
 
-/// Returns a network whose box only forwards, over one link, with another link between user and box if
-/// `near`.
+/// Returns a network whose box only forwards, over one link, so that plain TCP goes from end to end. `near`
+/// is the link between user and box, if it is not the usual fast one.
 pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error> {
     let mut config = aggregated(&[link])?;
     let content = content_addr(0).to_string() + "/32";
@@ -75,17 +78,18 @@ pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error>
     Ok(config)
 }
 
-/// Starts a network and waits until the box has a pooled connection for the user.
+/// Starts a network and waits until the box has idle connections to the server in its pool.
 pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
-    let mut net = started(seed, config)?;
+    let mut net = start_cold(seed, config)?;
     download(&mut net, SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
-    let pause = Rng::for_component(seed, PAUSE_STREAM).unit();
-    net.run_for(POOL_WARM_UP.mul_f64(1.0 + 0.1 * pause));
+    // Up to 10 % more, at random, so that runs without loss differ.
+    let jitter = Rng::for_component(seed, PAUSE_STREAM).unit();
+    net.run_for(POOL_WARM_UP.mul_f64(1.0 + 0.1 * jitter));
     Ok(net)
 }
 
-/// Starts a network in which no user has opened a connection yet.
-pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
+/// Starts a network, and returns it before the user opens a connection.
+pub fn start_cold(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
     let mut config = config.clone();
     config.boxed.congestion = CUBIC;
     for server in &mut config.servers {
@@ -94,7 +98,9 @@ pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Err
     let mut net = Aggregation::new(seed, &config).map_err(run_error)?;
     match net.run_until_intercepting() {
         true => Ok(net),
-        false => Err(Error::Run("the box found no server".to_owned())),
+        false => Err(Error::Run(
+            "the box does not intercept, because it reaches no server".to_owned(),
+        )),
     }
 }
 
@@ -111,13 +117,16 @@ pub fn download(
         let passed = net.world.now().saturating_since(begun);
         observe(net, passed, net.at_user(id).received);
         if net.run(POLL_INTERVAL, |net| net.duration(id).is_some()) {
-            let here = net.at_user(id).received;
-            let took = net.duration(id).filter(|_| here == bytes);
-            let took = took.ok_or_else(|| run_error(format_args!("{here} of {bytes} bytes came")));
+            let received = net.at_user(id).received;
+            let took = net.duration(id).filter(|_| received == bytes);
+            let took =
+                took.ok_or_else(|| run_error(format_args!("{received} of {bytes} bytes arrived")));
             return took.map(|took| took.as_secs_f64());
         }
         if passed > DOWNLOAD_TIMEOUT || net.at_user(id).closed.is_some() {
-            return Err(Error::Run("a download does not end".to_owned()));
+            return Err(Error::Run(
+                "a download stalled, or its connection was aborted".to_owned(),
+            ));
         }
     }
 }
@@ -127,11 +136,13 @@ pub fn use_server(net: &mut Aggregation, name: &str) -> Result<(), Error> {
     let name = name.to_owned();
     match net.ask(Request::Server { name }) {
         Some(Answer::Done) => Ok(()),
-        answer => Err(Error::Run(format!("the box says {answer:?}"))),
+        answer => Err(Error::Run(format!(
+            "the box cannot change its server; it answers {answer:?}"
+        ))),
     }
 }
 
-/// Lets users open connections for `time`.
+/// Lets a user open a connection for a small download every [`BROWSE_INTERVAL`], for `time`.
 pub fn browse(net: &mut Aggregation, time: Duration) -> Result<(), Error> {
     for _ in 0..time.as_millis() / BROWSE_INTERVAL.as_millis() {
         net.open(0, 0, Load::Down(SMALL_DOWNLOAD_BYTES))
@@ -141,22 +152,23 @@ pub fn browse(net: &mut Aggregation, time: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// The packets that pass a node.
+/// A capture at a node: the packets that the node sends or receives.
 #[derive(Debug)]
-struct Passing {
-    /// The links by which packets leave the node.
-    leaves: Vec<LinkId>,
+struct NodeCapture {
+    /// The links on which the node sends.
+    outgoing: Vec<LinkId>,
     packets: Vec<Captured>,
 }
 
-impl Tap for Passing {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
-        let passes = match what {
-            PacketEvent::Sent => self.leaves.contains(&link),
-            PacketEvent::Delivered { .. } => !self.leaves.contains(&link),
+impl Tap for NodeCapture {
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet) {
+        // A packet counts when the node sends or receives it, not at the other end of the link.
+        let at_node = match event {
+            PacketEvent::Sent => self.outgoing.contains(&link),
+            PacketEvent::Delivered { .. } => !self.outgoing.contains(&link),
             PacketEvent::Duplicated | PacketEvent::Dropped { .. } => false,
         };
-        if passes {
+        if at_node {
             self.packets.push(Captured {
                 at: SystemTime::UNIX_EPOCH + at.saturating_since(Instant::ZERO),
                 bytes: packet.bytes.clone(),
@@ -165,15 +177,17 @@ impl Tap for Passing {
     }
 }
 
-/// Captures box and server while a user downloads `bytes` bytes: the first user, and a later one.
+/// Captures the packets of box and server during two downloads of `bytes` bytes: the first after the start
+/// of the network, and a later one.
 pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2], Error> {
-    let mut net = started(seed, &aggregated(links)?)?;
+    let mut net = start_cold(seed, &aggregated(links)?)?;
+    // The captures become files, in which other tools check checksums.
     net.world.use_checksums();
     let nodes = [("box", net.boxed), ("server", net.servers[0])];
     let taps = nodes.map(|(_, node)| {
         let interfaces = net.world.interfaces(node);
-        let tap = Arc::new(Mutex::new(Passing {
-            leaves: interfaces.iter().map(|(out, _)| *out).collect(),
+        let tap = Arc::new(Mutex::new(NodeCapture {
+            outgoing: interfaces.iter().map(|(out, _)| *out).collect(),
             packets: Vec::new(),
         }));
         for link in interfaces.iter().flat_map(|(out, back)| [out, back]) {

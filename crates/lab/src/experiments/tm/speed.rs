@@ -1,4 +1,4 @@
-//! Throughput over two links, through box and server and without them.
+//! Throughput over two links: through box and server, and by plain TCP without them.
 
 use std::time::Duration;
 
@@ -54,70 +54,80 @@ pub const TM_5B: Definition = Definition {
     measure: over_sizes,
 };
 
-/// Rates and one-way delays. Full packets, 1448 bytes of payload in 1500, give 3.7 and 1.8 MB/s.
+/// Rates and one-way delays of the links. The rates are those at which full packets, with 1448 bytes of
+/// payload in 1500, give the paper's 3.7 and 1.8 MB/s.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
-/// The same as Mb/s and ms of the round trip.
+/// The same links for the simulator, with rates in Mb/s and round-trip times in ms.
 pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
-/// Throughput of each link alone, MB/s.
+/// Throughput of each link alone in the paper, MB/s.
 const LINK_RATES_MB_S: [f64; 2] = [3.7, 1.8];
-/// Time of a phase's download at the links' full rates, s.
+/// Time that a phase's download takes at the full rate of its links, s. A guess: long against slow start.
 const PHASE_S: f64 = 12.0;
 /// Sizes of the files of [`TM_5B`], MB.
 const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
 const MB: u64 = 1_000_000;
-/// Interval at which the links' counters are read.
+/// Interval at which the links' counters are read, for figures of one value a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Pause before a download, in which queues run empty, and the most random time added to it.
+/// Minimum pause before a download, in which queues of the download before run empty.
 const MIN_PAUSE: Duration = Duration::from_millis(300);
+/// Maximum random time that is added to a pause, so that runs do not start in step with periodic work.
 const PAUSE_JITTER: Duration = Duration::from_millis(100);
 
-/// A download.
+/// The measurement of a download.
 #[derive(Debug)]
 struct Phase {
+    /// Bytes of the file.
     bytes: u64,
+    /// Time of the download.
     seconds: f64,
     /// IP bytes that each link carried during the download.
     carried: [u64; 2],
-    /// Time (s), received bytes of the file, and IP bytes of each link, at several moments.
+    /// The state at several times: the time in s, the received bytes of the file, and the IP bytes of each
+    /// link.
     samples: Vec<(f64, [u64; 3])>,
 }
 
 impl Phase {
-    /// Returns the mean rate of the file, MB/s.
+    /// Returns the mean throughput of the file, MB/s.
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e6
     }
 
-    /// Returns the mean rate of a link, with headers, MB/s.
+    /// Returns the mean rate of a link, including headers, MB/s.
     fn link_rate(&self, link: usize) -> f64 {
         self.carried[link] as f64 / self.seconds / 1e6
     }
 
-    /// Returns the rate in each second, MB/s: of the file (0), or of a link (1 or 2).
-    fn by_second(&self, of: usize) -> Vec<f64> {
-        let at = |second: f64| {
+    /// Returns the rate in each complete second, MB/s: of the file (`counter` 0), or of a link (1 or 2).
+    /// Bytes between two samples are interpolated.
+    fn by_second(&self, counter: usize) -> Vec<f64> {
+        let bytes_at = |second: f64| {
             let later = self.samples.iter().position(|(t, _)| *t >= second)?;
             let (t1, b1) = self.samples[later];
             let (t0, b0) = later
                 .checked_sub(1)
                 .map_or((0.0, [0; 3]), |n| self.samples[n]);
+            // The bound avoids a division by 0 at time 0, where both samples are the same.
             let share = (second - t0) / (t1 - t0).max(1e-9);
-            Some(b0[of] as f64 + share * (b1[of] as f64 - b0[of] as f64))
+            Some(b0[counter] as f64 + share * (b1[counter] as f64 - b0[counter] as f64))
         };
-        let second = |n: u32| Some(at(f64::from(n) + 1.0)? - at(f64::from(n))?);
-        (0..).map_while(second).map(|bytes| bytes / 1e6).collect()
+        let in_second = |n: u32| Some(bytes_at(f64::from(n) + 1.0)? - bytes_at(f64::from(n))?);
+        (0..)
+            .map_while(in_second)
+            .map(|bytes| bytes / 1e6)
+            .collect()
     }
 }
 
-/// Downloads over the two links.
+/// The emulated network in which downloads are measured.
 struct Downloads {
     net: Gateways,
     rng: Rng,
 }
 
 impl Downloads {
-    /// Builds the network without running box or server.
+    /// Builds the network with a file of `largest` bytes. Box and server are not started yet.
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
             net: Gateways::build(
@@ -137,13 +147,14 @@ impl Downloads {
         Ok(phase)
     }
 
-    /// Downloads with the box in its present state.
+    /// Downloads over the current routes, after a pause.
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
         let pause = MIN_PAUSE + PAUSE_JITTER.mul_f64(self.rng.unit());
         self.net.fixture.sleep(pause).map_err(run_error)?;
         let (mut samples, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
-        let seconds = self.net.download("user", bytes, |fixture, at, here| {
+        let seconds = self.net.download("user", bytes, |fixture, at, received| {
+            // A download that is repeated because of late links starts again at 0.
             if at.is_zero() {
                 samples.clear();
                 before = carried(fixture);
@@ -152,7 +163,7 @@ impl Downloads {
             }
             last = at;
             let [one, two] = since(carried(fixture), before);
-            samples.push((at.as_secs_f64(), [here, one, two]));
+            samples.push((at.as_secs_f64(), [received, one, two]));
         })?;
         let carried = since(carried(&self.net.fixture), before);
         let [one, two] = carried;
@@ -166,20 +177,23 @@ impl Downloads {
     }
 }
 
-/// Returns the IP bytes that the links have carried towards the user.
+/// Returns the IP bytes that the links have carried towards the user; 0 for a link that cannot be read.
 fn carried(fixture: &Fixture) -> [u64; 2] {
     let bytes = fixture.delivered_in_reverse(&LINKS).unwrap_or_default();
     [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
 }
 
+/// Returns the increase of both counters.
 fn since(now: [u64; 2], before: [u64; 2]) -> [u64; 2] {
     [0, 1].map(|link| now[link].saturating_sub(before[link]))
 }
 
+/// Returns the bytes of a phase's download at this rate.
 fn bytes_of_phase(megabytes_a_second: f64) -> u64 {
     (megabytes_a_second * PHASE_S * 1e6) as u64
 }
 
+/// The variants of tm-5a. Functions below use these indices.
 const VARIANTS: [&str; 5] = [
     "both links, through box and server",
     "link 1 alone, through box and server",
@@ -215,7 +229,7 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
 /// The runs of each of [`VARIANTS`].
 type Phases = [Vec<Phase>; VARIANTS.len()];
 
-/// Runs each variant in a network of its own, which has only that variant's links.
+/// Runs each variant in a simulated network that has only the links of the variant.
 fn simulated_phases(
     session: &mut Session<'_>,
     [one, two, both]: [u64; 3],
@@ -237,7 +251,7 @@ fn simulated_phases(
     Ok(phases)
 }
 
-/// Downloads in a network that has only these of the links.
+/// Downloads in a simulated network. `links` are the indices of its links among [`SIMULATED_LINKS`].
 fn simulated_phase(
     seed: u64,
     config: &AggregationConfig,
@@ -253,9 +267,9 @@ fn simulated_phase(
         carried
     };
     let (before, mut samples) = (carried(&net), Vec::new());
-    let seconds = simulated::download(&mut net, bytes, |net, at, here| {
+    let seconds = simulated::download(&mut net, bytes, |net, at, received| {
         let [one, two] = since(carried(net), before);
-        samples.push((at.as_secs_f64(), [here, one, two]));
+        samples.push((at.as_secs_f64(), [received, one, two]));
     })?;
     let carried = since(carried(&net), before);
     samples.push((seconds, [bytes, carried[0], carried[1]]));
@@ -267,6 +281,7 @@ fn simulated_phase(
     })
 }
 
+/// Runs each variant over emulated links: plain TCP first, while the box does not run.
 fn emulated_phases(session: &mut Session<'_>, [one, two, both]: [u64; 3]) -> Result<Phases, Error> {
     let mut downloads = Downloads::new(session, both)?;
     let mut phases = Phases::default();
@@ -293,7 +308,7 @@ fn emulated_phases(session: &mut Session<'_>, [one, two, both]: [u64; 3]) -> Res
     Ok(phases)
 }
 
-/// Judges the throughput over both links by the sum over each alone, run by run.
+/// Judges, run by run, the throughput over both links against the sum of the throughputs of each alone.
 fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Verdict {
     let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
     let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
@@ -350,7 +365,8 @@ fn rates(phases: &Phases) -> Table {
     )
 }
 
-/// Returns the figure of the first run.
+/// Returns the figure of the first run. The phases of a line follow one another. A line of plain TCP has no
+/// phase with both links, so it begins with the second phase of the others.
 fn phases_figure(phases: &Phases) -> Figure {
     let first: Vec<&Phase> = phases.iter().filter_map(|runs| runs.first()).collect();
     let longest = first
@@ -358,13 +374,14 @@ fn phases_figure(phases: &Phases) -> Figure {
         .map(|phase| phase.seconds)
         .fold(0.0, f64::max)
         .ceil();
-    let joined = |variants: &[usize], of: usize| {
+    let line = |variants: &[usize], counter: usize| {
         let mut points = Vec::new();
         for (n, variant) in variants.iter().enumerate() {
+            // Of three phases, a line with fewer has the last.
             let begin = (n + 3 - variants.len()) as f64 * longest;
             let rates = first
                 .get(*variant)
-                .map(|phase| phase.by_second(of))
+                .map(|phase| phase.by_second(counter))
                 .unwrap_or_default();
             let point = |(s, rate): (usize, f64)| Point::new(begin + s as f64 + 0.5, rate);
             points.extend(rates.into_iter().enumerate().map(point));
@@ -376,15 +393,15 @@ fn phases_figure(phases: &Phases) -> Figure {
         "3.7 and 1.8 MB/s, 50 and 70 ms; CUBIC; the first run, over 1 s each; of links with headers",
         "MB/s",
         vec![
-            Series::line("through box and server", joined(&[0, 1, 2], 0)),
-            Series::line("link 1 of it", joined(&[0, 1, 2], 1)),
-            Series::line("link 2 of it", joined(&[0, 1, 2], 2)),
-            Series::line("plain TCP over the one link", joined(&[3, 4], 0)),
+            Series::line("through box and server", line(&[0, 1, 2], 0)),
+            Series::line("link 1 of it", line(&[0, 1, 2], 1)),
+            Series::line("link 2 of it", line(&[0, 1, 2], 2)),
+            Series::line("plain TCP over the one link", line(&[3, 4], 0)),
         ],
     )
 }
 
-/// MB/s of each run, by variant: through box and server, and by plain TCP over each link.
+/// The throughputs of all runs at one size, MB/s: through box and server, and by plain TCP over each link.
 type Rates = [Vec<f64>; 3];
 
 fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
@@ -419,7 +436,8 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
     }
     downloads.net.start_server("server")?;
     downloads.net.start_box()?;
-    // The first user after a start waits for a connection to open, so this download does not count.
+    // The first download after a start waits until a connection between box and server opens. It is not
+    // measured; the claim is about connections that wait in the pool.
     downloads.download(MB)?;
     for _ in 0..session.runs() {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
@@ -468,7 +486,7 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the gain through box and server over the better link and over the other, %.
+/// Returns the gain of box and server over the better link, and over the other link, %.
 fn gains_of([boxed, one, two]: &Rates) -> [f64; 2] {
     let mean = |rates: &[f64]| stats::mean(rates).unwrap_or(f64::NAN);
     let (one, two) = (mean(one), mean(two));
@@ -539,12 +557,13 @@ fn sizes_figure(rates: &[Rates; SIZES.len()]) -> Figure {
 mod tests {
     use super::*;
 
-    fn words(verdicts: &[Verdict]) -> Vec<bool> {
+    fn holding(verdicts: &[Verdict]) -> Vec<bool> {
         verdicts.iter().map(|verdict| verdict.holds).collect()
     }
 
     #[test]
     fn both_links_are_judged_by_the_sum_of_their_own_run() {
+        // 95 % of 3.7 + 1.8 is 5.225, and 95 % of 3.6 + 1.8 is 5.13.
         let judge = |both: &[f64]| share_of_sum(both, [&[3.7, 3.6], &[1.8, 1.8]]).holds;
         assert!(judge(&[5.23, 5.13]));
         assert!(!judge(&[5.23, 5.12]));
@@ -555,19 +574,19 @@ mod tests {
     fn gains_are_over_the_better_link_and_over_the_other() {
         let each = |boxed: f64| [vec![boxed], vec![3.7], vec![1.8]];
         let rates = [3.8, 4.5, 4.9, 5.2, 5.3].map(each);
-        assert_eq!(words(&gain_verdicts(&rates)), [true; 4]);
+        assert_eq!(holding(&gain_verdicts(&rates)), [true; 4]);
         // The paper's own 4.8 MB/s are gains of 30 and 167 %.
         let reported = [3.6, 4.5, 4.8, 4.8, 4.8].map(each);
         assert_eq!(
-            words(&gain_verdicts(&reported)),
+            holding(&gain_verdicts(&reported)),
             [true, false, false, false]
         );
         assert_eq!(gains_of(&reported[4]).map(f64::round), [30.0, 167.0]);
-        assert_eq!(words(&gain_verdicts(&Default::default())), [false; 4]);
+        assert_eq!(holding(&gain_verdicts(&Default::default())), [false; 4]);
     }
 
     #[test]
-    fn seconds_lie_between_looks() {
+    fn rates_are_interpolated_between_samples() {
         let phase = Phase {
             bytes: 6_000_000,
             seconds: 2.5,
@@ -579,6 +598,7 @@ mod tests {
                 (2.5, [6_000_000, 0, 0]),
             ],
         };
+        // 2 MB at 1 s, and 4.5 MB at 2 s; the last half second is not complete.
         assert_eq!(phase.by_second(0), [2.0, 2.5]);
         assert_eq!(phase.by_second(1), [0.0, 0.0]);
         assert_eq!(phase.rate(), 2.4);

@@ -1,4 +1,4 @@
-//! The packets of a capture.
+//! Reading the TCP packets of a capture.
 
 use braid_sim::pcapng;
 use braid_wire::{ip, tcp};
@@ -12,11 +12,15 @@ pub struct CapturedPackets(Vec<Packet>);
 
 #[derive(Debug)]
 struct Packet {
+    /// Time after the first packet of the file, ms.
     at_ms: f64,
     path: u32,
+    /// True if the captured host sent the packet.
     sent: bool,
     flags: tcp::Flags,
+    /// True if the packet has MP_JOIN.
     join: bool,
+    /// True if the packet has MP_CAPABLE.
     capable: bool,
     payload: usize,
 }
@@ -24,16 +28,18 @@ struct Packet {
 impl CapturedPackets {
     /// Reads a pcapng file.
     pub fn read(file: &[u8]) -> Result<CapturedPackets, Error> {
-        let unread = |what: &str| Error::Run(format!("a capture cannot be read: {what}"));
+        let unreadable = |why: &str| Error::Run(format!("a capture cannot be read: {why}"));
         let mut packets = Vec::new();
         let mut first = None;
         for captured in pcapng::read(file) {
-            let captured = captured.ok_or_else(|| unread("it is cut short"))?;
-            let (_, segment) = ip::Repr::parse(captured.bytes).map_err(|_| unread("no IP"))?;
-            let packet = tcp::Packet::new(segment).map_err(|_| unread("no TCP"))?;
+            let captured = captured.ok_or_else(|| unreadable("it is cut short"))?;
+            let (_, segment) =
+                ip::Repr::parse(captured.bytes).map_err(|_| unreadable("a packet is not IP"))?;
+            let packet =
+                tcp::Packet::new(segment).map_err(|_| unreadable("a packet is not TCP"))?;
             let flags = packet.flags();
             let options = tcp::Options::parse(packet.options(), flags.contains(tcp::Flags::SYN));
-            let options = options.map_err(|_| unread("options"))?;
+            let options = options.map_err(|_| unreadable("TCP options are malformed"))?;
             let at_ms = captured.at.as_nanos() as f64 / 1e6;
             packets.push(Packet {
                 at_ms: at_ms - *first.get_or_insert(at_ms),
@@ -48,7 +54,7 @@ impl CapturedPackets {
         Ok(CapturedPackets(packets))
     }
 
-    /// Returns the number of SYNs with MP_JOIN that were sent here.
+    /// Returns the number of SYNs with MP_JOIN that the captured host sent.
     pub fn joins(&self) -> f64 {
         let syns = self
             .0
@@ -57,7 +63,7 @@ impl CapturedPackets {
         syns.filter(|p| p.join).count() as f64
     }
 
-    /// Returns the numbers of packets sent and received here.
+    /// Returns the numbers of packets that the captured host sent and received.
     pub fn packets(&self) -> (usize, usize) {
         let sent = self.0.iter().filter(|p| p.sent).count();
         (sent, self.0.len() - sent)

@@ -20,26 +20,27 @@ use crate::paths::Paths;
 const CLIENTS: u32 = 500;
 /// Payload of each flow, bytes.
 const FLOW_BYTES: u64 = 4 << 10;
-/// Time between two clients' starts.
+/// Time between the starts of two clients: all start within 10 s.
 const START_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval at which the server's subflows are counted.
+/// Interval at which the server's subflows are counted. It divides [`START_INTERVAL`].
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
-/// Longest wait for the flows after the last client's start.
+/// Maximum wait for the end of all flows after the last client's start. A guess; only a flow that stalls
+/// takes so long.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The server's work and state.
+/// The work and state that the clients cause at the server.
 #[derive(Debug, Default)]
 pub struct Load {
     /// Subflows, half-open ones included, per flow.
     pub subflows: f64,
     /// Packets received and sent, per flow.
     pub packets: f64,
-    /// Most subflows at a time, as a measure of state.
+    /// Maximum number of subflows at a time, as a measure of state.
     pub most_subflows: f64,
-    /// Time that subflows were kept, s per flow.
+    /// Sum of the times for which subflows existed, s per flow.
     pub subflow_seconds: f64,
-    /// Processor time of the server and its oracle, µs per flow; the only value that varies between
-    /// runs of the same seed.
+    /// Processor time of the server and its oracle, µs per flow. It is the only value that differs between
+    /// runs with the same seed.
     pub cpu_us: f64,
 }
 
@@ -51,14 +52,15 @@ struct Timed {
 }
 
 impl Timed {
+    /// Calls `act` and adds its processor time.
     fn timed(&mut self, act: impl FnOnce(&mut Host)) {
-        let so_far = || {
+        let thread_time = || {
             let time = clock_gettime(ClockId::ThreadCPUTime);
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
         };
-        let before = so_far();
+        let before = thread_time();
         act(&mut self.host);
-        self.cpu += so_far().saturating_sub(before);
+        self.cpu += thread_time().saturating_sub(before);
     }
 }
 
@@ -77,7 +79,8 @@ impl Node for Timed {
 }
 
 impl Load {
-    /// Runs all clients, which start one after the other, each over two paths of its own.
+    /// Runs all clients and returns the server's load. Clients start one after another, and each has two
+    /// paths of its own, so that no client slows another down.
     pub fn measure(seed: u64, strategy: &str) -> Result<Load, Error> {
         let mut world = World::new(seed);
         let (server, clients) = build(&mut world, strategy)?;
@@ -110,13 +113,16 @@ impl Load {
             sample(&world);
         }
         let Timed { host, cpu } = world.node(server);
-        let done = host
+        let closed = host
             .finished()
             .iter()
             .filter(|stream| stream.closed.is_some());
-        let each = f64::from(CLIENTS);
-        if done.count() < CLIENTS as usize {
-            return Err(Error::Run(format!("not all of {CLIENTS} flows ended")));
+        let flows = f64::from(CLIENTS);
+        if closed.count() < CLIENTS as usize {
+            let seconds = FLOW_TIMEOUT.as_secs();
+            return Err(Error::Run(format!(
+                "not all of {CLIENTS} flows ended within {seconds} s"
+            )));
         }
         let reports = host
             .finished()
@@ -125,11 +131,11 @@ impl Load {
         let subflows = reports
             .flat_map(|report| &report.paths)
             .map(|path| path.subflows);
-        load.subflows = f64::from(subflows.sum::<u32>()) / each;
+        load.subflows = f64::from(subflows.sum::<u32>()) / flows;
         let stats = host.stack().stats();
-        load.packets = (stats.packets_in + stats.packets_out) as f64 / each;
-        load.subflow_seconds /= each;
-        load.cpu_us = cpu.as_secs_f64() * 1e6 / each;
+        load.packets = (stats.packets_in + stats.packets_out) as f64 / flows;
+        load.subflow_seconds /= flows;
+        load.cpu_us = cpu.as_secs_f64() * 1e6 / flows;
         Ok(load)
     }
 }
@@ -144,11 +150,14 @@ fn address(client: u32, path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, path as u8, high, low)
 }
 
+/// Builds the server and all clients, and lets the server answer. Returns the node of the server, and the
+/// nodes of the clients.
 fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Error> {
     let paths: Paths = super::UNLIKE
         .parse()
         .map_err(|e: crate::paths::PathError| Error::Usage(e.to_string()))?;
     let specs = paths.specs();
+    // Nodes get interfaces in the order in which they are connected below: client by client, path by path.
     let mut routes: Vec<(IpAddr, u32)> = Vec::new();
     for client in 0..CLIENTS {
         for path in 0..specs.len() {
@@ -176,7 +185,7 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
     }
     for client in &clients {
         for spec in specs {
-            // The queue in packets that a case has by default.
+            // 50 packets, the queue of the other cases of fsa-6a.
             let settings = spec.settings(50);
             world.connect(*client, server, settings.clone(), settings);
         }
