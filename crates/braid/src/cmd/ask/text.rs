@@ -483,7 +483,7 @@ since the start: accepted 3, bytes down 8.1 MB
             proxy: None,
             servers: Vec::new(),
             connections_total: 1,
-            ..of_box()
+            ..box_status()
         };
         let page = page(&server, &server, true);
         assert!(page.contains("\n      203.0.113.7: RTT 40 ms, "), "{page}");
@@ -540,7 +540,7 @@ since the start: accepted 3, bytes down 8.1 MB
             connections_total: 0,
             connections: Vec::new(),
             counters: BTreeMap::new(),
-            ..of_box()
+            ..box_status()
         };
         assert!(page(&status, &status, false).ends_with("\n0 connections\n"));
     }
