@@ -1,4 +1,5 @@
-//! The command line. Help, man pages and shell completions are made from this one table.
+//! The command line of `braid`, declared with clap. Its help, man pages and shell completions are generated
+//! from these types, so each doc comment here is a text for operators.
 
 pub mod gateway;
 
@@ -45,8 +46,10 @@ pub enum Command {
     /// server's `time_window`. It is printed after the user's name and a colon: `curl --proxy
     /// socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
     Password(PasswordArgs),
-    /// Rank the servers to rent by the measurements of boxes: the best one first, then the one that adds most
-    /// to it, and so on.
+    /// Rank servers by the measurements of boxes, to decide which ones to rent.
+    ///
+    /// The best server comes first. Each further place goes to the server that improves the servers above it
+    /// the most.
     Plan(PlanArgs),
     /// Write the man pages into a directory.
     Man {
@@ -60,6 +63,7 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// Deprecated: the command `demo` of `braid-lab`.
+    // `--help` is not parsed here, so that it reaches `braid-lab`; likewise for the other moved commands.
     #[command(hide = true, disable_help_flag = true)]
     Demo(Moved),
     /// Deprecated: the command `testbed` of `braid-lab`.
@@ -70,7 +74,7 @@ pub enum Command {
     Lab(Moved),
 }
 
-/// The commands of `braid key`. A private key stays in its file, which identifies its holder by the public key.
+/// The commands of `braid key`. A private key never leaves its file; peers know the holder by the public key.
 #[derive(Debug, Subcommand)]
 pub enum Key {
     /// Write a new private key to a file, and print its public key.
@@ -109,8 +113,8 @@ pub struct PasswordArgs {
 /// Arguments of `braid plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Measurements of each box: the output of `braid box servers --json`, or TOML with a `[[server]]` each
-    /// (name, paths, beyond). Without a file, the measurements are those of the running box.
+    /// One file of measurements for each box: the output of `braid box servers --json`, or TOML with a table
+    /// `[[server]]` (name, paths, beyond) for each server. Without a file, the running box is asked.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The configuration of the running box. Without it, the box on the device braid0 is asked.
@@ -119,7 +123,7 @@ pub struct PlanArgs {
     /// The property to rank by.
     #[arg(long, value_enum, default_value_t = By::Bandwidth)]
     pub by: By,
-    /// The largest number of servers to show.
+    /// The maximum number of servers to show.
     #[arg(long, value_name = "N")]
     pub count: Option<NonZeroUsize>,
 }
@@ -127,14 +131,14 @@ pub struct PlanArgs {
 /// The property of a server to rank by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// Bandwidth: most bytes in little time.
+    /// Bandwidth: the largest throughput.
     Bandwidth,
     /// Delay: the shortest round trip.
     Delay,
 }
 
-/// Arguments of a command that has moved to `braid-lab`, without the options of every `braid` command that
-/// stand before the first other argument.
+/// Arguments of a command that has moved to `braid-lab`. clap parses the global options (`--json`, `-v`) that
+/// stand before the first other argument; all later arguments are kept here as they are.
 #[derive(Debug, Args)]
 pub struct Moved {
     /// The arguments for `braid-lab`.
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_consistent() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 }

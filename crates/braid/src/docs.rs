@@ -1,4 +1,4 @@
-//! Man pages and shell completions, made from the table of a program's command line.
+//! Man pages and shell completions, generated from the clap definition of a program's command line.
 
 use std::fs;
 use std::path::Path;

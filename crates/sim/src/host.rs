@@ -1,4 +1,4 @@
-//! An end host: the engine, its streams, and its interfaces.
+//! An end host as a node: a stack of the engine, with the application streams of its connections.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -16,22 +16,21 @@ use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};
 use crate::world::{NodeId, World};
 
-/// The parts of a host.
+/// The settings of a host.
 pub struct HostConfig {
-    /// Settings of the host's engine. The host completes checksums, as a network card would, if the world
-    /// uses them.
+    /// Settings of the host's engine. `checksum_offload` is always on: the host itself completes checksums if
+    /// the world uses them, as a network card would.
     pub engine: Config,
-    /// Local paths; subflows on path `n` leave by interface `n` unless `routes` says otherwise.
+    /// Local paths. Packets of path `n` leave by interface `n`, unless `routes` has their destination.
     pub paths: Vec<PathConfig>,
-    /// Interfaces by destination.
+    /// Pairs of a destination and the interface to it.
     pub routes: Vec<(IpAddr, u32)>,
-    /// Strategies of accepted connections.
+    /// Makes the strategies of accepted connections.
     pub strategy: StrategyFactory,
 }
 
 impl HostConfig {
-    /// Makes the settings of a host with these paths, and otherwise the defaults of engine and
-    /// strategies.
+    /// Makes the settings of a host with these paths, and the defaults of engine and strategy.
     pub fn new(paths: Vec<PathConfig>) -> Self {
         HostConfig {
             engine: Config::default(),
@@ -42,12 +41,12 @@ impl HostConfig {
     }
 }
 
-/// Makes the strategy of connections that chose no other.
+/// Makes the strategy of a connection for which a test chooses none.
 pub fn default_strategy() -> Box<dyn Strategy> {
     braid_strategy::default_strategy()
 }
 
-/// Returns the factory of the strategy `name`, which the caller has checked.
+/// Returns the factory of the strategy `name`. The name comes from a checked configuration, so it exists.
 pub(crate) fn strategy_of(name: &str) -> StrategyFactory {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
@@ -57,7 +56,7 @@ pub fn options(remote: SocketAddr) -> ConnectOptions {
     ConnectOptions::new(remote, default_strategy())
 }
 
-/// Shorthands for the hosts of a world.
+/// Shorthands that call functions of a world's hosts by their node ids.
 impl World {
     /// Returns a host.
     ///
@@ -105,11 +104,11 @@ pub struct Host {
     stack: Stack,
     routes: Vec<(IpAddr, u32)>,
     streams: BTreeMap<ConnId, Stream>,
-    /// Connections that have fallen back to TCP and are not accepted yet.
+    /// Connections whose fallback to TCP the engine reported before it reported their acceptance.
     fell_back: BTreeMap<ConnId, FallbackCause>,
-    /// The stream that connections to each listener carry.
+    /// The stream of each listener, which is cloned for each accepted connection.
     services: Vec<(ListenerId, Stream)>,
-    /// Streams of connections that ended, in order.
+    /// The streams of closed connections, in the order of closing.
     finished: Vec<Stream>,
     arrivals: Vec<Arrivals>,
     oracle: Oracle,
@@ -169,23 +168,23 @@ impl Host {
         &mut self.stack
     }
 
-    /// Returns the streams of connections that ended, in order.
+    /// Returns the streams of closed connections, in the order of closing.
     pub fn finished(&self) -> &[Stream] {
         &self.finished
     }
 
-    /// Returns the streams of connections that exist.
+    /// Returns the streams of connections that are not closed.
     pub fn open_streams(&self) -> impl Iterator<Item = (ConnId, &Stream)> {
         self.streams.iter().map(|(id, s)| (*id, s))
     }
 
-    /// Returns the stream of that label, whether its connection exists or has ended.
+    /// Returns the stream with this label, of an open or a closed connection.
     pub fn labelled(&self, label: u32) -> Option<&Stream> {
         let mut all = self.streams.values().chain(&self.finished);
         all.find(|stream| stream.label == label)
     }
 
-    /// Pauses reads of the streams of that label, or resumes them.
+    /// Pauses or resumes reading from the connections of the streams with this label.
     pub fn pause(&mut self, now: Instant, label: u32, paused: bool) {
         for (conn, stream) in &mut self.streams {
             if stream.label == label {
@@ -195,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Aborts the connections of the streams of that label.
+    /// Aborts the connections of the streams with this label.
     pub fn abort_labelled(&mut self, now: Instant, label: u32) {
         for (conn, stream) in &self.streams {
             if stream.label == label {
@@ -234,12 +233,12 @@ impl Host {
         Ok(conn)
     }
 
-    /// Lets the host open connections by itself from now on.
+    /// Makes the host open the connections of `arrivals` by itself at their times.
     pub fn add_arrivals(&mut self, arrivals: Arrivals) {
         self.arrivals.push(arrivals);
     }
 
-    /// Returns how many flows of the host's own arrivals could not be opened.
+    /// Returns the number of connections of the arrivals that could not be opened.
     pub fn refused_arrivals(&self) -> u64 {
         self.arrivals.iter().map(|a| a.refused).sum()
     }
@@ -254,11 +253,11 @@ impl Host {
         }
     }
 
-    /// Lets a stream write that awaits its release.
+    /// Lets a stream start to write that waits for this call.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.awaiting_release = false;
-            // The connection is this stream's, so the stack knows it.
+            // It fails only for an unknown connection, and the host keeps streams of known ones only.
             let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
@@ -276,7 +275,7 @@ impl Host {
                 let mut stream = stream.clone();
                 stream.open(now);
                 stream.fell_back = self.fell_back.remove(&conn);
-                // The connection was accepted just now, so the stack knows it.
+                // These calls fail only for an unknown connection, and this one was accepted just now.
                 let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
                 let _ = self.stack.set_urgency(now, conn, stream.urgency);
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
@@ -324,7 +323,7 @@ impl Node for Host {
         turn.recycle(packet);
     }
 
-    /// Runs timers, events and streams, then sends packets.
+    // Runs timers, events and streams, and sends packets.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         if self.stack.next_timeout().is_some_and(|at| at <= now) {
@@ -336,14 +335,15 @@ impl Node for Host {
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
             }
         }
-        let mut news = true;
+        // Sending can cause events, and handling an event can cause packets. The first round sends even without an
+        // event, since timers and streams may have caused packets.
+        let mut may_have_packets = true;
         loop {
             while let Some(event) = self.stack.poll_event() {
-                news = true;
+                may_have_packets = true;
                 self.on_event(now, event);
             }
-            // The stack has nothing left to send.
-            if !core::mem::take(&mut news) {
+            if !core::mem::take(&mut may_have_packets) {
                 break;
             }
             let routes = &self.routes;
@@ -353,12 +353,12 @@ impl Node for Host {
                 route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface)
             };
             let log = self.log.as_ref();
-            let sent = |transmit: &Transmit<'_>, first| {
+            let on_sent = |transmit: &Transmit<'_>, first| {
                 if let Some(log) = log {
                     log.on_sent(now, transmit, first);
                 }
             };
-            if !send_all(&mut self.stack, &mut self.oracle, turn, (iface, sent)) {
+            if !send_all(&mut self.stack, &mut self.oracle, turn, (iface, on_sent)) {
                 break;
             }
         }
@@ -374,7 +374,8 @@ impl Node for Host {
     }
 }
 
-/// Returns the destination in an IP header that comes without its payload.
+/// Returns the destination in an IP header. `ip::Packet` would refuse a header without the payload that the
+/// header's length announces.
 pub(crate) fn destination(header: &[u8]) -> IpAddr {
     if header[0] >> 4 == 4 {
         let mut octets = [0; 4];
@@ -387,14 +388,13 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
     }
 }
 
-/// Sends all packets that `stack` has, by the interface that `iface` names, and shows them to `oracle`.
-/// Calls `tell` for each super-segment with the number of its first packet. Returns whether there was any
-/// packet.
+/// Sends all packets that `stack` has by the interface that `iface` returns, and hands them to `oracle`. Calls
+/// `on_sent` for each super-segment with the number of its first packet. Returns whether any packet was sent.
 pub(crate) fn send_all(
     stack: &mut Stack,
     oracle: &mut Oracle,
     turn: &mut Turn<'_>,
-    (iface, mut tell): (
+    (iface, mut on_sent): (
         impl Fn(&Transmit<'_>) -> u32,
         impl FnMut(&Transmit<'_>, u64),
     ),
@@ -406,7 +406,7 @@ pub(crate) fn send_all(
                 return any;
             };
             let first = segment(&transmit, turn, iface(&transmit));
-            tell(&transmit, first);
+            on_sent(&transmit, first);
             oracle.on_transmit(turn.now, &transmit)
         };
         oracle.check_sent(turn.now, sent, stack);
@@ -414,9 +414,9 @@ pub(crate) fn send_all(
     }
 }
 
-/// Cuts a super-segment like a network card: the header is repeated, its length and sequence number
-/// advance. Sends each packet in a buffer of `turn` by `iface`. Returns the number of the first packet;
-/// the others have the numbers after it.
+/// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the header
+/// with its own length and sequence number. Returns the number of the first packet; the others have the numbers
+/// after it.
 pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
@@ -432,8 +432,9 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
         let mut buffer = turn.buffer();
         buffer.reserve(transmit.header.len() + len);
         buffer.extend_from_slice(transmit.header);
+        // A single packet has the right header already.
         if len < total {
-            patch(&mut buffer, len, done as u32);
+            patch_header(&mut buffer, len, done as u32);
         }
         let mut missing = len;
         while missing > 0 {
@@ -457,17 +458,19 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     }
 }
 
-/// Adapts the header in `packet` to a payload of `len` bytes that starts `ahead` bytes later.
-fn patch(packet: &mut [u8], len: usize, ahead: u32) {
+/// Adapts the headers in `packet`, which holds no payload yet, to a payload of `len` bytes that starts `offset`
+/// bytes into the super-segment.
+fn patch_header(packet: &mut [u8], len: usize, offset: u32) {
     let v4 = packet[0] >> 4 == 4;
-    let (ip_len, at, fixed) = if v4 { (20, 2, 20) } else { (40, 4, 0) };
+    // IPv4: the total length at byte 2 includes the IP header. IPv6: the payload length at byte 4 does not.
+    let (ip_len, length_at, counted_ip_len) = if v4 { (20, 2, 20) } else { (40, 4, 0) };
     let tcp_header = packet.len() - ip_len;
-    let total = (fixed + tcp_header + len) as u16;
-    packet[at..at + 2].copy_from_slice(&total.to_be_bytes());
+    let length = (counted_ip_len + tcp_header + len) as u16;
+    packet[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
     let field = ip_len + 4..ip_len + 8;
     let mut seq = [0; 4];
     seq.copy_from_slice(&packet[field.clone()]);
-    let seq = u32::from_be_bytes(seq).wrapping_add(ahead);
+    let seq = u32::from_be_bytes(seq).wrapping_add(offset);
     packet[field].copy_from_slice(&seq.to_be_bytes());
     if v4 {
         packet[10..12].fill(0);

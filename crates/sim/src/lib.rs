@@ -1,13 +1,11 @@
-//! A deterministic world in virtual time, in which the engine that carries real packets runs
-//! unchanged.
+//! A deterministic network simulator. It runs Braid's engine unchanged, in virtual time.
 //!
-//! Time is an integer number of nanoseconds. Events are ordered by (time, sequence number). Each
-//! component draws from a stream of its own, derived from (seed, component id), so that adding a
-//! link does not disturb the others: the same seed and the same build give the same run, byte for
-//! byte.
+//! Time is an integer number of nanoseconds. Events are ordered by time and sequence number. Each component draws
+//! random numbers from a stream of its own, which is seeded by the world's seed and the component's id. Thus the
+//! same seed and the same build give the same run, byte for byte, and an added link leaves the random numbers of
+//! the other components unchanged.
 //!
-//! A [`World`] is a list of [nodes](Node) and a list of links; the lists are the topology. A [`Tap`]
-//! watches the packets of a link.
+//! A [`World`] holds [nodes](Node) and the links between them. A [`Tap`] watches the packets of a link.
 #![forbid(unsafe_code)]
 
 pub mod aggregation;

@@ -1,11 +1,11 @@
-//! A node that runs middleboxes of `braid-links`.
+//! A node that runs the middleboxes of the crate `braid-links`.
 
 use braid_links::middlebox::{Chain, Direction, Middlebox, Output};
 use braid_wire::Instant;
 
 use crate::node::{Node, Packet, Turn};
 
-/// A chain of middleboxes between two interfaces: 0 is inside, 1 outside.
+/// A chain of middleboxes between two interfaces: 0 to the inner network, 1 to the outer network.
 #[derive(Debug, Default)]
 pub struct MiddleboxNode {
     chain: Chain,
@@ -21,15 +21,15 @@ impl MiddleboxNode {
         }
     }
 
-    /// Returns the first box of type `M`, to look at it or to give it a command.
+    /// Returns the first middlebox of type `M`, so that a test can read its state or change it.
     ///
     /// # Panics
-    /// Panics if there is none.
+    /// Panics if the chain has no middlebox of this type.
     pub fn get_mut<M: Middlebox>(&mut self) -> &mut M {
-        self.chain.get_mut().expect("a box of another type")
+        self.chain.get_mut().expect("a middlebox of this type")
     }
 
-    /// Sends the chain's output.
+    /// Sends the packets that the chain has put out.
     fn send(&mut self, turn: &mut Turn<'_>) {
         for (direction, packet) in self.out.drain(..) {
             let iface = match direction {
@@ -63,6 +63,7 @@ impl Node for MiddleboxNode {
         self.chain.next_timeout()
     }
 
+    // Middleboxes rewrite packets and adjust their checksums, so hosts must compute them.
     fn needs_checksums(&self) -> bool {
         true
     }

@@ -1,15 +1,17 @@
-//! The walk of a host that leaves the WiFi, comes back and leaves again (Zeng et al., "Multi-attribute
-//! Aware Path Selection Approach for Efficient MPTCP-based Data Delivery", JISIS 7(1), 2017, section 4).
+//! The scenario of a host that walks out of the reach of a WiFi, returns and leaves again (Zeng et al.,
+//! "Multi-attribute Aware Path Selection Approach for Efficient MPTCP-based Data Delivery", JISIS 7(1), 2017,
+//! section 4).
 
 use core::time::Duration;
 
 use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
 
-/// The quality of a link: Mbit/s, round trip in ms, share of packets lost.
-type Point = (f64, f64, f64);
+/// The quality of a link: Mbit/s, round-trip time in ms, share of packets lost.
+type Quality = (f64, f64, f64);
 
-/// The quality of the WiFi at these seconds; linear between them.
-const WIFI: [(u64, Point); 8] = [
+/// The quality of the WiFi at times in seconds from the start; it changes linearly between them. At the times of
+/// [`CROSSINGS`] it equals the quality of the cellular network.
+const WIFI: [(u64, Quality); 8] = [
     (0, (11.0, 20.0, 0.01)),
     (10, (11.0, 20.0, 0.01)),
     (20, (10.0, 40.0, 0.02)),
@@ -19,7 +21,7 @@ const WIFI: [(u64, Point); 8] = [
     (75, (10.0, 40.0, 0.02)),
     (80, (0.5, 200.0, 0.2)),
 ];
-/// The times at which WiFi and cellular network are equally good: WiFi left, come back to, left again.
+/// The times at which WiFi and cellular network are equally good: as the host leaves, returns and leaves again.
 pub const CROSSINGS: [Duration; 3] = [
     Duration::from_secs(20),
     Duration::from_secs(60),
@@ -27,12 +29,13 @@ pub const CROSSINGS: [Duration; 3] = [
 ];
 /// The length of the walk.
 pub const SPAN: Duration = Duration::from_secs(120);
-/// The time between changes of the link.
+/// The interval of the steps that approximate a linear change. A guess: much shorter than the walk.
 const STEP: Duration = Duration::from_millis(100);
 
-fn settings((mbit, rtt_ms, loss): Point) -> Settings {
+fn settings((mbit, rtt_ms, loss): Quality) -> Settings {
     Settings {
         rate: Rate::bits_per_second((mbit * 1e6) as u64),
+        // Each direction has half of the round-trip time.
         delay: Duration::from_secs_f64(rtt_ms / 2000.0),
         queue: QueueLimit::Packets(50),
         loss: Loss::Uniform(loss),
@@ -52,9 +55,9 @@ pub fn cellular() -> Settings {
 
 /// Returns the changes of either direction of the WiFi.
 pub fn wifi_schedule() -> Schedule {
-    let points = WIFI.map(|(at, point)| Change {
+    let changes = WIFI.map(|(at, quality)| Change {
         at: Duration::from_secs(at),
-        settings: settings(point),
+        settings: settings(quality),
     });
-    Schedule::linear(&points, STEP)
+    Schedule::linear(&changes, STEP)
 }

@@ -1,4 +1,4 @@
-//! Nodes of the world, and the operations of their turns.
+//! Nodes of the world, and their turns: the calls in which they act.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -9,23 +9,22 @@ use crate::oracle::Violation;
 
 pub use braid_links::middlebox::Packet;
 
-/// A node of a [`World`](crate::World).
+/// The number of a node in a [`World`](crate::World).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// One direction of a link of a [`World`](crate::World).
+/// The number of one direction of a link in a [`World`](crate::World).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
-/// The world hands over packets by [`receive`](Self::receive) and, after all packets that arrived by one
-/// link at one time, calls [`wake`](Self::wake). It also calls `wake` when
-/// [`next_timeout`](Self::next_timeout) has come, and after
-/// [`World::with_node`](crate::World::with_node). Packets that a node sends in any of these calls are on
-/// their way when the turn ends.
+/// The world calls [`receive`](Self::receive) for each packet. It calls [`wake`](Self::wake) once after all
+/// packets that arrived by one link at one time, at the time of [`next_timeout`](Self::next_timeout), and after
+/// [`World::with_node`](crate::World::with_node). A turn ends with `wake`; the world then hands the packets that
+/// the node has sent to the links.
 pub trait Node: Any + Debug + Send {
-    /// Takes a packet that arrived at interface `iface`. Its buffer is sent on or returned by
+    /// Takes a packet that arrived at interface `iface`. The node sends it on, or returns its buffer by
     /// [`Turn::recycle`].
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet);
 
@@ -34,8 +33,8 @@ pub trait Node: Any + Debug + Send {
         let _ = turn;
     }
 
-    /// Returns when the node wants to be woken, if ever. A time that has passed means at once; after a
-    /// wake the node must return a later one, or the world would not get on.
+    /// Returns the time of the next wake, if the node has a timer. A time in the past means at once. After a
+    /// wake the node must return a later time than now, or virtual time would stand still.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -47,14 +46,14 @@ pub trait Node: Any + Debug + Send {
     }
 }
 
-/// The operations of a node during its turn: sending and drawing.
+/// The state of the world that a node may use in its turn: time, random numbers, and sending.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    /// The time.
+    /// The virtual time.
     pub now: Instant,
     /// The node's own random stream.
     pub rng: &'a mut Rng,
-    /// The world computes and verifies transport checksums.
+    /// True if hosts compute and verify transport checksums.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
     /// Packets numbered so far.
@@ -63,7 +62,7 @@ pub struct Turn<'a> {
     pub(crate) violations: &'a mut Vec<Violation>,
 }
 
-/// Most buffers kept for reuse.
+/// The maximum number of buffers kept for reuse. A guess: more than the packets in flight of most worlds.
 const MAX_SPARE: usize = 1 << 12;
 
 impl Turn<'_> {
@@ -72,10 +71,11 @@ impl Turn<'_> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Sends `packet` out of the node's interface `iface` (in order of
-    /// [`World::connect`](crate::World::connect)) and returns the packet's number. An interface that does
-    /// not exist drops it.
+    /// Sends `packet` by the node's interface `iface`, and returns the packet's number. Interfaces are numbered
+    /// in the order of the calls of [`World::connect`](crate::World::connect); a packet to an interface that
+    /// does not exist is dropped.
     pub fn send(&mut self, iface: u32, mut packet: Packet) -> u64 {
+        // A forwarded packet keeps its number, so that taps can follow it; a new packet has 0.
         if packet.id == 0 {
             *self.packets += 1;
             packet.id = *self.packets;

@@ -1,26 +1,27 @@
-//! Writes packets to a pcapng file (draft-ietf-opsawg-pcapng), for Wireshark.
+//! Writing of packets to pcapng files (draft-ietf-opsawg-pcapng) for Wireshark, and reading them for tests.
 
 use std::io::{self, Write};
 
 use braid_wire::Instant;
 
-/// Section header block, always little-endian so that the same run gives the same file on any machine.
+/// Types of blocks. All numbers are little-endian, so that the same run gives the same file on any machine.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
+/// The number in a section header by which readers detect the byte order.
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// The link type of bare IPv4 or IPv6 packets.
+/// The link type of IPv4 or IPv6 packets without a link-layer header.
 const LINKTYPE_RAW: u16 = 101;
 
-// Codes of options; each has its meaning in one type of block only.
+// Codes of options. A code has another meaning in another type of block: SHB, IF and EPB name the type.
 const OPT_END: u16 = 0;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// The direction of a packet, seen from the interface that captured it.
+/// The direction of a packet at the interface that captured it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The packet was received.
@@ -29,7 +30,7 @@ pub enum Direction {
     Outbound,
 }
 
-/// An interface of a file.
+/// The number of an interface in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceId(u32);
 
@@ -43,10 +44,10 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file.
+    /// Writes the section header of a file to `out`.
     ///
     /// # Errors
-    /// Fails with the error of `out`, here and below.
+    /// Fails with the error of `out`.
     pub fn new(out: W) -> io::Result<Self> {
         let mut writer = Writer {
             out,
@@ -55,9 +56,10 @@ impl<W: Write> Writer<W> {
         };
         writer.begin(SECTION_HEADER);
         writer.put(&BYTE_ORDER_MAGIC.to_le_bytes());
+        // Version 1.0 of the format.
         writer.put(&1u16.to_le_bytes());
         writer.put(&0u16.to_le_bytes());
-        // The section's length is unknown: the file is written as a stream.
+        // All ones: the length of the section is unknown, since the file is written as a stream.
         writer.put(&u64::MAX.to_le_bytes());
         writer.option(SHB_USERAPPL, b"Braid");
         writer.option(OPT_END, &[]);
@@ -72,10 +74,12 @@ impl<W: Write> Writer<W> {
     pub fn interface(&mut self, name: &str) -> io::Result<InterfaceId> {
         self.begin(INTERFACE_DESCRIPTION);
         self.put(&LINKTYPE_RAW.to_le_bytes());
+        // Reserved.
         self.put(&0u16.to_le_bytes());
-        // A snapshot length of 0: packets are not cut.
+        // A snapshot length of 0: packets are captured in full.
         self.put(&0u32.to_le_bytes());
         self.option(IF_NAME, name.as_bytes());
+        // Times have a resolution of 10^-9 s.
         self.option(IF_TSRESOL, &[9]);
         self.option(OPT_END, &[]);
         self.end()?;
@@ -100,6 +104,7 @@ impl<W: Write> Writer<W> {
         let ns = at.as_nanos();
         self.put(&((ns >> 32) as u32).to_le_bytes());
         self.put(&(ns as u32).to_le_bytes());
+        // The captured length and the original length.
         let len = (packet.len() as u32).to_le_bytes();
         self.put(&len);
         self.put(&len);
@@ -121,9 +126,10 @@ impl<W: Write> Writer<W> {
         self.out.flush()
     }
 
-    fn begin(&mut self, kind: u32) {
+    /// Begins a block of this type.
+    fn begin(&mut self, block_type: u32) {
         self.block.clear();
-        self.block.extend_from_slice(&kind.to_le_bytes());
+        self.block.extend_from_slice(&block_type.to_le_bytes());
         // `end` fills in the length.
         self.block.extend_from_slice(&[0; 4]);
     }
@@ -132,6 +138,7 @@ impl<W: Write> Writer<W> {
         self.block.extend_from_slice(bytes);
     }
 
+    /// Pads the block to a multiple of 32 bits.
     fn pad(&mut self) {
         let len = self.block.len().next_multiple_of(4);
         self.block.resize(len, 0);
@@ -146,6 +153,7 @@ impl<W: Write> Writer<W> {
         self.pad();
     }
 
+    /// Writes the block. Its length stands before and after its body, so that files can be read backwards.
     fn end(&mut self) -> io::Result<()> {
         let len = (self.block.len() as u32 + 4).to_le_bytes();
         self.block[4..8].copy_from_slice(&len);
@@ -167,13 +175,14 @@ pub struct Captured<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Reads the packets of a file that [`Writer`] has written; ends with `None` if the file is cut short.
+/// Reads the packets of a file that [`Writer`] has written. If the file is truncated, the last item is `None`.
 pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     let mut rest = Some(file);
     core::iter::from_fn(move || {
-        while let Some(here) = rest.filter(|here| !here.is_empty()) {
-            let block = word(here, 4).and_then(|len| here.get(..(len as usize).max(12)));
-            rest = block.map(|block| &here[block.len()..]);
+        while let Some(blocks) = rest.filter(|blocks| !blocks.is_empty()) {
+            // The smallest block has 12 bytes: type, length, length again. A smaller length would not advance.
+            let block = word(blocks, 4).and_then(|len| blocks.get(..(len as usize).max(12)));
+            rest = block.map(|block| &blocks[block.len()..]);
             match block {
                 None => return Some(None),
                 Some(block) if word(block, 0) == Some(ENHANCED_PACKET) => {
@@ -186,7 +195,7 @@ pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     })
 }
 
-/// Reads the packet in a block. The first option behind the packet holds the direction.
+/// Reads the packet in a block. The writer puts the direction into the first option after the packet.
 fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
     let (high, low) = (word(block, 12)?, word(block, 16)?);
     let end = 28 + word(block, 20)? as usize;
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_what_the_draft_says() {
+    fn a_file_has_the_bytes_of_the_draft() {
         let mut file = Vec::new();
         let mut writer = Writer::new(&mut file).unwrap();
         writer.interface("wifi").unwrap();

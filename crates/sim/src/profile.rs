@@ -1,4 +1,4 @@
-//! Profiles: settings of hosts and links that belong together.
+//! Profiles: sets of settings of hosts and links, such as those of the simulations in papers.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -7,19 +7,20 @@ use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, DelayedAck, PathConfig};
 use braid_links::{QueueLimit, Rate, Settings};
 
-/// Settings of hosts and links that belong together.
+/// A set of settings of hosts and links.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// The settings of the engine.
     pub engine: Config,
-    /// The largest IP packet, bytes.
+    /// The maximum size of an IP packet, bytes.
     pub mtu: u16,
     /// The queue of every link.
     pub queue: QueueLimit,
 }
 
 impl Default for Profile {
-    /// Returns today's profile: the engine's own settings, packets of 1500 bytes, queues of 50 packets.
+    /// Returns the profile of today's networks: the engine's defaults, packets of 1500 bytes, queues of 50
+    /// packets.
     fn default() -> Self {
         Profile {
             engine: Config::default(),
@@ -30,17 +31,17 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// Returns the profile of papers whose figures come from NS-2 with its `Agent/TCP/Newreno` and
-    /// `Agent/TCPSink/DelAck`.
+    /// Returns the defaults of NS-2 for `Agent/TCP/Newreno` and `Agent/TCPSink/DelAck`, which many papers use.
     ///
-    /// That is: a window of 20 packets (`window_`), an initial window of 2 (`windowInit_`), packets of
-    /// 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms (`interval_`) or until the second
-    /// packet, a least timeout of 0.2 s (`minrto_`), queues of 50 packets (`queue-limit`).
+    /// These are a maximum window of 20 packets (`window_`), an initial window of 2 packets (`windowInit_`),
+    /// packets of 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms (`interval_`) or until the
+    /// second packet, a minimum retransmission timeout of 0.2 s (`minrto_`), and queues of 50 packets
+    /// (`queue-limit`).
     ///
-    /// Newer features of the engine stay: it has SACK, RACK and PRR, paces packets beyond the initial
-    /// window, counts bytes and not acknowledgements in slow start (RFC 3465), and adds the least timeout
-    /// to the round trip instead of taking the larger of the two. The 1000 bytes are the whole IP packet;
-    /// NS-2 adds 40 for the headers.
+    /// The engine differs from NS-2 in other respects: it has SACK, RACK and PRR, paces packets beyond the
+    /// initial window, counts bytes instead of acknowledgements in slow start (RFC 3465), and adds the minimum
+    /// timeout to the round-trip time instead of taking the larger of the two. Here, the 1000 bytes include the
+    /// IP and TCP headers; NS-2 adds 40 bytes for them.
     pub fn ns2() -> Self {
         Profile {
             engine: Config {
@@ -52,8 +53,8 @@ impl Profile {
                     quick: 0,
                 },
                 min_rto: Duration::from_millis(200),
-                // The largest window without scaling: it holds three windows of 20 packets. The peer
-                // knows it from the SYN on, so no acknowledgement need announce more.
+                // The maximum window without window scaling, which holds three windows of 20 packets. The SYN
+                // announces all of it, so the receiver never sends an acknowledgement to announce more.
                 recv_buffer: 65_535,
                 congestion: NEWRENO,
                 ..Config::default()
@@ -63,7 +64,7 @@ impl Profile {
         }
     }
 
-    /// Returns a path of a host.
+    /// Returns a path of a host with the address `addr`.
     pub fn path(&self, addr: Ipv4Addr) -> PathConfig {
         PathConfig {
             mtu: self.mtu,

@@ -7,7 +7,7 @@ use braid_wire::{Error, ip};
 
 use crate::node::{Node, Packet, Turn};
 
-/// A range of addresses that begin alike.
+/// A range of addresses with the same first bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddr,
@@ -15,13 +15,13 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Makes the range of addresses that agree with `addr` in the first `len` bits. A length beyond the
-    /// address counts as all its bits.
+    /// Makes the range of addresses that have the first `len` bits of `addr`. A `len` above the number of bits
+    /// of the address counts as that number.
     pub fn new(addr: IpAddr, len: u8) -> Self {
-        let most = if addr.is_ipv4() { 32 } else { 128 };
+        let max_len = if addr.is_ipv4() { 32 } else { 128 };
         Prefix {
             addr,
-            len: len.min(most),
+            len: len.min(max_len),
         }
     }
 
@@ -32,17 +32,18 @@ impl Prefix {
 
     /// Returns whether `addr` is in the range.
     pub fn contains(&self, addr: IpAddr) -> bool {
-        let differ = match (self.addr, addr) {
+        let difference = match (self.addr, addr) {
+            // The 32 bits of IPv4 go to the top, where `leading_zeros` counts from.
             (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
             (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
             _ => return false,
         };
-        differ.leading_zeros() >= u32::from(self.len)
+        difference.leading_zeros() >= u32::from(self.len)
     }
 }
 
 impl From<IpAddr> for Prefix {
-    /// Returns the range of one address.
+    /// Returns the range with this single address.
     fn from(addr: IpAddr) -> Self {
         Prefix::new(addr, u8::MAX)
     }
@@ -51,39 +52,40 @@ impl From<IpAddr> for Prefix {
 /// Counters of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouterCounters {
-    /// Packets sent on.
+    /// Packets forwarded.
     pub forwarded: u64,
-    /// Packets dropped because they are no IP packets, or have a wrong header checksum.
+    /// Packets dropped because they were no IP packets or had a wrong header checksum.
     pub malformed: u64,
-    /// Packets dropped because their time to live was over.
+    /// Packets dropped because their time to live would have become zero.
     pub expired: u64,
     /// Packets dropped because there was no route to their destination.
     pub unreachable: u64,
-    /// Packets dropped because they were larger than the link that they had to take.
+    /// Packets dropped because they were larger than the MTU of the outgoing interface.
     pub too_big: u64,
 }
 
-/// A router that forwards packets by the longest prefix of their destination (RFC 1812). It has no queue
-/// of its own: the link's queue is the router's.
+/// A router that forwards packets by the longest prefix that contains their destination (RFC 1812). It has no
+/// queue of its own; packets wait in the queue of the outgoing link.
 #[derive(Debug, Default)]
 pub struct Router {
-    /// Longest prefix first.
+    /// Pairs of a prefix and its interface, the longest prefix first.
     routes: Vec<(Prefix, u32)>,
-    /// Largest packet of each limited interface.
+    /// Pairs of an interface and its MTU. Other interfaces have no limit.
     mtus: Vec<(u32, u32)>,
-    v4: Option<Ipv4Addr>,
-    v6: Option<Ipv6Addr>,
+    /// Source addresses of ICMP errors; `None` if the router sends none of this family.
+    icmp_v4: Option<Ipv4Addr>,
+    icmp_v6: Option<Ipv6Addr>,
     counters: RouterCounters,
 }
 
 impl Router {
-    /// Makes a router without routes, which silently drops what it cannot forward.
+    /// Makes a router without routes. It sends no ICMP errors for packets that it drops.
     pub fn new() -> Self {
         Router::default()
     }
 
-    /// Adds a route: packets to `prefix` leave by interface `iface`. Of equal prefixes the first one
-    /// counts.
+    /// Adds a route: packets to `prefix` leave by interface `iface`. If two routes have the same prefix, the one
+    /// that was added first is used.
     #[must_use]
     pub fn route(mut self, prefix: impl Into<Prefix>, iface: u32) -> Self {
         let prefix = prefix.into();
@@ -92,20 +94,20 @@ impl Router {
         self
     }
 
-    /// Limits packets out of interface `iface` to `mtu` bytes. Larger ones are dropped and not
-    /// fragmented, as if all had DF set.
+    /// Limits packets out of interface `iface` to `mtu` bytes. Larger packets are dropped, never fragmented, as
+    /// if all packets had DF set.
     #[must_use]
     pub fn mtu(mut self, iface: u32, mtu: u32) -> Self {
         self.mtus.push((iface, mtu));
         self
     }
 
-    /// Lets the router send ICMP errors, from `addr` for packets of its family.
+    /// Makes the router send ICMP errors from `addr`, for packets of the family of `addr`.
     #[must_use]
     pub fn reports_from(mut self, addr: IpAddr) -> Self {
         match addr {
-            IpAddr::V4(addr) => self.v4 = Some(addr),
-            IpAddr::V6(addr) => self.v6 = Some(addr),
+            IpAddr::V4(addr) => self.icmp_v4 = Some(addr),
+            IpAddr::V6(addr) => self.icmp_v6 = Some(addr),
         }
         self
     }
@@ -120,7 +122,7 @@ impl Router {
         Some(*iface)
     }
 
-    /// Returns the interface for a packet, and takes a hop from its time to live.
+    /// Returns the outgoing interface of a packet, and decrements the packet's time to live.
     fn forward(&mut self, packet: &mut [u8]) -> Result<u32, Refusal> {
         let mut packet = ip::Packet::new(packet)?;
         if !packet.checksum_ok() {
@@ -143,16 +145,17 @@ impl Router {
         Ok(iface)
     }
 
-    /// Sends an ICMP error to the sender, if there is an address to send from and a route back.
+    /// Sends an ICMP error to the sender of a dropped packet, if the router has an address of its family and a
+    /// route to the sender.
     fn report(&self, turn: &mut Turn<'_>, kind: Kind, packet: &[u8]) {
-        let Ok(about) = ip::Packet::new(packet) else {
+        let Ok(dropped) = ip::Packet::new(packet) else {
             return;
         };
-        let from = match about.src() {
-            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
-            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
+        let from = match dropped.src() {
+            IpAddr::V4(_) => self.icmp_v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.icmp_v6.map(IpAddr::V6),
         };
-        let (Some(from), Some(iface)) = (from, self.route_to(about.src())) else {
+        let (Some(from), Some(iface)) = (from, self.route_to(dropped.src())) else {
             return;
         };
         let mut error = [0; icmp::MAX_LEN];
@@ -164,9 +167,10 @@ impl Router {
     }
 }
 
-/// The reason for which a packet goes no further.
+/// The reason for dropping a packet.
 enum Refusal {
     Malformed,
+    /// A reason that the sender may learn by ICMP.
     Reported(Kind),
 }
 

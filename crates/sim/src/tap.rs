@@ -8,32 +8,32 @@ use braid_wire::Instant;
 
 use crate::node::{LinkId, Packet};
 
-/// The event of a packet on a link.
+/// An event that happens to a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketEvent {
-    /// A node handed it to the link.
+    /// A node handed the packet to the link.
     Sent,
-    /// The link made a copy of the packet, which follows it under the same number.
+    /// The link made a copy of the packet. Later events of original and copy have the same packet number.
     Duplicated,
-    /// The link dropped it.
+    /// The link dropped the packet.
     Dropped {
         /// The time at which the packet was handed to the link.
         sent_at: Instant,
         /// The reason of the drop.
         cause: DropCause,
     },
-    /// The packet arrived at the far end; twice if the link duplicated it.
+    /// The packet arrived at the end of the link. A packet that the link duplicated may arrive twice.
     Delivered {
         /// The time at which the packet was handed to the link.
         sent_at: Instant,
     },
 }
 
-/// An observer of links: see [`World::tap`](crate::World::tap). Hand over an `Arc<Mutex<_>>` to read the
-/// tap's records while the world has it, or to watch several links with one tap.
+/// An observer of links: see [`World::tap`](crate::World::tap). The world owns its taps. To read a tap's records,
+/// or to watch several links with one tap, give the world an `Arc<Mutex<_>>`.
 pub trait Tap: Debug + Send {
-    /// Records that `event` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
-    /// by CoDel, which is reported when the link is next polled.
+    /// Records that `event` happened at `at` to `packet` on `link`. Events come in the order of time, except
+    /// that a drop by CoDel may come late: it is reported when the world next polls the link.
     fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet);
 }
 

@@ -1,14 +1,13 @@
-//! Traffic: the data that the connections of a host carry.
+//! Traffic: models of the applications whose data the connections of a host carry.
 //!
-//! Each end of a connection has a [`Stream`], which acts by its [`Role`]. The plain roles carry one
-//! sequence of bytes. Others carry [`Message`]s, such as several streams of a session, so that the reader
-//! can tell which bytes belong to which message and how long it took. In both cases the reader checks
-//! every byte.
+//! Each end of a connection has a [`Stream`] with a [`Role`]. Some roles carry one sequence of bytes. Others carry
+//! [`Message`]s with headers, so that the reader can measure how long each message took; a session multiplexes
+//! several streams of messages. In both cases the reader checks every byte.
 //!
-//! | model | one end | the other |
+//! | model | one end | the other end |
 //! | --- | --- | --- |
-//! | file transfer | [`Role::Fetch`] | [`Role::Answer`] |
-//! | the same, the other way | [`Role::Upload`] | [`Role::Sink`] |
+//! | download | [`Role::Fetch`] | [`Role::Answer`] |
+//! | upload | [`Role::Upload`] | [`Role::Sink`] |
 //! | greedy sender | [`Role::Greedy`] | [`Role::Sink`] |
 //! | long-lived transfer at a limited rate | [`Role::Capped`] | [`Role::Sink`] |
 //! | requests and answers | [`Role::Ask`] | [`Role::Serve`] |

@@ -1,4 +1,5 @@
-//! The most common topology: a client and a server joined by one link for each path, and one transfer.
+//! The topology that most simulations use: a client and a server, a link for each path between them, and one
+//! transfer.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,9 +21,9 @@ use crate::world::{LinkId, NodeId, World};
 
 /// The server's address.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-/// The address at which the server listens; no dissector of Wireshark claims the port.
+/// The address at which the server listens. Wireshark decodes port 50000 as no application protocol.
 pub const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 50_000);
-/// Bytes of the request that asks for a download.
+/// Bytes of the request for a download; a guess at a short HTTP request.
 pub const REQUEST: u64 = 100;
 
 /// Returns the client's address on a path.
@@ -30,7 +31,7 @@ pub fn client_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, path as u8, 2)
 }
 
-/// Returns an address that the server knows to be on a path too: for a NAT there.
+/// Returns an address that a NAT on a path may use: the server has a route to it by this path.
 pub fn external_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, path as u8 + 1)
 }
@@ -38,9 +39,9 @@ pub fn external_addr(path: usize) -> Ipv4Addr {
 /// The direction of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The client asks, the server sends.
+    /// The client sends a request, and the server sends the payload.
     Down,
-    /// The client sends.
+    /// The client sends the payload.
     Up,
 }
 
@@ -63,7 +64,7 @@ pub struct PathSettings {
 }
 
 impl PathSettings {
-    /// Makes a path that is alike in both directions.
+    /// Makes a path with the same settings in both directions.
     pub fn both(settings: Settings) -> Self {
         PathSettings {
             up: settings.clone(),
@@ -75,7 +76,7 @@ impl PathSettings {
 /// The settings of a transfer.
 #[derive(Debug, Clone)]
 pub struct TransferConfig<'a> {
-    /// Paths, at least one and at most 254.
+    /// Paths, at least one and at most 254: the number is an octet of addresses.
     pub paths: &'a [PathSettings],
     /// Payload bytes.
     pub size: u64,
@@ -85,13 +86,13 @@ pub struct TransferConfig<'a> {
     pub engine: Config,
     /// Protocol of the connection.
     pub protocol: Protocol,
-    /// Path of the initial subflow; `None` takes the first.
+    /// Path of the initial subflow; `None` takes the first path.
     pub initial_path: Option<PathId>,
-    /// Name of the strategy of both ends, one that exists.
+    /// Name of the strategy of both ends; it must exist.
     pub strategy: &'a str,
-    /// Both ends are told the flow's size in advance.
+    /// True if both ends declare the flow's size to their strategies.
     pub declared: bool,
-    /// The client writes no more than a byte until [`Host::release`].
+    /// True if the client writes only its first byte, which establishes the connection, until [`Host::release`].
     pub awaiting_release: bool,
 }
 
@@ -120,7 +121,8 @@ impl<'a> TransferConfig<'a> {
             path: self.initial_path,
             protocol: self.protocol,
             flow_size: match self.awaiting_release {
-                // A connection that awaits its release does not know yet what it will be asked for.
+                // A connection that is opened in advance, as those of an idle pool, does not know yet which flow
+                // it will carry.
                 true => FlowSize::Predicted(u64::MAX),
                 false => self.flow_size(),
             },
@@ -171,7 +173,8 @@ pub struct Transfer {
     pub server: NodeId,
     /// The links of each path: (up, down).
     pub links: Vec<(LinkId, LinkId)>,
-    /// The middleboxes of each path, or the routers at the client's end, if there are any.
+    /// The middlebox of each path after [`through`](Self::through), the router at the client's end of each path
+    /// after [`shared`](Self::shared), otherwise empty.
     pub boxes: Vec<NodeId>,
 }
 
@@ -186,8 +189,8 @@ impl Transfer {
         Ok(transfer)
     }
 
-    /// Builds the world of `seed`. Nothing happens before [`open`](Self::open), so that captures and logs
-    /// of the first packet on can be set up in between.
+    /// Builds the world of `seed` without a connection. Captures and logs that are added before
+    /// [`open`](Self::open) thus have every packet.
     ///
     /// # Panics
     /// Panics if there is no such strategy.
@@ -195,7 +198,8 @@ impl Transfer {
         Transfer::through(seed, config, [])
     }
 
-    /// Builds the world with these middleboxes on the paths, each a millisecond before its path's link.
+    /// Builds the world with these chains of middleboxes, the first on the first path and so on. A link with
+    /// 1 ms of delay leads from the client to each.
     ///
     /// # Panics
     /// Panics if there is no such strategy.
@@ -204,29 +208,29 @@ impl Transfer {
         config: &TransferConfig<'_>,
         chains: impl IntoIterator<Item = Chain>,
     ) -> Self {
-        let mut transfer = Transfer::unjoined(seed, config);
+        let mut transfer = Transfer::unconnected(seed, config);
         let (client, server) = (transfer.client, transfer.server);
-        let near = Settings {
+        let client_link = Settings {
             delay: Duration::from_millis(1),
             ..Settings::default()
         };
         let mut chains = chains.into_iter();
         let world = &mut transfer.world;
         for path in config.paths {
-            let mut inside = client;
+            let mut near_end = client;
             if let Some(chain) = chains.next() {
-                inside = world.add(|_| MiddleboxNode::new(chain));
-                transfer.boxes.push(inside);
-                world.connect(client, inside, near.clone(), near.clone());
+                near_end = world.add(|_| MiddleboxNode::new(chain));
+                transfer.boxes.push(near_end);
+                world.connect(client, near_end, client_link.clone(), client_link.clone());
             }
-            let link = world.connect(inside, server, path.up.clone(), path.down.clone());
+            let link = world.connect(near_end, server, path.up.clone(), path.down.clone());
             transfer.links.push(link);
         }
         transfer
     }
 
-    /// Builds the world with background traffic on each path's link, which begins at once. At both ends
-    /// of the link is a router; the routers at the client's end are the [`boxes`](Self::boxes).
+    /// Builds the world with background traffic on each path's link. The traffic begins at once; it enters and
+    /// leaves at routers at both ends of the link.
     ///
     /// # Errors
     /// Fails as [`start`](Self::start) does.
@@ -238,15 +242,16 @@ impl Transfer {
         config: &TransferConfig<'_>,
         background: &Background,
     ) -> Result<Self, ApiError> {
-        let mut transfer = Transfer::unjoined(seed, config);
+        let mut transfer = Transfer::unconnected(seed, config);
         let world = &mut transfer.world;
         for (n, path) in config.paths.iter().enumerate() {
             let at_client = world.add(|_| End::Client.router(n, client_addr(n)));
             let at_server = world.add(|_| End::Server.router(n, SERVER));
-            let none = Settings::default;
-            world.connect(transfer.client, at_client, none(), none());
-            // `End::router` expects its host on interface 0 and the link on interface 1, at this end too.
-            world.connect(at_server, transfer.server, none(), none());
+            let ideal = Settings::default;
+            world.connect(transfer.client, at_client, ideal(), ideal());
+            // `End::router` expects its host on interface 0 and the link on interface 1, so both hosts are
+            // connected before the link.
+            world.connect(at_server, transfer.server, ideal(), ideal());
             let link = world.connect(at_client, at_server, path.up.clone(), path.down.clone());
             transfer.links.push(link);
             transfer.boxes.push(at_client);
@@ -259,8 +264,8 @@ impl Transfer {
         Ok(transfer)
     }
 
-    /// Builds the two hosts, and nothing between them.
-    fn unjoined(seed: u64, config: &TransferConfig<'_>) -> Self {
+    /// Builds the two hosts without links.
+    fn unconnected(seed: u64, config: &TransferConfig<'_>) -> Self {
         let mut world = World::new(seed);
         let mut host = |paths, routes| {
             let config = HostConfig {
@@ -299,7 +304,7 @@ impl Transfer {
         )
     }
 
-    /// Opens a connection that carries other streams.
+    /// Opens a connection with other options and streams than the configured ones.
     ///
     /// # Errors
     /// Fails as [`open`](Self::open) does.
@@ -313,7 +318,7 @@ impl Transfer {
         self.world.open(self.client, options, client_stream)
     }
 
-    /// Captures the packets at the client or the server; to be called before the connection is opened.
+    /// Captures the packets at the client or the server. Call it before [`open`](Self::open).
     ///
     /// # Errors
     /// Fails as [`Capture::new`] does.
@@ -324,7 +329,7 @@ impl Transfer {
         Ok(capture)
     }
 
-    /// Logs the transfer; to be called before the connection is opened.
+    /// Logs the transfer. Call it before [`open`](Self::open).
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
         self.read(Box::new(BufWriter::new(out)))
     }
@@ -348,7 +353,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the first stream that ended at the client, and the first one at the server.
+    /// Returns the stream of the first closed connection at the client, and the one at the server.
     pub fn ended(&self) -> [Option<&Stream>; 2] {
         self.ends()
             .map(|end| self.world.host(end).finished().first())

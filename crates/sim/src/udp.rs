@@ -1,4 +1,4 @@
-//! UDP cross traffic: sources of constant or varying rate, and sinks that measure.
+//! UDP cross traffic: sources with a constant or varying rate, and sinks that measure loss, delay and jitter.
 
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use braid_wire::{Instant, Rng, ip, udp};
 use crate::node::{Node, Packet, Turn};
 use crate::traffic::exponential;
 
-/// Bytes of the sequence number and the time at the start of a payload.
+/// Bytes of the stamp at the start of a payload: a sequence number and a time of 8 bytes each.
 const STAMP_LEN: usize = 16;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -21,12 +21,12 @@ pub struct UdpFlow {
     pub src: SocketAddr,
     /// The sink's address, of the same family.
     pub dst: SocketAddr,
-    /// The rate while the source sends, bit/s of IP packets; at 0 nothing is sent.
+    /// The rate while the source sends, in bit/s of IP packets. A source with rate 0 sends nothing.
     pub rate: u64,
-    /// The sizes of IP packets in bytes, drawn uniformly; a size below the headers and 16 bytes counts as
-    /// that. A range of one size makes a constant bit rate.
+    /// The range of the sizes of IP packets in bytes. Sizes are drawn uniformly; a size below that of the headers
+    /// and the stamp (16 bytes) is raised to it. A range of one size makes packets at equal intervals.
     pub sizes: RangeInclusive<u16>,
-    /// The pauses of the flow; without them it sends all the time.
+    /// The pauses of the flow. Without pauses it sends from start to end.
     pub pauses: Option<Pauses>,
     /// The start of the flow.
     pub start: Instant,
@@ -34,12 +34,12 @@ pub struct UdpFlow {
     pub end: Option<Instant>,
 }
 
-/// The pauses of a flow that is on and off in turn, for exponentially distributed times.
+/// The pauses of an on/off flow. The lengths of both phases are exponentially distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
-    /// Mean time on.
+    /// Mean length of a phase in which the flow sends.
     pub on: Duration,
-    /// Mean time off.
+    /// Mean length of a pause.
     pub off: Duration,
 }
 
@@ -57,8 +57,8 @@ impl UdpFlow {
         }
     }
 
-    /// Returns the size of the smallest packet: headers and stamp.
-    fn least(&self) -> usize {
+    /// Returns the minimum size of a packet: headers and stamp.
+    fn min_size(&self) -> usize {
         let ip = if self.src.is_ipv4() { 20 } else { 40 };
         ip + udp::HEADER_LEN + STAMP_LEN
     }
@@ -69,7 +69,7 @@ impl UdpFlow {
             None | Some(0) => low,
             Some(span) => low + rng.below(span + 1),
         };
-        (size as usize).max(self.least())
+        (size as usize).max(self.min_size())
     }
 }
 
@@ -89,14 +89,16 @@ impl UdpTally {
     }
 }
 
-/// A host that sends one UDP flow out of its interface 0, and receives nothing.
+/// A host that sends one UDP flow out of its interface 0, and ignores packets that it receives.
 ///
-/// The rate is exact: after each packet passes the time that the packet takes at that rate.
+/// The rate is exact: the interval after a packet is the packet's size divided by the rate.
 #[derive(Debug)]
 pub struct UdpSource {
     flow: UdpFlow,
+    /// The time of the next packet, rounded down to nanoseconds.
     next_at: Instant,
-    /// The part of the time past `next_at`, in units of (1 / rate) ns; less than the rate.
+    /// The fraction of a nanosecond that rounding has removed, in units of (1 / rate) ns. Without it the rate
+    /// would be too high.
     fraction: u64,
     /// The time of the next pause.
     pause_at: Option<Instant>,
@@ -104,13 +106,13 @@ pub struct UdpSource {
 }
 
 impl UdpSource {
-    /// Makes a source that waits for its start; `rng` draws how long it is first on.
+    /// Makes a source that waits for its start. The length of the first phase is drawn from `rng`.
     pub fn new(flow: UdpFlow, mut rng: Rng) -> Self {
-        let first = flow.pauses.map(|p| p.on.mul_f64(exponential(&mut rng)));
+        let first_phase = flow.pauses.map(|p| p.on.mul_f64(exponential(&mut rng)));
         UdpSource {
             next_at: flow.start,
             fraction: 0,
-            pause_at: first.map(|on| flow.start + on),
+            pause_at: first_phase.map(|on| flow.start + on),
             sent: UdpTally::default(),
             flow,
         }
@@ -131,20 +133,21 @@ impl UdpSource {
         stamp.emit(&self.flow, size, turn.checksums, &mut bytes);
         turn.send(0, Packet::new(bytes));
         self.sent.add(size);
-        self.wait(size);
+        self.schedule_next(size);
     }
 
-    /// Advances to the time of the next packet, after one of `size` bytes.
-    fn wait(&mut self, size: usize) {
+    /// Sets the time of the next packet, after a packet of `size` bytes.
+    fn schedule_next(&mut self, size: usize) {
         let rate = u128::from(self.flow.rate);
+        // In units of (1 / rate) ns, the interval is an integer, so that nothing is lost by rounding.
         let units = size as u128 * 8 * NANOS_PER_SECOND + u128::from(self.fraction);
         self.fraction = (units % rate) as u64;
         let nanos = u64::try_from(units / rate).unwrap_or(u64::MAX).max(1);
         self.next_at = Instant::from_nanos(self.next_at.as_nanos().saturating_add(nanos));
     }
 
-    /// Pauses if the time has come.
-    fn pause(&mut self, rng: &mut Rng) {
+    /// Starts a pause if its time has come.
+    fn pause_if_due(&mut self, rng: &mut Rng) {
         if let (Some(pauses), Some(at)) = (self.flow.pauses, self.pause_at)
             && self.next_at >= at
         {
@@ -162,17 +165,17 @@ impl Node for UdpSource {
     fn wake(&mut self, turn: &mut Turn<'_>) {
         while self.next_timeout().is_some_and(|at| at <= turn.now) {
             self.send(turn);
-            self.pause(turn.rng);
+            self.pause_if_due(turn.rng);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let over = self.flow.end.is_some_and(|end| self.next_at >= end);
-        (self.flow.rate > 0 && !over).then_some(self.next_at)
+        let ended = self.flow.end.is_some_and(|end| self.next_at >= end);
+        (self.flow.rate > 0 && !ended).then_some(self.next_at)
     }
 }
 
-/// The number and time in a packet.
+/// The sequence number and the time of sending in a packet's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     number: u64,
@@ -221,13 +224,14 @@ impl Stamp {
 /// The measurements of a [`UdpSink`] for one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UdpReport {
-    /// Packets received, copies included.
+    /// Packets received, including duplicates.
     pub received: UdpTally,
-    /// Copies of an earlier packet; only the last 128 numbers are remembered.
+    /// Packets that had been received before. A packet more than 127 numbers before the highest one counts as
+    /// reordered instead, since only 128 numbers are remembered.
     pub duplicates: u64,
-    /// Packets that a packet sent later had overtaken (RFC 4737 section 3).
+    /// Packets that arrived after a packet with a higher number (RFC 4737 section 3).
     pub reordered: u64,
-    /// The number of packets known to have been sent: one more than the highest number seen.
+    /// The number of packets that were sent as far as the sink can know: the highest number received plus one.
     pub expected: u64,
     /// The one-way delay of the fastest packet.
     pub delay_min: Duration,
@@ -235,28 +239,28 @@ pub struct UdpReport {
     pub delay_max: Duration,
     /// The sum of all one-way delays.
     pub delay_sum: Duration,
-    /// The mean change of the delay from packet to packet, smoothed (RFC 3550 section 6.4.1).
+    /// The smoothed mean of the change of delay from packet to packet (RFC 3550 section 6.4.1).
     pub jitter: Duration,
     last_delay: Duration,
-    /// The packets before `expected` that came: bit 0 is the last.
+    /// The received packets among the last 128 before `expected`: bit 0 stands for number `expected - 1`.
     seen: u128,
 }
 
 impl UdpReport {
-    /// Returns how many of the packets known to have been sent did not come (yet).
+    /// Returns the number of packets before the highest number that have not arrived.
     pub fn lost(&self) -> u64 {
         let unique = self.received.packets - self.duplicates;
         self.expected.saturating_sub(unique)
     }
 
-    /// Returns the mean one-way delay; zero if no packet came.
+    /// Returns the mean one-way delay, or zero if no packet has arrived.
     pub fn delay_mean(&self) -> Duration {
         let nanos = self.delay_sum.as_nanos() / u128::from(self.received.packets.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     fn on_packet(&mut self, now: Instant, stamp: Stamp, len: usize) {
-        self.note(stamp.number);
+        self.count(stamp.number);
         let delay = now.saturating_since(stamp.sent_at);
         if self.received.packets == 0 {
             self.delay_min = delay;
@@ -268,11 +272,12 @@ impl UdpReport {
         self.delay_sum = self.delay_sum.saturating_add(delay);
         let change = delay.abs_diff(self.last_delay);
         self.last_delay = delay;
+        // RFC 3550 section 6.4.1: J += (|D| - J) / 16.
         self.jitter = (self.jitter * 15 + change) / 16;
     }
 
-    /// Counts packet `number` as new, late or a copy.
-    fn note(&mut self, number: u64) {
+    /// Counts packet `number` as new, reordered or duplicate.
+    fn count(&mut self, number: u64) {
         match number.checked_sub(self.expected) {
             Some(ahead) => {
                 let shift = u32::try_from(ahead.saturating_add(1)).unwrap_or(u32::MAX);
@@ -295,7 +300,7 @@ impl UdpReport {
     }
 }
 
-/// Most flows that a sink keeps apart.
+/// The maximum number of flows that a sink measures. A guess: far more sources than a test has.
 const MAX_FLOWS: usize = 1024;
 
 /// A host that takes the packets of [`UdpSource`]s and measures each flow.
@@ -316,17 +321,19 @@ impl UdpSink {
         self.flows.get(&src).copied().unwrap_or_default()
     }
 
-    /// Returns how many packets are no UDP of a [`UdpSource`], have a wrong checksum, or belong to more
-    /// flows than are kept apart (1024).
+    /// Returns the number of packets that were ignored: they are no UDP of a [`UdpSource`], have a wrong
+    /// checksum, or belong to another flow than the first 1024.
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
+    /// Measures a packet; returns `None` for a packet to ignore.
     fn take(&mut self, turn: &Turn<'_>, packet: &[u8]) -> Option<()> {
         let (ip, datagram) = ip::Repr::parse(packet).ok()?;
         let (udp, payload) = udp::Repr::parse(datagram).ok()?;
-        let sound = !turn.checksums || udp::verify_checksum(ip.src, ip.dst, datagram);
-        let stamp = Stamp::parse(payload).filter(|_| sound && ip.protocol == ip::PROTO_UDP)?;
+        let checksum_ok = !turn.checksums || udp::verify_checksum(ip.src, ip.dst, datagram);
+        let stamp =
+            Stamp::parse(payload).filter(|_| checksum_ok && ip.protocol == ip::PROTO_UDP)?;
         let src = SocketAddr::new(ip.src, udp.src_port);
         if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&src) {
             return None;
@@ -362,7 +369,7 @@ mod tests {
         report
     }
 
-    /// The rate is exact even where a packet takes no whole number of nanoseconds.
+    /// At 7 Gbit/s, 100 bytes take 114 2/7 ns. 7,000 packets must take exactly 800 us.
     #[test]
     fn the_rate_is_exact_in_the_long_run() {
         let [src, dst] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 9)));
@@ -370,13 +377,13 @@ mod tests {
         let start = flow.start;
         let mut source = UdpSource::new(flow, Rng::for_component(1, 1));
         for _ in 0..7_000 {
-            source.wait(100);
+            source.schedule_next(100);
         }
         assert_eq!(source.next_at, start + Duration::from_micros(800));
     }
 
     #[test]
-    fn copies_and_latecomers_are_told_apart() {
+    fn duplicates_and_reordered_packets_are_counted_apart() {
         let counts = |numbers: &[u64]| {
             let r = report(numbers);
             (r.expected, r.lost(), r.duplicates, r.reordered)
@@ -408,7 +415,7 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!((report.delay_min, report.delay_max), (ms(10), ms(26)));
         assert_eq!(report.delay_mean(), ms(18));
-        // 16/16, then 15/16 of that and 8/16.
+        // The changes are 16 and 8 ms: 16/16 = 1 ms, then (15 * 1 + 8) / 16 = 1.4375 ms.
         assert_eq!(
             report.jitter,
             Duration::from_micros(1437) + Duration::from_nanos(500)

@@ -14,10 +14,11 @@ use crate::tap::{PacketEvent, Tap};
 
 pub use crate::node::{LinkId, NodeId};
 
-/// The time at which every world starts; not zero, so that "long before the start" is a time too.
+/// The time at which every world starts. It is not zero, so that code may subtract a duration from it.
 pub const START: Instant = Instant::from_millis(1_000);
 
-/// An event to come. At equal times the sequence number orders events, so runs repeat.
+/// A future event. The sequence number in [`World::events`] orders events of the same time, so that runs
+/// repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Deliver(LinkId),
@@ -32,40 +33,47 @@ struct Frame {
     sent_at: Instant,
 }
 
-/// Marks congestion on packets of an ECN-capable transport (RFC 3168), and returns whether it did.
+/// Sets CE in a packet of an ECN-capable transport (RFC 3168). Returns false for other packets, which a link
+/// drops instead.
 fn mark(frame: &mut Frame) -> bool {
     ip::Packet::new(&mut frame.packet.bytes).is_ok_and(|mut packet| packet.mark())
 }
 
+/// One direction of a link, with its place in the world.
 struct Wire {
     link: Link<Frame>,
+    /// The node and its interface at the end of the direction.
     to: NodeId,
     iface: u32,
     rng: Rng,
+    /// The time of the link's event in the heap. The heap may hold later events, which are ignored.
     armed: Option<Instant>,
+    /// Changes of the settings to come.
     schedule: Schedule,
     taps: Vec<Box<dyn Tap>>,
 }
 
 impl Wire {
-    fn notify_taps(&mut self, at: Instant, id: LinkId, what: PacketEvent, packet: &Packet) {
+    fn notify_taps(&mut self, at: Instant, id: LinkId, event: PacketEvent, packet: &Packet) {
         for tap in &mut self.taps {
-            tap.on_packet(at, id, what, packet);
+            tap.on_packet(at, id, event, packet);
         }
     }
 }
 
-struct Slot {
+/// A node, with its place in the world.
+struct NodeSlot {
     node: Box<dyn Node>,
     rng: Rng,
-    /// The link out of each interface.
+    /// The outgoing link of each interface.
     ifaces: Vec<LinkId>,
+    /// The time of the node's wake in the heap. The heap may hold later wakes, which are ignored.
     armed: Option<Instant>,
 }
 
-/// An observer that looks at a world at intervals: see [`World::sample`].
+/// An observer that the world calls at fixed intervals: see [`World::sample`].
 pub trait Sampler: core::fmt::Debug + Send {
-    /// Takes a sample. The counters of the links are up to date.
+    /// Takes a sample of `world`. The world has called [`World::refresh`], so the counters are up to date.
     fn sample(&mut self, world: &World);
 }
 
@@ -80,15 +88,19 @@ pub struct World {
     now: Instant,
     sequence: u64,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
-    nodes: Vec<Slot>,
+    nodes: Vec<NodeSlot>,
     wires: Vec<Wire>,
     samplings: Vec<Sampling>,
     seed: u64,
+    /// True if hosts compute and verify transport checksums.
     checksums: bool,
+    /// The interface and the packet of each send in the current turn.
     sent: Vec<(u32, Packet)>,
+    /// The number of packets so far, which numbers the next one.
     packets: u64,
+    /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// Violations that the node reports in its turn.
+    /// Violations that the current node has reported in its turn.
     reported: Vec<Violation>,
     violations: Vec<(NodeId, Violation)>,
     keep_violations: bool,
@@ -105,15 +117,15 @@ impl core::fmt::Debug for World {
     }
 }
 
-/// Component ids: nodes count from here, links from 0, so that neither changes the other's random
-/// streams.
-const NODE_STREAM: u64 = 1 << 32;
-/// Most violations kept.
+/// The component id of the first node, beyond all 32-bit ids of links. With separate ranges, an added link changes
+/// no random stream of a node, nor the reverse.
+const FIRST_NODE_COMPONENT: u64 = 1 << 32;
+/// The maximum number of violations kept. A guess: the first ones explain a run, the rest only uses memory.
 const MAX_VIOLATIONS: usize = 64;
 
-/// Returns the random streams of node `id` in a world of `seed`: the node's own, and its stack's.
+/// Returns the random streams of node `id` in a world of `seed`: the one of its turns, and the one of its stack.
 pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
-    let mut own = Rng::for_component(seed, NODE_STREAM + u64::from(id));
+    let mut own = Rng::for_component(seed, FIRST_NODE_COMPONENT + u64::from(id));
     let mut bytes = [0; 32];
     own.fill(&mut bytes);
     (own, Rng::from_seed(bytes))
@@ -140,7 +152,7 @@ impl World {
         }
     }
 
-    /// Returns the time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -152,10 +164,9 @@ impl World {
 
     /// Makes hosts compute transport checksums and verify them.
     ///
-    /// Without it checksums cost nothing, as with the offload of a network card: no node could tell as
-    /// long as no packet is corrupted or rewritten. Links that corrupt and nodes that rewrite switch this
-    /// on by themselves. Packets under way when it is switched on have no checksum, and are dropped as
-    /// corrupted.
+    /// By default hosts skip checksums, which saves time and changes nothing as long as no packet is corrupted
+    /// or rewritten. Links that corrupt packets and nodes that rewrite them call this function. Packets that
+    /// are on a link at the time of the call have no checksum, so hosts drop them as corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }
@@ -167,7 +178,7 @@ impl World {
         let (rng, stack_rng) = node_streams(self.seed, id.0);
         let node = build(stack_rng);
         self.checksums |= node.needs_checksums();
-        self.nodes.push(Slot {
+        self.nodes.push(NodeSlot {
             node: Box::new(node),
             rng,
             ifaces: Vec::new(),
@@ -177,8 +188,8 @@ impl World {
         id
     }
 
-    /// Joins two nodes by a link with `there` settings from `a` to `b` and `back` from `b` to `a`.
-    /// Each node gets its next interface. Returns the two directions.
+    /// Connects two nodes by a link with the settings `there` from `a` to `b`, and `back` from `b` to `a`. Each
+    /// node gets one more interface. Returns the two directions.
     pub fn connect(
         &mut self,
         a: NodeId,
@@ -194,7 +205,7 @@ impl World {
             self.nodes[from.0 as usize].ifaces.push(id);
             self.checksums |= settings.corrupt > 0.0;
             let mut link = Link::starting_at(self.now, settings);
-            // Dropped packets are kept for their buffers and for taps.
+            // The world reports dropped packets to taps and reuses their buffers.
             link.keep_dropped();
             link.mark_by(mark);
             self.wires.push(Wire {
@@ -210,10 +221,11 @@ impl World {
         (LinkId(first), LinkId(first + 1))
     }
 
-    /// Returns the links of a node by interface: the one out of it, and the one into it.
+    /// Returns the outgoing and the incoming link of each interface of a node.
     pub fn interfaces(&self, id: NodeId) -> Vec<(LinkId, LinkId)> {
         let ifaces = self.nodes[id.0 as usize].ifaces.iter();
-        // `connect` makes the two directions one after the other, from an even number on.
+        // `connect` gives the two directions of a link an even number and the next odd one, so they differ in
+        // the last bit.
         ifaces.map(|out| (*out, LinkId(out.0 ^ 1))).collect()
     }
 
@@ -241,13 +253,13 @@ impl World {
         result
     }
 
-    /// Keeps violations that oracles see instead of panicking at the first one.
+    /// Makes the world keep the violations that oracles report. By default the first one panics.
     pub fn keep_violations(&mut self) {
         self.keep_violations = true;
     }
 
-    /// Returns the violations that the nodes' oracles saw, in the order of time, at most 64. Most often
-    /// the later ones follow from the first.
+    /// Returns the first 64 violations that the nodes' oracles reported, in the order of time. Usually the
+    /// later violations are consequences of the first one.
     pub fn violations(&self) -> &[(NodeId, Violation)] {
         &self.violations
     }
@@ -260,26 +272,26 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Sets the changes of a link in the course of the run, which starts at [`START`]; replaces the rest
-    /// of an earlier schedule.
+    /// Sets a schedule of changes of a link, with times from [`START`] on. It replaces the rest of an earlier
+    /// schedule.
     pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
         self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
         self.wires[id.0 as usize].schedule = schedule;
         self.arm_change(id);
     }
 
-    /// Lets `tap` watch a link, besides its other taps.
+    /// Makes `tap` watch a link. A link may have several taps.
     pub fn tap(&mut self, id: LinkId, tap: Box<dyn Tap>) {
         self.wires[id.0 as usize].taps.push(tap);
     }
 
-    /// Lets `sampler` look at the world now and every `every` from now on, as long as events happen: at
-    /// each time before the events of that time.
+    /// Makes the world call `sampler` now and at each multiple of `every` from now, as long as it runs. A sample
+    /// is taken before the events of the same time.
     ///
     /// # Panics
     /// Panics if `every` is zero.
     pub fn sample(&mut self, every: Duration, sampler: Box<dyn Sampler>) {
-        assert!(!every.is_zero(), "samples at no distance");
+        assert!(!every.is_zero(), "the interval between samples is zero");
         self.samplings.push(Sampling {
             every,
             next: self.now,
@@ -294,7 +306,7 @@ impl World {
 
     /// Returns the nodes at which a link begins and ends.
     pub fn ends(&self, id: LinkId) -> (NodeId, NodeId) {
-        // `connect` makes the two directions one after the other, from an even number on.
+        // See `interfaces`: the numbers of the two directions differ in the last bit.
         let back = &self.wires[id.0 as usize ^ 1];
         (back.to, self.wires[id.0 as usize].to)
     }
@@ -304,8 +316,8 @@ impl World {
         self.wires[id.0 as usize].link.settings()
     }
 
-    /// Returns the counters of a link. Its queue is as of the last event on the link, or of
-    /// [`refresh`](Self::refresh).
+    /// Returns the counters of a link. The length of the queue is the one at the last event of the link or at
+    /// the last [`refresh`](Self::refresh).
     pub fn counters(&self, id: LinkId) -> Counters {
         self.wires[id.0 as usize].link.counters()
     }
@@ -318,7 +330,8 @@ impl World {
         }
     }
 
-    /// Runs until `done`, or until no event is left, or for `limit`. Returns whether `done`.
+    /// Runs until `done` returns true, at most for `limit` and while there are events. Returns the last value
+    /// of `done`.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         while !done(self) {
@@ -336,7 +349,7 @@ impl World {
         true
     }
 
-    /// Runs for `time`.
+    /// Runs for `time`, to its end even if no event is left.
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         self.run(time, |_| false);
@@ -379,10 +392,10 @@ impl World {
         }
     }
 
-    /// Hands the packets that arrive by a link at `at` to the node at its end.
+    /// Hands the packets that a link delivers at `at` to the node at the link's end.
     fn deliver(&mut self, at: Instant, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
-        // An earlier event has replaced this one; the heap keeps superseded entries.
+        // The link got an earlier event after this one was pushed. A heap cannot remove entries.
         if wire.armed != Some(at) {
             return;
         }
@@ -421,7 +434,7 @@ impl World {
         self.arm_change(id);
     }
 
-    /// Gives a node a turn.
+    /// Calls `f` with a node in its turn, and handles the violations that the node reports.
     fn turn(&mut self, id: NodeId, f: impl FnOnce(&mut dyn Node, &mut Turn<'_>)) {
         let slot = &mut self.nodes[id.0 as usize];
         let mut turn = Turn {
@@ -435,18 +448,18 @@ impl World {
         };
         f(&mut *slot.node, &mut turn);
         if !self.reported.is_empty() {
-            self.judge(id);
+            self.handle_violations(id);
         }
     }
 
-    /// Keeps the violations that the oracles of `id` saw, or stops the run.
-    fn judge(&mut self, id: NodeId) {
+    /// Keeps the violations that node `id` has reported, or panics.
+    fn handle_violations(&mut self, id: NodeId) {
         if !self.keep_violations {
             let (seed, first) = (self.seed, &self.reported[0]);
             panic!("seed {seed}, node {}: {first}", id.0);
         }
-        let room = MAX_VIOLATIONS.saturating_sub(self.violations.len());
-        let reported = self.reported.drain(..).take(room);
+        let free = MAX_VIOLATIONS.saturating_sub(self.violations.len());
+        let reported = self.reported.drain(..).take(free);
         self.violations.extend(reported.map(|v| (id, v)));
     }
 
@@ -467,10 +480,10 @@ impl World {
         let wire = &mut self.wires[id.0 as usize];
         wire.notify_taps(self.now, id, PacketEvent::Sent, &packet);
         let len = packet.bytes.len() as u32;
-        // The link reports no copies, so their counter tells; the clone is made only where a copy is
-        // possible.
-        let watched = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
-        let original = watched.then(|| (packet.clone(), wire.link.counters().duplicated));
+        // A link does not report that it duplicates a packet, but its counter rises. The packet moves into the
+        // link, so a tap needs a clone, which is made only on links that duplicate.
+        let may_duplicate = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
+        let original = may_duplicate.then(|| (packet.clone(), wire.link.counters().duplicated));
         let frame = Frame {
             packet,
             sent_at: self.now,
@@ -485,7 +498,7 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Reports the drops of a link to its taps, and takes the buffers back.
+    /// Reports the packets that a link has dropped to its taps, and recycles their buffers.
     fn clear_dropped(&mut self, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
         while let Some(dropped) = wire.link.poll_dropped() {
@@ -501,6 +514,7 @@ impl World {
         }
     }
 
+    /// Pushes the link's next event if it is earlier than the one in the heap.
     fn arm_link(&mut self, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
         if let Some(at) = wire.link.next_event().map(|at| at.max(self.now))
@@ -511,12 +525,14 @@ impl World {
         }
     }
 
+    /// Pushes the next change of the link's schedule.
     fn arm_change(&mut self, id: LinkId) {
         if let Some(elapsed) = self.wires[id.0 as usize].schedule.next_change() {
             self.push((START + elapsed).max(self.now), Event::Change(id));
         }
     }
 
+    /// Pushes the node's next wake if it is earlier than the one in the heap.
     fn arm_node(&mut self, id: NodeId) {
         let slot = &mut self.nodes[id.0 as usize];
         if let Some(at) = slot.node.next_timeout().map(|at| at.max(self.now))

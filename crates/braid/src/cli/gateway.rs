@@ -21,8 +21,8 @@ pub struct BoxArgs {
 pub enum BoxCommand {
     /// Show what the running box does: links, connections, counters.
     ///
-    /// With --verbose also the measurements of several servers, the MP score of each link, and the class and
-    /// redundancy degree (alpha) of each connection. With --json everything.
+    /// --verbose adds the measurements of the servers if there are several, the MP score of each link, and the
+    /// class and redundancy degree (alpha) of each connection. --json prints all values.
     Status(StatusArgs),
     /// Check configuration, machine and links, before a start or beside a running box.
     ///
@@ -40,9 +40,9 @@ pub enum BoxCommand {
     },
     /// Switch a link on or off, or make it a backup, which is used while no other link works.
     ///
-    /// The switch acts on existing and on new connections: those over a link that is switched off go on over
-    /// the others. A connection that has fallen back to regular TCP stays on its link. The switch holds until
-    /// it is changed again or the box is restarted; then the configuration holds again.
+    /// The switch acts on new and on existing connections: a connection over a link that is switched off
+    /// continues over the other links. A connection that has fallen back to regular TCP stays on its link. The
+    /// switch holds until it is changed again, or until the box is restarted and follows its configuration.
     Link {
         /// Name of the link in the configuration; by default the name of the interface.
         name: String,
@@ -50,10 +50,11 @@ pub enum BoxCommand {
         #[arg(value_name = "STATE")]
         state: LinkState,
     },
-    /// Show the servers, with bandwidth and round trip over each link and at their egress, and the chosen one.
+    /// Show the servers with bandwidth and round trip over each link and at their egress, and the chosen server.
     ///
-    /// The columns are those of T-MPTCP: B_1 and D_1 are the free bandwidth and the round trip over the first
-    /// link of the configuration, B_2 and D_2 over the second, B_s and D_s from the server to destinations.
+    /// The columns have the names of the T-MPTCP paper: B_1 and D_1 are the free bandwidth and the round trip
+    /// time over the first link of the configuration, B_2 and D_2 over the second, B_s and D_s from the server
+    /// to destinations.
     Servers(ServersArgs),
     /// Use one server for new connections while it answers; `auto` leaves the choice to the box.
     ///
@@ -66,16 +67,18 @@ pub enum BoxCommand {
     /// Have the running box read its configuration again, as SIGHUP does.
     ///
     /// Links and servers may be added, removed and changed; rules, lists, timeouts and most limits apply to new
-    /// connections. Existing connections go on: those over a removed link over the other links, those to a
-    /// removed server with that server. Settings that cannot change while a box runs keep their values and are
-    /// named in the output. A file with a mistake, or one that the system refuses, changes nothing.
+    /// connections. Existing connections continue: without a removed link over the other links, and with a
+    /// removed server over that server. Settings that cannot change while a box runs keep their values and are
+    /// named in the output. If the file has a mistake, or the operating system rejects a setting, nothing
+    /// changes.
     Reload,
 }
 
 /// Arguments of `braid box servers`.
 #[derive(Debug, Args)]
 pub struct ServersArgs {
-    /// Measure the servers first, over every link. It takes some seconds and uses at most 1 % of each link.
+    /// Measure the servers over every link before showing them. The measurement takes some seconds and uses at
+    /// most 1 % of each link's capacity.
     #[arg(long)]
     pub probe: bool,
 }
@@ -97,8 +100,8 @@ pub struct ServerArgs {
 pub enum ServerCommand {
     /// Show what the running server does: addresses, connections, counters.
     ///
-    /// With --verbose also the MP score of each address, and the class and redundancy degree (alpha) of each
-    /// connection. With --json everything.
+    /// --verbose adds the MP score of each address, and the class and redundancy degree (alpha) of each
+    /// connection. --json prints all values.
     Status(StatusArgs),
     /// Check configuration and machine, before a start or beside a running server.
     ///
@@ -117,12 +120,12 @@ pub enum ServerCommand {
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Repeat the status every second until interrupted; with --json, one object a line.
+    /// Repeat the status every second until interrupted; with --json, print one object per line.
     #[arg(short, long)]
     pub watch: bool,
 }
 
-/// The position of a switch.
+/// The position of an on/off switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     /// Use it.
@@ -131,7 +134,8 @@ pub enum Switch {
     Off,
 }
 
-/// The state of a link. Backup or regular, and on or off, are two independent switches.
+/// The state of a link. The switches on/off and backup/regular are independent: each value sets one of them
+/// and keeps the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LinkState {
     /// Use it.

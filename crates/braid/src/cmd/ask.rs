@@ -22,23 +22,25 @@ use crate::cli::gateway::{ServersArgs, StatusArgs};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Name of the TUN device if the configuration names none.
+/// Name of the TUN device if no configuration is given; also the default in a configuration.
 const DEFAULT_TUN: &str = "braid0";
-/// Interval between two looks with `--watch`.
+/// Interval between two requests of the status with `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between the two looks that rates are computed from, without `--watch`.
-const SAMPLE_TIME: Duration = Duration::from_millis(300);
-/// Time for measuring the servers: slow links pause for half a minute after each measurement.
+/// Time between the two requests of the status from which rates are computed without `--watch`. A guess: long
+/// enough for many packets, and short enough for a person who waits.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
+/// The longest wait for the measurement of the servers. A guess: slow links pause for half a minute after each
+/// measurement (at most 1 % of a link is used), so this is time for a few servers over a slow link.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Terminal codes: cursor to the upper left corner, and clear everything after it.
-const CLEAR: &str = "\x1b[H\x1b[J";
+/// Terminal codes (ECMA-48): cursor to the upper left corner, and clear the screen from there.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
 /// The form of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Text. The default is what an operator acts on; `verbose` adds the values that strategies decide by.
+    /// Text, with the values on which an operator acts. `verbose` adds the values on which strategies decide.
     Text { verbose: bool },
-    /// Everything, as JSON.
+    /// All values, as JSON.
     Json,
 }
 
@@ -53,37 +55,39 @@ impl Output {
         }
     }
 
-    /// Returns true for JSON.
+    /// Returns whether the form is JSON.
     pub fn is_json(self) -> bool {
         self == Output::Json
     }
 }
 
-/// A box or server to ask.
+/// A running box or server, by its control socket.
 pub struct Instance {
     role: Role,
     socket: PathBuf,
 }
 
 impl Instance {
-    /// Returns the box or server whose configuration names `socket`, or the device `tun`.
+    /// Returns the box or server with the control socket `socket`. Without `socket`, the name of the device
+    /// `tun` determines the path of the socket.
     pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Instance {
         let instance_names = InstanceNames::of_tun(tun.unwrap_or(DEFAULT_TUN));
-        let default = || instance_names.control_socket(text::role(role));
+        let default_socket = || instance_names.control_socket(text::role(role));
         Instance {
             role,
-            socket: socket.map_or_else(default, Path::to_owned),
+            socket: socket.map_or_else(default_socket, Path::to_owned),
         }
     }
 
-    /// Returns the box or server with this configuration, or else the one on the default device.
+    /// Returns the box or server with this configuration, or without a configuration, the one on the default
+    /// device.
     pub fn of(role: Role, config: Option<&BoxConfig>) -> Instance {
         let socket = config.and_then(|c| c.control.as_deref());
         let tun = config.map(|c| c.tun.name.as_str());
         Instance::new(role, socket, tun)
     }
 
-    /// Shows the servers of a box.
+    /// Prints the servers of a box.
     pub fn show_servers(&self, args: &ServersArgs, json: bool) -> Result<(), Failure> {
         if args.probe {
             self.measure()?;
@@ -106,68 +110,71 @@ impl Instance {
             Answer::Done => {}
             other => return Err(self.unexpected(other)),
         }
-        let begun = Instant::now();
-        while begun.elapsed() < MEASURE_TIMEOUT {
+        let started = Instant::now();
+        while started.elapsed() < MEASURE_TIMEOUT {
             if self.status()?.select.is_none_or(|s| !s.measuring) {
                 return Ok(());
             }
-            thread::sleep(SAMPLE_TIME);
+            thread::sleep(SAMPLE_INTERVAL);
         }
         let seconds = MEASURE_TIMEOUT.as_secs();
         Err(Failure::Run(format!(
-            "the measurement of the servers has not finished within {seconds} s; it goes on in the box: \
-             see its results by braid box servers"
+            "the measurement of the servers has not finished within {seconds} s; the box continues it: \
+             show the results later by `braid box servers`"
         )))
     }
 
-    /// Shows the status.
+    /// Prints the status, once or repeatedly, and returns the health of the box or server as an exit code.
     pub fn show(&self, args: &StatusArgs, output: Output) -> Result<(), Failure> {
         match output {
             Output::Json if !args.watch => {
                 let status = self.status()?;
                 print_json(&status)?;
-                in_order(&status)
+                health_code(&status)
             }
-            Output::Json => self.show_lines(),
+            Output::Json => self.show_json_lines(),
             Output::Text { verbose } => self.show_pages(args.watch, verbose),
         }
     }
 
-    fn show_lines(&self) -> Result<(), Failure> {
+    /// Prints the status at intervals as JSON, until the reader closes the pipe or a signal ends the process.
+    fn show_json_lines(&self) -> Result<(), Failure> {
         loop {
             let line = serde_json::to_string(&self.status()?);
             let line = line.map_err(|e| Failure::run("cannot write the status", e))?;
-            if !is_read(&format!("{line}\n"))? {
+            if !write_stdout(&format!("{line}\n"))? {
                 return Ok(());
             }
             thread::sleep(WATCH_INTERVAL);
         }
     }
 
+    /// Prints the status as text, once or at intervals. On a terminal each page replaces the previous one;
+    /// otherwise an empty line separates them.
     fn show_pages(&self, watch: bool, verbose: bool) -> Result<(), Failure> {
         let mut before = self.status()?;
-        thread::sleep(SAMPLE_TIME);
+        thread::sleep(SAMPLE_INTERVAL);
         loop {
             let now = self.status()?;
             let page = text::page(&now, &before, verbose);
-            let page = match window() {
-                Some(size) if watch => format!("{CLEAR}{}", cut(&page, size)),
+            let page = match terminal_size() {
+                Some(size) if watch => format!("{CLEAR_SCREEN}{}", crop(&page, size)),
                 _ if watch => format!("{page}\n"),
                 _ => page,
             };
-            if !is_read(&page)? || !watch {
-                return in_order(&now);
+            if !write_stdout(&page)? || !watch {
+                return health_code(&now);
             }
             before = now;
             thread::sleep(WATCH_INTERVAL);
         }
     }
 
-    /// Sends a command, and prints its consequence.
-    pub fn order(&self, request: &Request, json: bool) -> Result<(), Failure> {
+    /// Sends a command to the box or server, and prints its effect.
+    pub fn execute(&self, request: &Request, json: bool) -> Result<(), Failure> {
         match self.ask(request)? {
             Answer::Done if json => print_json(&Answer::Done),
-            Answer::Done => print(format_args!("{}\n", consequence(request))),
+            Answer::Done => print(format_args!("{}\n", effect(request))),
             other => Err(self.unexpected(other)),
         }
     }
@@ -193,14 +200,15 @@ impl Instance {
             let role = text::role(self.role);
             Failure::Run(match error {
                 AskError::NotRunning(..) => format!(
-                    "no {role} is running on this device; start one by `braid {role} --config FILE`, or name \
-                     the configuration of the running one by --config ({error})"
+                    "no {role} is running on this device; start a {role} by `braid {role} --config FILE`, or \
+                     name the configuration of the running {role} by --config ({error})"
                 ),
                 AskError::System(..) => format!("cannot ask the {role} ({error})"),
             })
         })
     }
 
+    /// Returns the failure for an answer other than the request's own.
     fn unexpected(&self, answer: Answer) -> Failure {
         let role = text::role(self.role);
         match answer {
@@ -209,14 +217,15 @@ impl Instance {
                 Failure::Run(format!("the {role} cannot carry out the command: {why}"))
             }
             _ => Failure::Run(format!(
-                "the {role} gave an answer that does not fit the command; use the `braid` of the same release"
+                "the {role} gave an answer that does not fit the command; use the program `braid` of the \
+                 {role}'s release"
             )),
         }
     }
 }
 
-/// Returns the status as an exit code: 3 if degraded, 4 if down.
-fn in_order(status: &Status) -> Result<(), Failure> {
+/// Returns the health as an exit code: 0 if working, 3 if degraded, 4 if down, as `check` does.
+fn health_code(status: &Status) -> Result<(), Failure> {
     match status.verdict.health {
         Health::Working => Ok(()),
         Health::Degraded => Err(Failure::Found(3)),
@@ -224,9 +233,10 @@ fn in_order(status: &Status) -> Result<(), Failure> {
     }
 }
 
-fn consequence(request: &Request) -> String {
+/// Returns the effect of a command that succeeded, for its operator.
+fn effect(request: &Request) -> String {
     match request {
-        // For these the answer itself is shown.
+        // The answers to these requests are printed instead.
         Request::Status | Request::Reload => String::new(),
         Request::Proxy { on: true } => {
             "on: new connections are aggregated while a server can be used".to_owned()
@@ -249,8 +259,8 @@ fn consequence(request: &Request) -> String {
     }
 }
 
-/// Writes to standard output; returns false if nobody reads it any more (`| head`).
-fn is_read(text: &str) -> Result<bool, Failure> {
+/// Writes to standard output. Returns false if its reader has closed the pipe (`| head`).
+fn write_stdout(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -261,8 +271,8 @@ fn is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Returns rows and columns of the terminal at standard output, if it is one.
-fn window() -> Option<(usize, usize)> {
+/// Returns rows and columns of the terminal, if standard output is a terminal that knows its size.
+fn terminal_size() -> Option<(usize, usize)> {
     let stdout = io::stdout();
     let size = tcgetwinsize(&stdout)
         .ok()
@@ -270,8 +280,9 @@ fn window() -> Option<(usize, usize)> {
     (size.ws_row > 0).then_some((size.ws_row.into(), size.ws_col.into()))
 }
 
-/// Returns the part of `page` that fits the terminal: a longer page would scroll away at once.
-fn cut(page: &str, (rows, columns): (usize, usize)) -> String {
+/// Returns the part of `page` that fits the terminal. The head of a longer page would scroll out of view.
+fn crop(page: &str, (rows, columns): (usize, usize)) -> String {
+    // The newline after the last line moves the cursor to one more row.
     let lines = page.lines().take(rows.saturating_sub(1));
     let line = |line: &str| line.chars().take(columns).chain(['\n']).collect::<String>();
     lines.map(line).collect()
@@ -282,8 +293,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_cut_to_the_terminal() {
-        assert_eq!(cut("12345\nµµµµµ\nthird\n", (3, 4)), "1234\nµµµµ\n");
-        assert_eq!(cut("a\n", (24, 80)), "a\n");
+    fn a_page_is_cropped_to_the_terminal() {
+        assert_eq!(crop("12345\nµµµµµ\nthird\n", (3, 4)), "1234\nµµµµ\n");
+        assert_eq!(crop("a\n", (24, 80)), "a\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `braid box check` and `braid server check`, and the same checks at a start.
+//! `braid box check` and `braid server check`, and the checks before a start.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -14,14 +14,15 @@ use super::ask::columns::{Align, Columns};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Version of the JSON form.
-const VERSION: u32 = 1;
-/// Exit codes, beside 0 and those of failures.
-const WARNINGS: u8 = 3;
-const WOULD_NOT_WORK: u8 = 4;
-const COULD_NOT_CHECK: u8 = 1;
-/// Checks of the machine. A start that only these refuse is a failure at run time; otherwise the file is wrong.
-const OF_MACHINE: [&str; 6] = [
+/// Version of the JSON form, which rises when a change would break its readers.
+const JSON_VERSION: u32 = 1;
+/// Exit codes, documented in `braid box check --help`. 2 is left for wrong usage.
+const EXIT_WARNINGS: u8 = 3;
+const EXIT_WOULD_NOT_WORK: u8 = 4;
+const EXIT_COULD_NOT_CHECK: u8 = 1;
+/// Names of the checks of the machine. If only these refuse a start, the exit code is that of a failure at run
+/// time (1), since another start can succeed with the same file. Otherwise the file is wrong (2).
+const MACHINE_CHECKS: [&str; 6] = [
     "privileges",
     "tun.device",
     "nft",
@@ -30,49 +31,54 @@ const OF_MACHINE: [&str; 6] = [
     "port",
 ];
 
-/// Checks a box with this file.
-pub fn boxed(file: &Path, json: bool) -> Result<(), Failure> {
+/// Runs `braid box check` for the configuration in `file`, and prints the findings.
+pub fn check_box(file: &Path, json: bool) -> Result<(), Failure> {
+    // The check changes settings of the system for its probes. A signal must not end the process before they
+    // are restored.
     let stop = Signals::take_over()?;
     let (name, text) = read(file)?;
     let findings = match BoxConfig::from_toml(&name, &text) {
-        Err(error) => vec![of_file(&error)],
+        Err(error) => vec![file_mistake(&error)],
         Ok(config) => {
             let text = text.as_str();
             let config = &config;
             let path = file;
             let found = check::check_box(File { path, text, config }, stop.as_fd());
-            with_file(&name, found)
+            with_readable_file(&name, found)
         }
     };
     let mut fds = [PollFd::new(&stop, PollFlags::IN)];
-    let now = Timespec {
+    let no_wait = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    if poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0) {
+    // A signal has cut the check short, so its findings are incomplete.
+    if poll(&mut fds, Some(&no_wait)).is_ok_and(|n| n > 0) {
         return Err(Failure::Run(
-            "interrupted before the check was complete; it has removed what it set up".to_owned(),
+            "interrupted before the check was complete; its changes to the system are undone"
+                .to_owned(),
         ));
     }
     show("box", &name, findings, json)
 }
 
-/// Checks a server with this file.
-pub fn server(file: &Path, json: bool) -> Result<(), Failure> {
+/// Runs `braid server check` for the configuration in `file`, and prints the findings.
+pub fn check_server(file: &Path, json: bool) -> Result<(), Failure> {
     let (name, text) = read(file)?;
     let findings = match ServerConfig::from_toml(&name, &text) {
-        Err(error) => vec![of_file(&error)],
+        Err(error) => vec![file_mistake(&error)],
         Ok(config) => {
             let text = text.as_str();
             let config = &config;
             let path = file;
-            with_file(&name, check::check_server(File { path, text, config }))
+            with_readable_file(&name, check::check_server(File { path, text, config }))
         }
     };
     show("server", &name, findings, json)
 }
 
-/// Refuses the start of a box that can never work, and warns of lesser faults.
+/// Checks a box before its start. Fails if a fault would keep it from working for as long as it runs; logs a
+/// warning for each other fault.
 pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -80,7 +86,7 @@ pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     may_start(check::box_starts(File { path, text, config }))
 }
 
-/// Does the same for a server, as [`box_may_start`] does for a box.
+/// Checks a server before its start, as [`box_may_start`] checks a box.
 pub fn server_may_start(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -89,23 +95,25 @@ pub fn server_may_start(file: &Path, config: &ServerConfig) -> Result<(), Failur
 }
 
 fn may_start(findings: Vec<Finding>) -> Result<(), Failure> {
-    let (refused, others): (Vec<_>, Vec<_>) =
+    let (refusals, others): (Vec<_>, Vec<_>) =
         findings.into_iter().partition(Finding::refuses_start);
     for finding in others.iter().filter(|finding| finding.is_bad()) {
         tracing::warn!(check = finding.id, "{finding}");
     }
-    if refused.is_empty() {
+    if refusals.is_empty() {
         return Ok(());
     }
-    let lines: Vec<String> = refused.iter().map(Finding::to_string).collect();
+    let lines: Vec<String> = refusals.iter().map(Finding::to_string).collect();
     let text = lines.join("\n  also: ");
-    let of_machine = |finding: &Finding| OF_MACHINE.contains(&finding.id);
-    Err(match refused.iter().all(of_machine) {
+    let is_of_machine = |finding: &Finding| MACHINE_CHECKS.contains(&finding.id);
+    Err(match refusals.iter().all(is_of_machine) {
         true => Failure::Run(text),
         false => Failure::Usage(text),
     })
 }
 
+/// Returns the file's name for messages, and its text. An unreadable file is a failure at run time: the check
+/// could not be done.
 fn read(file: &Path) -> Result<(String, String), Failure> {
     let text = fs::read_to_string(file);
     let text = text.map_err(|e| Failure::Run(ConfigError::unreadable(file, &e).to_string()))?;
@@ -113,12 +121,13 @@ fn read(file: &Path) -> Result<(String, String), Failure> {
 }
 
 /// Returns the finding for a mistake that makes the file unusable.
-fn of_file(error: &ConfigError) -> Finding {
+fn file_mistake(error: &ConfigError) -> Finding {
     let subject = match error.position {
         Some((line, column)) => format!("{}:{line}:{column}", error.file),
         None => error.file.clone(),
     };
     let remedy = match &error.hint {
+        // A hint may have several lines; a cell of the table holds one.
         Some(hint) => format!(
             "write instead: {}",
             hint.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -126,18 +135,19 @@ fn of_file(error: &ConfigError) -> Finding {
         None => String::new(),
     };
     let message = format!(
-        "{}: with this mistake the file can be neither started nor checked further",
+        "{}: with this mistake, nothing can be started from the file, and no further check is possible",
         error.message
     );
     Finding::failure(("file", subject), message, remedy)
 }
 
-fn with_file(name: &str, mut found: Vec<Finding>) -> Vec<Finding> {
-    found.insert(0, Finding::ok(("file", name), "the file can be read"));
-    found
+/// Puts the finding that the file can be read before the others.
+fn with_readable_file(name: &str, mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.insert(0, Finding::ok(("file", name), "the file can be read"));
+    findings
 }
 
-/// The result in JSON.
+/// The result of a check in JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     version: u32,
@@ -147,14 +157,16 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
+/// Prints the findings, and returns the worst verdict as an exit code.
 fn show(role: &str, file: &str, findings: Vec<Finding>, json: bool) -> Result<(), Failure> {
-    // Things that can never be checked here do not lower the verdict.
+    // `NotChecked` stands for a check that is impossible on this machine. An operator can do nothing about it, so
+    // it does not count.
     let verdicts = findings.iter().map(|f| f.verdict);
     let worst = verdicts.filter(|v| *v != Verdict::NotChecked).max();
     let verdict = worst.unwrap_or(Verdict::Ok);
     match json {
         true => print_json(&Report {
-            version: VERSION,
+            version: JSON_VERSION,
             role,
             file,
             verdict,
@@ -168,9 +180,9 @@ fn show(role: &str, file: &str, findings: Vec<Finding>, json: bool) -> Result<()
     }
     match verdict {
         Verdict::Ok | Verdict::NotChecked => Ok(()),
-        Verdict::CouldNotCheck => Err(Failure::Found(COULD_NOT_CHECK)),
-        Verdict::Warning => Err(Failure::Found(WARNINGS)),
-        Verdict::Failure => Err(Failure::Found(WOULD_NOT_WORK)),
+        Verdict::CouldNotCheck => Err(Failure::Found(EXIT_COULD_NOT_CHECK)),
+        Verdict::Warning => Err(Failure::Found(EXIT_WARNINGS)),
+        Verdict::Failure => Err(Failure::Found(EXIT_WOULD_NOT_WORK)),
     }
 }
 
@@ -193,31 +205,32 @@ fn table(findings: &[Finding]) -> String {
     columns.text()
 }
 
+/// Returns a sentence that says what the findings mean for the operator.
 fn summary(role: &str, findings: &[Finding], verdict: Verdict) -> String {
     let count = |wanted: Verdict| findings.iter().filter(|f| f.verdict == wanted).count();
-    let named = |n: usize, what: &str| match n {
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
+    let counted = |n: usize, noun: &str| match n {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
     };
     let (failures, warnings) = (count(Verdict::Failure), count(Verdict::Warning));
     let unknown = count(Verdict::CouldNotCheck);
     let and_unknown = match unknown {
         0 => String::new(),
-        n => format!("; {} could not be done", named(n, "check")),
+        n => format!("; {} could not be done", counted(n, "check")),
     };
     match verdict {
         Verdict::Failure => format!(
             "the {role} would not work: {}, {}{and_unknown}",
-            named(failures, "failure"),
-            named(warnings, "warning")
+            counted(failures, "failure"),
+            counted(warnings, "warning")
         ),
         Verdict::Warning => format!(
             "the {role} works, but not as well as it could: {}{and_unknown}",
-            named(warnings, "warning")
+            counted(warnings, "warning")
         ),
         Verdict::CouldNotCheck => format!(
             "the checks that were done found no fault, but {} could not be done",
-            named(unknown, "check")
+            counted(unknown, "check")
         ),
         Verdict::Ok | Verdict::NotChecked => format!("the {role} is fine"),
     }
@@ -256,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_a_verdict_and_below_it_what_to_do() {
+    fn a_row_has_a_verdict_and_the_remedy_below() {
         let text = table(&[finding(Verdict::Warning)]);
         let expected = "  verdict  check  about             found\n  \
                         warning  unit   timeouts.connect  30 has no unit\n      to do: write 30s\n";
@@ -264,11 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_refused_for_what_does_not_heal() {
+    fn a_start_is_refused_for_a_failure_that_cannot_heal() {
         assert!(may_start(vec![finding(Verdict::Warning)]).is_ok());
         assert!(may_start(vec![finding(Verdict::Failure).healing()]).is_ok());
         let refused = may_start(vec![finding(Verdict::Failure)]).unwrap_err();
         assert!(matches!(&refused, Failure::Usage(text) if text.contains("to do: write 30s")));
+        // A check of the machine is a failure at run time.
         let busy = Finding::failure(("instance", "tun braid0"), "it is there", "");
         assert!(matches!(may_start(vec![busy]), Err(Failure::Run(_))));
     }

@@ -9,7 +9,7 @@ use crate::cli::Key;
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Makes a key or reads it, and prints its public key.
+/// Creates or reads a private key, and prints its public key.
 pub fn run(command: &Key, json: bool) -> Result<(), Failure> {
     let key = match command {
         Key::New { file } => create(file)?,
@@ -22,6 +22,7 @@ pub fn run(command: &Key, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// Creates a private key in a new file.
 fn create(path: &Path) -> Result<PrivateKey, Failure> {
     let seed = braid_linux::random()
         .map_err(|e| Failure::run("cannot get random bytes from the kernel", e))?;
@@ -29,6 +30,7 @@ fn create(path: &Path) -> Result<PrivateKey, Failure> {
     let file = path.display();
     match key.create(path) {
         Ok(()) => Ok(key),
+        // Peers know a box or server by its key alone, so an overwritten key would lock it out.
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(Failure::Usage(format!(
             "{file} exists, and an existing key is never overwritten; name another file"
         ))),

@@ -24,8 +24,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     let moved = |old, new, args: &Moved| moved::run(old, new, global, args);
     let output = Output::new(cli.json, cli.verbose);
     match cli.command {
-        Command::Box(args) => serve::boxed(&args, output),
-        Command::Server(args) => serve::server(&args, output),
+        Command::Box(args) => serve::box_command(&args, output),
+        Command::Server(args) => serve::server_command(&args, output),
         Command::Key(command) => key::run(&command, cli.json),
         Command::Password(args) => password::run(&args, cli.json),
         Command::Plan(args) => plan::run(&args, cli.json),
@@ -37,7 +37,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// Returns the options that stood before the arguments of a command.
+/// Returns the global options as arguments for `braid-lab`, which has the same ones.
 fn global_options(json: bool, verbose: u8) -> Vec<OsString> {
     let json = json.then_some("--json").into_iter();
     let verbose = (0..verbose).map(|_| "-v");

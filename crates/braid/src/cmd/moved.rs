@@ -1,4 +1,4 @@
-//! The commands that `braid` had in the last version and `braid-lab` has now.
+//! The commands that have moved from `braid` to `braid-lab`. For one version, `braid` still runs them.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,22 +8,23 @@ use crate::cli::Moved;
 use crate::failure::Failure;
 use crate::program::{self, BRAID, BRAID_LAB};
 
-/// Replaces this process by `braid-lab`, which so gets signals, terminal and exit code. `old` is the command
-/// of `braid`, and `new` the command of `braid-lab`, empty if the arguments name it; `global` are the options
-/// before both.
+/// Replaces this process by `braid-lab`, so that signals, terminal and exit code need no forwarding. `old` is
+/// the command of `braid`. `new` is the command of `braid-lab`; it is empty if `moved` begins with the command.
+/// `global` holds the options that go before the command.
 pub fn run(old: &str, new: &str, global: Vec<OsString>, moved: &Moved) -> Result<(), Failure> {
     let now = format!("{BRAID_LAB} {new}");
     let now = now.trim_end();
     let failed = |error| Failure::run(format_args!("`{BRAID} {old}` is `{now}` now"), error);
-    let laboratory = program::find(BRAID_LAB).map_err(failed)?;
+    let braid_lab = program::find(BRAID_LAB).map_err(failed)?;
     program::complain(
         BRAID,
         format_args!(
             "`{BRAID} {old}` is deprecated and will be removed in the next version; running `{now}` instead"
         ),
     );
-    let mut command = Command::new(laboratory);
+    let mut command = Command::new(braid_lab);
     command.args(global);
     command.args(Some(new).filter(|new| !new.is_empty()));
+    // `exec` returns only if it fails.
     Err(failed(command.args(&moved.arguments).exec()))
 }

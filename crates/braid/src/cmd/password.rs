@@ -17,22 +17,25 @@ struct Credentials {
     password: String,
 }
 
-/// Prints user and password for one connection.
+/// Prints the user name and the password for one connection.
 pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
     let key = PrivateKey::read(&args.key).map_err(Failure::Usage)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now =
         now.map_err(|e| Failure::run("the clock of this machine is before 1970; set it", e))?;
+    // The server accepts the password only around this time, and because of the nonce only once.
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let nonce = braid_linux::random()
         .map_err(|e| Failure::run("cannot get random bytes from the kernel", e))?;
-    let (server, to) = (args.server_key, args.destination.to_bytes());
+    let (server, destination) = (args.server_key, args.destination.to_bytes());
+    let password = auth::password(&key, server, &destination, now_ms, nonce);
     let credentials = Credentials {
         user: key.public().to_string(),
-        password: auth::to_text(&auth::password(&key, server, &to, now_ms, nonce)),
+        password: auth::to_text(&password),
     };
     match json {
         true => print_json(&credentials),
+        // The form of curl's option `--proxy-user`.
         false => print(format!("{}:{}\n", credentials.user, credentials.password)),
     }
 }

@@ -1,4 +1,4 @@
-//! `braid plan`: a ranking of servers to rent.
+//! `braid plan`: a ranking of servers, to decide which ones to rent.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::cli::{By, PlanArgs};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Prints the servers in the order in which to rent them.
+/// Prints the servers in the order in which an operator should rent them.
 pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
     let boxes = match &args.files[..] {
-        [] => vec![ask(args.config.as_deref())?],
+        [] => vec![ask_box(args.config.as_deref())?],
         files => files.iter().map(|f| read(f)).collect::<Result<_, _>>()?,
     };
     let need = match args.by {
@@ -33,7 +33,7 @@ pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
 }
 
 /// Returns the measurements of the running box.
-fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
+fn ask_box(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
     let config = config.map(BoxConfig::load).transpose()?;
     let servers = Instance::of(Role::Box, config.as_ref()).servers()?;
     let sites = servers.into_iter().map(|server| Site {
@@ -43,31 +43,36 @@ fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
     Ok(sites.collect())
 }
 
-/// The output of `braid box servers --json` or `braid box status --json`.
+/// The output of `braid box servers --json` or `braid box status --json`; other fields are ignored.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Json {
+enum JsonFile {
     Servers(Vec<Site>),
     Status { servers: Vec<Site> },
 }
 
+/// Reads the measurements of one box from a file in JSON or TOML.
 fn read(file: &Path) -> Result<Vec<Site>, Failure> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+    // JSON begins with `{` or `[`, but so does the `[[server]]` of TOML. A JSON array of arrays holds no
+    // measurements, so `[[` means TOML.
     if text.trim_start().starts_with("[[") || !text.trim_start().starts_with(['{', '[']) {
         return Ok(sites_from_toml(&name, &text)?);
     }
     match serde_json::from_str(&text) {
-        Ok(Json::Servers(sites) | Json::Status { servers: sites }) if !sites.is_empty() => {
+        Ok(JsonFile::Servers(sites) | JsonFile::Status { servers: sites }) if !sites.is_empty() => {
             Ok(sites)
         }
         _ => Err(Failure::Usage(format!(
             "{name}: the file holds no measurements of servers; write it by `braid box servers --json`, \
-             or as TOML with a [[server]] each"
+             or as TOML with a table [[server]] for each server"
         ))),
     }
 }
 
+/// Returns one row for each server, best first. The last column is the value of `by` that the row's server and
+/// all servers above it reach together.
 fn table(steps: &[Step], by: By) -> String {
     use Align::{Left, Right};
     let mut columns = Columns::new(&[
@@ -98,7 +103,7 @@ fn table(steps: &[Step], by: By) -> String {
 mod tests {
     use super::*;
 
-    fn file(name: &str, text: &str) -> std::path::PathBuf {
+    fn temp_file(name: &str, text: &str) -> std::path::PathBuf {
         let name = format!("braid-plan-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, text).unwrap();
@@ -106,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_what_boxes_print_and_what_people_write() {
-        let text = r#"[{"name":"oslo","addresses":[],"measured":
+    fn json_of_boxes_and_toml_of_operators_are_read() {
+        let servers = r#"[{"name":"oslo","addresses":[],"measured":
             {"paths":[{"bandwidth":2e7,"delay_ms":40.0}],"beyond":{}}}]"#;
         let site = r#"{"name":"oslo","measured":{"paths":[{"bandwidth":2e7,"delay_ms":40.0}]}}"#;
         let toml =
             "[[server]]\nname = \"oslo\"\npaths = [{ bandwidth = \"20Mbit/s\", delay = \"40ms\" }]";
         let status = format!(r#"{{"version":1,"servers":[{site}]}}"#);
-        for (n, text) in [text, toml, &status].into_iter().enumerate() {
-            let path = file(&n.to_string(), text);
+        for (n, text) in [servers, toml, &status].into_iter().enumerate() {
+            let path = temp_file(&n.to_string(), text);
             let sites = read(&path).unwrap();
             std::fs::remove_file(&path).unwrap();
             let steps = plan(Need::Throughput, &[sites]);
@@ -125,15 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_a_usage_error() {
+    fn a_file_without_measurements_is_a_usage_error() {
         for text in ["{}", "[]", "[1]", "{", "servers"] {
-            let path = file("bad", text);
+            let path = temp_file("bad", text);
             let failure = read(&path).unwrap_err();
             assert!(matches!(failure, Failure::Usage(_)), "{text}");
-            let said = failure.to_string();
-            assert!(said.starts_with(&path.display().to_string()), "{said}");
+            let message = failure.to_string();
+            let names_the_file = message.starts_with(&path.display().to_string());
+            assert!(names_the_file, "{message}");
         }
-        let path = file("bad", "");
+        let path = temp_file("bad", "");
         std::fs::remove_file(&path).unwrap();
         assert!(
             read(&path)

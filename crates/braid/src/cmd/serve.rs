@@ -15,11 +15,13 @@ use crate::cli::gateway::{BoxArgs, BoxCommand, LinkState, ServerArgs, ServerComm
 use crate::failure::Failure;
 use crate::print::print;
 
-/// Runs a box until a signal ends it, or sends a request to a running one.
-pub fn boxed(args: &BoxArgs, output: Output) -> Result<(), Failure> {
+/// Runs `braid box`: starts a box and serves until a signal ends the process, or sends a request to the running
+/// box.
+pub fn box_command(args: &BoxArgs, output: Output) -> Result<(), Failure> {
     let file = args.config.as_deref();
+    // A check comes before `BoxConfig::load`, since it reports the mistakes of a file that cannot be loaded.
     if let Some(BoxCommand::Check) = &args.command {
-        return check::boxed(
+        return check::check_box(
             file.ok_or_else(|| no_config("box check"))?,
             output.is_json(),
         );
@@ -27,8 +29,8 @@ pub fn boxed(args: &BoxArgs, output: Output) -> Result<(), Failure> {
     let json = output.is_json();
     let config = file.map(BoxConfig::load).transpose()?;
     let Some(command) = &args.command else {
-        let given = file.zip(config.as_ref());
-        let (file, config) = given.ok_or_else(|| no_config("box"))?;
+        let file_and_config = file.zip(config.as_ref());
+        let (file, config) = file_and_config.ok_or_else(|| no_config("box"))?;
         return run_box(file, config);
     };
     let instance = Instance::of(Role::Box, config.as_ref());
@@ -38,20 +40,21 @@ pub fn boxed(args: &BoxArgs, output: Output) -> Result<(), Failure> {
         BoxCommand::Status(args) => instance.show(args, output),
         BoxCommand::Proxy { switch } => {
             let on = switch.is_on();
-            instance.order(&Request::Proxy { on }, json)
+            instance.execute(&Request::Proxy { on }, json)
         }
         BoxCommand::Link { name, state } => {
-            instance.order(&link_request(name.clone(), *state), json)
+            instance.execute(&link_request(name.clone(), *state), json)
         }
         BoxCommand::Servers(args) => instance.show_servers(args, json),
         BoxCommand::Server { name } => {
             let name = name.clone();
-            instance.order(&Request::Server { name }, json)
+            instance.execute(&Request::Server { name }, json)
         }
         BoxCommand::Reload => instance.reload(json),
     }
 }
 
+/// Returns the request that sets one of a link's two switches: on/off, or backup/regular.
 fn link_request(name: String, state: LinkState) -> Request {
     match state {
         LinkState::On => Request::Link { name, on: true },
@@ -61,34 +64,37 @@ fn link_request(name: String, state: LinkState) -> Request {
     }
 }
 
-/// Runs a server until a signal ends it, or sends a request to a running one.
-pub fn server(args: &ServerArgs, output: Output) -> Result<(), Failure> {
+/// Runs `braid server`: starts a server and serves until a signal ends the process, or sends a request to the
+/// running server.
+pub fn server_command(args: &ServerArgs, output: Output) -> Result<(), Failure> {
     let file = args.config.as_deref();
     if let Some(ServerCommand::Check) = &args.command {
-        return check::server(
+        return check::check_server(
             file.ok_or_else(|| no_config("server check"))?,
             output.is_json(),
         );
     }
     let config = file.map(ServerConfig::load).transpose()?;
     let Some(command) = &args.command else {
-        let given = file.zip(config.as_ref());
-        let (file, config) = given.ok_or_else(|| no_config("server"))?;
+        let file_and_config = file.zip(config.as_ref());
+        let (file, config) = file_and_config.ok_or_else(|| no_config("server"))?;
         return run_server(file, config);
     };
     let socket = config.as_ref().and_then(|c| c.control.as_deref());
     let tun = config.as_ref().map(|c| c.tun.name.as_str());
     let instance = Instance::new(Role::Server, socket, tun);
     match command {
+        // Handled above, before the configuration is read.
         ServerCommand::Check => Ok(()),
         ServerCommand::Status(args) => instance.show(args, output),
         ServerCommand::Reload => instance.reload(output.is_json()),
     }
 }
 
-fn no_config(role: &str) -> Failure {
+/// Returns the failure of `command` without `--config`.
+fn no_config(command: &str) -> Failure {
     Failure::Usage(format!(
-        "no configuration file is given; write: braid {role} --config FILE"
+        "no configuration file is given; write: braid {command} --config FILE"
     ))
 }
 
@@ -99,7 +105,8 @@ fn run_box(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
         file,
         signal: hangup.as_fd(),
     };
-    let ready = || tell_ready("box", &config.name);
+    let ready = || print_ready("box", &config.name);
+    // This process does nothing but serve, so it keeps no privilege that serving does not need.
     let privileges = Privileges::GivenUp;
     run::run_box(config, Some(reload), privileges, end.as_fd(), ready).map_err(failure)
 }
@@ -111,18 +118,19 @@ fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
         file,
         signal: hangup.as_fd(),
     };
-    let ready = || tell_ready("server", &config.name);
+    let ready = || print_ready("server", &config.name);
     let privileges = Privileges::GivenUp;
     run::run_server(config, Some(reload), privileges, end.as_fd(), ready).map_err(failure)
 }
 
-/// Prints the line that reports readiness. A box serves its users even if nobody can read it.
-fn tell_ready(role: &str, name: &str) {
+/// Prints the line that reports readiness. If it cannot be printed, the process serves its users nevertheless.
+fn print_ready(role: &str, name: &str) {
     if let Err(error) = print(format_args!("braid {role} {name}: {READY}\n")) {
         tracing::warn!(%error, "cannot report on standard output that it is ready; it serves nevertheless");
     }
 }
 
+/// Returns a failure at run time: the configuration is checked already, so the machine is the cause.
 fn failure(error: SystemError) -> Failure {
     Failure::Run(error.to_string())
 }

@@ -18,57 +18,62 @@ use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
-/// The number of no interface: packets sent there are dropped.
+/// An interface number that no node has: [`Turn::send`] drops packets to it.
 const NO_INTERFACE: u32 = u32::MAX;
-/// Most connections that are remembered as forwarded.
+/// The maximum number of forwarded connections that the box remembers. A guess: more than any simulated LAN opens
+/// while one of its SYNs may be retransmitted.
 const MAX_FORWARDED: usize = 1_024;
 
-/// The parts of a box.
+/// The settings of a box node.
 #[derive(Debug, Clone)]
 pub struct BoxNodeConfig {
     /// The box's `box.toml`.
     pub config: BoxConfig,
     /// The addresses of each link, in the configuration's order. Link `n` is interface `n`.
     pub links: Vec<LinkAddresses>,
-    /// The hosts of the LAN, each at a port of its own: the interfaces after the links.
+    /// The hosts of the LAN. Each has an interface of its own; these come after the interfaces of the links.
     pub lan: Vec<IpAddr>,
     /// The box's own address in the LAN.
     pub gateway: PathConfig,
-    /// The box's sockets.
+    /// The settings of the box's sockets towards the LAN.
     pub downstream: DownstreamConfig,
 }
 
-/// The aggregation box, which can be switched off and on. If its configuration names a state directory,
-/// the state is saved meanwhile.
+/// The aggregation box as a node that can be switched off and on. If its configuration names a state directory,
+/// the node keeps the saved state while it is off.
 ///
-/// TCP of the LAN is intercepted as by the nftables rules of the real box: only SYNs, with an MPTCP
-/// option only if the configuration says so, to addresses that are not bypassed, and only while the core
-/// wants them. A SYN that was forwarded once is forwarded again. All other packets are forwarded
-/// unchanged, over the link that the core thinks best or to the LAN's hosts. There is no address
-/// translation, so the network needs a route to the LAN.
+/// The node intercepts TCP connections of the LAN like the nftables rules of the real box. A SYN opens an
+/// intercepted connection while the core wants interception, if the destination is not bypassed and the setting
+/// `mptcp_hosts` allows its MPTCP option. The box forwards the retransmission of a SYN that it has forwarded. It
+/// forwards all other packets unchanged: to the hosts of the LAN, or over the link that the core calls the best.
+/// There is no address translation, so routers need a route to the LAN.
 #[derive(Debug)]
 pub struct BoxNode {
     config: BoxNodeConfig,
     bypass: Vec<IpNet>,
     rng: Rng,
+    /// The links that have their carrier.
     carrier: Vec<bool>,
     saved: SavedState,
+    /// `None` while the box is off.
     running: Option<Running>,
 }
 
 #[derive(Debug)]
 struct Running {
     machine: Machine<BoxCore>,
+    /// The path of each link.
     paths: Vec<PathId>,
+    /// True while the core wants new connections to be intercepted.
     intercepting: bool,
     /// The link for forwarded packets.
     forward_over: usize,
-    /// Forwarded connections (from, to), oldest first.
+    /// Source and destination of the connections that the box forwards, oldest first.
     forwarded: VecDeque<(SocketAddr, SocketAddr)>,
 }
 
 impl BoxNode {
-    /// Makes a box that is switched off, with all its links plugged in.
+    /// Makes a box that is switched off. All its links have their carrier.
     pub fn new(config: BoxNodeConfig, rng: Rng) -> Self {
         BoxNode {
             bypass: config.config.bypassed(),
@@ -80,7 +85,7 @@ impl BoxNode {
         }
     }
 
-    /// Switches the box on if it is off. The box knows only the state that was saved.
+    /// Switches the box on if it is off. Of the state from before, it has the part that was saved.
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] and [`Stack::add_path`] do.
@@ -124,7 +129,7 @@ impl BoxNode {
         Ok(())
     }
 
-    /// Switches the box off: from here on it sends nothing, and the LAN is cut off.
+    /// Switches the box off: it sends and forwards nothing.
     pub fn kill(&mut self, now: Instant) {
         if let Some(Running { machine, .. }) = self.running.take()
             && self.config.config.state.is_some()
@@ -133,8 +138,7 @@ impl BoxNode {
         }
     }
 
-    /// Plugs a link in or out, which the box notices at once. A link that only carries no packets keeps
-    /// its carrier.
+    /// Gives a link its carrier or takes it away. The box gets a notice at once, as from a network card.
     pub fn set_carrier(&mut self, now: Instant, link: usize, up: bool) {
         self.carrier[link] = up;
         if let Some(running) = &mut self.running {
@@ -143,7 +147,7 @@ impl BoxNode {
         }
     }
 
-    /// Sends the box a request of its control socket; `None` while the box is off.
+    /// Sends the box a request, as its control socket would. Returns `None` while the box is off.
     pub fn ask(&mut self, now: Instant, request: Request) -> Option<Answer> {
         let Machine { core, stack, .. } = &mut self.running.as_mut()?.machine;
         Some(core.control(now, stack, request))
@@ -154,7 +158,7 @@ impl BoxNode {
         self.running.as_ref().map(|r| &r.machine.core)
     }
 
-    /// Returns the stack on the MPTCP side, while the box is on.
+    /// Returns the stack of the MPTCP connections with servers, while the box is on.
     pub fn stack(&self) -> Option<&Stack> {
         self.running.as_ref().map(|r| &r.machine.stack)
     }
@@ -169,11 +173,12 @@ impl BoxNode {
         self.running.as_ref()?.paths.get(link).copied()
     }
 
-    fn links(&self) -> usize {
+    fn link_count(&self) -> usize {
         self.config.links.len()
     }
 
-    fn is_own(&self, addr: IpAddr) -> bool {
+    /// Returns whether `addr` is the box's address on one of its links.
+    fn is_own_on_link(&self, addr: IpAddr) -> bool {
         let owns = |l: &LinkAddresses| match addr {
             IpAddr::V4(a) => l.v4 == Some(a),
             IpAddr::V6(a) => l.v6 == Some(a),
@@ -183,24 +188,24 @@ impl BoxNode {
 
     /// Returns the interface for a forwarded packet to `dst`.
     fn route(&self, dst: IpAddr) -> u32 {
-        if let Some(port) = self.lan_port(dst) {
-            return port;
+        if let Some(iface) = self.lan_interface(dst) {
+            return iface;
         }
-        let over = self.running.as_ref().map_or(0, |r| r.forward_over);
+        let best = self.running.as_ref().map_or(0, |r| r.forward_over);
         let has_carrier = |link: &usize| self.carrier.get(*link) == Some(&true);
-        let link = Some(over).filter(has_carrier);
-        let link = link.or_else(|| (0..self.links()).find(has_carrier));
+        let link = Some(best).filter(has_carrier);
+        let link = link.or_else(|| (0..self.link_count()).find(has_carrier));
         link.map_or(NO_INTERFACE, |link| link as u32)
     }
 
-    fn lan_port(&self, addr: IpAddr) -> Option<u32> {
+    fn lan_interface(&self, addr: IpAddr) -> Option<u32> {
         let host = self.config.lan.iter().position(|host| *host == addr)?;
-        Some((self.links() + host) as u32)
+        Some((self.link_count() + host) as u32)
     }
 
-    /// Returns whether a packet of the LAN belongs to the downstream sockets, which intercept its
-    /// connection.
-    fn is_taken_in(&mut self, packet: &ip::Packet<&[u8]>) -> bool {
+    /// Returns whether a packet from the LAN belongs to the downstream sockets: it is addressed to the box, or
+    /// its connection is intercepted. Remembers a connection that is not intercepted as forwarded.
+    fn is_for_downstream(&mut self, packet: &ip::Packet<&[u8]>) -> bool {
         let (src, dst) = (packet.src(), packet.dst());
         if self.config.gateway.owns(dst) {
             return true;
@@ -225,19 +230,21 @@ impl BoxNode {
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
             return false;
         };
-        // Like the nftables rule: a SYN with none of these flags opens a connection.
+        // As in the nftables rule, a SYN with none of these flags opens a connection.
         let others = [Flags::ACK, Flags::RST, Flags::FIN];
         let opens = segment.flags.contains(Flags::SYN)
             && !others.iter().any(|flag| segment.flags.contains(*flag));
+        // The destination may have seen the first SYN already, so a retransmission must not be intercepted.
         if !opens || running.forwarded.contains(&(from, to)) {
             return false;
         }
         let bypassed = self.bypass.iter().any(|range| range.contains(&dst));
-        let left_alone = match self.config.config.mptcp_hosts {
+        let exempt = match self.config.config.mptcp_hosts {
             MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
+            // An MP_JOIN belongs to a connection that is not intercepted, of which the box knows no token.
             MptcpHosts::Proxy => segment.options.join().is_some(),
         };
-        if running.intercepting && !left_alone && !bypassed {
+        if running.intercepting && !exempt && !bypassed {
             return true;
         }
         if running.forwarded.len() >= MAX_FORWARDED {
@@ -249,7 +256,7 @@ impl BoxNode {
 }
 
 impl Running {
-    /// Handles the core's notices to its surroundings.
+    /// Handles the notices that the core has for its environment (on Linux: packet filter and routes).
     fn take_notices(&mut self) {
         while let Some(notice) = self.machine.core.poll_notice() {
             match notice {
@@ -258,7 +265,8 @@ impl Running {
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
                 Notice::Intercept(open) => self.intercepting = open,
-                // A forwarded packet keeps its addresses here, so it may take any link.
+                // Without a best path, forwarded packets keep the last one: all links serve them alike, since no
+                // address is translated.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
                 // Servers of a simulated world reach both families.
                 Notice::Families(_) => {}
@@ -273,18 +281,20 @@ impl Node for BoxNode {
             return turn.recycle(packet);
         };
         let dst = view.dst();
-        let from_lan = iface as usize >= self.links();
-        let inner = from_lan && self.is_taken_in(&view);
-        let outer = !from_lan && self.is_own(dst);
+        let from_lan = iface as usize >= self.link_count();
+        let for_downstream = from_lan && self.is_for_downstream(&view);
+        let for_stack = !from_lan && self.is_own_on_link(dst);
         let route = self.route(dst);
         let Some(running) = &mut self.running else {
             return turn.recycle(packet);
         };
-        if inner {
-            running.machine.receive_local(turn, &packet.bytes);
-        } else if outer {
+        // A packet is never forwarded from a link to a link.
+        let forwardable = from_lan || route as usize >= self.config.links.len();
+        if for_downstream {
+            running.machine.receive_downstream(turn, &packet.bytes);
+        } else if for_stack {
             running.machine.receive(turn, &packet.bytes);
-        } else if (from_lan || route as usize >= self.config.links.len()) && hop(&mut packet) {
+        } else if forwardable && decrement_ttl(&mut packet) {
             turn.send(route, packet);
             return;
         }
@@ -292,24 +302,26 @@ impl Node for BoxNode {
     }
 
     fn wake(&mut self, turn: &mut Turn<'_>) {
-        let links = self.links();
+        let links = self.link_count();
         let lan = &self.config.lan;
-        let inner = |dst: IpAddr| {
+        let downstream_iface = |dst: IpAddr| {
             let host = lan.iter().position(|host| *host == dst);
             host.map_or(NO_INTERFACE, |host| (links + host) as u32)
         };
         let Some(running) = &mut self.running else {
             return;
         };
+        // Sending can cause further events, such as room in a send buffer.
         loop {
             running.machine.drain(turn.now);
             let (paths, carrier) = (&running.paths, &self.carrier);
-            let outer = |path: PathId, _| {
+            let stack_iface = |path: PathId, _| {
                 let link = paths.iter().position(|p| *p == path);
                 let link = link.filter(|link| carrier[*link]);
                 link.map_or(NO_INTERFACE, |link| link as u32)
             };
-            if !running.machine.transmit(turn, outer, inner) {
+            let machine = &mut running.machine;
+            if !machine.transmit(turn, stack_iface, downstream_iface) {
                 break;
             }
         }
@@ -321,8 +333,8 @@ impl Node for BoxNode {
     }
 }
 
-/// Takes a hop off a packet's time to live; returns false if none is left.
-fn hop(packet: &mut Packet) -> bool {
+/// Decrements a packet's time to live. Returns false if the packet must not be forwarded.
+fn decrement_ttl(packet: &mut Packet) -> bool {
     let Ok(mut packet) = ip::Packet::new(&mut packet.bytes[..]) else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! The downstream sockets of a proxy core: plain TCP of the engine in place of kernel sockets.
+//! The downstream sockets of a proxy core in the simulator: the engine's TCP takes the place of kernel sockets.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -18,31 +18,31 @@ use braid_wire::{Instant, Rng};
 use crate::host::default_strategy;
 use crate::oracle::{Oracle, Sent, Violation};
 
-/// Most name look-ups at a time.
+/// The maximum number of name look-ups at a time. A guess: a test that reaches it has a leak.
 const MAX_LOOKUPS: usize = 1_024;
-/// The time for which a stream closed here waits for its peer to close too, as of Linux
-/// (`net.ipv4.tcp_fin_timeout`).
+/// The time that a closed stream waits for the peer's FIN before it is reset. Linux waits as long (default of
+/// `net.ipv4.tcp_fin_timeout`).
 const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The parts of a [`DownstreamTcp`].
+/// The settings of a [`DownstreamTcp`].
 #[derive(Debug, Clone)]
 pub struct DownstreamConfig {
-    /// Settings of the TCP, buffers and timeouts among them.
+    /// Settings of TCP, such as sizes of buffers and timeouts.
     pub engine: Config,
-    /// Makes the strategy that the engine requires of each connection; without further subflows it
-    /// decides nothing.
+    /// Makes the strategy of a connection. The engine requires a strategy, but on plain TCP, which has one
+    /// subflow, it has no choice to make.
     pub strategy: fn() -> Box<dyn Strategy>,
-    /// Most streams at a time, attempts included.
+    /// The maximum number of streams at a time, including connection attempts.
     pub streams: usize,
-    /// The names that resolve, with their addresses in order of preference.
+    /// The addresses of each name that resolves, in order of preference. Other names do not resolve.
     pub names: BTreeMap<String, Vec<IpAddr>>,
-    /// The duration of a look-up.
+    /// The time that each name look-up takes.
     pub lookup: Duration,
 }
 
 impl Default for DownstreamConfig {
-    /// Returns settings like Linux sockets: the default maxima of `tcp_wmem` and `tcp_rmem`, and a silent
-    /// peer given up after four minutes, as by the keepalive of Braid's sockets.
+    /// Returns settings like those of Linux sockets: buffers of the default maxima of `tcp_wmem` (4 MiB) and
+    /// `tcp_rmem` (6 MiB). A silent peer is given up after 240 s, as the keepalive of Braid's sockets does.
     fn default() -> Self {
         DownstreamConfig {
             engine: Config {
@@ -59,48 +59,50 @@ impl Default for DownstreamConfig {
     }
 }
 
-/// Counters since the start.
+/// Counters since the start of the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DownstreamCounters {
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections accepted and reset at once for want of streams.
+    /// Connections reset as soon as they were accepted, because the maximum number of streams was reached.
     pub accept_refused: u64,
     /// Connection attempts that failed.
     pub connect_failed: u64,
 }
 
-/// Byte streams over the engine's TCP without MPTCP. They are bounded like kernel sockets, so that unread
-/// data on one side stops the other.
+/// Byte streams over the engine's TCP without MPTCP. Their buffers are bounded like those of kernel sockets, so
+/// that a proxy core that stops reading makes the sender stop.
 ///
-/// # How to drive it
+/// # Order of calls
 ///
-/// 1. Call [`set_now`](Self::set_now) before anything else at a new time, then [`receive`](Self::receive)
-///    for packets that came and [`handle_timeout`](Self::handle_timeout) if
-///    [`next_timeout`](Self::next_timeout) is due.
-/// 2. Hand [`next_event`](Self::next_event) to the core until `None`.
-/// 3. Send [`poll_transmit`](Self::poll_transmit) until `None`.
+/// 1. Call [`set_now`](Self::set_now) first at each new time, then [`receive`](Self::receive) for the packets
+///    that arrived, and [`handle_timeout`](Self::handle_timeout) if [`next_timeout`](Self::next_timeout) is due.
+/// 2. Hand the events of [`next_event`](Self::next_event) to the core until it returns `None`.
+/// 3. Send the packets of [`poll_transmit`](Self::poll_transmit) until it returns `None`.
 #[derive(Debug)]
 pub struct DownstreamTcp {
     stack: Stack,
     oracle: Oracle,
-    /// The packet that was handed out last.
+    /// The oracle's note about the packet of the last [`poll_transmit`](Self::poll_transmit). The oracle can
+    /// check the stack only after the caller has released the packet, which borrows the stack.
     sent: Option<Sent>,
     path: PathId,
-    /// The box's own addresses at which users connect to it.
-    listens: Vec<SocketAddr>,
+    /// The box's own addresses, at which users connect to its SOCKS5 server.
+    own_listeners: Vec<SocketAddr>,
     now: Instant,
     streams: BTreeMap<DownstreamId, Stream>,
     ids: BTreeMap<ConnId, DownstreamId>,
     next_id: u64,
     events: VecDeque<DownstreamEvent>,
     strategy: fn() -> Box<dyn Strategy>,
-    limit: usize,
+    max_streams: usize,
     names: BTreeMap<String, Vec<IpAddr>>,
     lookup: Duration,
-    /// Look-ups under way, in order of their end.
+    /// Pending look-ups: the time of the result, the id, and the result. They stand in order of time, since all
+    /// take equally long.
     lookups: VecDeque<(Instant, DownstreamId, Vec<SocketAddr>)>,
-    /// Connections closed here before their peers closed, in order of the end of their grace period.
+    /// Connections closed by the core while the peer had not closed, with the end of [`FIN_TIMEOUT`], in order
+    /// of time.
     orphans: VecDeque<(Instant, ConnId)>,
     counters: DownstreamCounters,
 }
@@ -115,13 +117,14 @@ struct Stream {
 enum State {
     Connecting,
     Open,
-    /// Over in order: all data was read, and all written data arrived.
+    /// Closed without a loss: all received data was read, and the peer acknowledged all written data.
     Finished,
+    /// Reset or timed out.
     Broken,
 }
 
 impl DownstreamTcp {
-    /// Makes sockets with one interface; `rng` is their own random stream.
+    /// Makes sockets with the addresses of `path`; `rng` is the random stream of their stack.
     pub fn new(config: DownstreamConfig, path: PathConfig, rng: Rng) -> Self {
         let engine = Config {
             checksum_offload: true,
@@ -131,7 +134,7 @@ impl DownstreamTcp {
         let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
         DownstreamTcp {
             path: stack.add_path(path).expect("the first path"),
-            listens: Vec::new(),
+            own_listeners: Vec::new(),
             stack,
             oracle,
             sent: None,
@@ -141,7 +144,7 @@ impl DownstreamTcp {
             next_id: 0,
             events: VecDeque::new(),
             strategy: config.strategy,
-            limit: config.streams,
+            max_streams: config.streams,
             names: config.names,
             lookup: config.lookup,
             lookups: VecDeque::new(),
@@ -150,17 +153,17 @@ impl DownstreamTcp {
         }
     }
 
-    /// Accepts connections to any address, which the connection's end then has; `listens` are the box's
-    /// own addresses.
+    /// Accepts connections to any destination, as intercepted connections have. The accepted socket answers
+    /// with the destination's address. Connections to `own_listeners` count as addressed to the box itself.
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] does.
-    pub fn listen_any(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
-        self.listens = listens.to_vec();
+    pub fn listen_any(&mut self, own_listeners: &[SocketAddr]) -> Result<(), ApiError> {
+        self.own_listeners = own_listeners.to_vec();
         self.stack.listen_any(self.path).map(drop)
     }
 
-    /// Returns the TCP underneath.
+    /// Returns the stack that runs TCP.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
@@ -180,7 +183,7 @@ impl DownstreamTcp {
         self.counters
     }
 
-    /// Sets the time.
+    /// Sets the time of the following calls. The core's calls carry no time, as those of kernel sockets.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -205,14 +208,15 @@ impl DownstreamTcp {
         }
     }
 
-    /// Returns the violations that the oracle has seen; to be called once all packets are sent.
+    /// Returns the violations that the oracle has seen. Call it when all packets are sent.
     pub fn take_violations(&mut self) -> Vec<Violation> {
         self.check_sent();
         self.oracle.end_turn(self.now, &self.stack);
         self.oracle.take()
     }
 
-    /// Returns the next event for the core; events of streams closed meanwhile are left out.
+    /// Returns the next event for the core. Events of streams that the core has closed meanwhile are dropped,
+    /// except those that end an id.
     pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         self.take_events();
         while let Some(event) = self.events.pop_front() {
@@ -231,7 +235,7 @@ impl DownstreamTcp {
         times.into_iter().flatten().min()
     }
 
-    /// Serves expired timers.
+    /// Runs the timers that are due.
     pub fn handle_timeout(&mut self) {
         if self.stack.next_timeout().is_some_and(|at| at <= self.now) {
             self.stack.handle_timeout(self.now);
@@ -241,8 +245,8 @@ impl DownstreamTcp {
             self.events
                 .push_back(DownstreamEvent::Resolved { id, addresses });
         }
-        let late = self.orphans.partition_point(|(at, _)| *at <= self.now);
-        for (_, conn) in self.orphans.drain(..late) {
+        let expired = self.orphans.partition_point(|(at, _)| *at <= self.now);
+        for (_, conn) in self.orphans.drain(..expired) {
             self.stack.abort(self.now, conn);
         }
     }
@@ -263,7 +267,7 @@ impl DownstreamTcp {
                 }
                 Event::Readable { conn } => match self.ids.get(&conn) {
                     Some(&id) => self.events.push_back(DownstreamEvent::Readable { id }),
-                    // No stream is left to read it.
+                    // The core has closed the stream, so nobody will read this data: reset, as Linux does.
                     None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
                     None => {}
                 },
@@ -283,7 +287,7 @@ impl DownstreamTcp {
         let Some(destination) = subflows.first().map(|s| s.local) else {
             return;
         };
-        if self.streams.len() >= self.limit {
+        if self.streams.len() >= self.max_streams {
             self.counters.accept_refused += 1;
             return self.stack.abort(self.now, conn);
         }
@@ -293,7 +297,7 @@ impl DownstreamTcp {
             id,
             peer,
             destination,
-            arrival: match self.listens.contains(&destination) {
+            arrival: match self.own_listeners.contains(&destination) {
                 true => Arrival::Addressed,
                 false => Arrival::Intercepted,
             },
@@ -317,6 +321,7 @@ impl DownstreamTcp {
                 .push_back(DownstreamEvent::ConnectFailed { id, failure });
         } else if reason == CloseReason::Finished {
             stream.state = State::Finished;
+            // The core learns of the end by reading: 0 bytes.
             self.events.push_back(DownstreamEvent::Readable { id });
         } else {
             stream.state = State::Broken;
@@ -324,21 +329,22 @@ impl DownstreamTcp {
         }
     }
 
-    fn fresh_id(&mut self) -> DownstreamId {
+    fn next_free_id(&mut self) -> DownstreamId {
         self.next_id += 1;
         DownstreamId(self.next_id)
     }
 
     fn insert(&mut self, conn: ConnId, state: State) -> DownstreamId {
-        let id = self.fresh_id();
+        let id = self.next_free_id();
         self.streams.insert(id, Stream { conn, state });
         self.ids.insert(conn, id);
         id
     }
 
-    /// Returns the connection of a stream that can be read from and written to.
-    fn open(&mut self, id: DownstreamId) -> Result<(ConnId, State), DownstreamError> {
-        // A stream that ended meanwhile must not be taken for open: its data is gone.
+    /// Returns the connection and the state of a stream that is connected and not broken.
+    fn connected(&mut self, id: DownstreamId) -> Result<(ConnId, State), DownstreamError> {
+        // The state may lag behind the stack. The stack discards a connection that has ended, so a read from one
+        // that still counts as open would fail instead of returning the end of the stream.
         self.take_events();
         let stream = self.streams.get(&id).ok_or(DownstreamError::Broken)?;
         match stream.state {
@@ -357,7 +363,7 @@ impl DownstreamTcp {
 
 impl DownstreamSockets for DownstreamTcp {
     fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure> {
-        if self.streams.len() >= self.limit {
+        if self.streams.len() >= self.max_streams {
             return Err(ConnectFailure::NoResources);
         }
         let options = ConnectOptions {
@@ -375,9 +381,9 @@ impl DownstreamSockets for DownstreamTcp {
         if self.lookups.len() >= MAX_LOOKUPS {
             return None;
         }
-        let known = self.names.get(name).into_iter().flatten();
-        let addresses = known.map(|addr| SocketAddr::new(*addr, port)).collect();
-        let id = self.fresh_id();
+        let addresses = self.names.get(name).into_iter().flatten();
+        let addresses = addresses.map(|addr| SocketAddr::new(*addr, port)).collect();
+        let id = self.next_free_id();
         self.lookups
             .push_back((self.now + self.lookup, id, addresses));
         Some(id)
@@ -388,42 +394,43 @@ impl DownstreamSockets for DownstreamTcp {
         id: DownstreamId,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, DownstreamError> {
-        let (conn, state) = self.open(id)?;
+        let (conn, state) = self.connected(id)?;
         if state == State::Finished {
             return Ok(0);
         }
-        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        let capacity: usize = bufs.iter().map(|b| b.len()).sum();
         let mut done = 0;
-        while done < room {
+        while done < capacity {
             let read = self.stack.read_with(self.now, conn, |slices| {
                 let to = bufs.iter_mut().map(|b| &mut b[..]);
                 Ok::<_, ApiError>(copy((slices.iter().map(|s| &s[..]), 0), (to, done)))
             });
             match read {
                 Ok(n) if n > 0 => done += n,
-                // A connection that is over in order may disappear with its last byte.
+                // The stack may discard a closed connection when its last byte is read, so an error is no
+                // failure of this read.
                 Ok(_) | Err(_) => break,
             }
         }
         if done > 0 || self.stack.read_finished(conn) {
             return Ok(done);
         }
-        match self.open(id)? {
+        match self.connected(id)? {
             (_, State::Finished) => Ok(0),
             _ => Err(DownstreamError::WouldBlock),
         }
     }
 
     fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError> {
-        let (conn, state) = self.open(id)?;
-        let mut seen = 0;
-        // The closure takes no bytes, so the same bytes are there afterwards.
-        let looked = self.stack.read_with(self.now, conn, |slices| {
-            seen = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
+        let (conn, state) = self.connected(id)?;
+        let mut copied = 0;
+        // The closure reports 0 bytes as read, so the stack keeps the bytes for the next read.
+        let peeked = self.stack.read_with(self.now, conn, |slices| {
+            copied = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
             Ok::<_, ApiError>(0)
         });
-        match (looked, state) {
-            _ if seen > 0 => Ok(seen),
+        match (peeked, state) {
+            _ if copied > 0 => Ok(copied),
             (_, State::Finished) => Ok(0),
             (Ok(_), _) if self.stack.read_finished(conn) => Ok(0),
             (Ok(_), _) => Err(DownstreamError::WouldBlock),
@@ -432,13 +439,14 @@ impl DownstreamSockets for DownstreamTcp {
     }
 
     fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError> {
-        let (conn, _) = self.open(id)?;
-        let wanted: usize = bufs.iter().map(|b| b.len()).sum();
+        let (conn, _) = self.connected(id)?;
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
         let mut done = 0;
-        while done < wanted {
+        // One call may offer less room than is free, for example up to the end of a buffer.
+        while done < total {
             let write = self
                 .stack
-                .write_with(self.now, conn, wanted - done, |slices| {
+                .write_with(self.now, conn, total - done, |slices| {
                     let to = slices.iter_mut().map(|s| &mut s[..]);
                     Ok::<_, ApiError>(copy((bufs.iter().map(|b| &b[..]), done), (to, 0)))
                 });
@@ -456,7 +464,7 @@ impl DownstreamSockets for DownstreamTcp {
 
     fn shutdown(&mut self, id: DownstreamId) {
         if let Some(stream) = self.streams.get(&id) {
-            // Shutdown fails only if the stream is over, which an event reports.
+            // It fails only for a closed connection, which an event reports.
             let _ = self.stack.shutdown(self.now, stream.conn);
         }
     }
@@ -465,13 +473,14 @@ impl DownstreamSockets for DownstreamTcp {
         let Some(Stream { conn, state }) = self.remove(id) else {
             return;
         };
-        // Unread data turns the close into a reset, as on Linux (RFC 2525 section 2.17).
+        // Closing with unread data sends a RST, as on Linux: a FIN would tell the peer that the data was read
+        // (RFC 2525 section 2.17).
         if state == State::Connecting || self.stack.readable(conn) > 0 {
             return self.stack.abort(self.now, conn);
         }
-        let over = self.stack.read_finished(conn);
+        let peer_closed = self.stack.read_finished(conn);
         let _ = self.stack.shutdown(self.now, conn);
-        if state == State::Open && !over {
+        if state == State::Open && !peer_closed {
             self.orphans.push_back((self.now + FIN_TIMEOUT, conn));
         }
     }
@@ -483,8 +492,8 @@ impl DownstreamSockets for DownstreamTcp {
     }
 }
 
-/// Copies as many bytes as fit from one list into the other, after the bytes to skip in each. Returns
-/// their number.
+/// Copies bytes from one list of slices into another until one of them ends, and returns the number of copied
+/// bytes. Skips the first `skip_from` bytes of the source and the first `skip_to` bytes of the target.
 fn copy<'a, 'b>(
     (from, mut skip_from): (impl IntoIterator<Item = &'a [u8]>, usize),
     (to, mut skip_to): (impl IntoIterator<Item = &'b mut [u8]>, usize),
@@ -516,6 +525,7 @@ fn copy<'a, 'b>(
     copied
 }
 
+/// Returns the failure that the kernel would report for a connection attempt that ended for this reason.
 fn failure(reason: CloseReason) -> ConnectFailure {
     match reason {
         CloseReason::Refused | CloseReason::Reset => ConnectFailure::Refused,

@@ -1,4 +1,4 @@
-//! The shared part of box and server: a core between two stacks.
+//! The common part of the box and server nodes: a proxy core between an MPTCP stack and downstream sockets.
 
 use core::net::IpAddr;
 
@@ -11,11 +11,11 @@ use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
 use crate::oracle::Oracle;
 
-/// Most rounds in which a core finds work at one time. Each round moves bytes into bounded buffers, so
-/// more rounds mean a loop without end.
+/// The maximum number of rounds of [`Machine::drain`] at one time. A guess, far above any legitimate number:
+/// rounds only move bytes between bounded buffers, so a core that needs more rounds loops for ever.
 const MAX_ROUNDS: usize = 100_000;
 
-/// A core with its stacks, driven in the order of the event loop on Linux.
+/// A core with its stacks. It runs timers and events in the order of the event loop on Linux.
 #[derive(Debug)]
 pub(super) struct Machine<C> {
     pub(super) core: C,
@@ -26,24 +26,24 @@ pub(super) struct Machine<C> {
 }
 
 impl<C: Core> Machine<C> {
-    /// Hands a packet to the MPTCP side.
+    /// Hands a packet to the MPTCP stack.
     pub(super) fn receive(&mut self, turn: &Turn<'_>, packet: &[u8]) {
         self.stack.receive(turn.now, packet, meta(turn));
         self.oracle.on_received(turn.now, packet, &self.stack);
     }
 
     /// Hands a packet to the downstream sockets.
-    pub(super) fn receive_local(&mut self, turn: &Turn<'_>, packet: &[u8]) {
+    pub(super) fn receive_downstream(&mut self, turn: &Turn<'_>, packet: &[u8]) {
         self.downstream.set_now(turn.now);
         self.downstream.receive(packet, meta(turn));
     }
 
-    /// Serves timers, and gives the core its events until there are none.
+    /// Runs due timers and hands events to the core, until there is neither a due timer nor an event.
     pub(super) fn drain(&mut self, now: Instant) {
         self.downstream.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
-            let (core, mut ctx) = self.core(now);
+            let (core, mut ctx) = self.core_with_ctx(now);
             app::serve_timers(core, &mut ctx);
             if due(self.downstream.next_timeout()) {
                 self.downstream.handle_timeout();
@@ -51,12 +51,12 @@ impl<C: Core> Machine<C> {
             let mut idle = true;
             while let Some(event) = self.stack.poll_event() {
                 self.oracle.on_event(now, &event);
-                let (core, mut ctx) = self.core(now);
+                let (core, mut ctx) = self.core_with_ctx(now);
                 core.on_engine_event(&mut ctx, event);
                 idle = false;
             }
             while let Some(event) = self.downstream.next_event() {
-                let (core, mut ctx) = self.core(now);
+                let (core, mut ctx) = self.core_with_ctx(now);
                 core.on_downstream_event(&mut ctx, event);
                 idle = false;
             }
@@ -64,11 +64,12 @@ impl<C: Core> Machine<C> {
                 return;
             }
         }
-        panic!("time stands still at {now}: {:?}", self.next_timeout());
+        let next = self.next_timeout();
+        panic!("the core finds work without end at {now}; its next timeout is {next:?}");
     }
 
-    /// Returns the core and the context of its calls.
-    fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
+    /// Returns the core, and the context that its methods take.
+    fn core_with_ctx(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
@@ -77,28 +78,29 @@ impl<C: Core> Machine<C> {
         (&mut self.core, ctx)
     }
 
-    /// Sends the packets of both sides, each by the interface that is named for it. Returns whether there
-    /// was any packet.
+    /// Sends the packets of the MPTCP stack and of the downstream sockets. `stack_iface` returns the interface
+    /// for a path and a destination, `downstream_iface` the one for a destination. Returns whether any packet
+    /// was sent.
     pub(super) fn transmit(
         &mut self,
         turn: &mut Turn<'_>,
-        outer: impl Fn(PathId, IpAddr) -> u32,
-        inner: impl Fn(IpAddr) -> u32,
+        stack_iface: impl Fn(PathId, IpAddr) -> u32,
+        downstream_iface: impl Fn(IpAddr) -> u32,
     ) -> bool {
-        let outer = |t: &Transmit<'_>| outer(t.path, destination(t.header));
+        let stack_iface = |t: &Transmit<'_>| stack_iface(t.path, destination(t.header));
         let mut any = send_all(
             &mut self.stack,
             &mut self.oracle,
             turn,
-            (outer, |_: &_, _| ()),
+            (stack_iface, |_: &_, _| ()),
         );
         self.downstream.set_now(turn.now);
         while let Some(transmit) = self.downstream.poll_transmit() {
-            let iface = inner(destination(transmit.header));
+            let iface = downstream_iface(destination(transmit.header));
             segment(&transmit, turn, iface);
             any = true;
         }
-        // The oracles judge timers and bounds only once nothing is left to send.
+        // Timers and bounds need to hold only at the end of a turn, when nothing is left to send.
         if !any {
             self.oracle.end_turn(turn.now, &self.stack);
             turn.report(self.oracle.take());
@@ -117,6 +119,8 @@ impl<C: Core> Machine<C> {
     }
 }
 
+/// Returns the properties of a received packet. A world without checksums acts as a network card that has
+/// verified them.
 fn meta(turn: &Turn<'_>) -> RxMeta {
     RxMeta {
         checksum_ok: !turn.checksums,

@@ -13,15 +13,16 @@ pub use box_node::{BoxNode, BoxNodeConfig};
 pub use downstream_tcp::{DownstreamConfig, DownstreamCounters, DownstreamTcp};
 pub use server_node::{ServerNode, ServerNodeConfig};
 
-/// The time that every wall clock shows at time 0 of a world, from 1970 on. Wall clocks are never set, so
-/// cores are told the time only once.
+/// The Unix time of every wall clock at time 0 of a world: an arbitrary moment in January 2027, the same in every
+/// run. Nobody adjusts these clocks, so a core gets the time once, at its start.
 const WALL_CLOCK_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
+/// Returns the Unix time of a wall clock at `now`.
 fn wall_clock(now: Instant) -> Duration {
     WALL_CLOCK_AT_START + now.saturating_since(Instant::ZERO)
 }
 
-/// Returns a random stream that depends on the number of earlier draws from `rng`.
+/// Returns a new random stream, seeded from `rng`. Each start of a node thus gets other random numbers.
 fn child(rng: &mut Rng) -> Rng {
     let mut seed = [0; 32];
     rng.fill(&mut seed);

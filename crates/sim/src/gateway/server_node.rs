@@ -14,25 +14,26 @@ use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
-/// The parts of a server.
+/// The settings of a server node.
 #[derive(Debug, Clone)]
 pub struct ServerNodeConfig {
-    /// The server's `server.toml`. The server listens at the addresses given there, and connects to
-    /// destinations from the first of each family.
+    /// The server's `server.toml`. The server listens at the addresses of `listen`, and connects to
+    /// destinations from the first one of each address family.
     pub config: ServerConfig,
-    /// Interfaces by destination; packets to other addresses leave by interface 0.
+    /// Pairs of a destination and the interface to it. Packets to other destinations leave by interface 0.
     pub routes: Vec<(IpAddr, u32)>,
-    /// The server's sockets; the timeout of connection attempts comes from the configuration.
+    /// The settings of the sockets towards destinations. Their timeout for connecting is that of `config`.
     pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the world's.
     pub clock_ahead: Duration,
 }
 
-/// The aggregation server on a machine of its own, which can be switched off and on.
+/// The aggregation server as a node that can be switched off and on.
 #[derive(Debug)]
 pub struct ServerNode {
     config: ServerNodeConfig,
     rng: Rng,
+    /// `None` while the node is off.
     machine: Option<Machine<ServerCore>>,
 }
 
@@ -46,10 +47,10 @@ impl ServerNode {
         }
     }
 
-    /// Switches the machine on if it is off. The server has no state from before.
+    /// Switches the node on if it is off. The server has lost the state from before.
     ///
     /// # Errors
-    /// Fails as [`Stack::listen`] does: the configuration names an address twice.
+    /// Fails as [`Stack::listen`] does, for example if the configuration names an address twice.
     pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
         if self.machine.is_some() {
             return Ok(());
@@ -85,27 +86,28 @@ impl ServerNode {
         Ok(())
     }
 
-    /// Switches the machine off: from here on it sends nothing.
+    /// Switches the node off: it forgets its state and sends nothing.
     pub fn kill(&mut self) {
         self.machine = None;
     }
 
-    /// Returns the core, while the machine is on.
+    /// Returns the core, while the node is on.
     pub fn core(&self) -> Option<&ServerCore> {
         self.machine.as_ref().map(|m| &m.core)
     }
 
-    /// Returns the stack on the MPTCP side, while the machine is on.
+    /// Returns the stack of the MPTCP connections with boxes, while the node is on.
     pub fn stack(&self) -> Option<&Stack> {
         self.machine.as_ref().map(|m| &m.stack)
     }
 
-    /// Returns the sockets towards destinations, while the machine is on.
+    /// Returns the sockets towards destinations, while the node is on.
     pub fn downstream(&self) -> Option<&DownstreamTcp> {
         self.machine.as_ref().map(|m| &m.downstream)
     }
 
-    /// Returns whether the packet is for the listening engine, and not for the machine's own sockets.
+    /// Returns whether the packet belongs to the MPTCP stack, and not to the sockets towards destinations, which
+    /// have the same addresses.
     fn is_for_engine(&self, packet: &ip::Packet<&[u8]>) -> bool {
         let port = self.config.config.port;
         let Ok((protocol, payload)) = packet.transport() else {
@@ -113,6 +115,7 @@ impl ServerNode {
         };
         match protocol {
             ip::PROTO_TCP => ports(payload).is_some_and(|(_, dst)| dst == port),
+            // An ICMP error quotes a packet that this server sent, so the source port is the server's.
             ip::PROTO_ICMP | ip::PROTO_ICMPV6 => {
                 TcpError::parse(packet.is_v6(), payload).is_ok_and(|e| e.src_port == port)
             }
@@ -121,7 +124,7 @@ impl ServerNode {
     }
 }
 
-/// Makes one interface with the first address of each family.
+/// Returns a path with the first address of each family.
 fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
     let mut path = PathConfig::default();
     for addr in addresses {
@@ -141,7 +144,7 @@ impl Node for ServerNode {
             let for_engine = self.is_for_engine(&view);
             match &mut self.machine {
                 Some(machine) if for_engine => machine.receive(turn, &packet.bytes),
-                Some(machine) => machine.receive_local(turn, &packet.bytes),
+                Some(machine) => machine.receive_downstream(turn, &packet.bytes),
                 None => {}
             }
         }
@@ -157,6 +160,7 @@ impl Node for ServerNode {
             let found = routes.iter().find(|(addr, _)| *addr == dst);
             found.map_or(0, |(_, iface)| *iface)
         };
+        // Sending can cause further events, such as room in a send buffer.
         loop {
             machine.drain(turn.now);
             if !machine.transmit(turn, |_: PathId, dst| route(dst), route) {

@@ -8,11 +8,11 @@ use braid_wire::{Instant, Rng};
 use super::sizes::{Sizes, exponential};
 use super::stream::Stream;
 
-/// A function that returns options and stream for a flow of so many bytes.
+/// A function that returns options and stream for a flow of the given number of bytes.
 pub type MakeFlow = Box<dyn FnMut(u64) -> (ConnectOptions, Stream) + Send>;
 
-/// A Poisson process of flows, for [`Host::add_arrivals`](crate::Host::add_arrivals). The times between
-/// flows are exponential, and their sizes come from a distribution.
+/// A Poisson process that opens flows, for [`Host::add_arrivals`](crate::Host::add_arrivals). The times between
+/// flows are exponentially distributed, and the sizes of flows are drawn from `sizes`.
 pub struct Arrivals {
     sizes: Sizes,
     mean_gap: Duration,
@@ -20,7 +20,7 @@ pub struct Arrivals {
     rng: Rng,
     make: MakeFlow,
     next_at: Instant,
-    /// Flows that could not be opened: the bound on connections was reached.
+    /// The number of flows that could not be opened, for example because the host has too many connections.
     pub(crate) refused: u64,
 }
 
@@ -35,7 +35,7 @@ impl core::fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// Makes a process from `from` to `until`, with `per_second` flows in the mean (more than 0).
+    /// Makes a process from `from` to `until` with a mean of `per_second` flows per second, more than 0.
     pub fn new(
         per_second: f64,
         sizes: Sizes,
@@ -56,18 +56,18 @@ impl Arrivals {
         arrivals
     }
 
-    /// Returns how many flows a second together offer `rate` bit/s of payload.
+    /// Returns the number of flows per second that makes a mean load of `rate` bit/s of payload.
     pub fn per_second(rate: f64, sizes: &Sizes) -> f64 {
         rate / (8.0 * sizes.mean())
     }
 
     fn draw_next(&mut self) {
-        // The gap is at least a nanosecond, so that the flows of one instant end.
+        // Without a minimum, a very short mean would be rounded to zero, and time would stand still.
         let gap = self.mean_gap.mul_f64(exponential(&mut self.rng));
         self.next_at += gap.max(Duration::from_nanos(1));
     }
 
-    /// Returns when the next flow arrives.
+    /// Returns the time of the next flow, if there is one.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         (self.next_at < self.until).then_some(self.next_at)
     }

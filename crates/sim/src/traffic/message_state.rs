@@ -1,4 +1,4 @@
-//! Connections that carry messages, at one end.
+//! One end of a connection that carries messages.
 
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
@@ -7,20 +7,21 @@ use super::message::{Inbox, Kind, Message, Outbox};
 use super::role::{Exchange, Role};
 use super::session::{Progress, Session};
 
-/// Messages both ways over one connection.
+/// The messages of one end, in both directions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MessageState {
     pub out: Outbox,
     pub inbox: Inbox,
-    /// Requests made.
+    /// The number of requests made.
     requests_made: usize,
-    /// The time at which the last answer was complete.
+    /// The time at which the answer to the last request was complete; `None` before.
     answered_at: Option<Instant>,
     session: Progress,
 }
 
 impl MessageState {
-    /// Makes the messages that are due and writes what the connection takes; returns the bytes written.
+    /// Makes the messages that are due, and writes as much as the send buffer takes. Returns the number of bytes
+    /// written.
     pub fn pump(
         &mut self,
         now: Instant,
@@ -33,7 +34,8 @@ impl MessageState {
             self.make_due(now, role, opened_at);
             let written = self.out.write(now, conn, stack);
             total += written;
-            // A greedy stream goes on until the connection is full.
+            // A bulk stream without a rate makes its next message when the last one is written, so it continues
+            // until the send buffer is full.
             if written == 0 || !self.out.is_empty() {
                 return total;
             }
@@ -43,6 +45,7 @@ impl MessageState {
     fn make_due(&mut self, now: Instant, role: &Role, opened_at: Instant) {
         match role {
             Role::Ask(exchanges) => {
+                // One answer comes for each request.
                 if self.inbox.count == self.requests_made as u64
                     && self.requests_made > 0
                     && self.answered_at.is_none()
@@ -85,16 +88,16 @@ impl MessageState {
         }
     }
 
-    /// Returns when the next request is made, if no answer is awaited.
+    /// Returns the time of the next request, unless an answer is pending.
     fn next_request_at(&self, exchanges: &[Exchange], opened_at: Instant) -> Option<Instant> {
-        let since = match self.requests_made {
+        let think_from = match self.requests_made {
             0 => opened_at,
             _ => self.answered_at?,
         };
-        Some(since + exchanges.get(self.requests_made)?.think)
+        Some(think_from + exchanges.get(self.requests_made)?.think)
     }
 
-    /// Returns when a message is to be made, if time decides that.
+    /// Returns the time of the next message, if it depends on time and not on events of the connection.
     pub fn next_timeout(&self, role: &Role, opened_at: Instant) -> Option<Instant> {
         match role {
             Role::Ask(exchanges) => self.next_request_at(exchanges, opened_at),
@@ -103,14 +106,21 @@ impl MessageState {
         }
     }
 
-    /// Returns whether nothing more will be written, and nothing more is awaited.
-    pub fn is_over(&self, now: Instant, role: &Role, opened_at: Instant, ended: bool) -> bool {
-        let nothing_more = match role {
+    /// Returns whether this end may close: it has written all its messages and waits for none. `peer_closed` says
+    /// that the peer's stream was read to its end.
+    pub fn is_over(
+        &self,
+        now: Instant,
+        role: &Role,
+        opened_at: Instant,
+        peer_closed: bool,
+    ) -> bool {
+        let complete = match role {
             Role::Ask(exchanges) => self.inbox.count == exchanges.len() as u64,
             Role::Send(session) => self.session_is_over(session, now, opened_at),
-            _ => ended,
+            _ => peer_closed,
         };
-        nothing_more && self.out.is_empty()
+        complete && self.out.is_empty()
     }
 
     fn session_is_over(&self, session: &Session, now: Instant, opened_at: Instant) -> bool {

@@ -4,21 +4,21 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The factor from bytes to a bucket's unit: bits times nanoseconds in a second.
+/// The units of [`Bucket::level`] per byte: 8 bits, and 10^9 ns per second.
 const PER_BYTE: u128 = 8 * 1_000_000_000;
 
-/// A token bucket. It holds four chunks at most, so that a time in which the connection took nothing is
-/// not followed by a burst.
+/// A token bucket. It holds at most four chunks, so that no long burst follows a time in which the send buffer was
+/// full.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bucket {
-    /// The level in bit/s times nanoseconds.
+    /// The level in units of bit/s times nanoseconds: rate times time, without rounding.
     level: u128,
     filled_at: Instant,
 }
 
-/// Bytes written at a time.
+/// Bytes of a write. A guess: about one packet, so that the stream is smooth.
 const CHUNK: u64 = 1_000;
-/// Most bytes that a bucket holds.
+/// The maximum number of bytes in a bucket. A guess: it bounds a burst to a few packets.
 const DEPTH: u64 = 4 * CHUNK;
 
 impl Bucket {
@@ -29,7 +29,8 @@ impl Bucket {
         }
     }
 
-    /// Returns how many bytes may be written at `now`, in whole chunks.
+    /// Fills the bucket for the time that has passed, and returns the number of bytes that may be written, in
+    /// whole chunks.
     pub fn fill(&mut self, now: Instant, rate: u64) -> u64 {
         let passed = now.saturating_since(self.filled_at).as_nanos();
         self.filled_at = self.filled_at.max(now);
@@ -39,13 +40,13 @@ impl Bucket {
         bytes - bytes % CHUNK
     }
 
-    /// Takes `bytes` that were written.
+    /// Removes `bytes` that were written.
     pub fn take(&mut self, bytes: u64) {
         self.level = self.level.saturating_sub(u128::from(bytes) * PER_BYTE);
     }
 
-    /// Returns when the next chunk may be written; `None` if one already may and was not taken, since the
-    /// connection then says when.
+    /// Returns the time at which the next chunk may be written. Returns `None` if the bucket holds a chunk: the
+    /// send buffer is full, and an event of the connection will report room.
     pub fn next(&self, rate: u64) -> Option<Instant> {
         let missing = (u128::from(CHUNK) * PER_BYTE).checked_sub(self.level)?;
         let ns = missing.div_ceil(u128::from(rate.max(1)));
@@ -61,7 +62,7 @@ mod tests {
     const RATE: u64 = 448_000;
 
     #[test]
-    fn keeps_the_rate_and_makes_up_for_little() {
+    fn the_rate_is_kept_and_bursts_are_bounded() {
         let start = Instant::from_millis(1_000);
         let mut bucket = Bucket::starting_at(start);
         let mut sent = 0;
@@ -77,7 +78,7 @@ mod tests {
         }
         let expected = 100 * RATE / 8;
         assert!(sent.abs_diff(expected) <= CHUNK, "{sent} of {expected}");
-        // Nothing could be written for ten seconds.
+        // After ten seconds without a write, the bucket is full and no fuller.
         assert_eq!(bucket.fill(now + Duration::from_secs(10), RATE), DEPTH);
         assert_eq!(bucket.next(RATE), None);
     }

@@ -1,23 +1,24 @@
 //! The contents of streams.
 
-/// Returns the byte at `offset` of every stream. It depends on the offset, so that no shift goes
-/// unnoticed.
+/// Returns the byte at `offset` of every stream. Bytes vary with the offset, so that a reader notices bytes that
+/// arrive at a wrong offset.
 pub fn pattern(offset: u64) -> u8 {
     pattern_from(offset)[0]
 }
 
-/// Returns the bytes of every stream from `offset` on: at least one, up to the end of the pattern.
+/// Returns the bytes of every stream from `offset` up to the next end of the pattern, at least one.
 pub fn pattern_from(offset: u64) -> &'static [u8] {
     &PATTERN[(offset % PERIOD) as usize..]
 }
 
-/// The length of the pattern: a prime, so that no block boundary falls on the same place twice.
+/// The length of the pattern, after which it repeats. It is a prime, so that data shifted by a power of two, such
+/// as the size of a buffer, differs.
 const PERIOD: u64 = 8_191;
 
 static PATTERN: [u8; PERIOD as usize] = {
     let mut bytes = [0; PERIOD as usize];
-    // A linear congruential generator (the constants of "Numerical Recipes"), of which the high byte
-    // varies most.
+    // A linear congruential generator with the constants of "Numerical Recipes". Its high byte has the longest
+    // period. The start is arbitrary.
     let mut state: u32 = 0x9e37_79b9;
     let mut i = 0;
     while i < bytes.len() {
@@ -28,14 +29,14 @@ static PATTERN: [u8; PERIOD as usize] = {
     bytes
 };
 
-/// Writes the pattern from `at` on.
-pub(super) fn fill(mut out: &mut [u8], mut at: u64) {
+/// Fills `out` with the bytes of a stream from `offset` on.
+pub(super) fn fill(mut out: &mut [u8], mut offset: u64) {
     while !out.is_empty() {
-        let from = (at % PERIOD) as usize;
-        let take = out.len().min(PATTERN.len() - from);
-        let (head, tail) = out.split_at_mut(take);
-        head.copy_from_slice(&PATTERN[from..from + take]);
+        let from = (offset % PERIOD) as usize;
+        let len = out.len().min(PATTERN.len() - from);
+        let (head, tail) = out.split_at_mut(len);
+        head.copy_from_slice(&PATTERN[from..from + len]);
         out = tail;
-        at += take as u64;
+        offset += len as u64;
     }
 }

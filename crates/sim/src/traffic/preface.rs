@@ -1,10 +1,10 @@
-//! The bytes that a program sends before its content.
+//! The handshake that a program does before its content, such as that of SOCKS5.
 
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
-/// A message before the content of a stream that is answered, like the handshake with a proxy. It is sent
-/// together with the content.
+/// A handshake before the content of a stream: a request, and an answer of known length. The content follows the
+/// request without waiting for the answer.
 #[derive(Debug, Clone, Default)]
 pub struct Preface {
     request: Vec<u8>,
@@ -14,7 +14,7 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// Makes a preface of this request, whose answer has so many bytes.
+    /// Makes a preface with this request. The answer has `answer` bytes.
     pub fn new(request: Vec<u8>, answer: u64) -> Self {
         Preface {
             request,
@@ -23,19 +23,19 @@ impl Preface {
         }
     }
 
-    /// Returns how many bytes of the answer were read.
+    /// Returns the number of bytes of the answer that were read.
     pub(super) fn answer_read(&self) -> u64 {
         self.answer_read
     }
 
-    /// Removes the answer's bytes from the front of `slice`.
+    /// Returns `slice`, the next bytes of the connection, without the bytes that belong to the answer.
     pub(super) fn strip_answer<'a>(&mut self, slice: &'a [u8]) -> &'a [u8] {
         let len = (self.answer - self.answer_read).min(slice.len() as u64);
         self.answer_read += len;
         &slice[len as usize..]
     }
 
-    /// Writes the rest of the request; returns whether all of it is written.
+    /// Writes the rest of the request. Returns whether the whole request is written.
     pub(super) fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
         while self.written < self.request.len() {
             match stack.write(now, conn, &self.request[self.written..]) {

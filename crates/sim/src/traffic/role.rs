@@ -28,42 +28,43 @@ pub enum Role {
         /// Bytes to send.
         size: u64,
     },
-    /// Reads to the end and closes.
+    /// Reads to the end of the peer's stream and closes.
     Sink,
-    /// Reads to the end and then answers with `size` bytes.
+    /// Reads to the end of the peer's stream and answers with `size` bytes.
     Reply {
         /// Bytes of the answer.
         size: u64,
     },
-    /// Sends as much as the connection takes for `span`, and then ends.
+    /// Sends as fast as the connection allows for `span`, and then closes.
     Greedy {
         /// The time of sending, from the opening on.
         span: Duration,
     },
-    /// Sends at no more than `rate` for `span`, and then ends: a long-lived transfer that the application
-    /// limits. Time in which the network takes nothing is lost, but for 4 kB and the room in the
-    /// connection's send buffer.
+    /// Sends at most at `rate` for `span`, and then closes: a long-lived transfer that the application limits.
+    /// While the send buffer is full, the stream falls behind; later it catches up by 4 kB at most.
     Capped {
         /// The rate, bit/s of payload.
         rate: u64,
         /// The time of sending, from the opening on.
         span: Duration,
     },
-    /// Sends the requests one after the other, each when the answer before is complete and the time to
-    /// think is over; then ends.
+    /// Sends requests one after the other, and then closes. Each request is sent when the previous answer is
+    /// complete and the think time is over.
     Ask(Arc<[Exchange]>),
-    /// Answers requests until the asking end has no more.
+    /// Answers requests until the peer closes.
     Serve,
-    /// Sends the messages of a session, the most urgent first and each stream in order, and then ends.
+    /// Sends the messages of a session, and then closes. Messages are sent by priority, and in order within a
+    /// stream.
     Send(Session),
-    /// Reads messages to the end.
+    /// Reads messages until the peer closes.
     Collect,
 }
 
 /// One request of a series, and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// The time from the answer before (or the opening of the connection) to the request.
+    /// The think time: from the end of the previous answer, or from the opening of the connection, to the
+    /// request.
     pub think: Duration,
     /// Bytes of the request.
     pub request: u64,
@@ -72,8 +73,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes a series of `count` requests of `request` bytes. Answers are drawn from `answers`; the time
-    /// to think is exponential with mean `think`.
+    /// Makes a series of `count` requests of `request` bytes. The sizes of answers are drawn from `answers`; think
+    /// times are exponentially distributed with mean `think`.
     pub fn series(
         count: usize,
         request: u64,

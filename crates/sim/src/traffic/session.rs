@@ -1,5 +1,5 @@
-//! Several streams of one session over one connection: video frames with types and deadlines, and bulk
-//! data beside them.
+//! A session that multiplexes several streams over one connection: video frames with types and deadlines, and
+//! bulk data.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,61 +17,62 @@ pub struct Session {
     pub bulk: Vec<Bulk>,
 }
 
-/// A video frame that an encoder will produce.
+/// A video frame of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The time of the frame, from the opening of the connection on.
+    /// The time at which the encoder produces the frame, from the opening of the connection.
     pub at: Duration,
     /// The frame's stream.
     pub stream: u16,
-    /// The frame's priority: 0 goes before all others.
+    /// The frame's priority; 0 is sent first.
     pub priority: u8,
     /// The frame's type.
     pub kind: Kind,
     /// The frame's length, bytes.
     pub len: u32,
-    /// The time after `at` from which on the frame is useless.
+    /// The time from `at` after which the frame is too late to be shown.
     pub deadline: Duration,
 }
 
 /// A stream of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bulk {
-    /// The stream's number, which no frame's stream has.
+    /// The number of the stream, different from those of the frames.
     pub stream: u16,
     /// The stream's priority.
     pub priority: u8,
-    /// Bytes of a message; 0 counts as 1.
+    /// Bytes of each message; 0 counts as 1.
     pub message: u32,
-    /// The rate at which messages are made, bit/s. `None` makes a message as soon as the one before is
-    /// written, so that the connection's send buffer is always full.
+    /// The rate at which messages are made, bit/s. With `None`, the next message is made as soon as the last one
+    /// is written, so that the send buffer is always full.
     pub rate: Option<u64>,
-    /// The time for which messages are made, from the opening of the connection on.
+    /// The time for which messages are made, from the opening of the connection.
     pub span: Duration,
 }
 
-/// A model of a video encoder: groups of pictures I BB P BB P ... in which sizes differ by type only.
+/// A model of a video encoder. It makes groups of pictures I BB P BB P ..., in which all frames of a type have the
+/// same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Video {
-    /// Frames a second; at least 1.
+    /// Frames per second; 0 counts as 1.
     pub fps: u32,
-    /// Frames of a group; the first is an I frame, every third one after it a P frame.
+    /// Frames per group. The first is an I frame, each third one after it a P frame, the others are B frames.
     pub group: u32,
     /// Sizes of I, P and B frames relative to each other.
     pub weights: [u32; 3],
     /// Mean rate, bit/s.
     pub rate: u64,
-    /// The time after its making from which on a frame is useless.
+    /// The time after its production after which a frame is too late to be shown.
     pub deadline: Duration,
-    /// Stream and priority of I frames.
+    /// Stream and priority of I frames, on which the other frames of the group depend.
     pub important: (u16, u8),
     /// Stream and priority of P and B frames.
     pub other: (u16, u8),
 }
 
 impl Default for Video {
-    /// Returns 25 frames a second, groups of 12, I:P:B as 6:3:1, 4 Mbit/s, 250 ms; I frames on stream 0
-    /// with priority 0, the others on stream 1 with priority 1.
+    /// Returns a video of 25 frames per second and 4 Mbit/s, in groups of 12 with sizes I:P:B of 6:3:1, and with a
+    /// deadline of 250 ms. I frames are on stream 0 with priority 0, the others on stream 1 with priority 1.
     fn default() -> Self {
         Video {
             fps: 25,
@@ -90,18 +91,19 @@ impl Video {
     pub fn frames(&self, span: Duration) -> Vec<Frame> {
         let interval = Duration::from_secs(1) / self.fps.max(1);
         let group = self.group.max(1);
-        let weights: u64 = (0..group).map(|n| u64::from(self.weight(n).1)).sum();
+        let group_weight: u64 = (0..group).map(|n| u64::from(self.weight(n).1)).sum();
         let frame = |n: u32| {
             let (kind, weight) = self.weight(n % group);
-            let bits = u128::from(self.rate) * u128::from(group) * u128::from(weight);
-            let per_second = u128::from(self.fps.max(1)) * u128::from(weights.max(1)) * 8;
+            // A group has rate * group / fps bits, of which a frame has its weight's share; 8 bits are a byte.
+            let numerator = u128::from(self.rate) * u128::from(group) * u128::from(weight);
+            let denominator = u128::from(self.fps.max(1)) * u128::from(group_weight.max(1)) * 8;
             let (stream, priority) = self.carrier(kind);
             Frame {
                 at: interval * n,
                 stream,
                 priority,
                 kind,
-                len: u32::try_from(bits / per_second).unwrap_or(u32::MAX),
+                len: u32::try_from(numerator / denominator).unwrap_or(u32::MAX),
                 deadline: self.deadline,
             }
         };
@@ -119,6 +121,7 @@ impl Video {
         }
     }
 
+    /// Returns type and weight of frame `n` of a group.
     fn weight(&self, n: u32) -> (Kind, u32) {
         match n {
             0 => (Kind::I, self.weights[0]),
@@ -129,12 +132,12 @@ impl Video {
 }
 
 impl Bulk {
-    /// Returns the bytes of a message: at least one, or no time would pass between messages.
+    /// Returns the bytes of a message: at least one, since without bytes no time would pass between messages.
     fn len(&self) -> u64 {
         self.message.max(1).into()
     }
 
-    /// Returns when message `n` is made, from the opening on; `None` if that depends on the connection.
+    /// Returns the time of message `n` from the opening of the connection; `None` without a rate.
     fn made_at(&self, n: u64) -> Option<Duration> {
         let bits = u128::from(n) * u128::from(self.len()) * 8;
         let ns = (bits * 1_000_000_000).checked_div(u128::from(self.rate?))?;
@@ -145,8 +148,9 @@ impl Bulk {
 /// The progress of a session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
+    /// The number of frames made.
     frames: usize,
-    /// Messages made, by bulk stream.
+    /// The number of messages made, for each bulk stream.
     bulk: Vec<u64>,
 }
 
@@ -173,7 +177,7 @@ impl Session {
             });
         }
         for (bulk, made) in self.bulk.iter().zip(&mut progress.bulk) {
-            while let Some(at) = bulk.next(*made, elapsed, out) {
+            while let Some(at) = bulk.next_due(*made, elapsed, out) {
                 *made += 1;
                 out.push(Message {
                     stream: bulk.stream,
@@ -187,11 +191,13 @@ impl Session {
         }
     }
 
-    /// Returns when the next message is due, from the opening on, if time decides that.
+    /// Returns the time of the next message from the opening of the connection, unless only bulk streams without
+    /// a rate make more.
     pub(super) fn next(&self, progress: &Progress) -> Option<Duration> {
         let frame = self.frames.get(progress.frames).map(|f| f.at);
         let bulk = self.bulk.iter().enumerate().filter_map(|(n, bulk)| {
             let made = progress.bulk.get(n).copied().unwrap_or(0);
+            // Without a rate, the send buffer decides and not the time.
             let at = bulk.made_at(made).unwrap_or(bulk.span);
             (at < bulk.span).then_some(at)
         });
@@ -200,16 +206,17 @@ impl Session {
 
     /// Returns whether the session makes no more messages.
     pub(super) fn is_over(&self, progress: &Progress, elapsed: Duration) -> bool {
-        let greedy = |b: &Bulk| b.rate.is_none() && elapsed < b.span;
-        self.next(progress).is_none() && !self.bulk.iter().any(greedy)
+        let continues = |b: &Bulk| b.rate.is_none() && elapsed < b.span;
+        self.next(progress).is_none() && !self.bulk.iter().any(continues)
     }
 }
 
 impl Bulk {
-    /// Returns when message number `made` was made, if it has been made by now.
-    fn next(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
+    /// Returns the time of message number `made` if it is due `elapsed` after the opening.
+    fn next_due(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
         let at = match self.rate {
             Some(_) => self.made_at(made)?,
+            // The last message is not written yet.
             None if out.holds(self.stream) => return None,
             None => elapsed,
         };
@@ -222,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_no_size_take_time_too() {
+    fn messages_without_bytes_count_as_one_byte() {
         let span = Duration::from_secs(1);
         let session = Session {
             frames: Arc::from([]),
@@ -236,6 +243,7 @@ mod tests {
         };
         let (mut progress, mut out) = (Progress::default(), Outbox::default());
         session.make_due(&mut progress, Instant::ZERO, span, &mut out);
+        // 8 kbit/s are 1,000 messages of one byte in a second.
         assert_eq!(progress.bulk, [1_000]);
         assert!(session.is_over(&progress, span));
     }

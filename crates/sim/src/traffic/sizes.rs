@@ -1,18 +1,18 @@
-//! Sizes of flows: distributions given by points of their cumulative function.
+//! Distributions of the sizes of flows, given by points of their cumulative distribution functions.
 
 use core::fmt;
 use core::str::FromStr;
 
 use braid_wire::Rng;
 
-/// Most points of a distribution.
+/// The maximum number of points of a distribution. A guess, which bounds the memory for a wrong file.
 const MAX_POINTS: usize = 100_000;
 
-/// A distribution of flow sizes, linear between the points of its cumulative function.
+/// A distribution of flow sizes, linear between the points of its cumulative distribution function.
 ///
-/// The text has one point a line, `bytes, share`: `share` of all flows (0 to 1) are at most `bytes` long.
-/// Bytes increase from line to line, shares do not decrease, the first is 0 and the last 1. Empty lines,
-/// and text after a `#`, are ignored.
+/// In text, each line has a point `bytes, share`: the share (0 to 1) of flows that have at most this number of
+/// bytes. Bytes increase from line to line, and shares do not decrease; the first share is 0, the last 1. Empty
+/// lines, and text after a `#`, are ignored.
 ///
 /// ```
 /// use braid_sim::traffic::Sizes;
@@ -30,23 +30,23 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns background flows of a web-search cluster (DCTCP, SIGCOMM 2010): half are shorter than 80
-    /// kB, almost all bytes are in flows of 1 to 30 MB.
+    /// Returns the distribution of background flows in a web-search cluster (DCTCP, SIGCOMM 2010). Half of the
+    /// flows are shorter than 80 kB; almost all bytes are in flows of 1 to 30 MB.
     pub fn web_search() -> Sizes {
         built_in(include_str!("../../data/web-search.csv"))
     }
 
-    /// Returns flows of a data-mining cluster (VL2, SIGCOMM 2009): 80 % are shorter than 10 kB, almost
-    /// all bytes are in the 5 % that are longer than 3 MB, up to 1 GB.
+    /// Returns the distribution of flows in a data-mining cluster (VL2, SIGCOMM 2009). 80 % of the flows are shorter
+    /// than 10 kB; almost all bytes are in the 5 % of flows that have 3 MB to 1 GB.
     pub fn data_mining() -> Sizes {
         built_in(include_str!("../../data/data-mining.csv"))
     }
 
-    /// Returns the size in bytes that `share` of all flows do not exceed, rounded; at least 1.
+    /// Returns the size in bytes that a share of `share` of all flows does not exceed, rounded, at least 1.
     pub fn quantile(&self, share: f64) -> u64 {
-        let above = self.points.partition_point(|(_, s)| *s < share);
-        let above = above.clamp(1, self.points.len() - 1);
-        let ((from, low), (to, high)) = (self.points[above - 1], self.points[above]);
+        let upper = self.points.partition_point(|(_, s)| *s < share);
+        let upper = upper.clamp(1, self.points.len() - 1);
+        let ((from, low), (to, high)) = (self.points[upper - 1], self.points[upper]);
         let part = match high > low {
             true => ((share - low) / (high - low)).clamp(0.0, 1.0),
             false => 1.0,
@@ -77,14 +77,14 @@ fn built_in(text: &str) -> Sizes {
         .expect("a file of this crate, parsed by its tests")
 }
 
-/// A mistake in a distribution. The message shows what was read and what is expected.
+/// A mistake in the text of a distribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizesError {
-    /// The line, from 1; 0 for the whole text.
+    /// The number of the line, from 1; 0 if the mistake is none of a single line.
     pub line: usize,
-    /// The text that was read there.
+    /// The wrong text, or what is wrong.
     pub read: String,
-    /// The text that is expected.
+    /// The text that would be correct.
     pub expected: &'static str,
 }
 
@@ -114,26 +114,26 @@ impl FromStr for Sizes {
             if read.is_empty() {
                 continue;
             }
-            let error = |expected| SizesError {
+            let wrong_line = |expected| SizesError {
                 line: n + 1,
                 read: read.to_owned(),
                 expected,
             };
             let point = parse_point(read).ok_or_else(|| {
-                error("\"bytes, share\" such as \"10000, 0.15\", share from 0 to 1")
+                wrong_line("\"bytes, share\" such as \"10000, 0.15\", share from 0 to 1")
             })?;
             match points.last() {
-                None if point.1 != 0.0 => return Err(error("a share of 0 in the first line")),
+                None if point.1 != 0.0 => return Err(wrong_line("a share of 0 in the first line")),
                 Some(last) if point.0 <= last.0 => {
-                    return Err(error("more bytes than in the line before"));
+                    return Err(wrong_line("more bytes than in the line before"));
                 }
                 Some(last) if point.1 < last.1 => {
-                    return Err(error("a share no smaller than in the line before"));
+                    return Err(wrong_line("a share no smaller than in the line before"));
                 }
                 _ => points.push(point),
             }
             if points.len() > MAX_POINTS {
-                return Err(error("no more than 100000 points"));
+                return Err(wrong_line("no more than 100000 points"));
             }
         }
         match points.last() {
@@ -160,9 +160,9 @@ fn parse_point(read: &str) -> Option<(u64, f64)> {
         .then_some((bytes.trim().parse().ok()?, share))
 }
 
-/// Draws an exponential variate of mean 1.
+/// Draws an exponentially distributed number with mean 1.
 pub(crate) fn exponential(rng: &mut Rng) -> f64 {
-    // `1 - unit` is never 0, so the logarithm is finite.
+    // `unit` is less than 1, so `1 - unit` is never 0 and the logarithm is finite.
     -(1.0 - rng.unit()).ln()
 }
 
@@ -197,7 +197,7 @@ mod tests {
         for sizes in [Sizes::web_search(), Sizes::data_mining()] {
             let mut samples: Vec<u64> = (0..COUNT).map(|_| sizes.sample(&mut rng)).collect();
             samples.sort_unstable();
-            // Kolmogorov and Smirnov: the distance exceeds 1.63 / sqrt(n) in one of 100 runs.
+            // Kolmogorov-Smirnov test: at a significance of 1 %, the distance is at most 1.63 / sqrt(n).
             let limit = 1.63 / (COUNT as f64).sqrt();
             for (n, sample) in samples.iter().enumerate().step_by(97) {
                 let share = n as f64 / COUNT as f64;
@@ -210,9 +210,10 @@ mod tests {
             }
             let mean = samples.iter().sum::<u64>() as f64 / COUNT as f64;
             let squares: f64 = samples.iter().map(|s| (*s as f64 - mean).powi(2)).sum();
-            let error = squares.sqrt() / COUNT as f64;
+            // The standard error of the mean is sqrt(squares / n) / sqrt(n).
+            let standard_error = squares.sqrt() / COUNT as f64;
             assert!(
-                (mean - sizes.mean()).abs() < 3.0 * error,
+                (mean - sizes.mean()).abs() < 3.0 * standard_error,
                 "{mean} of {}",
                 sizes.mean()
             );
@@ -220,8 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_taken_whole() {
+    fn sizes_without_flows_are_skipped() {
         let sizes: Sizes = "1, 0\n100, 0.5\n200, 0.5\n300, 1".parse().unwrap();
+        // No flow has 100 to 200 bytes; 0.75 lies halfway from 200 to 300.
         assert_eq!(sizes.quantile(0.5), 100);
         assert_eq!(sizes.quantile(0.75), 250);
         assert_eq!(sizes.mean(), 0.5 * 50.5 + 0.5 * 250.0);

@@ -1,4 +1,4 @@
-//! One end of a connection.
+//! The application at one end of a connection.
 
 use braid_engine::stats::ConnStats;
 use braid_engine::strategy::FlowSize;
@@ -13,51 +13,51 @@ use super::preface::Preface;
 use super::role::Role;
 use crate::oracle::Oracle;
 
-/// One end of a connection, which checks every byte that it receives.
+/// The application at one end of a connection. It writes by its role, and checks every byte that it reads.
 #[derive(Debug, Clone)]
 pub struct Stream {
     /// The role of this end.
     pub role: Role,
-    /// The label by which the owner knows the stream; both ends may have the same.
+    /// The label by which the owner finds the stream. Both ends of a connection may have the same label.
     pub label: u32,
     /// The cause of the fallback to TCP, if there was one.
     pub fell_back: Option<FallbackCause>,
-    /// The stream does not read for now.
+    /// True while the stream does not read.
     pub paused: bool,
-    /// Bytes written.
+    /// Bytes written, without the preface.
     pub sent: u64,
-    /// Bytes read.
+    /// Bytes read, without the answer to the preface.
     pub received: u64,
     /// The time at which the connection was opened or accepted.
     pub opened_at: Instant,
     /// The time at which the first byte was read.
     pub first_byte_at: Option<Instant>,
-    /// The time at which the last byte so far was read.
+    /// The time of the most recent read of content.
     pub last_byte_at: Option<Instant>,
-    /// The time at which the last byte was read and the end of the peer's stream seen.
+    /// The time at which the stream read the end of the peer's stream.
     pub complete_at: Option<Instant>,
-    /// The time and reason of the connection's end.
+    /// The time and the reason of the connection's close.
     pub closed: Option<(Instant, CloseReason)>,
-    /// The statistics of the connection at its end.
+    /// The statistics of the connection at its close.
     pub report: Option<ConnStats>,
-    /// The size of the flow as this end declares it: when it accepts the connection, or when a held
-    /// stream is released.
+    /// The size of the flow that this end declares when it accepts the connection or when the stream is released.
     pub flow_size: FlowSize,
-    /// The urgency of the connection as this end declares it.
+    /// The urgency of the connection that this end declares.
     pub urgency: Urgency,
-    /// The bytes before all that is counted here.
+    /// The handshake before the content.
     pub preface: Preface,
-    /// The stream writes only the first byte, which establishes the connection, until this is unset.
+    /// True while the stream writes only its first byte, which establishes the connection.
     pub awaiting_release: bool,
+    /// True once the sending direction is shut down.
     shut: bool,
     /// The rate limit of [`Role::Capped`].
     bucket: Bucket,
-    /// The messages of roles with messages.
+    /// The messages of roles that carry messages.
     messages: MessageState,
 }
 
 impl Stream {
-    /// Makes a stream that has done nothing yet.
+    /// Makes a stream without a connection.
     pub fn new(role: Role) -> Self {
         Stream {
             role,
@@ -82,19 +82,19 @@ impl Stream {
         }
     }
 
-    /// Notes that the connection was opened or accepted.
+    /// Starts the stream: its connection was opened or accepted at `now`.
     pub fn open(&mut self, now: Instant) {
         self.opened_at = now;
         self.bucket = Bucket::starting_at(now);
     }
 
-    /// Returns the messages that arrived, in order, the first million at most. Requests are not among
-    /// them: they are dropped when they are answered.
+    /// Returns the first million received messages in the order of arrival. Requests that were answered are left
+    /// out.
     pub fn messages(&self) -> &[Received] {
         &self.messages.inbox.records
     }
 
-    /// Returns how many messages were never written because too many waited.
+    /// Returns the number of messages that were dropped because too many waited to be written.
     pub fn messages_dropped(&self) -> u64 {
         self.messages.out.dropped
     }
@@ -107,7 +107,7 @@ impl Stream {
         )
     }
 
-    /// Returns the number of bytes that may have been written by `now`.
+    /// Returns the number of bytes that the role wants to have written by `now`, since the start.
     fn due(&mut self, now: Instant) -> u64 {
         let due = match self.role {
             Role::Fetch { request } => request,
@@ -128,22 +128,24 @@ impl Stream {
         }
     }
 
-    /// Returns whether the sending side ends once all due bytes have been written.
+    /// Returns whether the stream shuts down its sending direction once all due bytes are written.
     fn may_shut(&self, now: Instant) -> bool {
         if self.awaiting_release {
             return false;
         }
-        let ended = self.complete_at.is_some();
+        let peer_closed = self.complete_at.is_some();
         match &self.role {
-            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => ended,
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => peer_closed,
             Role::Answer { request, .. } => self.received >= *request,
             Role::Upload { .. } => true,
             Role::Greedy { span } | Role::Capped { span, .. } => now >= self.opened_at + *span,
-            role => self.messages.is_over(now, role, self.opened_at, ended),
+            role => self
+                .messages
+                .is_over(now, role, self.opened_at, peer_closed),
         }
     }
 
-    /// Returns when the stream acts by itself, if ever.
+    /// Returns the time at which the stream acts without an event of its connection, if any.
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.shut {
             return None;
@@ -166,15 +168,17 @@ impl Stream {
         if self.shut || !self.preface.write(now, conn, stack) {
             return;
         }
-        let written = match self.carries_messages() {
+        // `may_shut` knows by itself whether messages are left to write.
+        let all_due_written = match self.carries_messages() {
             true => {
-                let ends = (conn, &mut *stack);
-                self.sent += self.messages.pump(now, &self.role, self.opened_at, ends);
+                let conn_and_stack = (conn, &mut *stack);
+                let (role, opened_at) = (&self.role, self.opened_at);
+                self.sent += self.messages.pump(now, role, opened_at, conn_and_stack);
                 true
             }
             false => self.write(now, conn, stack),
         };
-        if written && self.may_shut(now) {
+        if all_due_written && self.may_shut(now) {
             self.shut = stack.shutdown(now, conn).is_ok();
         }
     }
@@ -186,22 +190,23 @@ impl Stream {
             let mut inbox = self.carries_messages().then_some(&mut self.messages.inbox);
             let preface = &mut self.preface;
             let read = stack.read_with(now, conn, |slices| {
-                let mut at = start;
-                let mut all = 0;
+                let mut offset = start;
+                let mut consumed = 0;
                 for slice in slices {
-                    let from = preface.answer_read() + at;
+                    // The oracle counts all bytes of the connection, including the answer to the preface.
+                    let from = preface.answer_read() + offset;
                     oracle.on_read(now, conn, from..from + slice.len() as u64);
-                    all += slice.len();
+                    consumed += slice.len();
                     let slice = preface.strip_answer(slice);
-                    let about = (now, Some(conn));
+                    let time_and_conn = (now, Some(conn));
                     match &mut inbox {
-                        Some(inbox) => inbox.take(about, slice, oracle),
-                        None => oracle.on_content(about, at, slice, pattern_from),
+                        Some(inbox) => inbox.take(time_and_conn, slice, oracle),
+                        None => oracle.on_content(time_and_conn, offset, slice, pattern_from),
                     }
-                    at += slice.len() as u64;
+                    offset += slice.len() as u64;
                 }
-                content = at - start;
-                Ok::<_, ApiError>(all)
+                content = offset - start;
+                Ok::<_, ApiError>(consumed)
             });
             if read.is_ok() && content > 0 {
                 self.received += content;
@@ -215,19 +220,19 @@ impl Stream {
         }
     }
 
-    /// Writes the due bytes; returns whether the connection took them all.
+    /// Writes the due bytes. Returns whether all of them are written.
     fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
         let due = self.due(now);
         while self.sent < due {
             let start = self.sent;
             let max = usize::try_from(due - start).unwrap_or(usize::MAX);
             let written = stack.write_with(now, conn, max, |slices| {
-                let mut at = start;
+                let mut offset = start;
                 for slice in slices.iter_mut() {
-                    fill(slice, at);
-                    at += slice.len() as u64;
+                    fill(slice, offset);
+                    offset += slice.len() as u64;
                 }
-                Ok::<_, ApiError>((at - start) as usize)
+                Ok::<_, ApiError>((offset - start) as usize)
             });
             match written {
                 Ok(n) if n > 0 => {

@@ -9,42 +9,43 @@ pub enum Align {
     Right,
 }
 
-/// Rows below their heads, each column as wide as its widest cell.
+/// A table of text with headings, each column as wide as its widest cell.
 #[derive(Debug)]
 pub struct Columns {
     aligns: Vec<Align>,
-    /// Cells of each row, with the lines below the row.
+    /// The cells of each row, and the lines of text below the row. The first row holds the headings.
     rows: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl Columns {
-    /// Returns an empty table with these heads.
-    pub fn new(heads: &[(&str, Align)]) -> Columns {
-        let names = heads.iter().map(|(name, _)| (*name).to_owned());
+    /// Returns an empty table with these headings.
+    pub fn new(headings: &[(&str, Align)]) -> Columns {
+        let names = headings.iter().map(|(name, _)| (*name).to_owned());
         Columns {
-            aligns: heads.iter().map(|(_, align)| *align).collect(),
+            aligns: headings.iter().map(|(_, align)| *align).collect(),
             rows: vec![(names.collect(), Vec::new())],
         }
     }
 
-    /// Adds a row, and lines below it.
+    /// Adds a row, and lines of text `below` it, which do not count for the widths.
     pub fn row(&mut self, cells: impl Into<Vec<String>>, below: Vec<String>) {
         let cells = cells.into();
         debug_assert_eq!(cells.len(), self.aligns.len());
         self.rows.push((cells, below));
     }
 
-    /// Removes the columns with these heads.
-    pub fn hide(&mut self, heads: &[&str]) {
+    /// Removes the columns with these headings.
+    pub fn hide(&mut self, headings: &[&str]) {
         let (names, _) = &self.rows[0];
-        let kept: Vec<bool> = names.iter().map(|n| !heads.contains(&n.as_str())).collect();
-        retain(&mut self.aligns, &kept);
+        let names = names.iter();
+        let visible: Vec<bool> = names.map(|n| !headings.contains(&n.as_str())).collect();
+        retain_visible(&mut self.aligns, &visible);
         for (cells, _) in &mut self.rows {
-            retain(cells, &kept);
+            retain_visible(cells, &visible);
         }
     }
 
-    /// Returns the text, each line indented by two.
+    /// Returns the table as text. Columns have two spaces before them.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|(cells, _)| &cells[column]);
@@ -70,10 +71,10 @@ impl Columns {
     }
 }
 
-/// Keeps the values whose place in `kept` is true.
-fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
-    let mut kept = kept.iter();
-    values.retain(|_| kept.next().is_none_or(|kept| *kept));
+/// Keeps the values of the visible columns.
+fn retain_visible<T>(values: &mut Vec<T>, visible: &[bool]) {
+    let mut visible = visible.iter();
+    values.retain(|_| visible.next().is_none_or(|visible| *visible));
 }
 
 #[cfg(test)]
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_must_be() {
+    fn a_column_is_as_wide_as_its_widest_cell() {
         let mut columns = Columns::new(&[("name", Align::Left), ("n", Align::Right)]);
         columns.row(["a".to_owned(), "1".to_owned()], vec!["below".to_owned()]);
         columns.row(["longest".to_owned(), "12".to_owned()], Vec::new());

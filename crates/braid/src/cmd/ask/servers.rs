@@ -1,5 +1,5 @@
-//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path and of the server's
-//! egress, and the criteria by which a server is chosen.
+//! The table of servers, in the form of table 1 of the T-MPTCP paper: bandwidth and delay of each path and of the
+//! server's egress, and the criteria (bandwidth, delay) by which a server is the best.
 
 use braid_proxy::selection::{Measured, Quality};
 use braid_proxy::status::ServerStatus;
@@ -9,37 +9,38 @@ use braid_secure::channel::Versions;
 use super::columns::{Align, Columns};
 use super::units::{self, or_none};
 
-/// Returns the table as text, with the measurements if `measured`.
-pub fn table(servers: &[ServerStatus], measured: bool) -> String {
-    let paths = servers.iter().map(|s| s.measured.paths.len()).max();
-    let paths = paths.unwrap_or(0);
-    let places = (1..=paths).map(|n| n.to_string()).chain(["s".to_owned()]);
-    let heads = places.flat_map(|place| [format!("B_{place}"), format!("D_{place}")]);
-    let heads: Vec<String> = heads.collect();
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let mut columns = vec![("server", Align::Left), ("state", Align::Left)];
-    columns.extend(heads.iter().map(|head| (*head, Align::Right)));
-    columns.push(("chosen", Align::Left));
-    let mut columns = Columns::new(&columns);
+/// Returns the table as text. `with_measurements` includes bandwidth (B) and delay (D).
+pub fn table(servers: &[ServerStatus], with_measurements: bool) -> String {
+    let path_count = servers.iter().map(|s| s.measured.paths.len()).max();
+    let path_count = path_count.unwrap_or(0);
+    // The paper's names: B_1 and D_1 for the first path, B_s and D_s for the server's egress.
+    let indices = (1..=path_count).map(|n| n.to_string());
+    let indices = indices.chain(["s".to_owned()]);
+    let measured = indices.flat_map(|index| [format!("B_{index}"), format!("D_{index}")]);
+    let measured: Vec<String> = measured.collect();
+    let measured: Vec<&str> = measured.iter().map(String::as_str).collect();
+    let mut headings = vec![("server", Align::Left), ("state", Align::Left)];
+    headings.extend(measured.iter().map(|heading| (*heading, Align::Right)));
+    headings.push(("chosen", Align::Left));
+    let mut columns = Columns::new(&headings);
     for server in servers {
-        let Measured {
-            paths: over,
-            egress,
-        } = &server.measured;
-        let missing = paths - over.len();
-        let all = over.iter().copied();
-        let all = all.chain(std::iter::repeat_n(Quality::default(), missing));
+        let Measured { paths, egress } = &server.measured;
+        // A server that no link has reached yet has fewer measurements than the others.
+        let missing = path_count - paths.len();
+        let qualities = paths.iter().copied();
+        let qualities = qualities.chain(std::iter::repeat_n(Quality::default(), missing));
         let mut cells = vec![server.name.clone(), state(server)];
-        cells.extend(all.chain([*egress]).flat_map(quality));
-        cells.push(chosen(server).to_owned());
+        cells.extend(qualities.chain([*egress]).flat_map(quality));
+        cells.push(best_by(server).to_owned());
         columns.row(cells, Vec::new());
     }
-    if !measured {
-        columns.hide(&heads);
+    if !with_measurements {
+        columns.hide(&measured);
     }
     columns.text()
 }
 
+/// Returns the cells for bandwidth and delay.
 fn quality(quality: Quality) -> [String; 2] {
     [
         or_none(quality.bandwidth, units::rate),
@@ -47,8 +48,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and
-/// whether it is to be updated.
+/// Returns a server's state, with remarks for an operator: new connections go there, it reaches one address
+/// family only, connections are not encrypted, its release is older than this one.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",
@@ -58,22 +59,23 @@ pub fn state(server: &ServerStatus) -> String {
         true => "",
         false => ", not protected",
     };
-    let one_family = match server.families {
+    let families = match server.families {
         Families::BOTH => String::new(),
         Families {
             v4: false,
             v6: false,
         } => ", reaches no destinations".to_owned(),
-        families => format!(", reaches {families} only"),
+        one_family => format!(", reaches {one_family} only"),
     };
     let older = match &server.protocol {
         Some(protocol) if protocol.version < Versions::OURS.newest() => ", older release",
         _ => "",
     };
-    format!("{}{in_use}{one_family}{plaintext}{older}", server.condition)
+    format!("{}{in_use}{families}{plaintext}{older}", server.condition)
 }
 
-fn chosen(server: &ServerStatus) -> &'static str {
+/// Returns the criteria by which the server is the best one.
+fn best_by(server: &ServerStatus) -> &'static str {
     match (server.by_bandwidth, server.by_delay) {
         (true, true) => "by bandwidth, by delay",
         (true, false) => "by bandwidth",
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_as_in_the_paper() {
+    fn the_table_looks_as_in_the_paper() {
         let server = |name: &str, paths: &[Quality], egress| ServerStatus {
             name: name.to_owned(),
             addresses: Vec::new(),

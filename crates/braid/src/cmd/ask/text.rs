@@ -11,7 +11,7 @@ use super::columns::{Align, Columns};
 use super::servers;
 use super::units::{self, NONE, or_none};
 
-/// Returns the word for box or server.
+/// Returns the word for a role, which is also the name of its command.
 pub fn role(role: Role) -> &'static str {
     match role {
         Role::Box => "box",
@@ -19,8 +19,8 @@ pub fn role(role: Role) -> &'static str {
     }
 }
 
-/// Returns the page. The rates of now are computed from the bytes since `before`, an earlier status. `verbose`
-/// adds the measurements of servers, and the values that strategies decide by.
+/// Returns the page for the status `now`. Current rates are computed from the bytes since the earlier status
+/// `before`. `verbose` adds the measurements of servers and the values on which strategies decide.
 pub fn page(now: &Status, before: &Status, verbose: bool) -> String {
     let mut page = verdict(&now.verdict);
     page += &format!(
@@ -40,6 +40,7 @@ pub fn page(now: &Status, before: &Status, verbose: bool) -> String {
         };
     }
     page += &match &now.servers[..] {
+        // A table of one row would say no more than a line.
         [server] => server_line(server),
         servers => servers::table(servers, verbose),
     };
@@ -99,12 +100,17 @@ fn paths(now: &Status, before: &Status, verbose: bool) -> String {
         ("sent", Right),
         ("copies", Right),
     ]);
-    let same = before.pid == now.pid && before.paths.len() == now.paths.len();
+    // After a restart counters begin at zero, and after a reload another path can have the same index. Their
+    // differences would be no rates.
+    let comparable = before.pid == now.pid && before.paths.len() == now.paths.len();
     let seconds = now.uptime_s - before.uptime_s;
     for (i, path) in now.paths.iter().enumerate() {
-        let earlier = before.paths.get(i).filter(|_| same && seconds > 0.0);
-        let since = |moved: fn(&PathStatus) -> u64| match earlier {
-            Some(e) => units::rate(moved(path).saturating_sub(moved(e)) as f64 * 8.0 / seconds),
+        let earlier = before.paths.get(i).filter(|_| comparable && seconds > 0.0);
+        let current_rate = |bytes: fn(&PathStatus) -> u64| match earlier {
+            Some(earlier) => {
+                let moved = bytes(path).saturating_sub(bytes(earlier));
+                units::rate(moved as f64 * 8.0 / seconds)
+            }
             None => NONE.to_owned(),
         };
         let row = [
@@ -115,8 +121,8 @@ fn paths(now: &Status, before: &Status, verbose: bool) -> String {
             or_none(path.loss, units::percent),
             or_none(path.score, |score| format!("{score:.2}")),
             or_none(path.delivery_rate, units::rate),
-            since(|p| p.bytes_received),
-            since(|p| p.bytes_sent + p.bytes_retransmitted),
+            current_rate(|p| p.bytes_received),
+            current_rate(|p| p.bytes_sent + p.bytes_retransmitted),
             path.subflows.to_string(),
             units::bytes(path.bytes_received),
             units::bytes(path.bytes_sent),
@@ -131,6 +137,7 @@ fn paths(now: &Status, before: &Status, verbose: bool) -> String {
 }
 
 fn path_state(path: &PathStatus) -> String {
+    // The condition (captive portal, blocked) says more than the state, but not every path has one.
     let state = match (path.condition, path.state) {
         (Some(condition), _) => condition.to_string(),
         (None, PathState::Up) => "up".to_owned(),
@@ -169,7 +176,8 @@ fn connections(now: &Status, verbose: bool) -> String {
     if !verbose {
         columns.hide(&["class", "alpha"]);
     }
-    let shown = match now.connections_total.saturating_sub(now.connections.len()) {
+    // A status carries the connections with the largest numbers of bytes only.
+    let hidden = match now.connections_total.saturating_sub(now.connections.len()) {
         0 => String::new(),
         others => format!(" ({others} more, which moved fewer bytes, are not shown)"),
     };
@@ -178,7 +186,7 @@ fn connections(now: &Status, verbose: bool) -> String {
         _ => "connections",
     };
     format!(
-        "{} {noun}{shown}\n{}",
+        "{} {noun}{hidden}\n{}",
         now.connections_total,
         columns.text()
     )
@@ -186,6 +194,7 @@ fn connections(now: &Status, verbose: bool) -> String {
 
 fn row(conn: &ConnStatus) -> [String; 11] {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| NONE.to_owned());
+    // Before a connection is open, MPTCP is not negotiated yet.
     let fallback = if conn.state == "open" && !conn.mptcp {
         ", plain TCP"
     } else {
@@ -216,17 +225,18 @@ fn row(conn: &ConnStatus) -> [String; 11] {
 
 fn size(conn: &ConnStatus) -> String {
     let size = conn.size.map_or_else(|| NONE.to_owned(), units::bytes);
-    let from = match conn.size_from {
+    let source = match conn.size_from {
         SizeFrom::Unknown => "",
         SizeFrom::Predicted => " predicted",
         SizeFrom::Read => " read",
         SizeFrom::Declared => " declared",
     };
-    format!("{size}{from}")
+    format!("{size}{source}")
 }
 
+/// Returns the line about one subflow, below the row of its connection.
 fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
-    // All subflows of a server have the same local address, so the box's address identifies the link.
+    // A server's subflows share its local address, so there the remote address identifies the link.
     let name = match role {
         Role::Box => path.path.clone(),
         Role::Server => path.remote.to_string(),
@@ -257,21 +267,21 @@ fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
 }
 
 fn counters(now: &Status) -> String {
-    // JSON also has the old names of renamed counters.
+    // A status has renamed counters under both names, for programs that read the JSON. A page shows the new one.
     let is_old = |name: &str| RENAMED_COUNTERS.iter().any(|(old, _)| *old == name);
-    let counted = now
+    let nonzero = now
         .counters
         .iter()
         .filter(|(name, n)| **n > 0 && !is_old(name));
-    let counted: Vec<String> = counted
+    let entries: Vec<String> = nonzero
         .map(|(name, n)| match name.starts_with("bytes") {
             true => format!("{} {}", name.replace('_', " "), units::bytes(*n)),
             false => format!("{} {n}", name.replace('_', " ")),
         })
         .collect();
-    match counted.is_empty() {
+    match entries.is_empty() {
         true => String::new(),
-        false => format!("\nsince the start: {}\n", counted.join(", ")),
+        false => format!("\nsince the start: {}\n", entries.join(", ")),
     }
 }
 
@@ -355,7 +365,7 @@ mod tests {
         }
     }
 
-    fn of_box() -> Status {
+    fn box_status() -> Status {
         Status {
             version: 2,
             verdict: Verdict::default(),
@@ -412,8 +422,9 @@ mod tests {
 
     #[test]
     fn a_box_is_shown_as_a_page() {
-        let mut before = of_box();
+        let mut before = box_status();
         before.uptime_s -= 2.0;
+        // 5 MB in 2 s are 20 Mbit/s.
         before.paths[0].bytes_received -= 5_000_000;
         let expected = r#"working
 box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
@@ -433,12 +444,12 @@ idle connections to servers: 2 ready, 1 opening
 
 since the start: accepted 3, bytes down 8.1 MB
 "#;
-        assert_eq!(page(&of_box(), &before, false), expected);
+        assert_eq!(page(&box_status(), &before, false), expected);
     }
 
     #[test]
-    fn the_values_of_strategies_are_for_those_who_ask() {
-        let mut status = of_box();
+    fn the_values_of_strategies_are_shown_if_verbose() {
+        let mut status = box_status();
         let mut other = status.servers[0].clone();
         other.name = "rome".to_owned();
         status.servers.push(other);
@@ -452,7 +463,7 @@ since the start: accepted 3, bytes down 8.1 MB
 
     #[test]
     fn old_names_of_counters_are_for_json_only() {
-        let mut status = of_box();
+        let mut status = box_status();
         for (old, new) in RENAMED_COUNTERS {
             status
                 .counters
@@ -472,12 +483,12 @@ since the start: accepted 3, bytes down 8.1 MB
             proxy: None,
             servers: Vec::new(),
             connections_total: 1,
-            ..of_box()
+            ..box_status()
         };
         let page = page(&server, &server, true);
         assert!(page.contains("\n      203.0.113.7: RTT 40 ms, "), "{page}");
         assert!(page.contains("\n1 connection\n"), "{page}");
-        // Without time in between there is no rate.
+        // Both statuses are of the same time, so there is no rate.
         assert!(
             page.contains("40 ms    3.6 %     0.3 %   0.75              -       -  "),
             "{page}"
@@ -485,8 +496,8 @@ since the start: accepted 3, bytes down 8.1 MB
     }
 
     #[test]
-    fn it_says_where_nothing_is_protected() {
-        let mut status = of_box();
+    fn a_server_without_encryption_is_marked() {
+        let mut status = box_status();
         status.servers[0].protected = false;
         let page = page(&status, &status, false);
         let line = "\nserver 203.0.113.7:1080: working, in use, not protected\n";
@@ -494,8 +505,8 @@ since the start: accepted 3, bytes down 8.1 MB
     }
 
     #[test]
-    fn it_begins_with_what_is_wrong() {
-        let mut status = of_box();
+    fn a_page_begins_with_the_problems() {
+        let mut status = box_status();
         let wrong = Condition::CaptivePortal.link_problem("lte");
         status.verdict = Verdict::new(wrong.into_iter().collect());
         let page = page(&status, &status, false);
@@ -510,9 +521,9 @@ since the start: accepted 3, bytes down 8.1 MB
     }
 
     #[test]
-    fn it_says_why_nothing_is_aggregated() {
+    fn a_page_says_why_nothing_is_aggregated() {
         let line = |on| {
-            let mut status = of_box();
+            let mut status = box_status();
             let intercepting = false;
             status.proxy = Some(ProxyStatus { on, intercepting });
             let page = page(&status, &status, false);
@@ -529,7 +540,7 @@ since the start: accepted 3, bytes down 8.1 MB
             connections_total: 0,
             connections: Vec::new(),
             counters: BTreeMap::new(),
-            ..of_box()
+            ..box_status()
         };
         assert!(page(&status, &status, false).ends_with("\n0 connections\n"));
     }

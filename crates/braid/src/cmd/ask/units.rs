@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Stands for an unknown number.
+/// The text for an unknown value.
 pub const NONE: &str = "-";
 
-/// Returns the number as `text` formats it, or [`NONE`].
-pub fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
-    value.map_or_else(|| NONE.to_owned(), text)
+/// Returns the value as `format` writes it, or [`NONE`].
+pub fn or_none(value: Option<f64>, format: fn(f64) -> String) -> String {
+    value.map_or_else(|| NONE.to_owned(), format)
 }
 
 /// Returns bytes as `0 B`, `999 B`, `1.2 kB`, `12 MB`: decimal units, two to three digits.
@@ -15,26 +15,31 @@ pub fn bytes(n: u64) -> String {
     scaled(n as f64, ["B", "kB", "MB", "GB", "TB"])
 }
 
-/// Returns bit/s as `18.2 Mbit/s`.
-pub fn rate(bits: f64) -> String {
-    scaled(bits, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+/// Returns a rate in bit/s as `18.2 Mbit/s`.
+pub fn rate(bits_per_second: f64) -> String {
+    scaled(
+        bits_per_second,
+        ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    )
 }
 
+/// Returns the value in the smallest unit in which it has at most three digits before the point.
 fn scaled(value: f64, units: [&str; 5]) -> String {
     let mut value = value;
     for (i, unit) in units.iter().enumerate() {
-        // A number that would be rounded up to four digits gets the next unit.
+        // 999.5 would be rounded up to 1000, which has four digits, and 99.95 to 100.0.
         if value < 999.5 || i + 1 == units.len() {
             let decimals = usize::from(i > 0 && value < 99.95);
             return format!("{value:.decimals$} {unit}");
         }
         value /= 1e3;
     }
-    unreachable!("the last unit takes everything")
+    unreachable!("the last unit holds any value")
 }
 
 /// Returns milliseconds as `40 ms`, `0.4 ms`.
 pub fn milliseconds(ms: f64) -> String {
+    // 9.95 would be rounded up to 10.0.
     let decimals = usize::from(ms < 9.95);
     format!("{ms:.decimals$} ms")
 }
@@ -46,6 +51,7 @@ pub fn percent(share: f64) -> String {
 
 /// Returns seconds as `42 s`, `12 min`, `3 h 5 min`, `2 d 4 h`.
 pub fn age(seconds: f64) -> String {
+    // A status from another release can hold a negative number or NaN.
     let seconds = Duration::try_from_secs_f64(seconds).map_or(0, |d| d.as_secs());
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match () {
