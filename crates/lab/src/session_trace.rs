@@ -1,4 +1,4 @@
-//! One long session, observed from start to end: bytes over time, and the fate of every packet.
+//! One long connection, observed from start to end: bytes over time, and the fate of every packet.
 
 mod background;
 mod environment;
@@ -21,12 +21,12 @@ use braid_wire::{Instant, Rng};
 
 use crate::backend::{Backend, Error};
 
-/// Interval at which both ends are read.
+/// Interval of the samples of both ends.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Stream of the session's own random numbers, apart from the streams of a world's components.
 const SESSION_STREAM: u64 = 1 << 42;
-/// Most time between the start of the world and the session's opening, so that runs without loss
-/// differ.
+/// Maximum delay of the session's opening after the start of the world. The delay is random, because runs
+/// over paths without loss would be equal otherwise.
 const START_JITTER: Duration = Duration::from_millis(10);
 
 /// A session from server to client, and its world.
@@ -36,25 +36,25 @@ pub struct SessionScenario<'a> {
     pub strategy: &'a str,
     /// Settings of all engines.
     pub engine: Config,
-    /// The paths at the start; the session opens on the first.
+    /// The paths. The session opens on the first one.
     pub paths: Vec<PathSettings>,
-    /// Changes of both directions of the first path. If the client moves, they apply to its own link to
-    /// that path, but over emulated links to the path itself.
+    /// Changes of the first path, in both directions. In a simulated session with `moves`, they apply to the
+    /// client's own link to that path. Over emulated links they always apply to the path.
     pub first: Schedule,
-    /// Background traffic on each path.
+    /// Background traffic on each path, if any.
     pub background: Option<Background>,
-    /// The server's role; the client reads what it sends.
+    /// The server's role. The client reads all that the server sends.
     pub sends: Role,
     /// Time for which the world is observed.
     pub span: Duration,
-    /// The sample after which the client gets another address on the first path in place of the old one.
+    /// The number of the sample after which the client changes its address on the first path, if it does.
     pub moves: Option<usize>,
 }
 
 /// The observations of a session; times are seconds from the start of the world.
 #[derive(Debug, Default)]
 pub struct SessionTrace {
-    /// The server's packets with payload of the session, in order of sending.
+    /// The packets with payload that the server sent in the session, in order of sending.
     pub packets: Vec<Packet>,
     /// Messages that arrived, if the server sends messages.
     pub messages: Vec<Received>,
@@ -62,7 +62,7 @@ pub struct SessionTrace {
     pub read: Vec<u64>,
     /// Bytes that the server knows to have arrived, at each sample.
     pub acked: Vec<u64>,
-    /// The client's paths with an established subflow, a bit each, at each sample.
+    /// The client's paths with an established subflow, at each sample: bit n is set for path n.
     pub subflows: Vec<u32>,
     /// Bytes that the server's application has written.
     pub written: u64,
@@ -75,9 +75,9 @@ pub struct SessionTrace {
 pub struct Packet {
     /// The path on which it was sent.
     pub path: usize,
-    /// True if none of its bytes was sent before.
+    /// True if its bytes were sent for the first time.
     pub new: bool,
-    /// Its place in the stream, bytes.
+    /// Its data sequence number: the position of its first byte in the stream.
     pub dsn: u64,
     /// Payload bytes.
     pub len: u64,
@@ -85,7 +85,7 @@ pub struct Packet {
     pub sent: f64,
     /// Time of arrival, if it arrived.
     pub arrived: Option<f64>,
-    /// Bytes in it that the client did not have before.
+    /// Bytes of the packet that the client had not received before.
     pub fresh: u64,
 }
 
@@ -101,7 +101,7 @@ impl SessionScenario<'_> {
         }
     }
 
-    /// Returns the path of the client's second address, the last of its paths.
+    /// Returns the path of the client's second address, which is added after the scenario's paths.
     pub fn second_path(&self) -> PathId {
         PathId(self.paths.len() as u8)
     }
@@ -111,7 +111,7 @@ impl SessionScenario<'_> {
         self.span.div_duration_f64(SAMPLE_INTERVAL).round() as usize
     }
 
-    /// Returns the settings of the connection, which carries the session's own streams.
+    /// Returns the settings of the connection. Its transfer size is 0, because the session brings its own streams.
     fn config(&self) -> TransferConfig<'_> {
         TransferConfig {
             strategy: self.strategy,
@@ -133,7 +133,7 @@ impl SessionScenario<'_> {
     /// Runs the session in the simulated world of `seed`.
     ///
     /// # Errors
-    /// There is no such strategy; the session does not open; an oracle found a violation.
+    /// The strategy does not exist, a connection does not open, or an oracle found a violation.
     pub fn simulate(&self, seed: u64) -> Result<SessionTrace, Error> {
         braid_strategy::by_name(self.strategy).map_err(|e| Error::Usage(e.to_string()))?;
         let config = self.config();
@@ -144,16 +144,17 @@ impl SessionScenario<'_> {
         };
         transfer.world.keep_violations();
         let (up, down) = match self.moves {
-            // Only the client leaves the path's reach, not the hosts that share the path.
+            // Only the client moves out of reach. The hosts that share the path stay, so the path itself does
+            // not change.
             Some(_) => transfer.world.interfaces(transfer.client)[0],
             None => transfer.links[0],
         };
         for link in [up, down] {
             transfer.world.schedule(link, self.first.clone());
         }
-        let leaves = transfer.world.interfaces(transfer.server);
-        let packets = Packets {
-            leaves: leaves.into_iter().map(|(out, _)| out).collect(),
+        let links_out = transfer.world.interfaces(transfer.server);
+        let packets = PacketReader {
+            links_out: links_out.into_iter().map(|(out, _)| out).collect(),
             seen: Arc::default(),
         };
         let log = transfer.read(Box::new(packets.clone()));
@@ -190,14 +191,14 @@ impl SessionScenario<'_> {
         let ends = transfer.ends().map(|end| transfer.world.host(end));
         trace.end(ends.map(|host| host.labelled(0)));
         log.finish().map_err(|e| Error::Run(e.to_string()))?;
-        trace.packets = std::mem::take(&mut *packets.all());
+        trace.packets = std::mem::take(&mut *packets.lock());
         trace.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
         Ok(trace)
     }
 }
 
-/// Adds the client's second address on the first path, which is not in use yet.
-fn prepare(stack: &mut Stack, now: Instant) {
+/// Adds a path for the client's second address. The path is down until the client moves.
+fn add_second_path(stack: &mut Stack, now: Instant) {
     let path = stack.add_path(PathConfig::v4(external_addr(0)));
     let path = path.expect("a client has few paths");
     stack.set_path_up(now, path, false);
@@ -209,7 +210,7 @@ fn move_client(stack: &mut Stack, now: Instant, to: PathId) {
     stack.set_path_up(now, to, true);
 }
 
-/// Adds the client's second address to the first path's router, with a link to it.
+/// Connects the client to the first path's router by a second link, which has the client's second address.
 fn add_second_address(transfer: &mut Transfer) {
     let (client, router) = (transfer.client, transfer.boxes[0]);
     let world = &mut transfer.world;
@@ -220,7 +221,7 @@ fn add_second_address(transfer: &mut Transfer) {
     });
     world.connect(client, router, Settings::default(), Settings::default());
     world.with_node(client, |host: &mut Host, now| {
-        prepare(host.stack_mut(), now)
+        add_second_path(host.stack_mut(), now)
     });
 }
 
@@ -230,6 +231,7 @@ impl SessionTrace {
         let read = client.labelled(0).map_or(0, |stream| stream.received);
         let stats = |(conn, _)| server.stack().conn_stats(conn);
         let acked = server.open_streams().find_map(stats).map(|s| s.snd_una);
+        // A connection that is not open has no counters, so the last sample is repeated.
         let before = self.acked.last().copied().unwrap_or(0);
         let subflows = client
             .open_streams()
@@ -253,25 +255,25 @@ impl SessionTrace {
 
 /// A reader of a log that collects the packets of the session.
 #[derive(Debug, Clone)]
-struct Packets {
-    /// The link by which the server reaches each path.
-    leaves: Vec<LinkId>,
+struct PacketReader {
+    /// The link by which the server sends to each path.
+    links_out: Vec<LinkId>,
     seen: Arc<Mutex<Vec<Packet>>>,
 }
 
-impl Packets {
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Packet>> {
+impl PacketReader {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Packet>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reader for Packets {
+impl Reader for PacketReader {
     fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
         if let Record::Segment(segment) = record
             && segment.host == "server"
             && let Some(path) = self.path_of(segment)
         {
-            self.all().push(Packet {
+            self.lock().push(Packet {
                 path,
                 new: segment.kind == Kind::New,
                 dsn: segment.dsn,
@@ -285,15 +287,15 @@ impl Reader for Packets {
     }
 }
 
-impl Packets {
+impl PacketReader {
     fn path_of(&self, segment: &Segment<'_>) -> Option<usize> {
         let link = segment.link?;
-        self.leaves.iter().position(|leaves| leaves.0 == link)
+        self.links_out.iter().position(|out| out.0 == link)
     }
 }
 
-/// Returns whether a read or write may be repeated, after its timeout without progress or after a
-/// signal (also SIGCONT).
+/// Returns whether a failed read or write may be repeated: it timed out without progress, or a signal
+/// interrupted it. SIGCONT interrupts it too, although nothing handles SIGCONT.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)
@@ -335,7 +337,8 @@ mod tests {
         assert_ne!(simulate(1), simulate(2));
     }
 
-    /// Checks that every byte read came with a packet on one of the paths, later than it was sent.
+    /// Checks that every byte that the client read came in a packet on one of the paths, and that no packet
+    /// arrived before its path's delay had passed.
     fn assert_consistent(seen: &SessionTrace) {
         assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
         let (fresh, read) = (fresh(seen), seen.read[39]);
@@ -345,23 +348,26 @@ mod tests {
         for path in 0..2 {
             let here = || seen.packets.iter().filter(move |p| p.path == path);
             assert!(here().next().is_some());
-            let least = [0.010, 0.020][path];
-            let in_time = |p: &Packet| p.arrived.is_none_or(|at| at >= p.sent + least);
-            // An old packet that arrives after its retransmission is taken for the retransmission.
+            // One-way delays of the paths, s.
+            let delay = [0.010, 0.020][path];
+            let in_time = |p: &Packet| p.arrived.is_none_or(|at| at >= p.sent + delay);
+            // Retransmissions are not checked: an original packet that arrives after the sending of its
+            // retransmission is taken for the retransmission.
             assert!(here().filter(|p| p.new).all(in_time));
         }
         assert!(seen.subflows.contains(&0b11));
     }
 
-    /// Checks the same, and that the session was served in time throughout.
+    /// Checks the same, and what holds only on a machine that is fast enough throughout: the session reads
+    /// much, few bytes wait to be read, and both subflows live at the end.
     fn assert_fits_together(seen: &SessionTrace) {
         assert_consistent(seen);
         let (fresh, read) = (fresh(seen), seen.read[39]);
         assert!(read > 500_000);
         assert!((read..read + 500_000).contains(&fresh), "{fresh} of {read}");
         for packet in &seen.packets {
-            let least = [0.010, 0.020][packet.path];
-            assert!(packet.arrived.is_none_or(|at| at >= packet.sent + least));
+            let delay = [0.010, 0.020][packet.path];
+            assert!(packet.arrived.is_none_or(|at| at >= packet.sent + delay));
         }
         assert_eq!(seen.subflows[39], 0b11);
     }
@@ -395,7 +401,7 @@ mod tests {
             environment.fixture.keep_late_runs();
             environment
         };
-        let ours = first_whole(
+        let ours = first_complete(
             |seed| scenario.run_in(&mut new_environment(), seed),
             |seen| {
                 let used = |path| seen.packets.iter().any(|p| p.path == path);
@@ -403,29 +409,29 @@ mod tests {
             },
         );
         assert_consistent(&ours);
-        let kernel = first_whole(
+        let kernel = first_complete(
             |seed| scenario.run_by_kernel_in(&mut new_environment(), seed),
             |seen| seen.read[39] > 0,
         );
         assert_eq!(kernel.read.len(), 40);
     }
 
-    /// Plays sessions until one is `whole`, and returns it. A session lasts 4 s of the wall clock; on a
-    /// machine that stands still for most of them, its subflows and bytes may come too late.
-    fn first_whole(
-        play: impl Fn(u64) -> Result<SessionTrace, Error>,
-        whole: impl Fn(&SessionTrace) -> bool,
+    /// Runs sessions until `is_complete` holds for one, and returns its trace. A session lasts 4 s of the wall
+    /// clock. On a machine that stands still for most of that time, subflows and bytes may come too late.
+    fn first_complete(
+        run_seed: impl Fn(u64) -> Result<SessionTrace, Error>,
+        is_complete: impl Fn(&SessionTrace) -> bool,
     ) -> SessionTrace {
         const MAX_SESSIONS: u64 = 10;
         let mut seen = Vec::new();
         for seed in 1..=MAX_SESSIONS {
-            let trace = play(seed).unwrap();
-            if whole(&trace) {
+            let trace = run_seed(seed).unwrap();
+            if is_complete(&trace) {
                 return trace;
             }
             seen.push((trace.subflows, trace.read));
         }
-        panic!("no session of {MAX_SESSIONS} is whole; subflows and bytes read: {seen:?}");
+        panic!("no session of {MAX_SESSIONS} is complete; subflows and bytes read: {seen:?}");
     }
 
     mod soak {
@@ -456,7 +462,8 @@ mod tests {
                 return;
             };
             assert_fits_together(&ours);
-            // Two paths of 10 Mbit/s each, of which background traffic takes two.
+            // Both paths have 10 Mbit/s, of which background traffic takes 2. The kernel has another scheduler,
+            // so its bytes may differ by a factor of 4, a guess.
             let (ours, its) = (ours.read[39], kernel.read[39]);
             assert!((ours / 4..ours * 4).contains(&its), "{ours} and {its}");
         }

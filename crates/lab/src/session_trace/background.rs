@@ -20,18 +20,23 @@ use super::is_transient;
 use crate::backend::Error;
 use crate::backend::fixture::{self, CLIENT, END_CHECK_INTERVAL, Fixture, SERVER, run_error};
 
+/// Host of the generators, and the name of its link.
 const SOURCE: &str = "source";
+/// Host of the sinks, and the name of its link.
 const SINK: &str = "sink";
-/// Port of UDP, the discard service (RFC 863). The TCP generators have ports from [`FIRST_PORT`] on.
-const DISCARD: u16 = 9;
-const FIRST_PORT: u16 = 50_000;
-const CC: &str = "cubic";
-/// Bytes of one write of a generator with a rate, and the most bytes that it may catch up after a time
-/// without room.
-const CHUNK: usize = 1_000;
-const DEPTH: f64 = 4_000.0;
-/// Header bytes of IPv4 and UDP.
-const HEADERS: usize = 28;
+/// Port of the UDP sink: the discard service (RFC 863).
+const DISCARD_PORT: u16 = 9;
+/// Port of the first TCP sink. Each further TCP sink has the next port.
+const FIRST_TCP_PORT: u16 = 50_000;
+/// Congestion control of the generators: the default of Linux.
+const CONGESTION: &str = "cubic";
+/// Bytes of one write of a TCP generator. A guess: less than a segment, so that a rate is kept smoothly.
+const CHUNK_LEN: usize = 1_000;
+/// Maximum number of bytes that a generator with a rate sends at once, to catch up after a blocked write:
+/// four writes, a guess.
+const BUCKET_DEPTH: f64 = 4_000.0;
+/// Header bytes of IPv4 (20) and UDP (8).
+const HEADER_LEN: usize = 28;
 /// Stream of the sizes of UDP packets, apart from the streams of a world's components.
 const SIZES_STREAM: u64 = 1 << 43;
 
@@ -61,12 +66,12 @@ fn sink(path: usize) -> Ipv4Addr {
 }
 
 impl<'a> BackgroundTraffic<'a> {
-    /// The hosts of generators and sinks, which also name their links, and the routers to which the
-    /// links lead.
+    /// Each host of generators or sinks, and the host that routes for it. The link between the two has the
+    /// name of the first.
     pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
 
-    /// Returns the settings of these links, the same as the accesses of the simulated generators: 100
-    /// Mbit/s and 25 ms.
+    /// Returns the settings of [`Self::LINKS`], those of the simulated generators' access links: 100 Mbit/s
+    /// and 25 ms.
     pub fn link_settings() -> [[ScheduledSettings; 2]; 2] {
         let access = || Settings {
             rate: Rate::bits_per_second(100_000_000),
@@ -76,8 +81,8 @@ impl<'a> BackgroundTraffic<'a> {
         [(); 2].map(|()| [(); 2].map(|()| access().into()))
     }
 
-    /// Sets up addresses and routes over each path for the hosts of generators and sinks.
-    pub fn join(
+    /// Gives the hosts of generators and sinks an address for each path, and routes over that path.
+    pub fn configure(
         background: &'a Background,
         fixture: &Fixture,
         paths: usize,
@@ -113,30 +118,38 @@ impl<'a> BackgroundTraffic<'a> {
         scope: &'scope Scope<'scope, '_>,
         seed: u64,
     ) -> Result<TrafficGuard, Error> {
-        let over = Arc::new(AtomicBool::new(false));
-        let guard = TrafficGuard(over.clone());
-        let [near, far] = &self.hosts;
+        let stop = Arc::new(AtomicBool::new(false));
+        let guard = TrafficGuard(stop.clone());
+        let [source_ns, sink_ns] = &self.hosts;
         for path in 0..self.paths {
             let to = move |port| SocketAddr::new(IpAddr::V4(sink(path)), port);
             let from = move |port| SocketAddr::new(IpAddr::V4(source(path)), port);
-            for (port, role) in (FIRST_PORT..).zip(&self.background.tcp) {
-                let listen = || kernel_tcp::listen(to(port), Transport::Tcp, CC);
-                let listener = netns::run_inside(far, listen).map_err(run_error)?;
-                let ended = over.clone();
-                scope.spawn(move || quietly(drain(&listener, &ended)));
-                let ended = over.clone();
-                let write = move || write(from(0), to(port), role, &ended);
-                scope.spawn(move || quietly(netns::run_inside(near, write)));
+            for (port, role) in (FIRST_TCP_PORT..).zip(&self.background.tcp) {
+                let listen = || kernel_tcp::listen(to(port), Transport::Tcp, CONGESTION);
+                let listener = netns::run_inside(sink_ns, listen).map_err(run_error)?;
+                let stop_here = stop.clone();
+                scope.spawn(move || log_end(drain(&listener, &stop_here)));
+                let stop_here = stop.clone();
+                let generate = move || generate(from(0), to(port), role, &stop_here);
+                scope.spawn(move || log_end(netns::run_inside(source_ns, generate)));
             }
-            // The port is bound, so that no ICMP error answers; unread packets are dropped.
+            // Nothing reads the sink. It is bound only so that the host does not answer with ICMP errors.
             let bind = |host, address: SocketAddr| {
                 netns::run_inside(host, || UdpSocket::bind(address)).map_err(run_error)
             };
-            let (out, unread) = (bind(near, from(DISCARD))?, bind(far, to(DISCARD))?);
+            let (out, unread) = (
+                bind(source_ns, from(DISCARD_PORT))?,
+                bind(sink_ns, to(DISCARD_PORT))?,
+            );
             let rng = Rng::for_component(seed, SIZES_STREAM + path as u64);
-            let (background, ended) = (self.background, over.clone());
+            let (background, stop_here) = (self.background, stop.clone());
             scope.spawn(move || {
-                quietly(datagrams(&out, to(DISCARD), (background, rng), &ended));
+                log_end(send_datagrams(
+                    &out,
+                    to(DISCARD_PORT),
+                    (background, rng),
+                    &stop_here,
+                ));
                 drop(unread);
             });
         }
@@ -144,35 +157,37 @@ impl<'a> BackgroundTraffic<'a> {
     }
 }
 
-/// Logs the end of a generator. A failure is expected, since its connection may be lost with the path.
-fn quietly(result: io::Result<()>) {
+/// Logs an error that ended a generator or a sink. Errors are expected: an outage of the path may break the
+/// connection.
+fn log_end(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a generator ended");
     }
 }
 
-/// Writes at the rate of `role`, or as fast as possible.
-fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io::Result<()> {
-    let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CC)?;
+/// Writes at the rate of `role`, or as fast as possible if it has none, until `stop`.
+fn generate(from: SocketAddr, to: SocketAddr, role: &Role, stop: &AtomicBool) -> io::Result<()> {
+    let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CONGESTION)?;
     kernel_tcp::reset_on_drop(&stream)?;
+    // A blocked write returns after this interval, so that the loop looks at `stop`.
     kernel_tcp::set_stall(&stream, END_CHECK_INTERVAL)?;
     let rate = match role {
         Role::Capped { rate, .. } => Some(*rate as f64 / 8.0),
         _ => None,
     };
     let (mut level, mut filled) = (0.0f64, Instant::now());
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         if let Some(rate) = rate {
             let now = Instant::now();
-            // A token bucket: unused time lets the generator catch up, but by DEPTH bytes at most.
-            level = (level + rate * (now - filled).as_secs_f64()).min(DEPTH);
+            // A token bucket: after a blocked write the generator catches up, by BUCKET_DEPTH bytes at most.
+            level = (level + rate * (now - filled).as_secs_f64()).min(BUCKET_DEPTH);
             filled = now;
-            if level < CHUNK as f64 {
-                thread::sleep(Duration::from_secs_f64((CHUNK as f64 - level) / rate));
+            if level < CHUNK_LEN as f64 {
+                thread::sleep(Duration::from_secs_f64((CHUNK_LEN as f64 - level) / rate));
                 continue;
             }
         }
-        match stream.write(&[0; CHUNK]) {
+        match stream.write(&[0; CHUNK_LEN]) {
             Ok(written) => level -= written as f64,
             Err(e) if is_transient(&e) => {}
             Err(e) => return Err(e),
@@ -181,13 +196,13 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
     Ok(())
 }
 
-/// Accepts a connection and reads it to the end.
-fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
+/// Accepts a connection, and reads it to its end or until `stop`.
+fn drain(listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let mut stream = None;
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let Some(open) = &mut stream else {
-            stream = kernel_tcp::accept_within(listener, CC, END_CHECK_INTERVAL)?;
+            stream = kernel_tcp::accept_within(listener, CONGESTION, END_CHECK_INTERVAL)?;
             if let Some(open) = &stream {
                 kernel_tcp::set_stall(open, END_CHECK_INTERVAL)?;
             }
@@ -203,20 +218,20 @@ fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends datagrams of varying sizes at the rate of the background.
-fn datagrams(
+/// Sends datagrams of random sizes at the background's UDP rate, until `stop`.
+fn send_datagrams(
     socket: &UdpSocket,
     to: SocketAddr,
     (background, mut rng): (&Background, Rng),
-    over: &AtomicBool,
+    stop: &AtomicBool,
 ) -> io::Result<()> {
-    let (least, most) = background.udp_sizes.clone().into_inner();
+    let (min, max) = background.udp_sizes.clone().into_inner();
     let mut due = Instant::now();
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let size = usize::from(least) + rng.below(u64::from(most - least) + 1) as usize;
+        let size = usize::from(min) + rng.below(u64::from(max - min) + 1) as usize;
         // A full device queue drops the datagram, as a link may.
-        let _ = socket.send_to(&vec![0; size.saturating_sub(HEADERS)], to);
+        let _ = socket.send_to(&vec![0; size.saturating_sub(HEADER_LEN)], to);
         due += Duration::from_secs_f64(size as f64 * 8.0 / background.udp_rate as f64);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The testbed of a session over emulated links.
+//! The network namespaces and emulated links of a session, and its background traffic.
 
 use std::thread;
 
@@ -20,14 +20,15 @@ pub(super) struct Environment<'a> {
 impl<'a> Environment<'a> {
     pub fn build(scenario: &'a SessionScenario<'_>) -> Result<Self, Error> {
         let paths = scenario.paths.len();
-        let join: &[_] = match scenario.background {
+        let extra_links: &[_] = match scenario.background {
             Some(_) => &BackgroundTraffic::LINKS,
             None => &[],
         };
-        let fixture = Fixture::build(paths, join)?;
+        let fixture = Fixture::build(paths, extra_links)?;
         let background = scenario.background.as_ref();
-        let background = background.map(|others| BackgroundTraffic::join(others, &fixture, paths));
+        let background = background.map(|b| BackgroundTraffic::configure(b, &fixture, paths));
         let background = background.transpose()?;
+        // Only the first path changes over time.
         let scheduled = |n: usize| {
             let schedule = match n {
                 0 => scenario.first.clone(),
@@ -51,8 +52,8 @@ impl<'a> Environment<'a> {
         })
     }
 
-    /// Runs `measure` while the settings of links change and background traffic flows. Repeats it if the
-    /// emulator was late.
+    /// Runs `measure` while the links follow their schedules and background traffic flows. Repeats the run if
+    /// the emulator delivered packets too late.
     pub fn measure_on_time<T>(
         &mut self,
         seed: u64,
@@ -64,9 +65,10 @@ impl<'a> Environment<'a> {
                 thread::scope(|scope| {
                     let guard = background
                         .as_ref()
-                        .map(|o| o.start(scope, seed))
+                        .map(|b| b.start(scope, seed))
                         .transpose()?;
                     let measured = measure(seed);
+                    // The scope waits for the traffic's threads, so they must stop first.
                     drop(guard);
                     measured
                 })

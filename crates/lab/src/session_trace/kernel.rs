@@ -1,5 +1,4 @@
-//! The same session by the kernel's Multipath TCP, of which only the bytes that the client reads are
-//! observed.
+//! The same session by the kernel's Multipath TCP. Only the bytes that the client reads are observed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -17,15 +16,16 @@ use super::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, is_transient};
 use crate::backend::fixture::{self, CLIENT, ENDPOINT_PRIORITY, SERVER, run_error};
 use crate::backend::{Error, kernel};
 
-/// Most bytes of one read or write.
-const CHUNK: usize = 64 << 10;
+/// Maximum number of bytes of one read or write. A guess: large enough that calls cost little.
+const CHUNK_LEN: usize = 64 << 10;
 
 impl SessionScenario<'_> {
     /// Runs the session over emulated links with the kernel's sockets and strategy. The server sends
     /// as much as it can while the client reads.
     ///
     /// # Errors
-    /// The system refuses something; the machine is too busy.
+    /// A namespace, a link or a socket cannot be set up; the connection breaks; the machine is too busy for
+    /// the emulator to be on time.
     pub fn run_by_kernel(&self, seed: u64) -> Result<SessionTrace, Error> {
         self.run_by_kernel_in(&mut Environment::build(self)?, seed)
     }
@@ -39,23 +39,24 @@ impl SessionScenario<'_> {
         let cc = self.engine.congestion.name();
         let window = self.engine.initial_window;
         kernel::addresses(&environment.fixture, self.paths.len(), (cc, window))?;
-        let [near, far] = [CLIENT, SERVER].map(|host| environment.fixture.namespace(host));
-        let (near, far) = (near?, far?);
+        let [client_ns, server_ns] =
+            [CLIENT, SERVER].map(|host| environment.fixture.namespace(host));
+        let (client_ns, server_ns) = (client_ns?, server_ns?);
         environment.measure_on_time(seed, |_| {
-            let over = AtomicBool::new(false);
+            let stop = AtomicBool::new(false);
             let listen = || kernel_tcp::listen(REMOTE, Transport::Mptcp, cc);
-            let listener = netns::run_inside(&far, listen).map_err(run_error)?;
+            let listener = netns::run_inside(&server_ns, listen).map_err(run_error)?;
             thread::scope(|scope| {
-                let sending = scope.spawn(|| send(&listener, cc, &over));
-                let read = netns::run_inside(&near, || receive(cc, self.samples()));
-                over.store(true, Ordering::Relaxed);
+                let sending = scope.spawn(|| send(&listener, cc, &stop));
+                let read = netns::run_inside(&client_ns, || receive(cc, self.samples()));
+                stop.store(true, Ordering::Relaxed);
                 let sent = sending.join();
                 sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                     .map_err(run_error)?;
                 let read = read.map_err(run_error)?;
                 Ok(SessionTrace {
-                    // The kernel's acknowledgements are not observed; they follow the bytes read
-                    // closely.
+                    // The kernel's acknowledgements are not observed. The bytes read stand for them, since
+                    // the client reads at once.
                     acked: read.clone(),
                     read,
                     ..SessionTrace::default()
@@ -65,13 +66,13 @@ impl SessionScenario<'_> {
     }
 }
 
-/// Sends until the session is `over`. The client ends first and resets the connection.
-fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
+/// Sends until `stop` is set, or until the client resets the connection at its end.
+fn send(listener: &TcpListener, cc: &str, stop: &AtomicBool) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     become_realtime(ENDPOINT_PRIORITY);
     let mut stream = None;
-    let bytes = vec![0; CHUNK];
-    while !over.load(Ordering::Relaxed) {
+    let bytes = vec![0; CHUNK_LEN];
+    while !stop.load(Ordering::Relaxed) {
         let Some(open) = &mut stream else {
             stream = kernel_tcp::accept_within(listener, cc, SAMPLE_INTERVAL)?;
             if let Some(open) = &stream {
@@ -83,7 +84,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
         match open.write(&bytes) {
             Ok(_) => {}
             Err(e) if is_transient(&e) => {}
-            // The client knows whether the connection ended too early.
+            // The client ended the session. If that was too early, the client reports it.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -91,20 +92,20 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes read by the end of each of `all` samples.
-fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
+/// Returns the number of bytes read by the time of each sample, for the first `count` samples.
+fn receive(cc: &str, count: usize) -> io::Result<Vec<u64>> {
     become_realtime(ENDPOINT_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
-    // A read waits for a tenth of the interval at most, so that samples are counted on time.
+    // A read waits for at most a tenth of the interval, so that no sample is late by more than that.
     kernel_tcp::set_stall(&stream, SAMPLE_INTERVAL / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
-    let (mut buffer, mut read, mut samples) = (vec![0; CHUNK], 0, Vec::new());
+    let (mut buffer, mut read, mut samples) = (vec![0; CHUNK_LEN], 0, Vec::new());
     loop {
         let passed = started.elapsed().div_duration_f64(SAMPLE_INTERVAL) as usize;
-        samples.resize(passed.min(all), read);
-        if passed >= all || fixture::interrupted() {
+        samples.resize(passed.min(count), read);
+        if passed >= count || fixture::interrupted() {
             return Ok(samples);
         }
         match stream.read(&mut buffer) {

@@ -21,7 +21,7 @@ use braid_sim::world::START;
 use braid_wire::{Instant, tcp};
 
 use super::environment::Environment;
-use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
+use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, add_second_path, move_client};
 use crate::backend::Error;
 use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
 use crate::backend::links::{
@@ -29,11 +29,11 @@ use crate::backend::links::{
 };
 
 impl SessionScenario<'_> {
-    /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
-    /// session's time of the wall clock.
+    /// Runs the session over emulated links in wall-clock time, with random numbers drawn from `seed`.
     ///
     /// # Errors
-    /// There is no such strategy; the system refuses something; the machine is too busy.
+    /// The strategy does not exist; a namespace, a link or a device cannot be set up; the machine is too busy
+    /// for the emulator to be on time.
     pub fn run_over_links(&self, seed: u64) -> Result<SessionTrace, Error> {
         self.run_in(&mut Environment::build(self)?, seed)
     }
@@ -61,30 +61,30 @@ impl SessionScenario<'_> {
         let clock = Clock::starting_at(START);
         let config = self.config();
         let stack = |node| new_stack(self.strategy, self.engine.clone(), (seed, node));
-        let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
-        add_paths(&mut opening, &mut accepting, self.paths.len())?;
+        let (mut client_stack, mut server_stack) = (stack(0)?, stack(1)?);
+        add_paths(&mut client_stack, &mut server_stack, self.paths.len())?;
         let moves = self.moves.map(|sample| (sample, self.second_path()));
         if moves.is_some() {
-            prepare(&mut opening, START);
+            add_second_path(&mut client_stack, START);
         }
         let paths = self.paths.len();
-        let (mut arrived, mut sent) = (
+        let (mut client_tap, mut server_tap) = (
             Tap::new(clock, client, paths),
             Tap::new(clock, server, paths),
         );
         let [reads, sends] = self.streams();
         let samples = self.samples();
-        let [asks, answers] = thread::scope(|scope| {
-            let serving = scope.spawn(|| {
+        let [client_end, server_end] = thread::scope(|scope| {
+            let server_thread = scope.spawn(|| {
                 let end = End::new(sends);
                 run_end(
                     clock,
                     samples,
-                    (&mut sent, accepting, end),
+                    (&mut server_tap, server_stack, end),
                     |_, _, _| Ok(()),
                 )
             });
-            let asking = scope.spawn(|| {
+            let client_thread = scope.spawn(|| {
                 let mut end = End::new(reads);
                 end.moves = moves;
                 let open = |now, end: &mut End, stack: &mut Stack| {
@@ -92,25 +92,25 @@ impl SessionScenario<'_> {
                     end.attach(now, conn);
                     Ok(())
                 };
-                run_end(clock, samples, (&mut arrived, opening, end), open)
+                run_end(clock, samples, (&mut client_tap, client_stack, end), open)
             });
-            let asks = join_thread(asking);
-            Ok::<_, Error>([asks?, join_thread(serving)?])
+            let client_end = join_thread(client_thread);
+            Ok::<_, Error>([client_end?, join_thread(server_thread)?])
         })?;
         let mut trace = SessionTrace {
-            read: asks.samples.iter().map(|sample| sample.read).collect(),
-            subflows: asks.samples.iter().map(|sample| sample.subflows).collect(),
-            acked: answers.samples.iter().map(|sample| sample.acked).collect(),
-            packets: match_packets(sent.seen, &arrived.seen),
+            read: client_end.samples.iter().map(|s| s.read).collect(),
+            subflows: client_end.samples.iter().map(|s| s.subflows).collect(),
+            acked: server_end.samples.iter().map(|s| s.acked).collect(),
+            packets: match_packets(server_tap.seen, &client_tap.seen),
             ..SessionTrace::default()
         };
-        let ends = [&asks, &answers].map(|end| end.open.as_ref());
+        let ends = [&client_end, &server_end].map(|end| end.open.as_ref());
         trace.end(ends.map(|open| open.map(|(_, stream)| stream)));
         Ok(trace)
     }
 }
 
-/// Runs an end until it has been read at all samples.
+/// Runs an end until it has taken all samples.
 fn run_end(
     clock: Clock,
     samples: usize,
@@ -121,17 +121,18 @@ fn run_end(
     let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
+    // The driver wants a descriptor that stops it when readable; this descriptor never is.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         driver.core.samples.len() >= samples || fixture::interrupted()
     });
     ended.map_err(run_error)?;
-    // An end that was late is read at once for all the samples that it missed.
+    // An end that was late takes all missed samples at once, perhaps more than asked for.
     driver.core.samples.truncate(samples);
     Ok(driver.core)
 }
 
-/// The driver's host of an end, with no events besides its packets.
+/// The driver's host events of an end: none.
 #[derive(Debug)]
 struct NoHostEvents;
 
@@ -148,13 +149,13 @@ struct Sample {
 /// One end of the session.
 #[derive(Debug)]
 struct End {
-    /// The stream for the next connection; `None` once a connection has it.
+    /// The stream for the session's connection; `None` once the connection is open and has it.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
     samples: Vec<Sample>,
     /// The time of the next sample.
     next_sample: Instant,
-    /// The number of the sample after which the end changes its address, and the path of the new one.
+    /// The number of the sample after which the end changes its address, and the path of the new address.
     moves: Option<(usize, PathId)>,
     oracle: Oracle,
 }
@@ -238,15 +239,15 @@ struct SeenSegment {
     seq: u32,
     len: u64,
     at: Instant,
-    /// For sent segments: the place in the stream, and whether the bytes were never sent before.
-    place: Option<(u64, bool)>,
+    /// Of a sent segment: the data sequence number, and true if its bytes were sent for the first time.
+    dsn_and_new: Option<(u64, bool)>,
 }
 
 /// A device whose packets are recorded.
 struct Tap<'a> {
     clock: Clock,
     device: &'a mut Tun,
-    /// The client's addresses.
+    /// The client's addresses. The index of an address is the number of its path.
     addresses: Vec<IpAddr>,
     seen: Vec<SeenSegment>,
 }
@@ -262,8 +263,8 @@ impl<'a> Tap<'a> {
     }
 }
 
-/// Records the segments of a packet to the client, or those into which a super-segment of `len` payload
-/// bytes is cut.
+/// Records the segments of a packet to the client. A super-segment of `len` payload bytes is recorded as the
+/// segments of `gso_size` bytes into which the device cuts it.
 fn record_segments(
     seen: &mut Vec<SeenSegment>,
     addresses: &[IpAddr],
@@ -277,6 +278,7 @@ fn record_segments(
         return;
     };
     let step = match gso_size {
+        // Not a super-segment. `step_by` rejects 0, so an empty packet has step 1.
         0 => len.max(1),
         size => u64::from(size),
     };
@@ -286,7 +288,7 @@ fn record_segments(
             seq: segment.seq().0.wrapping_add(offset as u32),
             len: step.min(len - offset),
             at,
-            place: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
+            dsn_and_new: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
         });
     }
 }
@@ -325,7 +327,7 @@ impl PacketIo for Tap<'_> {
     }
 }
 
-/// Returns the destination and TCP segment of an IPv4 packet, which may consist of headers only.
+/// Returns the destination and the TCP segment of an IPv4 packet. The packet may end after its headers.
 fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     const TCP: u8 = 6;
     let first = *packet.first()?;
@@ -337,35 +339,38 @@ fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     Some((to.into(), tcp::Packet::new(segment).ok()?))
 }
 
-/// Returns the sent segments with their fates. A segment that arrives is taken for the latest one sent
-/// before it with the same sequence number.
+/// Returns the sent segments, each with its arrival. A segment that arrives is taken for the latest segment that
+/// was sent before on the same path with the same sequence number, and that has not arrived yet.
 fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(sent.len());
     let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();
-    for (n, one) in sent.iter().enumerate() {
-        let (dsn, new) = one.place.unwrap_or_default();
-        by_seq.entry((one.path, one.seq)).or_default().push(n);
+    for (n, segment) in sent.iter().enumerate() {
+        let (dsn, new) = segment.dsn_and_new.unwrap_or_default();
+        by_seq
+            .entry((segment.path, segment.seq))
+            .or_default()
+            .push(n);
         packets.push(Packet {
-            path: one.path,
+            path: segment.path,
             new,
             dsn,
-            len: one.len,
-            sent: super::seconds(one.at),
+            len: segment.len,
+            sent: super::seconds(segment.at),
             arrived: None,
             fresh: 0,
         });
     }
-    let mut here = RangeSet::new();
-    for one in arrived {
-        let number = (one.path, one.seq);
-        let sendings = by_seq.get(&number).map_or(&[][..], Vec::as_slice);
-        let before = |n: &&usize| sent[**n].at <= one.at && packets[**n].arrived.is_none();
+    let mut received = RangeSet::new();
+    for segment in arrived {
+        let key = (segment.path, segment.seq);
+        let sendings = by_seq.get(&key).map_or(&[][..], Vec::as_slice);
+        let before = |n: &&usize| sent[**n].at <= segment.at && packets[**n].arrived.is_none();
         let Some(n) = sendings.iter().rev().find(before) else {
             continue;
         };
         let packet = &mut packets[*n];
-        packet.arrived = Some(super::seconds(one.at));
-        packet.fresh = here.insert(packet.dsn..packet.dsn + packet.len);
+        packet.arrived = Some(super::seconds(segment.at));
+        packet.fresh = received.insert(packet.dsn..packet.dsn + packet.len);
     }
     packets
 }
