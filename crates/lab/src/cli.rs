@@ -1,5 +1,4 @@
-//! The command line of `braid-lab`. This one table makes `--help`, the man pages and the shell
-//! completions.
+//! The command line of `braid-lab`. `--help`, the man pages and the shell completions are made from it.
 
 pub mod measure;
 
@@ -23,7 +22,7 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Log more: -v what happens, -vv why, -vvv everything. RUST_LOG overrides it.
+    /// Log more: -v for events, -vv for their reasons, -vvv for everything; RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -34,10 +33,10 @@ pub enum Command {
     /// Fetch a file over two emulated links in four ways, and compare.
     ///
     /// Builds a user host, a box, two links (20 Mb/s, 30 ms and 10 Mb/s, 70 ms round trip), a
-    /// server and an nginx in network namespaces of their own; downloads over each link alone,
+    /// server and an nginx, each in a separate network namespace. Downloads over each link alone,
     /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
     Demo(DemoArgs),
-    /// Compare Braid with the kernel's Multipath TCP by what users notice.
+    /// Compare what users notice with Braid and with the kernel's Multipath TCP.
     ///
     /// Builds the hosts and links of the demo twice: with box and server, and with relays of kernel
     /// sockets in their place. Both take turns at the same transfers: downloads, a page and an echo
@@ -52,28 +51,28 @@ pub enum Command {
     ///
     /// Transfers flows of the given sizes between two hosts connected by the given paths, many times,
     /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from the
-    /// first byte of the transfer) to the last byte. Run i of any two strategies sees the same random
-    /// numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
+    /// first byte of the transfer) to the last byte. Runs of the same number have the same random numbers for
+    /// every strategy. The exit code is 2 for wrong input and 1 if a flow did not complete.
     Fct(FctArgs),
     /// List the experiments.
     List(ListArgs),
     /// Run experiments and judge whether their claims hold.
     ///
-    /// Writes below --out, for each experiment and backend, one JSON file a case with every run, the
-    /// figures as SVG, and the outcome, from which `braid-lab report` makes pages. A claim that does
-    /// not hold is a result, not a failure.
+    /// Writes into a directory below --out for each experiment and backend: a JSON file for each case with
+    /// every run, the figures as SVG, and the outcome. `braid-lab report` makes pages from them. A claim
+    /// that does not hold is a result, not a failure.
     Run(RunArgs),
     /// Make report.html and report.md from the results in a directory.
     ///
     /// Both pages show reported and measured values side by side and the verdicts, with parameters,
-    /// seeds and commands. The first has every table and figure and needs no other file, the second has
+    /// seeds and commands. report.html has every table and figure and needs no other file; report.md has
     /// one figure of each result. The same results give the same bytes.
     Report(ReportArgs),
     /// Run random worlds and search for one that violates a rule.
     ///
-    /// Each seed defines a topology, middleboxes, faults, sizes and settings; all oracles watch. A
-    /// violation is printed with the command that repeats it, and ends with exit code 1. With -v the
-    /// world of each seed is printed too.
+    /// Each seed defines a topology, middleboxes, faults, sizes and settings. All checks of the simulator are
+    /// on. Prints each violation with the command that repeats it; the exit code is then 1. With -v also
+    /// prints the world of each seed.
     Swarm(SwarmArgs),
     /// Write the man pages into a directory.
     Man {
@@ -109,7 +108,7 @@ pub struct DemoArgs {
 /// Arguments of `braid-lab compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// Settings of a link, with the keys of `testbed set`. Give it twice.
+    /// Settings of a link, with the keys of `testbed set`. Give this option twice, once for each link.
     #[arg(long = "link", num_args = 1, value_name = "SETTINGS",
           default_values = ["rate=20mbit delay=15ms", "rate=10mbit delay=35ms"])]
     pub links: Vec<String>,
@@ -147,13 +146,13 @@ pub enum Testbed {
     /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
     ///
     /// Keys are those of a link in the description: rate, trace, delay, jitter, queue, codel, loss,
-    /// reorder, duplicate, corrupt; also up, down, and restart, which begins the link anew.
+    /// reorder, duplicate, corrupt; also up, down, and restart, which resets the link to its description.
     Set {
         /// The description (TOML).
         file: PathBuf,
         /// The link.
         link: String,
-        /// Changes, each KEY=VALUE or a word.
+        /// Changes, each KEY=VALUE, or one of the words up, down and restart.
         #[arg(required = true, value_name = "CHANGE")]
         changes: Vec<String>,
     },
@@ -162,7 +161,7 @@ pub enum Testbed {
         /// The description (TOML).
         file: PathBuf,
     },
-    /// Hold a testbed in this process, which `up` starts in the background.
+    /// Own a running testbed. `up` starts this command in the background.
     #[command(hide = true)]
     Daemon {
         /// The description (TOML).
@@ -188,7 +187,7 @@ impl From<Transport> for kernel_tcp::Transport {
     }
 }
 
-/// Arguments that every role of the kernel peer takes.
+/// Arguments of the transfers of a kernel peer or engine peer.
 #[derive(Debug, Clone, Args)]
 pub struct PeerArgs {
     /// Transport of the socket.
@@ -200,7 +199,7 @@ pub struct PeerArgs {
     /// Bytes to send.
     #[arg(long, default_value_t = 0)]
     pub send: u64,
-    /// Bytes to expect; any other number is a failure. Without it, everything until the end is taken.
+    /// Bytes to expect; any other number is a failure. Without this option, any number is right.
     #[arg(long)]
     pub expect: Option<u64>,
     /// Seed of the bytes sent.
@@ -212,17 +211,17 @@ pub struct PeerArgs {
     /// Send one block again and again, and only count the received bytes (for benchmarks).
     #[arg(long, conflicts_with = "verify")]
     pub fast: bool,
-    /// Seconds without progress of a socket after which to give up.
+    /// Give up after this many seconds without progress.
     #[arg(long, default_value_t = 60)]
     pub stall: u64,
-    /// Abort the connection once so many bytes have arrived; for a side with nothing to send.
+    /// Abort the connection once this many bytes have arrived; for a side with nothing to send.
     #[arg(long, requires = "expect")]
     pub abort: Option<u64>,
 }
 
 impl PeerArgs {
-    /// Returns whether this side sends nothing and waits for something. It then closes its direction
-    /// after the peer: the kernel lets no subflow join once a direction is closed.
+    /// Returns whether this side sends nothing and expects bytes. Such a side closes its direction only after
+    /// the peer's: once a direction is closed, the kernel admits no further subflow.
     pub fn only_receives(&self) -> bool {
         self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
     }
@@ -236,7 +235,7 @@ impl PeerArgs {
 /// The roles of the kernel peer.
 #[derive(Debug, Subcommand)]
 pub enum KernelPeer {
-    /// Take connections and serve each as the arguments say.
+    /// Accept connections, and transfer on each as the arguments say.
     Listen {
         /// Address and port; port 0 takes a free one, printed as the first line.
         address: SocketAddr,
@@ -276,13 +275,13 @@ pub enum KernelPeer {
     },
 }
 
-/// Times at which the engine peer's second path becomes a backup and a regular path again.
+/// Numbers of received bytes at which the engine peer's second path becomes a backup, and a regular path again.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Demotion {
-    /// Make the second path a backup once so many bytes have arrived.
+    /// Make the second path a backup once this many bytes have arrived.
     #[arg(long)]
     pub demote: Option<u64>,
-    /// Make it a regular path again once so many bytes have arrived.
+    /// Make the second path a regular path again once this many bytes have arrived.
     #[arg(long, requires = "demote")]
     pub promote: Option<u64>,
 }
@@ -303,7 +302,7 @@ pub enum EnginePeer {
         /// Make the connections one after the other.
         #[arg(long)]
         in_turn: bool,
-        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        /// Send and accept payload in SYNs (TCP Fast Open, RFC 7413). No configuration file can turn this on.
         #[arg(long)]
         fast_open: bool,
         /// Changes of the second path.
@@ -313,7 +312,7 @@ pub enum EnginePeer {
         #[command(flatten)]
         peer: PeerArgs,
     },
-    /// Take connections at the addresses of a `server.toml`, send, receive, report.
+    /// Accept connections at the addresses of a `server.toml`, send, receive, report.
     Listen {
         /// The addresses (TOML).
         #[arg(short, long, value_name = "FILE")]
@@ -321,7 +320,7 @@ pub enum EnginePeer {
         /// Connections to serve before ending.
         #[arg(long, default_value_t = 1)]
         connections: u32,
-        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        /// Send and accept payload in SYNs (TCP Fast Open, RFC 7413). No configuration file can turn this on.
         #[arg(long)]
         fast_open: bool,
         /// Changes of the second path.

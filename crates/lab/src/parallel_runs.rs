@@ -18,11 +18,11 @@ pub struct ParallelRuns<'a> {
 }
 
 impl ParallelRuns<'_> {
-    /// Makes the runs and returns their results in order, whatever the number of threads. `open` sets
-    /// up a thread's state, `run` makes the run of a number with it, `close` takes the state down.
+    /// Makes the runs and returns their results in the order of their numbers. `open` sets up the state of a
+    /// thread, `run` makes one run with that state, and `close` takes the state down.
     ///
     /// # Errors
-    /// The error of the first run that could not be made.
+    /// The error of the failed run with the lowest number. After a failure no further run starts.
     pub fn collect<S, T: Send>(
         self,
         open: impl Fn() -> Result<S, Error> + Sync,
@@ -41,6 +41,7 @@ impl ParallelRuns<'_> {
                 }
                 let result = match &mut state {
                     Ok(state) => run(state, index),
+                    // This thread has no state, so its first run fails, which ends all threads.
                     Err(error) => Err(error.clone()),
                 };
                 failed.fetch_or(result.is_err(), Ordering::Relaxed);
@@ -54,6 +55,7 @@ impl ParallelRuns<'_> {
             }
         };
         thread::scope(|scope| {
+            // The calling thread is one of the threads.
             for _ in 1..self.threads {
                 scope.spawn(work);
             }

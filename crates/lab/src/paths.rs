@@ -1,4 +1,4 @@
-//! Paths as written on the command line: `5mbit,40ms,0%;5mbit,100ms,2%`.
+//! Paths between two hosts, as written on the command line: `5mbit,40ms,0%;5mbit,100ms,2%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +11,9 @@ use braid_units::value::{self, ValueError};
 /// The syntax of a path, shown in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
                     `trace:FILE,40ms,1%,50`";
-/// Most paths between two hosts.
+/// Maximum number of paths between two hosts: the engine's default limit of subflows.
 pub const MAX_PATHS: usize = 8;
-/// Longest queue, packets.
+/// Maximum queue, packets. A guess, far above any useful queue: it rejects typing errors.
 const MAX_QUEUE: u32 = 1_000_000;
 
 /// A path between two hosts, the same in both directions.
@@ -25,12 +25,12 @@ pub struct PathSpec {
     pub rtt: Duration,
     /// Probability (0 to 1) with which a packet is lost, in each direction.
     pub loss: f64,
-    /// Queue of either direction in packets, if the path sets its own.
+    /// Queue of either direction in packets; `None` for the default of the command.
     pub queue: Option<u32>,
 }
 
 impl PathSpec {
-    /// Returns the settings of either direction, with a queue of `queue` packets if the path sets none.
+    /// Returns the settings of either direction. The queue has `queue` packets if the path sets none.
     pub fn settings(&self, queue: u32) -> Settings {
         Settings {
             rate: self.rate.clone(),
@@ -57,7 +57,12 @@ impl FromStr for PathSpec {
         let (&[rate, rtt, loss], queue) = match parts.as_slice() {
             [rate, rtt, loss] => (&[*rate, *rtt, *loss], None),
             [rate, rtt, loss, queue] => (&[*rate, *rtt, *loss], Some(*queue)),
-            _ => return Err(wrong(format!("has {} of them", count(&parts)))),
+            _ => {
+                return Err(wrong(format!(
+                    "expected 3 or 4 values, got {}",
+                    count(&parts)
+                )));
+            }
         };
         let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
         let loss = value::probability(loss).map_err(invalid)?;
@@ -80,6 +85,7 @@ impl FromStr for PathSpec {
 
 fn count(parts: &[&str]) -> String {
     match parts {
+        // Splitting an empty text gives one empty part.
         [""] => "none".to_owned(),
         parts => parts.len().to_string(),
     }
@@ -190,10 +196,13 @@ mod tests {
     #[test]
     fn errors_show_what_was_read_and_what_is_expected() {
         for (text, shown) in [
-            ("", "none of them"),
+            ("", "got none"),
             ("5mbit,40ms,0%", "1 where 2 to 8"),
-            ("5mbit,40ms;5mbit,40ms,0%", "path `5mbit,40ms`: has 2"),
-            ("5mbit,40ms,0%;", "none of them"),
+            (
+                "5mbit,40ms;5mbit,40ms,0%",
+                "path `5mbit,40ms`: expected 3 or 4 values, got 2",
+            ),
+            ("5mbit,40ms,0%;", "got none"),
             ("fast,40ms,0%;5mbit,40ms,0%", "`fast` is no rate"),
             ("0mbit,40ms,0%;5mbit,40ms,0%", "`0mbit` is out of range"),
             ("5mbit,40,0%;5mbit,40ms,0%", "`40` is no duration"),
@@ -223,7 +232,7 @@ mod tests {
         let good = read("1\n2\n3\n");
         let bad = read("1\nsoon\n");
         std::fs::remove_file(&file).unwrap();
-        // Three opportunities of 1500 bytes in 3 ms.
+        // Three packets of 1500 bytes in 3 ms: 36,000 bits / 3 ms = 12 Mbit/s.
         assert_eq!(good.unwrap().rate.mean(), Some(12e6));
         let bad = bad.unwrap_err().to_string();
         assert!(bad.contains("line 2: `soon`"), "{bad}");

@@ -24,25 +24,26 @@ pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
     Some(t * sd / (sample.len() as f64).sqrt())
 }
 
-/// Returns the t with a share of 1 - `confidence` of Student's distribution beyond it, on both sides
-/// together, for `freedom` degrees of freedom. `None` without freedom, or where `confidence` is not
-/// above 0 and below 1.
+/// Returns the critical value t of Student's distribution with `freedom` degrees of freedom: the share
+/// `confidence` of the distribution lies between -t and t. `None` if `freedom` is 0, or if `confidence` is
+/// not above 0 and below 1.
 pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
     if confidence <= 0.0 || confidence >= 1.0 {
         return None;
     }
     let distribution = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
+    // Half of the rest lies above t, half below -t.
     Some(distribution.inverse_cdf(0.5 + confidence / 2.0))
 }
 
 /// Returns the quantile `q` (0 to 1) of a sample in ascending order; `None` if it is empty.
-/// Interpolates linearly between the two order statistics around place `(n - 1) q` (type 7 of Hyndman
+/// Interpolates linearly between the two order statistics around position `(n - 1) q` (type 7 of Hyndman
 /// and Fan, "Sample Quantiles in Statistical Packages", 1996: the default of R and of NumPy).
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let place = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
-    let below = sorted[place.floor() as usize];
-    let above = sorted[place.ceil() as usize];
-    Some(below + (above - below) * place.fract())
+    let position = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
+    let below = sorted[position.floor() as usize];
+    let above = sorted[position.ceil() as usize];
+    Some(below + (above - below) * position.fract())
 }
 
 /// Returns the differences `a - b` of paired samples; `None` if they differ in length.
@@ -56,13 +57,13 @@ pub fn geometric_mean(sample: &[f64]) -> Option<f64> {
     mean(&logarithms).map(f64::exp)
 }
 
-/// Returns the p-value of Student's one-sided t test that the population's mean is above 0. Returns 1
-/// with fewer than two values.
+/// Returns the p-value of Student's one-sided t test against the null hypothesis that the population's mean
+/// is not above 0. Returns 1, no evidence, with fewer than two values.
 pub fn p_above_zero(sample: &[f64]) -> f64 {
     let (Some(mean), Some(sd)) = (mean(sample), standard_deviation(sample)) else {
         return 1.0;
     };
-    // Without spread t is infinite, or not a number if the mean is 0.
+    // With a deviation of 0, t is infinite, or not a number if the mean is 0 too.
     if sd == 0.0 {
         return if mean > 0.0 { 0.0 } else { 1.0 };
     }
@@ -71,8 +72,8 @@ pub fn p_above_zero(sample: &[f64]) -> f64 {
         .map_or(1.0, |distribution| distribution.sf(t))
 }
 
-/// Returns which of the hypotheses with these `p` values are rejected, so that the probability of
-/// rejecting any true one is at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
+/// Returns for each of the p-values `p` whether its null hypothesis is rejected. The probability that any
+/// true null hypothesis is rejected is at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
 /// Procedure", Scandinavian Journal of Statistics 6 (1979).
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
@@ -94,7 +95,7 @@ mod tests {
     /// The two-sided 95 % and 99 % columns of any table of Student's t (e.g. NIST/SEMATECH e-Handbook
     /// of Statistical Methods, 1.3.6.7.2).
     #[test]
-    fn t_is_that_of_the_tables() {
+    fn t_equals_the_tables() {
         for (freedom, t95, t99) in [
             (1, 12.706, 63.657),
             (2, 4.303, 9.925),
@@ -107,6 +108,7 @@ mod tests {
         ] {
             for (confidence, expected) in [(0.95, t95), (0.99, t99)] {
                 let t = student_t(freedom, confidence).unwrap();
+                // The tables round to three decimals.
                 assert!((t - expected).abs() < 0.000_6, "{freedom}: {t}");
             }
         }
@@ -114,15 +116,15 @@ mod tests {
         assert_eq!(student_t(9, 1.0), None);
     }
 
-    /// A sample that can be checked by hand: the deviations -3, -1, -1, -1, 0, 0, 2, 4 from 5 have
-    /// squares that sum to 32.
+    /// Checks a sample by hand: the mean is 40 / 8 = 5, and the squares of the deviations -3, -1, -1, -1, 0,
+    /// 0, 2, 4 sum to 32.
     #[test]
     fn a_sample_by_hand() {
         let sample = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
         assert_eq!(mean(&sample), Some(5.0));
         let sd = standard_deviation(&sample).unwrap();
         assert!((sd - (32.0f64 / 7.0).sqrt()).abs() < 1e-12);
-        // t(7 degrees of freedom, 95 %) = 2.365.
+        // t is 2.3646 for 7 degrees of freedom and 95 %.
         let half = half_width(&sample, 0.95).unwrap();
         assert!((half - 2.3646 * sd / 8f64.sqrt()).abs() < 1e-4, "{half}");
     }
@@ -166,13 +168,12 @@ mod tests {
         assert_eq!(geometric_mean(&[]), None);
     }
 
-    /// The share beyond t on one side is half of the two-sided share in the tables: 2.5 % with 9
-    /// degrees of freedom and t = 2.262.
+    /// Uses the tables' two-sided 5 % for 9 degrees of freedom and t = 2.262: each side has 2.5 %.
     #[test]
     fn a_mean_above_zero_is_as_probable_as_the_tables_say() {
-        let alike: [f64; 10] = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
-        let sd = standard_deviation(&alike).unwrap();
-        let shifted = alike.map(|x| x + 2.262 * sd / 10f64.sqrt());
+        let centred: [f64; 10] = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
+        let sd = standard_deviation(&centred).unwrap();
+        let shifted = centred.map(|x| x + 2.262 * sd / 10f64.sqrt());
         assert!((p_above_zero(&shifted) - 0.025).abs() < 1e-4);
         assert!((p_above_zero(&shifted.map(|x| -x)) - 0.975).abs() < 1e-4);
         assert_eq!(p_above_zero(&[2.0, 2.0]), 0.0);

@@ -1,5 +1,6 @@
-//! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes it and decodes the frames that arrive;
-//! this module splits the stream into the frames that a sender gets, by the types of their NAL units.
+//! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes the video and decodes the frames that arrive. This
+//! module splits the encoded stream into frames for a sender, by the types of the NAL units. References in
+//! parentheses are to the recommendation.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -11,23 +12,24 @@ use braid_sim::traffic::{Frame, Kind, Video};
 
 use crate::backend::Error;
 
-/// The pictures: a moving test pattern with constant noise that drifts across the screen, so that I
-/// frames are large and the others small.
+/// The filter that makes the pictures: a test pattern with constant noise that moves slowly across the screen.
+/// Noise makes I frames large. Slow motion of the same noise keeps the other frames small.
 const PICTURES: &str = "testsrc2=size=352x288:rate=25,noise=alls=40:all_seed=1,\
     scroll=h=.008523:v=.003473,format=yuv420p";
-/// The pictures before the first frame that can be decoded: black.
-const NOTHING: &str = "color=black:size=352x288:rate=25";
-/// Width and height of the pictures.
-const SIZE: [u16; 2] = [352, 288];
+/// The filter that makes the pictures shown before the first frame that can be decoded: black.
+const BLACK: &str = "color=black:size=352x288:rate=25";
+/// Width and height of the pictures, in pixels: CIF, as in [`PICTURES`].
+const PICTURE_SIZE: [u16; 2] = [352, 288];
 /// Bytes of an IVF file before its first frame.
 const IVF_HEADER_LEN: usize = 32;
 /// Pictures a second.
 const FRAMES_PER_SECOND: u32 = 25;
-/// The encoder's options: closed groups of 12, no B frame as a reference, one slice a frame. Quality is
-/// constant, so that the size of a frame follows its type.
+/// The encoder's options: closed groups of 12 pictures, no B frame as a reference, one slice for each frame,
+/// so that a lost frame damages few others. The quantiser is constant, so that a frame's size depends on its
+/// type and not on a rate control. One thread makes the same bytes on every machine.
 const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
     -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
-/// The PSNR of two equal pictures, dB, in place of infinity.
+/// The PSNR of two equal pictures, dB. It stands for infinity, which has no mean.
 const EQUAL_PICTURES_PSNR_DB: f64 = 100.0;
 
 /// A short description of the video for reports.
@@ -48,8 +50,8 @@ struct Unit {
     /// The range of its bytes in the stream.
     bytes: Range<usize>,
     kind: Kind,
-    /// Number of frames that are shown before this one.
-    place: u64,
+    /// Number of frames that are shown before this frame.
+    display_index: u64,
 }
 
 impl EncodedVideo {
@@ -90,7 +92,7 @@ impl EncodedVideo {
     /// Returns the frames in the order in which an encoder emits them, each on the stream and with the
     /// priority that `video` gives to its type.
     pub fn frames(&self, video: &Video) -> Vec<Frame> {
-        let each = self.units.iter().zip(0..);
+        let numbered = self.units.iter().zip(0..);
         let frame = |(unit, n): (&Unit, u32)| {
             let (stream, priority) = video.carrier(unit.kind);
             Frame {
@@ -102,31 +104,32 @@ impl EncodedVideo {
                 deadline: video.deadline,
             }
         };
-        each.map(frame).collect()
+        numbered.map(frame).collect()
     }
 
-    /// Decodes the frames that are `here` (in the order of [`EncodedVideo::frames`]) and compares them with the
-    /// pictures before encoding. Returns the PSNR of every frame in display order, dB. A frame that
-    /// cannot be shown is replaced by the one before it, or by black before the first.
+    /// Decodes the frames that `arrived`, and compares them with the pictures before encoding. `arrived` has the
+    /// order of [`EncodedVideo::frames`]. Returns the PSNR of every frame in display order, dB. The previous
+    /// picture takes the place of a frame that cannot be shown; black does before the first.
     ///
     /// # Errors
     /// `ffmpeg` is missing or fails.
-    pub fn psnr(&self, here: &[bool]) -> Result<Vec<f64>, Error> {
+    pub fn psnr(&self, arrived: &[bool]) -> Result<Vec<f64>, Error> {
         let span = self.span.as_secs_f64();
         let pictures = format!("{PICTURES},trim=duration={span}");
-        let ivf = self.ivf(here);
+        let ivf = self.ivf(arrived);
         // ffmpeg rejects an IVF file without frames, so the black pictures are compared alone.
-        let (came, over): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
+        let (second_input, overlay): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
             true => (
                 &["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"],
                 "[none];[none][1:v]overlay",
             ),
             false => (&[], ",format=yuv420p"),
         };
-        let compare = format!("{NOTHING}:duration={span}{over}[seen];[seen][0:v]psnr=stats_file=-");
+        let compare =
+            format!("{BLACK}:duration={span}{overlay}[seen];[seen][0:v]psnr=stats_file=-");
         let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
         let output = ["-lavfi", &compare, "-f", "null", "-"];
-        let args = [&input[..], &[&pictures], came, &output].concat();
+        let args = [&input[..], &[&pictures], second_input, &output].concat();
         let text = ffmpeg(&args, &ivf)?;
         let text = String::from_utf8_lossy(&text);
         let values = text.lines().filter_map(|line| {
@@ -144,21 +147,27 @@ impl EncodedVideo {
         Ok(values)
     }
 
-    /// Writes the frames that are `here` as an IVF file, in which each has its display time. Frames
-    /// before the first I frame cannot be decoded and are left out.
-    fn ivf(&self, here: &[bool]) -> Vec<u8> {
+    /// Returns an IVF file of the frames that `arrived`. IVF stores the display time of each frame, which raw
+    /// H.264 does not. Frames before the first I frame cannot be decoded and are left out.
+    fn ivf(&self, arrived: &[bool]) -> Vec<u8> {
+        // Signature, version 0, header length 32, codec.
         let mut out = b"DKIF\x00\x00\x20\x00H264".to_vec();
-        for side in SIZE {
-            out.extend(side.to_le_bytes());
+        for dimension in PICTURE_SIZE {
+            out.extend(dimension.to_le_bytes());
         }
         let frames = self.units.len() as u32;
+        // Time base, number of frames, and an unused word.
         for word in [FRAMES_PER_SECOND, 1, frames, 0] {
             out.extend(word.to_le_bytes());
         }
-        let came = self.units.iter().zip(here).filter(|(_, here)| **here);
-        for (unit, _) in came.skip_while(|(unit, _)| unit.kind != Kind::I) {
+        let decodable = self
+            .units
+            .iter()
+            .zip(arrived)
+            .filter(|(_, arrived)| **arrived);
+        for (unit, _) in decodable.skip_while(|(unit, _)| unit.kind != Kind::I) {
             out.extend((unit.bytes.len() as u32).to_le_bytes());
-            out.extend(unit.place.to_le_bytes());
+            out.extend(unit.display_index.to_le_bytes());
             out.extend(&self.stream[unit.bytes.clone()]);
         }
         out
@@ -198,8 +207,8 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
         stdout,
         stderr,
     } = thread::scope(|scope| {
-        // ffmpeg ends once the last picture is compared, perhaps with input unread, so a failed write
-        // is no error.
+        // A failed write is no error: ffmpeg ends once it has compared the last picture, perhaps before it has
+        // read all input.
         scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
     })
@@ -212,45 +221,47 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
     Err(Error::Run(format!("ffmpeg ended with {status}: {first}")))
 }
 
-/// Types of NAL units (table 7-1): slices of frames that are not IDR and that are, and the units that
-/// precede the slices of a frame.
+/// NAL unit type of a slice of a frame that is not an IDR frame (table 7-1).
 const SLICE: u8 = 1;
+/// NAL unit type of a slice of an IDR frame.
 const IDR_SLICE: u8 = 5;
+/// NAL unit types that precede the slices of a frame: SEI, parameter sets and access unit delimiter.
 const SEI_TO_DELIMITER: std::ops::RangeInclusive<u8> = 6..=9;
 
 /// Returns the access units of a byte stream (annex B) in decoding order.
 fn units(stream: &[u8]) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    // The start of a unit whose first slice has not come yet.
-    let mut begins = None;
+    // The start of the access unit whose first slice has not been found yet.
+    let mut pending_start = None;
     for start in starts(stream) {
         let nal = &stream[start + 3..];
         let Some((kind, first)) = nal.split_first() else {
             break;
         };
+        // The type is in the low five bits (7.3.1).
         match kind & 31 {
             nal_type @ (SLICE | IDR_SLICE) => {
                 // A slice that begins with another macroblock than 0 belongs to the frame before.
-                let Some((0, kind)) = slice(first, nal_type) else {
+                let Some((0, kind)) = parse_slice_header(first, nal_type) else {
                     continue;
                 };
-                let begin = begins.take().unwrap_or(start);
+                let begin = pending_start.take().unwrap_or(start);
                 if let Some(before) = units.last_mut() {
                     before.bytes.end = begin;
                 }
                 units.push(Unit {
                     bytes: begin..stream.len(),
                     kind,
-                    place: 0,
+                    display_index: 0,
                 });
             }
             nal_type if SEI_TO_DELIMITER.contains(&nal_type) => {
-                begins.get_or_insert(start);
+                pending_start.get_or_insert(start);
             }
             _ => {}
         }
     }
-    arrange(&mut units);
+    set_display_order(&mut units);
     units
 }
 
@@ -260,12 +271,13 @@ fn starts(stream: &[u8]) -> impl Iterator<Item = usize> {
     triples.filter_map(|(at, three)| (three == [0, 0, 1]).then_some(at))
 }
 
-/// Returns the first macroblock of a slice, which is 0 at the beginning of a frame, and the frame's
+/// Returns the number of a slice's first macroblock, which is 0 in the first slice of a frame, and the frame's
 /// type (7.3.3).
-fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
+fn parse_slice_header(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     let bits = header
         .iter()
         .flat_map(|b| (0..8).rev().map(move |n| b >> n & 1));
+    // Two Exp-Golomb codes of a real header take far fewer than 64 bits.
     let mut bits = bits.take(64);
     let first = exp_golomb(&mut bits)?;
     // slice_type modulo 5 (table 7-6): 0 is P, 1 is B, 2 is I.
@@ -277,7 +289,8 @@ fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     Some((first, kind))
 }
 
-/// Reads an unsigned Exp-Golomb code (9.1): as many bits follow the first 1 as zeros precede it.
+/// Reads an unsigned Exp-Golomb code (9.1): n zeros, a 1, and n further bits. Its value is the number that
+/// begins with the 1, less 1.
 fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let zeros = bits.position(|bit| bit == 1)?;
     let number = (0..zeros).try_fold(1_u32, |n, _| {
@@ -287,22 +300,22 @@ fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     number.map(|n| n - 1)
 }
 
-/// Sets the display place of each unit: B frames are shown at once, other frames after the B frames
-/// that follow them in the stream.
-fn arrange(units: &mut [Unit]) {
-    let (mut place, mut waits) = (0, None);
+/// Sets the display index of each unit. B frames are shown at once. Other frames are shown after the B frames
+/// that follow them in the stream, which refer to them.
+fn set_display_order(units: &mut [Unit]) {
+    let (mut next_index, mut delayed) = (0, None);
     for n in 0..units.len() {
         let shown = match units[n].kind {
             Kind::B => Some(n),
-            _ => waits.replace(n),
+            _ => delayed.replace(n),
         };
         if let Some(shown) = shown {
-            units[shown].place = place;
-            place += 1;
+            units[shown].display_index = next_index;
+            next_index += 1;
         }
     }
-    if let Some(last) = waits {
-        units[last].place = place;
+    if let Some(last) = delayed {
+        units[last].display_index = next_index;
     }
 }
 
@@ -310,7 +323,7 @@ fn arrange(units: &mut [Unit]) {
 mod tests {
     use super::*;
 
-    /// Parameter sets and an IDR slice; P; B, of two slices; P.
+    /// A stream of four frames: I with parameter sets, P, B of two slices, and P.
     const STREAM: [&[u8]; 6] = [
         &[0, 0, 0, 1, 0x67, 9, 9, 0, 0, 1, 0x68, 9],
         // First macroblock 0 ("1"), type 7 ("0001000"): all slices I.
@@ -332,10 +345,11 @@ mod tests {
         let kinds: Vec<Kind> = seen.iter().map(|u| u.kind).collect();
         assert_eq!(kinds, [Kind::I, Kind::P, Kind::B, Kind::P]);
         let lens: Vec<usize> = seen.iter().map(|u| u.bytes.len()).collect();
-        // The zero before a start code of four bytes belongs to no NAL unit.
+        // The first zero of a start code of four bytes belongs to no NAL unit, so the first frame has 17 of the
+        // 18 bytes.
         assert_eq!(lens, [17, 7, 12, 5]);
         assert_eq!(seen[3].bytes.end, stream.len());
-        let places: Vec<u64> = seen.iter().map(|u| u.place).collect();
+        let places: Vec<u64> = seen.iter().map(|u| u.display_index).collect();
         assert_eq!(places, [0, 2, 1, 3]);
     }
 
@@ -353,7 +367,7 @@ mod tests {
     mod ffmpeg {
         use super::*;
 
-        /// A lost frame lowers the quality until the next I frame, and not after it.
+        /// Checks that a lost I frame lowers the quality up to the next I frame, 12 frames later, and no further.
         #[test]
         #[ignore = "ffmpeg"]
         fn a_lost_frame_is_seen() {
@@ -361,26 +375,36 @@ mod tests {
                 [(); 2].map(|()| EncodedVideo::encode(Duration::from_secs(2)).unwrap());
             assert_eq!(again.stream, video.stream);
             let mut here = vec![true; 50];
-            let whole = video.psnr(&here).unwrap();
-            assert!(whole.iter().all(|v| (25.0..60.0).contains(v)), "{whole:?}");
+            let undamaged = video.psnr(&here).unwrap();
+            assert!(
+                undamaged.iter().all(|v| (25.0..60.0).contains(v)),
+                "{undamaged:?}"
+            );
             assert_eq!(video.units[12].kind, Kind::I);
             here[12] = false;
             let seen = video.psnr(&here).unwrap();
             assert_eq!(seen, video.psnr(&here).unwrap());
-            for (n, (seen, whole)) in seen.iter().zip(&whole).enumerate() {
-                let hurt = (12..24).contains(&n);
-                assert_eq!(hurt, *seen < whole - 3.0, "frame {n}: {seen} of {whole}");
-                assert!(hurt || seen == whole, "frame {n}: {seen} of {whole}");
+            for (n, (seen, undamaged)) in seen.iter().zip(&undamaged).enumerate() {
+                let is_damaged = (12..24).contains(&n);
+                assert_eq!(
+                    is_damaged,
+                    *seen < undamaged - 3.0,
+                    "frame {n}: {seen} of {undamaged}"
+                );
+                assert!(
+                    is_damaged || seen == undamaged,
+                    "frame {n}: {seen} of {undamaged}"
+                );
             }
         }
 
-        /// Frames before the first I frame are not shown; the picture stays black.
+        /// Checks that the picture stays black up to the first I frame, even if other frames arrive.
         #[test]
         #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
             // Longer than ffmpeg probes its input for a stream.
             let video = EncodedVideo::encode(Duration::from_secs(8)).unwrap();
-            let whole = video.psnr(&[true; 200]).unwrap();
+            let undamaged = video.psnr(&[true; 200]).unwrap();
             let black = video.psnr(&[false; 200]).unwrap();
             assert!(black.iter().all(|v| (3.0..12.0).contains(v)), "{black:?}");
             let mut here: Vec<bool> = video.units.iter().map(|u| u.kind != Kind::I).collect();
@@ -389,7 +413,7 @@ mod tests {
             here[180] = true;
             let seen = video.psnr(&here).unwrap();
             assert_eq!(seen[..180], black[..180]);
-            assert_eq!(seen[180..192], whole[180..192]);
+            assert_eq!(seen[180..192], undamaged[180..192]);
         }
     }
 }

@@ -16,11 +16,12 @@ use crate::backend::Backend;
 use crate::fct::{DefaultPath, Direction, Records, Size};
 use crate::paths::Paths;
 
-/// The name of the option `--backend` in the last version; deprecated.
+/// The deprecated name of the option `--backend`, from the last version.
 const OLD_BACKEND: &str = "arm";
 
-/// Returns whether `arguments`, of a process, use the old name of the option `--backend`.
-pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> bool {
+/// Returns whether `arguments`, the command line of a process, use the old name of the option `--backend`.
+pub fn use_old_backend_option(arguments: impl IntoIterator<Item = OsString>) -> bool {
+    // Arguments after `--` are no options.
     let own = arguments
         .into_iter()
         .take_while(|argument| argument != "--");
@@ -49,8 +50,8 @@ pub struct SwarmArgs {
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true,
           value_parser = whole::<u64>(0..=u64::MAX))]
     pub first_seed: u64,
-    /// Only users behind a box, with an attacker on one of its links who reads all packets and injects
-    /// any.
+    /// Run only worlds with users behind a box, and with an attacker on one of its links who reads every packet
+    /// and forges others.
     #[arg(long)]
     pub attacked: bool,
 }
@@ -58,18 +59,19 @@ pub struct SwarmArgs {
 /// Arguments of `braid-lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Experiments as `braid-lab list` shows them, or all: each that runs on the backend.
+    /// IDs of experiments as `braid-lab list` shows them, or `all` for every experiment that runs on the
+    /// backend.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// Backend: sim runs in virtual time and is usual, links runs over emulated links in real time.
-    /// Some experiments run over links only.
+    /// Backend: sim runs in virtual time, links over emulated links in real time. The default is the first
+    /// that the experiment has; some experiments run over links only.
     #[arg(long, alias = OLD_BACKEND,
           value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
     pub backend: Option<Backend>,
     /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
-    /// Runs of each case instead of the experiment's own number.
+    /// Number of runs of each case, in place of the experiment's own number.
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: Option<u64>,
     /// Seed of all runs.
@@ -81,13 +83,13 @@ pub struct RunArgs {
 /// Arguments of `braid-lab report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Directory that `braid-lab run` had for --out.
+    /// Directory that was given to `braid-lab run` as --out.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// File for the Markdown in place of report.md; with --figures.
+    /// File for the Markdown page, in place of report.md in the directory; needs --figures.
     #[arg(long, value_name = "FILE", requires = "figures")]
     pub markdown: Option<PathBuf>,
-    /// Directory for its figures, below the directory of --markdown.
+    /// Directory for the figures of the Markdown page, below the directory of --markdown.
     #[arg(long, value_name = "DIR", requires = "markdown")]
     pub figures: Option<PathBuf>,
 }
@@ -95,9 +97,8 @@ pub struct ReportArgs {
 /// Arguments of `braid-lab fct`.
 #[derive(Debug, Args)]
 pub struct FctArgs {
-    /// Two or more paths: rate, round-trip time, loss each way, and queue in packets if it is not
-    /// --queue, such as '5mbit,40ms,0%;5mbit,100ms,2%,100'. For a rate, trace:FILE plays a mahimahi
-    /// trace.
+    /// Two or more paths: rate, round-trip time, loss each way, and perhaps a queue in packets in place of
+    /// --queue, such as '5mbit,40ms,0%;5mbit,100ms,2%,100'. The rate trace:FILE plays a mahimahi trace.
     #[arg(long, value_name = "PATHS")]
     pub paths: Paths,
     /// Payload bytes of the flows; k and M are binary.
@@ -131,12 +132,12 @@ pub struct FctArgs {
     /// Backend: virtual time (sim), emulated links (links), or the same links by the kernel's Multipath
     /// TCP (kernel).
     ///
-    /// The last two take as long as the flows do, and need root or a user namespace. The kernel has its
-    /// own strategy and takes no size.
+    /// The last two take as long as the flows do, and need root or a user namespace. The kernel uses its own
+    /// strategy and cannot be told the size of a flow.
     #[arg(long, alias = OLD_BACKEND, default_value = "sim",
           value_parser = one_of::<Backend>(Backend::ALL.map(Backend::name)))]
     pub backend: Backend,
-    /// Path (from 0) on which a connection opens; mix: each path in turn.
+    /// Path on which a connection opens, counted from 0; mix changes the path from run to run.
     #[arg(long, value_name = "N|mix", default_value = "0")]
     pub default_path: DefaultPath,
     /// Start the transfer on a connection whose subflows are all established.
@@ -169,7 +170,7 @@ pub struct FctArgs {
     pub log: Option<PathBuf>,
 }
 
-/// Names of strategies, some with settings.
+/// Names of strategies, with their settings if given.
 #[derive(Debug, Clone)]
 pub struct Strategies(pub Vec<String>);
 
@@ -181,15 +182,15 @@ impl FromStr for Strategies {
     }
 }
 
-/// Reads a whole number in `range`.
+/// Returns a parser of whole numbers in `range`.
 fn whole<T>(range: RangeInclusive<T>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
 {
     move |text: &str| {
         let number = text.parse().ok().filter(|number| range.contains(number));
-        let (least, most) = (range.start(), range.end());
-        number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+        let (min, max) = (range.start(), range.end());
+        number.ok_or_else(|| format!("expected a whole number from {min} to {max}"))
     }
 }
 
@@ -206,7 +207,7 @@ fn direction() -> impl TypedValueParser<Value = Direction> {
     })
 }
 
-/// Reads one of `names`, which help and completions show, as a `T`.
+/// Returns a parser that reads one of `names` as a `T`. Help and completions show the names.
 fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_old_name_of_the_backend_is_noticed_among_options_only() {
-        let noticed = |line: &str| name_backend_as_before(line.split(' ').map(OsString::from));
+        let noticed = |line: &str| use_old_backend_option(line.split(' ').map(OsString::from));
         assert!(noticed("braid-lab list --arm sim"));
         assert!(noticed("braid-lab run --arm=links fsa-2a"));
         assert!(!noticed("braid-lab list --backend sim"));

@@ -13,8 +13,8 @@ use crate::cli::measure::{ReportArgs, RunArgs};
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// The id that stands for all experiments.
-const EVERYTHING: &str = "all";
+/// The ID that stands for all experiments.
+const ALL_IDS: &str = "all";
 
 /// Prints ids and titles of all experiments, or of those that run on `backend`.
 pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
@@ -29,16 +29,18 @@ pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
     print(listed.iter().map(line).collect::<String>())
 }
 
-/// Runs the experiments one after the other and stores what each found. An experiment that needs a
-/// program that is not installed is skipped if others were asked for too.
+/// Runs the experiments one after the other and stores the results of each. If there are several, an
+/// experiment whose external program is not installed is skipped with a message.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.backend)?;
+    // One experiment over real links is enough to need namespaces and signal handling.
     let real = chosen.iter().find(|(_, backend)| !backend.is_virtual());
     prepare(real.map_or(Backend::Sim, |(_, backend)| *backend))?;
     for (definition, backend) in &chosen {
+        // All directories are checked first, since a run may take hours.
         report::prepare(&args.out, definition.id, backend.name()).map_err(Failure::Run)?;
     }
-    let alone = chosen.len() == 1;
+    let is_single = chosen.len() == 1;
     let mut outcomes = Vec::new();
     for (definition, backend) in chosen {
         let runs = args.runs.unwrap_or(definition.default_runs(backend));
@@ -52,7 +54,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         });
         bar.finish_and_clear();
         let found = match found {
-            Err(Error::Missing(why)) if !alone => {
+            Err(Error::Missing(why)) if !is_single => {
                 eprintln!("braid-lab: {} is skipped: {why}", definition.id);
                 continue;
             }
@@ -70,14 +72,14 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the experiments to run, each with its backend. For `all`, experiments that do not run on
-/// `backend` are left out with a message.
+/// Returns the experiments to run, each with its backend. With `all` among `ids`, these are all experiments;
+/// those that do not run on `backend` are left out with a message.
 fn chosen(
     ids: &[String],
     backend: Option<Backend>,
 ) -> Result<Vec<(&'static Definition, Backend)>, Failure> {
     let with_backend = |d: &'static Definition| Ok::<_, Error>((d, d.backend(backend)?));
-    let named = ids.iter().filter(|id| *id != EVERYTHING);
+    let named = ids.iter().filter(|id| *id != ALL_IDS);
     let named = named.map(|id| experiments::find(id).map_err(|e| Failure::Usage(e.to_string())));
     let named: Vec<&'static Definition> = named.collect::<Result<_, _>>()?;
     if named.len() < ids.len() {
@@ -109,7 +111,7 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
     text
 }
 
-/// Writes the report's two pages from stored results, and prints their paths.
+/// Writes the report's HTML and Markdown pages from stored results, and prints their paths.
 pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;

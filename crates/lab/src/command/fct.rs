@@ -45,7 +45,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Records the first run of each case, if that was asked for.
+/// Records the first run of each case, if `args` have directories for captures or logs.
 fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     let recording = Recording {
         captures: args.pcap.clone(),
@@ -63,17 +63,17 @@ fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     }
     for case in cases {
         let name = format!("{}-{}-{}", case.strategy, case.cc, case.size);
-        // Settings of a strategy have characters that do not belong in file names.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        let name = name.replace(|c| !plain(c), "_");
+        // The settings of a strategy may contain characters that are unsafe in file names.
+        let is_safe = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let name = name.replace(|c| !is_safe(c), "_");
         sim::record(case, 0, &recording, &name)?;
     }
     Ok(())
 }
 
-/// Returns every size with every congestion control with every strategy.
+/// Returns a case for every combination of size, congestion control and strategy.
 fn cases(args: &FctArgs) -> Vec<Case> {
-    // The kernel has its own strategy, so the names given would only repeat the same cases.
+    // The kernel has its own strategy, so further names would only repeat the same cases.
     let strategies = match args.backend {
         Backend::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
@@ -106,7 +106,7 @@ fn cases(args: &FctArgs) -> Vec<Case> {
 /// The rows as text.
 struct Table<'a> {
     rows: &'a [Row],
-    /// True if times start with the transfer instead of the connection.
+    /// True if subflows were established before the transfer, so that times start with the transfer.
     warm: bool,
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// The command that a failing run prints must repeat that run.
+    /// Checks that the command that a failing run prints repeats that run.
     #[test]
     fn the_command_of_a_case_gives_that_case() {
         let read = |line: &str| {

@@ -1,4 +1,4 @@
-//! The commands of `braid-lab`, one module each. Glue only: reads the command line, calls, prints.
+//! The commands of `braid-lab`, one module each. They only read the command line, call the library and print.
 
 mod compare;
 mod demo;
@@ -16,7 +16,7 @@ use braid::failure::Failure;
 use braid::program::{self, BRAID_LAB};
 use clap::CommandFactory;
 
-use crate::cli::measure::name_backend_as_before;
+use crate::cli::measure::use_old_backend_option;
 use crate::cli::{Cli, Command, KernelPeer};
 use crate::{engine_peer, kernel_peer};
 
@@ -26,18 +26,18 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    program::start_log(usual_log(&cli.command), cli.verbose);
-    if takes_backend(&cli.command) && name_backend_as_before(env::args_os()) {
-        let text = "`--arm` is deprecated and goes with the next version: write --backend";
+    program::start_log(default_log_filter(&cli.command), cli.verbose);
+    if takes_backend(&cli.command) && use_old_backend_option(env::args_os()) {
+        let text = "`--arm` is deprecated and will be removed in the next version; use --backend";
         program::complain(BRAID_LAB, text);
     }
     program::end(BRAID_LAB, run(cli))
 }
 
-/// Returns the log filter for a process that sets none.
-fn usual_log(command: &Command) -> &'static str {
+/// Returns the log filter of `command` if neither RUST_LOG nor `-v` sets one.
+fn default_log_filter(command: &Command) -> &'static str {
     match command {
-        // Faults in the lab's worlds are intended, so what their boxes and servers log would mislead.
+        // Faults in the lab's worlds are intended, so warnings of their boxes and servers would mislead.
         Command::Fct(_)
         | Command::List(_)
         | Command::Run(_)
@@ -47,6 +47,7 @@ fn usual_log(command: &Command) -> &'static str {
     }
 }
 
+/// Returns whether `command` has the option `--backend`.
 fn takes_backend(command: &Command) -> bool {
     matches!(
         command,

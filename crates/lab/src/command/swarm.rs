@@ -31,7 +31,7 @@ pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     match report.violations.len() {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
-            "{n} of {} seeds: something did not hold",
+            "{n} of {} seeds violate a rule; the result has the command that repeats each of them",
             report.seeds
         ))),
     }

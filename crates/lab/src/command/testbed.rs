@@ -16,7 +16,7 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
     match command {
         Testbed::Up { file } => up(file, json),
         Testbed::Daemon { file } => {
-            netns_allowed()?;
+            ensure_netns()?;
             Ok(testbed::run_daemon(Spec::read(file)?, options(None)?)?)
         }
         Testbed::Exec {
@@ -31,6 +31,7 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
             changes,
         } => {
             let spec = Spec::read(file)?;
+            // Checked here, so that a wrong name is an error of usage even if the testbed is not up.
             let known: Vec<_> = spec
                 .links
                 .iter()
@@ -47,15 +48,16 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Fails with the reason if this process may not make namespaces.
-pub fn netns_allowed() -> Result<(), Failure> {
+/// Makes sure that this process may make network namespaces, or fails with the reason. Without root it starts
+/// this program again in a user namespace.
+pub fn ensure_netns() -> Result<(), Failure> {
     netns::ensure_capable()
         .map(drop)
         .map_err(|reason| Failure::run("cannot make network namespaces", reason))
 }
 
-/// Returns the options with which this command brings up testbeds. `congestion` is the congestion
-/// control of boxes and servers; `None` keeps their default.
+/// Returns the options of all testbeds that this program builds. `congestion` is the congestion control of
+/// boxes and servers; `None` keeps their default.
 pub fn options(congestion: Option<&str>) -> Result<Options, Failure> {
     Ok(Options {
         render: Some(render::render_config(congestion)?),

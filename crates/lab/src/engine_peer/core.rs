@@ -1,4 +1,4 @@
-//! The transfers of the engine peer, as a core on the driver's event loop.
+//! The transfers of the engine peer, which run as a [`Core`] on the driver's event loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
@@ -16,40 +16,42 @@ use sha2::{Digest, Sha256};
 use crate::cli::{Demotion, PeerArgs};
 use crate::kernel_peer::{Direction, Report, hex};
 
-/// Most bytes of one write; the engine takes fewer where it has less room.
-const CHUNK: usize = 256 * 1024;
+/// Maximum number of bytes of one write, as in the kernel peer. The engine takes fewer if its buffer is full.
+const CHUNK_LEN: usize = 256 * 1024;
 
-/// Time that the engine runs on after the last connection ended, to answer the peer's retransmissions.
+/// Time that the engine runs on after the end of the last connection, to answer retransmissions of the peer.
+/// A guess: Linux retransmits after 200 ms at the earliest.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
 pub struct Transfers {
     args: PeerArgs,
     role: &'static str,
-    /// Number of connections to serve.
-    wanted: usize,
+    /// Number of connections to serve in all.
+    total: usize,
     open: BTreeMap<ConnId, Transfer>,
-    /// Changes of the second path that are still to come.
+    /// Changes of the second path that have not been made yet.
     demotion: Demotion,
-    /// The moment at which the peer ends.
+    /// The time at which the peer ends, once it is known.
     end: Option<Instant>,
-    /// Address to connect to again when a connection has ended.
+    /// The address to connect to whenever a connection has ended, if connections are made in turn.
     pub again: Option<SocketAddr>,
-    /// Name of the strategy of opened connections; it must exist.
+    /// Name of the strategy of opened connections. It must be the name of a known strategy.
     pub strategy: String,
     /// Reports of ended connections, oldest first.
     pub done: Vec<Report>,
 }
 
 impl Transfers {
-    /// Creates transfers that serve `wanted` connections: accepted ones (`listen`), or those opened by
+    /// Creates transfers that serve `total` connections: accepted ones (`listen`), or those opened by
     /// [`Self::connect`].
-    pub fn new(role: &'static str, wanted: u32, args: PeerArgs) -> Self {
+    pub fn new(role: &'static str, total: u32, args: PeerArgs) -> Self {
         Transfers {
             args,
             role,
-            wanted: wanted as usize,
-            end: (wanted == 0).then_some(Instant::ZERO),
+            total: total as usize,
+            // Without connections no event would end the peer.
+            end: (total == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
             demotion: Demotion::default(),
             again: None,
@@ -75,13 +77,13 @@ impl Transfers {
         remote: SocketAddr,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let strategy = braid_strategy::by_name(&self.strategy).expect("it exists");
+        let strategy = braid_strategy::by_name(&self.strategy).expect("a known strategy");
         let conn = stack.connect(now, ConnectOptions::new(remote, strategy))?;
         self.begin(now, conn, Some(remote), stack);
         Ok(())
     }
 
-    /// Ends the peer at `at`.
+    /// Makes the peer end at `at`.
     pub fn end(&mut self, at: Instant) {
         self.end = Some(at);
     }
@@ -93,7 +95,7 @@ impl Transfers {
 
     /// Returns whether every connection has ended.
     pub fn is_complete(&self) -> bool {
-        self.done.len() == self.wanted
+        self.done.len() == self.total
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
@@ -102,6 +104,7 @@ impl Transfers {
         self.open.insert(conn, transfer);
     }
 
+    /// Makes the changes of the second path whose byte count has been reached.
     fn change_priority(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
         let received = self.open.get(&conn).map_or(0, |t| t.received.bytes);
         for (at, backup) in [
@@ -114,7 +117,7 @@ impl Transfers {
         }
     }
 
-    fn with(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
+    fn with_transfer(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
         if let Some(transfer) = self.open.get_mut(&conn) {
             act(transfer, &self.args);
         }
@@ -127,22 +130,28 @@ impl Core for Transfers {
         match event {
             Event::Accepted { conn, remote, .. } => self.begin(now, conn, Some(remote), stack),
             Event::Connected { conn } | Event::Writable { conn } => {
-                self.with(conn, |transfer, args| transfer.send(now, conn, args, stack));
+                self.with_transfer(conn, |transfer, args| transfer.send(now, conn, args, stack));
             }
             Event::Readable { conn } => {
-                self.with(conn, |transfer, args| {
+                self.with_transfer(conn, |transfer, args| {
                     transfer.receive(now, conn, args, stack)
                 });
                 self.change_priority(now, conn, stack);
             }
-            Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
-            Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
-                transfer.subflows.insert(subflow);
-                transfer.most_subflows = transfer.most_subflows.max(transfer.subflows.len());
-            }),
-            Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
-                transfer.subflows.remove(&subflow);
-            }),
+            Event::FellBack { conn, .. } => {
+                self.with_transfer(conn, |transfer, _| transfer.fallback = true)
+            }
+            Event::SubflowEstablished { conn, subflow, .. } => {
+                self.with_transfer(conn, |transfer, _| {
+                    transfer.subflows.insert(subflow);
+                    transfer.max_subflows = transfer.max_subflows.max(transfer.subflows.len());
+                })
+            }
+            Event::SubflowClosed { conn, subflow, .. } => {
+                self.with_transfer(conn, |transfer, _| {
+                    transfer.subflows.remove(&subflow);
+                })
+            }
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
                     if reason != CloseReason::Finished {
@@ -152,8 +161,8 @@ impl Core for Transfers {
                     let report = transfer.report(reason, self.role, &self.args);
                     self.done.push(report);
                 }
-                let next = self.again.filter(|_| !self.is_complete());
-                let failed = next.is_some_and(|to| self.connect(now, to, stack).is_err());
+                let next_remote = self.again.filter(|_| !self.is_complete());
+                let failed = next_remote.is_some_and(|to| self.connect(now, to, stack).is_err());
                 if self.is_complete() || failed {
                     self.end = Some(now + LINGER_TIME);
                 }
@@ -178,7 +187,7 @@ struct Transfer {
     error: Option<String>,
     fallback: bool,
     subflows: BTreeSet<SubflowId>,
-    most_subflows: usize,
+    max_subflows: usize,
 }
 
 /// Bytes in one direction.
@@ -223,18 +232,19 @@ impl Transfer {
             received: half(),
             error: None,
             fallback: false,
-            // The first subflow may have been established before the connection was known here.
+            // The event of the first subflow may come before the event that creates this transfer.
             subflows: BTreeSet::from([SubflowId(0)]),
-            most_subflows: 1,
+            max_subflows: 1,
         }
     }
 
-    /// Sends as much as the engine has room for, and closes the direction after the last byte.
+    /// Sends as much as the engine has room for. After the last byte closes the direction, unless this side only
+    /// receives.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.sent.bytes < args.send {
             let left = usize::try_from(args.send - self.sent.bytes)
-                .unwrap_or(CHUNK)
-                .min(CHUNK);
+                .unwrap_or(CHUNK_LEN)
+                .min(CHUNK_LEN);
             let (pattern, sent) = (&mut self.pattern, &mut self.sent);
             let written = stack.write_with::<ApiError>(now, conn, left, |room| {
                 Ok(if args.fast {
@@ -303,14 +313,14 @@ impl Transfer {
         }
     }
 
-    /// Keeps the first failure.
+    /// Stores the error if it is the first.
     fn fail(&mut self, error: String) {
         self.error.get_or_insert(error);
     }
 
     fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
         if reason != CloseReason::Finished {
-            // An earlier error, if any, explains why a call failed.
+            // An earlier error may explain the end, so the report has both.
             let failed = self.error.take().map(|error| format!("; {error}"));
             let failed = failed.unwrap_or_default();
             self.fail(format!("the connection ended: {reason:?}{failed}"));
@@ -331,14 +341,14 @@ impl Transfer {
             peer: self.peer,
             congestion: args.congestion.clone(),
             fallback: self.fallback,
-            subflows: u8::try_from(self.most_subflows).unwrap_or(u8::MAX),
+            subflows: u8::try_from(self.max_subflows).unwrap_or(u8::MAX),
             sent: self.sent.direction(self.start),
             received: self.received.direction(self.start),
         }
     }
 }
 
-/// Fills at most `left` bytes of `room` with the pattern. Returns their number.
+/// Fills at most `left` bytes of `room` with the pattern. Returns the number of bytes written.
 fn write_pattern(
     pattern: &mut Pattern,
     sent: &mut Half,

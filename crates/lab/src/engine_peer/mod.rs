@@ -1,7 +1,7 @@
-//! The engine as a peer of its own, without box and server: the counterpart of [`crate::kernel_peer`]
-//! in interoperability tests and benchmarks. It takes the same arguments and prints the same reports.
-//! Its links and addresses come from a `box.toml` or `server.toml` and are set up as `braid box` and
-//! `braid server` set them up.
+//! A peer that runs the engine without box and server: the counterpart of [`crate::kernel_peer`] in
+//! interoperability tests and benchmarks. It takes the same arguments and prints the same reports. Its links
+//! and addresses come from a `box.toml` or `server.toml`. The peer sets them up as `braid box` and `braid
+//! server` do.
 
 mod core;
 
@@ -36,10 +36,10 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             let core = Transfers::new("connect", *connections, peer.clone());
             let mut core = core.demoting(*demotion);
             core.again = in_turn.then_some(*address);
-            let at_once = if *in_turn { 1 } else { *connections };
+            let first_connections = if *in_turn { 1 } else { *connections };
             let config = BoxConfig::load(config)?;
             core.strategy.clone_from(&config.strategy);
-            connect(config, *fast_open, *address, at_once, core)
+            connect(config, *fast_open, *address, first_connections, core)
         }
         EnginePeer::Listen {
             config,
@@ -77,12 +77,13 @@ fn connect(
     let mut opened = Ok(());
     let start = |now: Instant, stack: &mut Stack| {
         opened = (0..connections).try_for_each(|_| core.connect(now, address, stack));
+        // The error is returned after the driver has stopped in order.
         if opened.is_err() {
             core.end(now);
         }
         core
     };
-    let core = carry_out(&app, start)?;
+    let core = run_transfers(&app, start)?;
     opened.map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
     report(&core)
 }
@@ -110,13 +111,13 @@ fn listen(config: ServerConfig, fast_open: bool, mut core: Transfers) -> Result<
         }
         core
     };
-    let core = carry_out(&app, start)?;
+    let core = run_transfers(&app, start)?;
     announced?;
     report(&core)
 }
 
 /// Runs until every connection has ended, or a signal came.
-fn carry_out(
+fn run_transfers(
     app: &AppConfig,
     start: impl FnOnce(Instant, &mut Stack) -> Transfers,
 ) -> Result<Transfers, Failure> {
@@ -139,7 +140,7 @@ fn report(core: &Transfers) -> Result<(), Failure> {
     }
 }
 
-/// Prints the addresses once the process listens, for the process that started this one.
+/// Prints the addresses at which the process listens. The process that started this one waits for the line.
 fn announce(config: &ServerConfig) -> io::Result<()> {
     #[derive(Serialize)]
     struct Listening {

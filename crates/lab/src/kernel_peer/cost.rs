@@ -1,11 +1,11 @@
-//! The processor time of a peer.
+//! The processor time of a peer process.
 
 use std::fs;
 use std::io;
 
 use serde::Serialize;
 
-/// Processor time of a process so far. A peer prints its own as the last line of its output.
+/// Processor time of a process since its start. A peer prints its own as the last line of its output.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
     /// In user space and in the kernel together, seconds.
@@ -25,14 +25,14 @@ impl Cost {
         Cost::of("self")
     }
 
-    /// Returns the time of the process with this number.
+    /// Returns the time of `process`: a process ID, or `self`.
     ///
     /// # Errors
     /// There is no such process.
     pub fn of(process: &str) -> io::Result<Cost> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-        // The second field, the name, is in parentheses and may contain anything. The times are fields
-        // 14 and 15.
+        // The second field, the name, is in parentheses and may contain anything, so fields are counted from
+        // the last parenthesis: 3 is the first. The times are fields 14 and 15 (proc_pid_stat(5)).
         let mut times = stat
             .rsplit(')')
             .next()

@@ -1,8 +1,8 @@
-//! Kernel sockets as a peer: the other end of interoperability tests, the demo's row for comparison,
-//! the reference of benchmarks. Uses Multipath TCP by default, with the congestion control set on each
+//! A peer that uses the kernel's sockets: the other end of interoperability tests, the relays of the demo,
+//! and the reference of benchmarks. It uses Multipath TCP by default, and sets the congestion control of each
 //! socket by `TCP_CONGESTION`.
 //!
-//! Every connection is reported as one line of JSON (`Report` in `transfer`).
+//! It reports each connection as one line of JSON (`Report` in `transfer`).
 
 mod cost;
 mod transfer;
@@ -21,26 +21,28 @@ use braid::failure::Failure;
 pub use cost::Cost;
 pub use transfer::{Direction, Report, hex};
 
-/// Serves `connections` connections (0: without end) side by side, each as `args` say.
+/// Accepts `connections` connections (0: any number, without end), and transfers on all at the same time as
+/// `args` say.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
     let listener = socket::listen(address, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
     announce(listener.local_addr()?)?;
     let mut served = Vec::new();
-    let mut all_well = true;
+    let mut all_ok = true;
     while connections == 0 || (served.len() as u64) < u64::from(connections) {
         let stream = socket::accept(&listener, &args.congestion)?;
         let args = args.clone();
         let serving = thread::spawn(move || report(&stream, "listen", &args));
+        // A peer without end never joins its threads, so it must not collect their handles.
         if connections > 0 {
             served.push(serving);
         }
     }
     for serving in served {
-        all_well &= matches!(serving.join(), Ok(Ok(true)));
+        all_ok &= matches!(serving.join(), Ok(Ok(true)));
     }
     print_line(&Cost::so_far()?)?;
-    if all_well {
+    if all_ok {
         Ok(())
     } else {
         Err(Failure::Run("a transfer failed".to_owned()))
@@ -55,17 +57,17 @@ pub fn connect(
 ) -> Result<(), Failure> {
     let stream = socket::connect(address, bind, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
-    let well = report(&stream, "connect", args)?;
+    let ok = report(&stream, "connect", args)?;
     print_line(&Cost::so_far()?)?;
-    if well {
+    if ok {
         Ok(())
     } else {
         Err(Failure::Run("the transfer failed".to_owned()))
     }
 }
 
-/// Relays every connection accepted on `listen` to `to`, until the process is killed. The first
-/// transport is for the accepted side, the second for the connecting side.
+/// Relays every connection accepted on `listen` to `to`, until the process is killed. `accept` and `connect`
+/// are the transports of the two sides.
 pub fn relay(
     listen: SocketAddr,
     to: SocketAddr,
@@ -76,11 +78,11 @@ pub fn relay(
         .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
     announce(listener.local_addr()?)?;
     loop {
-        let near = socket::accept(&listener, congestion)?;
+        let accepted = socket::accept(&listener, congestion)?;
         let congestion = congestion.to_owned();
         thread::spawn(move || {
             let result = socket::connect(to, None, connect.into(), &congestion)
-                .and_then(|far| relay_one(&near, &far));
+                .and_then(|connected| relay_one(&accepted, &connected));
             if let Err(error) = result {
                 tracing::warn!(%to, %error, "relay failed");
             }
@@ -88,7 +90,7 @@ pub fn relay(
     }
 }
 
-/// Copies both directions, each until its end, and forwards the end.
+/// Copies both directions until their ends, and closes each direction at the other side too.
 fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     thread::scope(|scope| {
         let up = scope.spawn(|| pump(near, far));
@@ -130,7 +132,7 @@ fn announce(listening: SocketAddr) -> io::Result<()> {
     print_line(&Listening { listening })
 }
 
-/// Prints one line of JSON and flushes it.
+/// Prints one line of JSON and flushes it, since another process may wait for the line.
 pub fn print_line(value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');

@@ -1,4 +1,4 @@
-//! One connection of the kernel peer, which sends and receives at the same time and then reports.
+//! One connection of the kernel peer. It sends and receives at the same time, and reports the result.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::PeerArgs;
 
-/// Most bytes of one read or write.
-const CHUNK: usize = 256 * 1024;
-/// Chunks between two readings of the connection's state.
-const SAMPLE_EVERY: u64 = 16;
+/// Maximum number of bytes of one read or write. A guess: large enough that calls cost little.
+const CHUNK_LEN: usize = 256 * 1024;
+/// Number of reads or writes between two readings of `MPTCP_INFO`: up to 4 MiB, so that readings cost little.
+const SAMPLE_EVERY_CHUNKS: u64 = 16;
 
 /// The report on one connection.
 #[derive(Debug, Serialize)]
@@ -34,7 +34,7 @@ pub struct Report {
     pub congestion: String,
     /// True if the connection is plain TCP, by request or by fallback.
     pub fallback: bool,
-    /// Most subflows at once.
+    /// Maximum number of subflows at the same time.
     pub subflows: u8,
     /// The sending direction.
     pub sent: Direction,
@@ -53,10 +53,10 @@ pub struct Direction {
     pub sha256: Option<String>,
 }
 
-/// The result of one direction, and the connection's state during it.
+/// The result of one direction, and the connection's state as observed from that direction.
 #[derive(Default)]
 struct Half {
-    done: Direction,
+    transferred: Direction,
     error: Option<String>,
     subflows: u8,
     fallback: bool,
@@ -77,8 +77,13 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     });
     let missed = args
         .expect
-        .filter(|expected| *expected != received.done.bytes)
-        .map(|expected| format!("received {} of {expected} bytes", received.done.bytes));
+        .filter(|expected| *expected != received.transferred.bytes)
+        .map(|expected| {
+            format!(
+                "received {} of {expected} bytes",
+                received.transferred.bytes
+            )
+        });
     let error = received
         .error
         .clone()
@@ -92,27 +97,29 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
         congestion,
         fallback: sent.fallback || received.fallback,
         subflows: sent.subflows.max(received.subflows),
-        sent: sent.done,
-        received: received.done,
+        sent: sent.transferred,
+        received: received.transferred,
     }
 }
 
-/// Sends the bytes that `args` ask for, and closes the direction.
+/// Sends the bytes that `args` ask for, and then closes the direction, unless this side only receives.
 fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut pattern = Pattern::new(args.seed);
-    let mut buf = vec![0; CHUNK];
+    let mut buf = vec![0; CHUNK_LEN];
+    // A fast transfer sends this block again and again.
     if args.fast {
         pattern.fill(&mut buf);
     }
     let mut writer = stream;
-    while meter.half.done.bytes < args.send {
-        let n = CHUNK.min(usize::try_from(args.send - meter.half.done.bytes).unwrap_or(CHUNK));
+    while meter.half.transferred.bytes < args.send {
+        let n = CHUNK_LEN
+            .min(usize::try_from(args.send - meter.half.transferred.bytes).unwrap_or(CHUNK_LEN));
         if !args.fast {
             pattern.fill(&mut buf[..n]);
         }
         if let Err(error) = writer.write_all(&buf[..n]) {
-            return meter.end(Some(format!("sending: {}", stalled(error))));
+            return meter.end(Some(format!("sending: {}", name_stall(error))));
         }
         meter.count(&buf[..n]);
     }
@@ -124,15 +131,16 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     meter.end(error.map(|e| format!("ending the sending direction: {e}")))
 }
 
-/// Receives to the end of the direction, and compares with the expected bytes if `args` ask for it.
+/// Receives to the end of the direction, and compares the bytes with the expected ones if `args` ask for it.
 fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut expected = args.verify.map(Pattern::new);
-    let mut buf = vec![0; CHUNK];
+    let mut buf = vec![0; CHUNK_LEN];
     let mut reader = stream;
     loop {
         let n = match reader.read(&mut buf) {
             Ok(0) => {
+                // A side that only receives closes its direction now, after the peer.
                 let ended = args
                     .only_receives()
                     .then(|| stream.shutdown(Shutdown::Write));
@@ -141,10 +149,10 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
             }
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return meter.end(Some(format!("receiving: {}", stalled(error)))),
+            Err(error) => return meter.end(Some(format!("receiving: {}", name_stall(error)))),
         };
         meter.count(&buf[..n]);
-        if args.aborts_at(meter.half.done.bytes) {
+        if args.aborts_at(meter.half.transferred.bytes) {
             let aborted = socket::reset_on_drop(stream).err();
             return meter.end(aborted.map(|e| format!("aborting: {e}")));
         }
@@ -154,8 +162,8 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     }
 }
 
-/// Replaces a time-out of the socket by an error that names the stall.
-fn stalled(error: io::Error) -> io::Error {
+/// Replaces the error of a socket's timeout by one that says that there was no progress.
+fn name_stall(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             io::Error::new(io::ErrorKind::TimedOut, "no progress for too long")
@@ -164,7 +172,7 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
-/// Counts and hashes one direction, and reads the connection's state now and then.
+/// A counter and hash of one direction, which also reads the connection's state now and then.
 struct Meter<'a> {
     stream: &'a TcpStream,
     start: Instant,
@@ -187,18 +195,18 @@ impl<'a> Meter<'a> {
     }
 
     fn count(&mut self, bytes: &[u8]) {
-        self.half.done.bytes += bytes.len() as u64;
+        self.half.transferred.bytes += bytes.len() as u64;
         if let Some(hash) = &mut self.hash {
             hash.update(bytes);
         }
-        if self.chunks.is_multiple_of(SAMPLE_EVERY) {
+        if self.chunks.is_multiple_of(SAMPLE_EVERY_CHUNKS) {
             self.sample();
         }
         self.chunks += 1;
     }
 
-    /// Reads the state. A connection that ends loses its subflows one by one, so the most at once is
-    /// kept.
+    /// Reads the connection's state. Stores the maximum number of subflows, since a connection that ends loses
+    /// its subflows one by one.
     fn sample(&mut self) {
         match mptcp_info(self.stream.as_fd()) {
             Ok(Some(info)) => {
@@ -206,14 +214,15 @@ impl<'a> Meter<'a> {
                 self.half.fallback |= info.fallback;
             }
             Ok(None) => self.half.fallback = true,
+            // A failed reading is left out; it says nothing about the transfer.
             Err(_) => {}
         }
     }
 
     fn end(mut self, error: Option<String>) -> Half {
         self.sample();
-        self.half.done.seconds = self.start.elapsed().as_secs_f64();
-        self.half.done.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
+        self.half.transferred.seconds = self.start.elapsed().as_secs_f64();
+        self.half.transferred.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
         self.half.error = error;
         self.half
     }

@@ -9,7 +9,8 @@ use super::scale::{self, Placed};
 use super::scene::{Anchor, Place, Scene, Shape, Text};
 use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
 
-// Lengths are in points, the user units of the SVG.
+// Lengths are in points, the user units of the SVG. They and the smaller distances in the code below
+// are design choices without a source.
 const FIGURE_WIDTH: f64 = 720.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const MARGIN: f64 = 16.0;
@@ -17,9 +18,9 @@ const TITLE_SIZE: f64 = 15.0;
 const LABEL_SIZE: f64 = 11.5;
 /// Width of a sample line or bar in the legend.
 const SWATCH_WIDTH: f64 = 30.0;
-/// Most points of a line that are marked one by one.
+/// Maximum number of points of a line that all get a marker. Markers of more points would cover the line.
 const MAX_MARKERS: usize = 30;
-/// Distance along a line between two markers.
+/// Distance along a longer line between two markers.
 const MARKER_GAP: f64 = 40.0;
 
 /// The part of the picture that contains the data.
@@ -31,7 +32,7 @@ struct Frame {
     bottom: f64,
 }
 
-/// Lays a figure out.
+/// Computes the layout of a figure.
 pub fn scene(figure: &Figure) -> Scene {
     let mut page = Page {
         shapes: Vec::new(),
@@ -45,7 +46,7 @@ pub fn scene(figure: &Figure) -> Scene {
     page.legend(series, matches!(figure.body, Body::Bars { .. }));
     let top = page.y + 8.0;
     let bottom = top + PLOT_HEIGHT;
-    let y = vertical(figure, series, (bottom, top));
+    let y = vertical_scale(figure, series, (bottom, top));
     let y_ticks = y.ticks(7, figure.y.format);
     let widest = y_ticks
         .iter()
@@ -90,8 +91,8 @@ pub fn scene(figure: &Figure) -> Scene {
     }
 }
 
-/// Returns the vertical axis over all values and the ends of their error bars.
-fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
+/// Returns the vertical axis, which has room for all values and the ends of their error bars.
+fn vertical_scale(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
     let values = series.iter().flat_map(|s| &s.points).flat_map(|p| {
         let (low, high) = p.ends().unwrap_or((p.y, p.y));
         [p.y, low, high]
@@ -101,7 +102,7 @@ fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
 
 struct Page {
     shapes: Vec<Shape>,
-    /// The used height of the page.
+    /// The height of the page that is in use; the next part begins below it.
     y: f64,
 }
 
@@ -113,7 +114,7 @@ impl Page {
             size,
             anchor,
             colour,
-            upright: false,
+            vertical: false,
         }));
     }
 
@@ -134,7 +135,7 @@ impl Page {
         }
     }
 
-    /// Draws the names of the series, in as many rows as they need; a single series needs no legend.
+    /// Draws the names of the series, in as many rows as they need. The title says what a single series is.
     fn legend(&mut self, series: &[Series], bars: bool) {
         if series.len() < 2 {
             return;
@@ -150,6 +151,7 @@ impl Page {
             }
             let middle = self.y + row / 2.0;
             self.swatch(one, bars, style::nth(n), (x, middle));
+            // 0.36 of the font size is half the height of capitals, so the text is centred vertically.
             let at = (x + SWATCH_WIDTH + 6.0, middle + LABEL_SIZE * 0.36);
             self.text(at, &one.name, LABEL_SIZE, Anchor::Start, INK);
             x += width;
@@ -187,7 +189,7 @@ impl Page {
             size: LABEL_SIZE,
             anchor: Anchor::Middle,
             colour: INK,
-            upright: true,
+            vertical: true,
         }));
     }
 
@@ -210,8 +212,8 @@ impl Page {
         self.line(ends, 1.0, INK);
     }
 
-    /// Draws the names below the groups of bars, so small that each word fits. Returns the height that
-    /// they take.
+    /// Draws the names below the groups of bars. Shrinks the font until every word fits below its group.
+    /// Returns the height of the names.
     fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
         let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
         let room = slot - 8.0;
@@ -233,6 +235,7 @@ impl Page {
         8.0 + rows as f64 * (size + 3.0)
     }
 
+    /// Draws groups of bars. A group fills 80 % of its slot, and bars stand apart by 12 % of their width.
     fn bars(&mut self, groups: usize, series: &[Series], (frame, y): (Frame, &Placed)) {
         let slot = (frame.right - frame.left) / groups.max(1) as f64;
         let width = (slot * 0.8 / series.len().max(1) as f64).min(70.0);
@@ -258,6 +261,7 @@ impl Page {
             colour: style.colour,
             rim: false,
         });
+        // Lines in the colour of the paper, 6 points apart, hatch the bar.
         let (across, along) = style.hatch;
         let steps = |from: f64, to: f64| {
             let count = ((to - from) / 6.0).floor() as u32;
@@ -275,6 +279,7 @@ impl Page {
         }
     }
 
+    /// Draws series of points: error bars, lines and markers, and dots on top.
     fn plane(&mut self, series: &[Series], figure: &Figure, (x, y): (&Placed, &Placed)) {
         let shown =
             |p: &Point| scale::shows(figure.x.scale, p.x) && scale::shows(figure.y.scale, p.y);
@@ -292,8 +297,8 @@ impl Page {
                     self.error_bar(x.at(point.x), point, y, style.colour);
                 }
                 match one.mark {
-                    Mark::Line => self.run(thinned(&places), &places, style),
-                    Mark::Steps => self.run(thinned(&stepped(&places)), &places, style),
+                    Mark::Line => self.draw_run(thinned(&places), &places, style),
+                    Mark::Steps => self.draw_run(thinned(&stepped(&places)), &places, style),
                     Mark::Dots => dots.extend(places.into_iter().map(|place| (n, place))),
                 }
             }
@@ -301,7 +306,8 @@ impl Page {
         self.dots(dots);
     }
 
-    fn run(&mut self, line: Vec<Place>, places: &[Place], style: Style) {
+    /// Draws a line without gaps, and the markers of its points `places`.
+    fn draw_run(&mut self, line: Vec<Place>, places: &[Place], style: Style) {
         self.shapes.push(Shape::Line {
             points: line,
             width: 1.8,
@@ -313,12 +319,12 @@ impl Page {
         }
     }
 
-    /// Draws the dots of all series from left to right, so that no series covers another.
+    /// Draws the dots of all series from left to right. Series by series, the last one would cover the others.
     fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();
         for (n, place) in dots {
-            // Dots of a series on the same half point look like one.
+            // Dots of a series within half a point of each other look like one dot, so one is drawn.
             if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
                 self.marker(place, 1.3, style::nth(n));
             }
@@ -327,7 +333,7 @@ impl Page {
 
     fn marker(&mut self, at: Place, radius: f64, style: Style) {
         let corners = style.marker.corners(at, radius);
-        // A white rim sets large markers apart; it would hide small ones.
+        // A white rim separates overlapping markers. Dots are too small for it.
         let rim = radius > 3.0;
         let colour = style.colour;
         self.shapes.push(match corners.is_empty() {
@@ -373,9 +379,10 @@ fn stepped(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Returns the line without points that make no visible difference: of the points within half a point
-/// of width, the first, the lowest, the highest and the last remain, in their order.
+/// Returns the line without data points that make no visible difference, so that the file stays small. Of
+/// the data points within a column half a point wide, the first, lowest, highest and last remain, in order.
 fn thinned(places: &[Place]) -> Vec<Place> {
+    // A guess: shorter lines need no thinning.
     if places.len() < 2_000 {
         return places.to_vec();
     }
@@ -389,13 +396,13 @@ fn thinned(places: &[Place]) -> Vec<Place> {
             chunk.iter().enumerate().max_by(by_height).map(|(n, _)| n),
             Some(chunk.len() - 1),
         ];
-        let kept: BTreeSet<usize> = extremes.into_iter().flatten().collect();
-        out.extend(kept.into_iter().map(|n| chunk[n]));
+        let remaining: BTreeSet<usize> = extremes.into_iter().flatten().collect();
+        out.extend(remaining.into_iter().map(|n| chunk[n]));
     }
     out
 }
 
-/// Returns the markers of a line: every point, or, where there are many, points at even distances.
+/// Returns the places of a line's markers: every point, or points at even distances if there are many.
 fn marked(places: &[Place]) -> Vec<Place> {
     if places.len() <= MAX_MARKERS {
         return places.to_vec();
@@ -412,7 +419,7 @@ fn marked(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Breaks `text` at spaces into lines of at most `width`. A longer word has a line of its own.
+/// Breaks `text` at spaces into lines of at most `width`. A longer word stands alone on a line.
 fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

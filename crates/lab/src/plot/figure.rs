@@ -1,4 +1,4 @@
-//! The content of a figure.
+//! The content of a figure: data, axes and texts, without any layout.
 
 /// A figure.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,9 +29,9 @@ pub struct Axis {
 /// The placement of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// In proportion; a vertical axis includes zero.
+    /// Values at proportional distances. A vertical axis includes zero.
     Linear,
-    /// By their logarithm; values of zero and below are left out.
+    /// Values at the distances of their logarithms. Values of zero and below are left out.
     Log,
 }
 
@@ -42,7 +42,7 @@ pub enum Format {
     Number,
     /// Sizes with binary prefixes: `64k`, `1M`.
     Bytes,
-    /// Percentages of one.
+    /// Shares of one, shown as percentages.
     Percent,
 }
 
@@ -51,7 +51,7 @@ pub enum Format {
 pub enum Body {
     /// Points in a plane.
     Plane(Vec<Series>),
-    /// Bars in groups, with one bar of each series in each. The horizontal axis has the groups' names
+    /// Groups of bars. Each group has one bar of each series. The horizontal axis has the names of the groups
     /// instead of values.
     Bars {
         /// Names of the groups.
@@ -72,14 +72,14 @@ pub struct Series {
     pub mark: Mark,
 }
 
-/// A value, with its uncertainty where there is one.
+/// A value, perhaps with an error bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Place on the horizontal axis.
     pub x: f64,
     /// Place on the vertical axis.
     pub y: f64,
-    /// Ends of the error bar.
+    /// Ends of the error bar, if the point has one.
     pub range: Option<(f64, f64)>,
 }
 
@@ -129,8 +129,8 @@ impl Point {
         }
     }
 
-    /// Returns the ends of the error bar as drawn: the bar of a value that is not negative stops at
-    /// zero.
+    /// Returns the ends of the error bar as drawn. If the value is not negative, the bar ends at zero at the
+    /// latest, so that it does not extend the axis below zero.
     pub(super) fn ends(&self) -> Option<(f64, f64)> {
         let (low, high) = self.range?;
         match self.y >= 0.0 {
@@ -141,7 +141,7 @@ impl Point {
 }
 
 impl Series {
-    /// Returns a line through `points`, or one bar of each group.
+    /// Returns a series of `points`, drawn as a line, or as one bar in each group.
     pub fn line(name: impl Into<String>, points: impl IntoIterator<Item = Point>) -> Self {
         Series {
             name: name.into(),
@@ -155,6 +155,7 @@ impl Series {
         let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len() as f64;
+        // The function is 0 up to the smallest sample.
         let mut points: Vec<Point> = sorted
             .first()
             .map(|x| Point::new(*x, 0.0))

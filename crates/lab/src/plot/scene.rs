@@ -7,7 +7,7 @@ use super::style::{Colour, PAPER};
 /// A place, in points from the upper left corner.
 pub type Place = (f64, f64);
 
-/// The part of a text that is at its place.
+/// The point of a text that is put at the text's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -15,7 +15,7 @@ pub enum Anchor {
     End,
 }
 
-/// A text and its setting.
+/// A text, with its place and font size.
 #[derive(Debug, Clone)]
 pub struct Text {
     pub at: Place,
@@ -23,8 +23,8 @@ pub struct Text {
     pub size: f64,
     pub anchor: Anchor,
     pub colour: Colour,
-    /// True if the text reads from bottom to top.
-    pub upright: bool,
+    /// True if the text is rotated so that it reads from bottom to top.
+    pub vertical: bool,
 }
 
 /// A shape of the picture.
@@ -39,7 +39,7 @@ pub enum Shape {
     Area {
         corners: Vec<Place>,
         colour: Colour,
-        /// True if the outline is white, so that overlapping markers stay apart.
+        /// True if the outline is white, so that overlapping markers can be told apart.
         rim: bool,
     },
     Disc {
@@ -77,7 +77,7 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML 1.0, section 2.2, allows no other control characters.
+            // XML 1.0, section 2.2, forbids most control characters; a space takes the place of all.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
@@ -85,7 +85,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Formats a length with at most two decimals, a hundredth of a point.
+/// Formats a length with at most two decimals: a hundredth of a point is not visible.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -188,7 +188,7 @@ fn text_element(text: &Text) -> String {
         Anchor::Middle => "middle",
         Anchor::End => "end",
     };
-    let turn = match text.upright {
+    let turn = match text.vertical {
         true => format!(" transform=\"rotate(-90 {x} {y})\""),
         false => String::new(),
     };

@@ -3,9 +3,13 @@
 /// A colour: red, green, blue.
 pub type Colour = [u8; 3];
 
+/// Text and axes.
 pub const INK: Colour = [0x22, 0x22, 0x22];
+/// Notes below the title.
 pub const QUIET: Colour = [0x55, 0x55, 0x55];
+/// Lines of the grid.
 pub const GRID: Colour = [0xe2, 0xe2, 0xe2];
+/// The background.
 pub const PAPER: Colour = [0xff, 0xff, 0xff];
 
 /// Okabe and Ito's palette without its yellow, which is hard to see on white paper.
@@ -54,12 +58,12 @@ pub struct Style {
     pub colour: Colour,
     pub dash: &'static [f64],
     pub marker: Marker,
-    /// Hatching of bars: lines across, and lines along.
+    /// Hatching of bars: true for horizontal lines, and true for vertical lines.
     pub hatch: (bool, bool),
 }
 
-/// Returns the look of the `n`-th series. The lengths of the lists have no common divisor, so that the
-/// looks of lines repeat only after 210 series, the looks of bars after 28.
+/// Returns the look of the `n`-th series. The lengths of the lists (7, 5, 6) have no common divisor, so the
+/// looks of lines repeat only after 210 series. Bars have 7 colours and 4 hatchings, so theirs repeat after 28.
 pub fn nth(n: usize) -> Style {
     Style {
         colour: PALETTE[n % PALETTE.len()],
@@ -70,7 +74,7 @@ pub fn nth(n: usize) -> Style {
 }
 
 impl Marker {
-    /// Returns the corners around (x, y); none for a circle.
+    /// Returns the corners of the marker at (x, y) with radius `r`; none for a circle.
     pub fn corners(self, (x, y): (f64, f64), r: f64) -> Vec<(f64, f64)> {
         let unit: &[(f64, f64)] = match self {
             Marker::Circle => &[],

@@ -114,7 +114,8 @@ fn dots() -> Figure {
     }
 }
 
-/// Draws pictures to look at by `BRAID_FIGURES=DIR cargo test --workspace --lib pictures`.
+/// Checks the SVG of four figures. `BRAID_FIGURES=DIR cargo test --workspace --lib pictures` also writes them
+/// into DIR, to look at.
 #[test]
 fn pictures_are_the_same_each_time_and_whole() {
     let directory = std::env::var_os("BRAID_FIGURES").map(std::path::PathBuf::from);
@@ -154,6 +155,7 @@ fn ticks_are_round_and_within_the_axis() {
         axis(Scale::Linear, 3.0, 3.0).ticks(3, number),
         [2.5, 3.0, 3.5]
     );
+    // 10 is the geometric mean of 1 and 100.
     let middle = axis(Scale::Log, 1.0, 100.0).at(10.0);
     assert!((middle - 50.0).abs() < 1e-9);
 }

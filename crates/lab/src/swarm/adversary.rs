@@ -1,5 +1,5 @@
-//! An attacker on one access link, who sees all its packets and injects forged ones, with the keys of
-//! Multipath TCP if they passed the link.
+//! An attacker on one access link. It sees every packet of the link and injects forged packets. It knows
+//! the MPTCP keys of the connections whose first handshake passed the link.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,32 +12,49 @@ use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireD
 use braid_wire::tcp::{self, Flags, Timestamps};
 use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 
-/// Most packets that are kept for replays.
-const MAX_KEPT: usize = 64;
-/// The attacker's own address, to which announcements try to draw subflows.
-const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
+/// Maximum number of recent packets to choose a replay from. A guess.
+const MAX_RECENT: usize = 64;
+/// The attacker's header address (RFC 5737, for documentation). Forged ADD_ADDRs announce it, to draw subflows
+/// to it.
+const ATTACKER_ADDR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
 /// First port of the subflows that the attacker opens in the box's name.
 const FIRST_PORT: u16 = 60_000;
-/// Bytes of the users' streams that are searched for on the link, too many to be equal by chance.
-const WORD: usize = 8;
+/// Length of the parts of users' streams for which packets are searched, bytes. 64 bits of ciphertext do
+/// not equal one of these parts by chance.
+const WORD_LEN: usize = 8;
 
 /// An attack on a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
+    /// Forges a RST.
     Reset,
+    /// Forges a FIN.
     Fin,
+    /// Forges a DATA_FIN.
     DataFin,
+    /// Forges a segment with random payload.
     Inject,
+    /// Forges an MP_FASTCLOSE.
     FastClose,
+    /// Forges an ADD_ADDR.
     Announce,
+    /// Forges a REMOVE_ADDR.
     Remove,
+    /// Forges an MP_FAIL.
     Fail,
+    /// Forges an infinite mapping, which makes a connection fall back.
     Infinite,
+    /// Forges an MP_PRIO.
     Backup,
+    /// Opens a subflow.
     Join,
+    /// Sends an earlier packet again.
     Replay,
+    /// Flips a bit of the payload.
     Change,
+    /// Cuts off the end of the payload.
     Truncate,
+    /// Drops the packet.
     Drop,
 }
 
@@ -51,12 +68,12 @@ impl Attack {
     };
 }
 
-/// The attacker's knowledge of a subflow. Its key is the box's end and the server's end.
+/// The attacker's knowledge of a subflow.
 #[derive(Debug, Default)]
 struct Subflow {
-    /// Initial sequence numbers of the box and of the server.
+    /// Initial sequence numbers of the box and of the server, in this order.
     iss: [Option<Seq32>; 2],
-    /// Next data sequence number of each end, as the other end acknowledged it.
+    /// Next data sequence number of the box and of the server: the last DATA_ACK of the other end.
     next: [Option<WireDsn>; 2],
 }
 
@@ -64,23 +81,25 @@ struct Subflow {
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
-    /// One packet in so many is used for an attack.
+    /// One packet in this many is used for an attack, on average.
     every: u64,
-    /// Number of attacks that are left.
-    left: u32,
+    attacks_left: u32,
     /// The attacks to draw from.
     attacks: &'static [Attack],
+    /// The observed subflows by the addresses of box and server.
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
     /// Keys of connections that were opened over this link, with the address of their server.
     keys: Vec<(SocketAddr, Keys)>,
     hijacker: Hijacker,
     next_port: u16,
-    /// Data sequence numbers at which the attacker would write into connections that it joins, by its
-    /// address.
+    /// The data sequence number at which the attacker writes into a connection, by the local address of the
+    /// subflow with which it joins the connection.
     dsns: BTreeMap<SocketAddr, WireDsn>,
-    kept: VecDeque<(Direction, Packet)>,
-    words: Vec<[u8; WORD]>,
-    /// Number of packets in which users' bytes could be read.
+    /// The last packets, for replays.
+    recent: VecDeque<(Direction, Packet)>,
+    /// Every part of [`WORD_LEN`] bytes of the users' streams, sorted.
+    words: Vec<[u8; WORD_LEN]>,
+    /// Number of packets that show users' bytes in plaintext.
     pub leaks: u64,
 }
 
@@ -93,50 +112,53 @@ struct Forged {
 }
 
 impl Adversary {
-    /// Creates an attacker that uses one packet in `every` for an attack, `attacks` times at most.
+    /// Creates an attacker that uses about one packet in `every` for an attack, and makes at most `attacks`.
     pub fn new(rng: Rng, every: u64, attacks: u32) -> Self {
-        let words = pattern_from(0).windows(WORD);
-        let mut words: Vec<[u8; WORD]> = words.filter_map(|word| word.try_into().ok()).collect();
+        let words = pattern_from(0).windows(WORD_LEN);
+        let mut words: Vec<[u8; WORD_LEN]> =
+            words.filter_map(|word| word.try_into().ok()).collect();
         words.sort_unstable();
         Adversary {
             rng,
             every,
-            left: attacks,
+            attacks_left: attacks,
             attacks: &Attack::ALL,
             subflows: BTreeMap::new(),
             keys: Vec::new(),
             hijacker: Hijacker::default(),
             next_port: FIRST_PORT,
             dsns: BTreeMap::new(),
-            kept: VecDeque::new(),
+            recent: VecDeque::new(),
             words,
             leaks: 0,
         }
     }
 
-    /// Limits the attacks to MP_JOIN if `alone`.
-    pub fn with_joins_only(mut self, alone: bool) -> Self {
-        if alone {
+    /// Limits the attacks to MP_JOIN if `joins_only` is true.
+    pub fn with_joins_only(mut self, joins_only: bool) -> Self {
+        if joins_only {
             self.attacks = &[Attack::Join];
         }
         self
     }
 
-    fn reads(&self, payload: &[u8]) -> bool {
-        // `words` covers the pattern at every offset, so samples 16 bytes apart find any run of 23 bytes.
-        let mut words = payload.windows(WORD).step_by(2 * WORD);
+    /// Returns whether `payload` has a run of users' bytes.
+    fn shows_user_bytes(&self, payload: &[u8]) -> bool {
+        // Looks at 8 bytes out of every 16, for speed. `words` has the pattern at every offset, so this
+        // finds every run of 23 bytes: 15 bytes until the next place to look, and 8 bytes there.
+        let mut words = payload.windows(WORD_LEN).step_by(2 * WORD_LEN);
         words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
     }
 
     /// Learns sequence numbers and keys from a segment.
     fn learn(&mut self, direction: Direction, ip: &ip::Repr, tcp: &tcp::Repr) {
-        let (key, side) = place(direction, ends(ip, tcp));
+        let (key, sender) = subflow_and_sender(direction, ends(ip, tcp));
         let subflow = self.subflows.entry(key).or_default();
         if tcp.flags.contains(Flags::SYN) {
-            subflow.iss[side] = Some(tcp.seq);
+            subflow.iss[sender] = Some(tcp.seq);
         }
         if let Some(ack) = tcp.options.dss().and_then(|dss| dss.data_ack) {
-            subflow.next[1 - side] = Some(ack);
+            subflow.next[1 - sender] = Some(ack);
         }
         if let Some(keys) = keys_in(tcp) {
             let known = (key.1, keys);
@@ -146,18 +168,19 @@ impl Adversary {
         }
     }
 
-    /// Forges a segment that follows the passing one, or one of the other end that acknowledges it. The
-    /// segment is in order, with a mapping if the attacker knows the numbers.
+    /// Forges a segment of the passing segment's sender that follows it, or of its receiver that
+    /// acknowledges it. The segment is in sequence, and has a mapping if the attacker knows the subflow's
+    /// initial sequence number and a data sequence number.
     fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
-        let behind = self.rng.chance(0.5);
-        let after = Seq32(tcp.seq.0.wrapping_add(len as u32));
-        let mut own = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::ACK);
-        (own.seq, own.ack, own.window) = (after, tcp.ack, tcp.window);
-        own.options.timestamps = tcp.options.timestamps;
+        let same_sender = self.rng.chance(0.5);
+        let next_seq = Seq32(tcp.seq.0.wrapping_add(len as u32));
+        let mut header = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::ACK);
+        (header.seq, header.ack, header.window) = (next_seq, tcp.ack, tcp.window);
+        header.options.timestamps = tcp.options.timestamps;
         let mut forged = Forged {
             direction,
             ip,
-            tcp: own,
+            tcp: header,
             payload: Vec::new(),
         };
         let mapping = tcp.options.dss().and_then(|dss| dss.mapping);
@@ -165,11 +188,11 @@ impl Adversary {
             WireDsn::Four(n) => WireDsn::Four(n.wrapping_add(m.len.into())),
             WireDsn::Eight(n) => WireDsn::Eight(n.wrapping_add(m.len.into())),
         });
-        if !behind {
-            let own = &mut forged.tcp;
-            (own.src_port, own.dst_port) = (tcp.dst_port, tcp.src_port);
-            (own.seq, own.ack) = (tcp.ack, after);
-            own.options.timestamps = tcp.options.timestamps.map(|times| Timestamps {
+        if !same_sender {
+            let header = &mut forged.tcp;
+            (header.src_port, header.dst_port) = (tcp.dst_port, tcp.src_port);
+            (header.seq, header.ack) = (tcp.ack, next_seq);
+            header.options.timestamps = tcp.options.timestamps.map(|times| Timestamps {
                 value: times.echo,
                 echo: times.value,
             });
@@ -178,11 +201,12 @@ impl Adversary {
                 Direction::Outbound => Direction::Inbound,
                 Direction::Inbound => Direction::Outbound,
             };
+            // The passing mapping is of the other direction.
             dsn = None;
         }
-        let (key, side) = place(forged.direction, ends(&forged.ip, &forged.tcp));
+        let (key, sender) = subflow_and_sender(forged.direction, ends(&forged.ip, &forged.tcp));
         if let Some(subflow) = self.subflows.get(&key)
-            && let (Some(iss), Some(dsn)) = (subflow.iss[side], dsn.or(subflow.next[side]))
+            && let (Some(iss), Some(dsn)) = (subflow.iss[sender], dsn.or(subflow.next[sender]))
         {
             let mapping = DssMapping {
                 dsn,
@@ -191,10 +215,11 @@ impl Adversary {
                 checksum: None,
             };
             let dss = Dss {
-                data_ack: subflow.next[1 - side],
+                data_ack: subflow.next[1 - sender],
                 mapping: Some(mapping),
                 data_fin: false,
             };
+            // The other options leave room for a DSS, so the push succeeds.
             let _ = forged.tcp.options.mptcp.try_push(MptcpOption::Dss(dss));
         }
         forged
@@ -205,7 +230,7 @@ impl Adversary {
         self.keys.get(n).copied()
     }
 
-    /// Makes one attack. Returns the passing packet, which may be changed or dropped.
+    /// Makes one attack, drawn at random. Returns the passing packet, perhaps changed; `None` drops it.
     fn attack(
         &mut self,
         direction: Direction,
@@ -228,10 +253,10 @@ impl Adversary {
                 return Some(Packet { bytes, ..packet });
             }
             Attack::Replay => {
-                let n = self.rng.below(self.kept.len() as u64) as usize;
-                out.push_back(self.kept[n].clone());
+                let n = self.rng.below(self.recent.len() as u64) as usize;
+                out.push_back(self.recent[n].clone());
             }
-            Attack::Join => self.open(ends(ip, tcp), out),
+            Attack::Join => self.join_connection(ends(ip, tcp), out),
             _ => {
                 let mut forged = self.forge(direction, *ip, tcp, payload.len());
                 if self.fill_in(attack, &mut forged).is_some() {
@@ -244,9 +269,11 @@ impl Adversary {
         Some(packet)
     }
 
-    /// Completes a forged segment for `attack`; `None` if the attacker knows too little for it.
+    /// Completes a forged segment for `attack`. Returns `None` if the attacker lacks keys or sequence numbers
+    /// for the attack.
     fn fill_in(&mut self, attack: Attack, forged: &mut Forged) -> Option<()> {
-        let signs = match forged.direction {
+        // Orders keys as (sender's, receiver's). The box opens all connections.
+        let by_sender = match forged.direction {
             Direction::Outbound => |(opener, listener): Keys| (opener, listener),
             Direction::Inbound => |(opener, listener): Keys| (listener, opener),
         };
@@ -266,12 +293,12 @@ impl Adversary {
             }
             Attack::DataFin => {
                 let (mapping, fin) = mapped?;
-                // RFC 8684, 3.3.3: a DATA_FIN without data has length 1 and subflow sequence number 0.
+                // RFC 8684, section 3.3.3: a DATA_FIN without data has length 1 and subflow sequence number 0.
                 (mapping.subflow_seq, mapping.len, *fin) = (0, 1, true);
                 return Some(());
             }
             Attack::Infinite => {
-                // RFC 8684, 3.7: a mapping of length 0 is infinite.
+                // RFC 8684, section 3.7: a mapping of length 0 is infinite.
                 mapped?.0.len = 0;
                 return Some(());
             }
@@ -283,14 +310,14 @@ impl Adversary {
                 return Some(());
             }
             Attack::FastClose => {
-                let (_, receiver_key) = signs(self.any_keys()?.1);
+                let (_, receiver_key) = by_sender(self.any_keys()?.1);
                 if self.rng.chance(0.5) {
                     forged.tcp.flags = Flags::RST | Flags::ACK;
                 }
                 MptcpOption::FastClose { receiver_key }
             }
             Attack::Announce => {
-                let keys = signs(self.any_keys()?.1);
+                let keys = by_sender(self.any_keys()?.1);
                 let port = self.rng.chance(0.5).then_some(forged.tcp.src_port);
                 let address_id = 1 + self.rng.below(8) as u8;
                 MptcpOption::AddAddr(announcement(keys, address_id, port))
@@ -307,17 +334,18 @@ impl Adversary {
                 return None;
             }
         };
+        // The signal takes the place of the mapping: both may exceed the 40 bytes of TCP options.
         options.mptcp.retain(|o| !matches!(o, MptcpOption::Dss(_)));
         options.mptcp.try_push(signal).ok()
     }
 
-    /// Opens a subflow of a connection whose keys are known, in the box's name.
-    fn open(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
+    /// Opens a subflow to a connection whose keys are known, with the box's address as source.
+    fn join_connection(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
         let Some((server, keys)) = self.any_keys() else {
             return;
         };
-        let boxed = if to == server { from } else { to };
-        let local = SocketAddr::new(boxed.ip(), self.next_port);
+        let box_addr = if to == server { from } else { to };
+        let local = SocketAddr::new(box_addr.ip(), self.next_port);
         self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         let nonce = self.rng.u32();
         let address_id = self.rng.below(8) as u8;
@@ -330,9 +358,9 @@ impl Adversary {
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
-    /// Answers on a subflow that the attacker opens: proves the keys and sends data of its own, then
-    /// acknowledges whatever arrives.
-    fn go_on(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
+    /// Answers a packet to a subflow of the attacker: completes the handshake and sends forged data after
+    /// it, and later acknowledges whatever arrives.
+    fn continue_join(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;
         };
@@ -342,6 +370,7 @@ impl Adversary {
             return;
         };
         let mut data = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
+        // The packet is the SYN/ACK, which takes one sequence number.
         (data.seq, data.ack, data.window) = (tcp.ack, tcp.seq.add(1), u16::MAX);
         let mut payload = [0; 1_000];
         self.rng.fill(&mut payload);
@@ -367,28 +396,28 @@ impl Middlebox for Adversary {
             return;
         };
         let (ip, tcp, payload) = &parsed;
-        let (boxed, server) = place(direction, ends(ip, tcp)).0;
-        if self.hijacker.owns(boxed) {
-            self.go_on(&packet.bytes, &parsed, out);
+        let (box_addr, server) = subflow_and_sender(direction, ends(ip, tcp)).0;
+        if self.hijacker.owns(box_addr) {
+            self.continue_join(&packet.bytes, &parsed, out);
             return;
         }
-        // Traffic that a box forwards without a server has no protection by Braid, so it is no leak.
+        // Braid does not protect traffic that a box forwards without a server, so its bytes are no leak.
         if server.port() != config::DEFAULT_PORT {
             out.push_back((direction, packet));
             return;
         }
-        self.leaks += u64::from(self.reads(payload));
+        self.leaks += u64::from(self.shows_user_bytes(payload));
         self.learn(direction, ip, tcp);
-        if self.kept.len() == MAX_KEPT {
-            self.kept.pop_front();
+        if self.recent.len() == MAX_RECENT {
+            self.recent.pop_front();
         }
-        self.kept.push_back((direction, packet.clone()));
-        let mut passes = Some(packet);
-        if self.left > 0 && self.rng.below(self.every) == 0 {
-            self.left -= 1;
-            passes = passes.and_then(|packet| self.attack(direction, packet, &parsed, out));
+        self.recent.push_back((direction, packet.clone()));
+        let mut passing = Some(packet);
+        if self.attacks_left > 0 && self.rng.below(self.every) == 0 {
+            self.attacks_left -= 1;
+            passing = passing.and_then(|packet| self.attack(direction, packet, &parsed, out));
         }
-        out.extend(passes.map(|packet| (direction, packet)));
+        out.extend(passing.map(|packet| (direction, packet)));
     }
 }
 
@@ -409,8 +438,8 @@ fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// Returns the subflow of a segment, and the side that sends it (0: the box, 1: the server).
-fn place(
+/// Returns the addresses (box, server) of a segment's subflow, and its sender (0: the box, 1: the server).
+fn subflow_and_sender(
     direction: Direction,
     (from, to): (SocketAddr, SocketAddr),
 ) -> ((SocketAddr, SocketAddr), usize) {
@@ -420,17 +449,17 @@ fn place(
     }
 }
 
-/// Returns the ADD_ADDR with which the holder of these keys would announce the attacker's address.
+/// Returns the ADD_ADDR that the owner of these keys would send to announce the attacker's address.
 fn announcement(keys: Keys, address_id: u8, port: Option<u16>) -> AddAddr {
     let mut message = vec![address_id];
-    message.extend(ELSEWHERE.octets());
+    message.extend(ATTACKER_ADDR.octets());
     message.extend(port.unwrap_or(0).to_be_bytes());
-    // RFC 8684, 3.4.1: the rightmost 64 bits of the HMAC.
+    // RFC 8684, section 3.4.1: the rightmost 64 bits of the HMAC.
     let mut tail = [0; 8];
     tail.copy_from_slice(&hmac_sha256(keys, &message)[24..]);
     AddAddr {
         address_id,
-        addr: ELSEWHERE.into(),
+        addr: ATTACKER_ADDR.into(),
         port,
         hmac: Some(u64::from_be_bytes(tail)),
     }

@@ -1,4 +1,4 @@
-//! The scenario that a seed defines.
+//! Drawing the scenario of a seed. A choice listed more than once in a draw is that much more likely.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -13,12 +13,13 @@ use braid_wire::tcp::kind;
 
 /// Stream of the scenario's random numbers, apart from the streams of the world's components.
 const DRAW_STREAM: u64 = 1 << 41;
-/// Flows have at most two to this power of bytes.
+/// Logarithm to base 2 of the maximum size of a flow: 4 MiB.
 const MAX_SIZE_BITS: u64 = 22;
-/// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
-/// come later.
+/// Time from the start within which outages and other changes begin, ms; long enough to hit most
+/// transfers. A link monitor may send notices later.
 pub(super) const CHANGES_WITHIN_MS: u64 = 12_000;
-/// Longest outage of a link or path, ms, well below the engine's timeouts for a dead connection.
+/// Maximum length of an outage of a link or path, ms. Far below the engine's timeouts for a dead connection
+/// (60 s and 90 s), because outages must not end connections.
 pub(super) const MAX_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
@@ -47,7 +48,7 @@ pub struct Path {
     pub down: Settings,
     /// Later settings, up and down, with their time from the start.
     pub changes: Vec<(Duration, Settings, Settings)>,
-    /// True if the client reaches the path by a router that another host behind it shares.
+    /// True if the client reaches the path through a router, behind which another host uses the path too.
     pub shared: bool,
     /// The middleboxes on the path, from the inside out.
     pub middleboxes: Vec<MiddleboxSpec>,
@@ -58,27 +59,29 @@ pub struct Path {
 pub enum MiddleboxSpec {
     /// A NAT.
     Nat,
-    /// Sequence numbers are shifted; SACK blocks are left unshifted if true.
+    /// Shifts sequence numbers. If true, it forgets to shift SACK blocks.
     Shift(bool),
-    /// Segments are split at so many bytes.
+    /// Splits segments into parts of at most this many bytes.
     Split(u16),
-    /// Segments are merged up to so many bytes and held so long, with the header of the first or last.
+    /// Merges segments: maximum bytes, time to wait for the next segment, and the segment whose header stays.
     Merge(usize, Duration, Keep),
-    /// MPTCP options are edited: in which segments, how, from when on, and in both directions or one.
+    /// Edits MPTCP options: the segments, the edit, its time from the start, and its direction (`None`: both,
+    /// true: outbound, false: inbound).
     Options(Scope, Edit, Duration, Option<bool>),
-    /// The option of this kind is removed from SYN and SYN/ACK, as if the peer lacked it.
+    /// Removes the TCP option of this kind from SYN and SYN/ACK, as if the peer did not support it.
     Lack(u8),
 }
 
 impl MiddleboxSpec {
-    /// Returns whether an MPTCP connection through the middlebox may break: options that vanish after
-    /// the handshake remove the mapping of bytes that TCP has delivered already.
+    /// Returns whether the middlebox may break an MPTCP connection. It may if it removes options after the
+    /// handshake, because TCP then delivers bytes that have no mapping.
     pub fn breaks_mptcp(self) -> bool {
         match self {
             MiddleboxSpec::Nat
             | MiddleboxSpec::Shift(_)
             | MiddleboxSpec::Split(_)
             | MiddleboxSpec::Lack(_) => false,
+            // A merged segment keeps the options of one of its parts.
             MiddleboxSpec::Merge(..) => true,
             MiddleboxSpec::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
         }
@@ -99,17 +102,17 @@ pub enum Opener {
 pub struct Flow {
     /// The host that opens the connection.
     pub opener: Opener,
-    /// The time of opening.
+    /// The time of opening, from the start.
     pub at: Duration,
     /// Protocol.
     pub protocol: Protocol,
-    /// Path of the first subflow.
+    /// Path of the first subflow; `None` leaves the choice to the engine.
     pub path: Option<u8>,
     /// The direction of the payload.
     pub direction: Direction,
     /// Payload, bytes.
     pub size: u64,
-    /// True if the size is declared to the engine.
+    /// True if the application declares the size to the engine.
     pub declared: bool,
     /// Name of the strategy.
     pub strategy: &'static str,
@@ -169,7 +172,7 @@ impl Draw {
         Draw(Rng::for_component(seed, DRAW_STREAM))
     }
 
-    /// Returns a whole number below `n`.
+    /// Returns an integer below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)
     }
@@ -188,11 +191,11 @@ impl Draw {
         Duration::from_micros(self.0.below(ms * 1000))
     }
 
-    /// Returns a size of at least 1 and at most two to the power `bits`, with every order of magnitude
-    /// equally likely.
+    /// Returns a size from 1 to 2 to the power `bits`. All orders of magnitude are about equally likely, so
+    /// that small sizes are as frequent as large ones.
     pub fn size(&mut self, bits: u64) -> u64 {
-        let most = 1 << self.0.below(bits + 1);
-        1 + self.0.below(most)
+        let max = 1 << self.0.below(bits + 1);
+        1 + self.0.below(max)
     }
 
     fn path(&mut self, n: usize) -> Path {
@@ -225,12 +228,14 @@ impl Draw {
 
     /// Draws one direction of a link.
     pub fn link(&mut self, delay: Duration) -> Settings {
+        // 0.4, 3.2, 10.8, 25.6 or 50 Mbit/s: cubes spread the rates over two orders of magnitude.
         let rate = (1 + self.0.below(5)).pow(3) * 400_000;
-        let product = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
+        // Bytes in flight over a round trip: the delay is one-way.
+        let bdp = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
         let queue = match self.0.below(3) {
             0 => QueueLimit::Packets(5 + self.0.below(200) as u32),
             1 => QueueLimit::Packets(50),
-            _ => QueueLimit::Bytes(product.max(10_000)),
+            _ => QueueLimit::Bytes(bdp.max(10_000)),
         };
         Settings {
             rate: Rate::bits_per_second(rate),
@@ -256,6 +261,7 @@ impl Draw {
 
     fn codel(&mut self) -> Option<CoDel> {
         let marks = self.0.chance(0.5);
+        // The defaults of RFC 8289, section 4, and a fifth of them.
         let (target, interval) = self.one_of(&[(5, 100), (1, 20)]);
         self.0.chance(0.35).then(|| CoDel {
             target: Duration::from_millis(target),
@@ -273,7 +279,7 @@ impl Draw {
         }
     }
 
-    /// Draws outages and other conditions for a while; in the end the link is as at the start.
+    /// Draws temporary outages and other settings. After the last change the link has its first settings.
     fn changes(&mut self, up: &Settings, down: &Settings) -> Vec<(Duration, Settings, Settings)> {
         let mut changes = Vec::new();
         if self.0.chance(0.6) {
@@ -282,18 +288,18 @@ impl Draw {
         let mut at = Duration::ZERO;
         for _ in 0..=self.0.below(3) {
             at += self.up_to_ms(CHANGES_WITHIN_MS / 4);
-            let (mut there, mut back) = (up.clone(), down.clone());
+            let (mut new_up, mut new_down) = (up.clone(), down.clone());
             match self.0.below(3) {
                 0 => {
                     let delay = self.up_to_ms(200);
-                    (there, back) = (self.link(delay), self.link(delay));
+                    (new_up, new_down) = (self.link(delay), self.link(delay));
                 }
-                1 => (there.up, back.up) = (false, false),
+                1 => (new_up.up, new_down.up) = (false, false),
                 // Only one direction fails: data or acknowledgements are lost.
-                _ if self.0.chance(0.5) => there.up = false,
-                _ => back.up = false,
+                _ if self.0.chance(0.5) => new_up.up = false,
+                _ => new_down.up = false,
             }
-            changes.push((at, there, back));
+            changes.push((at, new_up, new_down));
             at += self.up_to_ms(MAX_OUTAGE_MS);
             changes.push((at, up.clone(), down.clone()));
         }
@@ -302,7 +308,7 @@ impl Draw {
 
     fn middlebox(&mut self, v6: bool) -> MiddleboxSpec {
         match self.0.below(7) {
-            // The NAT translates IPv4 only, so paths with IPv6 get another middlebox.
+            // The NAT translates IPv4 only, so a path with IPv6 gets a `Shift` in its place.
             0 | 1 if !v6 => MiddleboxSpec::Nat,
             0..=2 => MiddleboxSpec::Shift(self.0.chance(0.3)),
             3 => MiddleboxSpec::Split(200 + self.0.below(1200) as u16),
@@ -329,13 +335,15 @@ impl Draw {
         }
     }
 
-    /// Draws notices of a link monitor, some of them during handshakes; in the end every path is up.
+    /// Draws notices of a link monitor that do not depend on the links. The last notice for a path says that
+    /// it is up.
     fn notices(&mut self, paths: usize) -> Vec<Notice> {
         let mut notices = Vec::new();
         for path in 0..paths as u8 {
             if !self.0.chance(0.2) {
                 continue;
             }
+            // Within the first 500 ms, notices hit handshakes.
             let within = self.one_of(&[CHANGES_WITHIN_MS / 2, 500]);
             let mut at = Duration::ZERO;
             for _ in 0..=self.0.below(3) {
@@ -354,7 +362,9 @@ impl Draw {
             ecn: self.one_of(&[Ecn::Ask, Ecn::Ask, Ecn::Answer, Ecn::Off]),
             initial_window: self.one_of(&[10, 10, 3, 2]),
             max_cwnd: self.one_of(&[None, None, None, Some(20)]),
+            // Super-segments (offload) or single packets.
             max_transmit: self.one_of(&[65_521, 1500]),
+            // Powers of two from 8 KiB to 8 MiB.
             send_buffer: 8 << (10 + self.0.below(11)),
             recv_buffer: 8 << (10 + self.0.below(11)),
             delayed_ack: DelayedAck {
@@ -363,7 +373,7 @@ impl Draw {
                 quick: self.one_of(&[16, 16, 0]),
             },
             min_rto: Duration::from_millis(self.one_of(&[200, 200, 1000])),
-            // Timeouts are longer than the outages, which must not end connections.
+            // Timeouts are much longer than the outages ([`MAX_OUTAGE_MS`]), which must not end connections.
             user_timeout: Duration::from_secs(90),
             connect_timeout: Duration::from_secs(60),
             ..Config::default()
@@ -401,6 +411,7 @@ impl Draw {
     }
 
     fn abort(&mut self) -> Option<(End, Duration)> {
+        // Drawn in any case, so that the later choices do not depend on this one.
         let drawn = (
             self.one_of(&[End::Opener, End::Server]),
             self.up_to_ms(4_000),
@@ -409,6 +420,7 @@ impl Draw {
     }
 
     fn pause(&mut self) -> Option<(End, Duration, Duration)> {
+        // Drawn in any case, as in `abort`.
         let end = self.one_of(&[End::Opener, End::Server]);
         let drawn = (end, self.up_to_ms(2_000), self.up_to_ms(15_000));
         self.0.chance(0.15).then_some(drawn)

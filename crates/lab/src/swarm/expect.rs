@@ -39,65 +39,69 @@ fn check_flow(
     figures: &mut Figures,
 ) -> Result<(), String> {
     let (opener, server) = run.ends(n);
-    let opener = opener.ok_or("ended without a word to its opener")?;
+    let opener = opener.ok_or("ended, but its opener got no event")?;
     figures.connections += 1;
-    let asked = flow.protocol == Protocol::Mptcp;
-    figures.fallbacks += u64::from(asked && opener.fell_back.is_some());
-    let whole = |end: Option<&Stream>, (received, sent): (u64, u64)| {
-        // An end that does not read at that time learns of the peer's end only by the close of the
-        // connection.
-        let told =
+    let asked_for_mptcp = flow.protocol == Protocol::Mptcp;
+    figures.fallbacks += u64::from(asked_for_mptcp && opener.fell_back.is_some());
+    let is_complete = |end: Option<&Stream>, (received, sent): (u64, u64)| {
+        // An end that has paused reading does not see the end of the peer's stream. Only the close of the
+        // connection tells it that the stream has ended.
+        let saw_end =
             |e: &Stream| e.complete_at.is_some() || reason(Some(e)) == Some(CloseReason::Finished);
-        end.is_some_and(|e| e.received == received && e.sent == sent && told(e))
+        end.is_some_and(|e| e.received == received && e.sent == sent && saw_end(e))
     };
     let expected = expected_bytes(flow);
-    let complete = whole(Some(opener), expected[0]) && whole(server, expected[1]);
+    let complete = is_complete(Some(opener), expected[0]) && is_complete(server, expected[1]);
     let finished = |end: Option<&Stream>| reason(end) == Some(CloseReason::Finished);
-    let in_order = usize::from(finished(Some(opener))) + usize::from(finished(server));
-    if complete && in_order == 2 {
+    let orderly_closes = usize::from(finished(Some(opener))) + usize::from(finished(server));
+    if complete && orderly_closes == 2 {
         return Ok(());
     }
     for (end, expected) in [(Some(opener), expected[0]), (server, expected[1])] {
-        if finished(end) && !whole(end, expected) {
-            return Err("closes in order at an end that has not moved all bytes".to_owned());
+        if finished(end) && !is_complete(end, expected) {
+            return Err(
+                "closes in order at an end that has not read or written all bytes".to_owned(),
+            );
         }
     }
     if flow.abort.is_some() {
         figures.aborted += 1;
         return Ok(());
     }
-    if asked && paths_of(scenario, flow).any(breaks) {
+    if asked_for_mptcp && paths_of(scenario, flow).any(breaks) {
         figures.broken += 1;
         return Ok(());
     }
-    // Every packet of a handshake may be lost for longer than the server waits, which may have taken
-    // the payload of the SYN by then. Bursts of loss are counted in packets, not in time: where one
-    // packet leaves every ten seconds, a burst may take all of them.
+    // Loss may take every packet of a handshake until an end gives up. With TCP Fast Open the server has
+    // then perhaps accepted the payload of the SYN. A burst of loss lasts for a number of packets, not for
+    // a time: where a retransmission leaves every ten seconds, a burst may take all retransmissions.
     let reasons = [reason(Some(opener)), reason(server)];
     let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
-    let fast = scenario.client.fast_open && scenario.server.fast_open;
-    let unheard = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
-    if (unheard && (gave_up || refused) && paths_of(scenario, flow).any(loses))
+    let fast_open = scenario.client.fast_open && scenario.server.fast_open;
+    let handshake_unfinished =
+        server.is_none() || (fast_open && reasons[1] == Some(CloseReason::TimedOut));
+    if (handshake_unfinished && (gave_up || refused) && paths_of(scenario, flow).any(loses))
         || (gave_up && paths_of(scenario, flow).any(bursts))
     {
         figures.cut_off += 1;
         return Ok(());
     }
-    // The last acknowledgement may be lost for longer than the other end waits to repeat it.
-    if complete && in_order == 1 && paths_of(scenario, flow).any(loses) {
+    // The last acknowledgement may be lost, and its sender may be gone before the peer asks again. The
+    // peer then times out although all data has arrived.
+    if complete && orderly_closes == 1 && paths_of(scenario, flow).any(loses) {
         figures.late += 1;
         return Ok(());
     }
-    Err("does not end in order, and nothing that was drawn excuses it".to_owned())
+    Err("does not end in order, although its scenario has no fault that explains it".to_owned())
 }
 
 /// Describes the state of one end in a line.
-pub fn describe_end((who, end): (&str, Option<&Stream>)) -> String {
+pub fn describe_end((name, end): (&str, Option<&Stream>)) -> String {
     match end {
-        None => format!("  {who}: no connection"),
+        None => format!("  {name}: no connection"),
         Some(s) => format!(
-            "  {who}: wrote {}, read {}, saw the end: {}, fell back: {:?}, closed: {:?}",
+            "  {name}: wrote {}, read {}, saw the end: {}, fell back: {:?}, closed: {:?}",
             s.sent,
             s.received,
             s.complete_at.is_some(),

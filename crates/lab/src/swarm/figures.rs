@@ -1,4 +1,4 @@
-//! Figures of seeds.
+//! Counts of connections and traffic, summed over seeds.
 
 use std::ops::AddAssign;
 
@@ -15,12 +15,12 @@ pub struct Figures {
     pub fallbacks: u64,
     /// Connections aborted by one end, as drawn.
     pub aborted: u64,
-    /// Connections broken by a middlebox, by loss, or by a box or server that lost its links or its
-    /// power.
+    /// Connections broken by a middlebox, an attacker, loss, an outage of a link, or the stop of a box or
+    /// server.
     pub broken: u64,
     /// Connections that losses cut off, in the handshake or by a burst that took every retransmission.
     pub cut_off: u64,
-    /// Connections whose data arrived, but one end missed that the other had closed.
+    /// Connections whose data arrived, but one end of which did not learn that the other had closed.
     pub late: u64,
     /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,
@@ -43,6 +43,7 @@ impl Figures {
             self.bytes += counters.offered.bytes;
             self.marked += counters.marked.packets;
         }
+        // Not a sum: a world has one clock for all links.
         let elapsed = world.now().saturating_since(START);
         self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
     }

@@ -18,16 +18,18 @@ use super::draw::{CHANGES_WITHIN_MS, Draw, MAX_OUTAGE_MS};
 use super::expect::describe_end;
 use super::figures::Figures;
 
-/// Transfers have at most two to this power of bytes.
+/// Logarithm to base 2 of the maximum size of a transfer: 1 MiB.
 const MAX_SIZE_BITS: u64 = 20;
-/// Longest time until all connections have ended; longer ones count as hanging.
+/// Simulated time after the last action within which all connections must end. A connection that is open
+/// then counts as hanging.
 const RUN_LIMIT: Duration = Duration::from_secs(1_800);
 
 /// Stream of the attacker's random numbers, apart from the streams of the world's components.
 const ADVERSARY_STREAM: u64 = 1 << 42;
 
-/// Rules that hold for an end only if no third party forges segments of its peer.
-const TRUSTING: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
+/// Rules that a correct end may violate where a third party forges segments of its peer. They are not
+/// checked at boxes and servers of a world with an attacker.
+const BREAKABLE_BY_FORGERY: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
@@ -43,11 +45,12 @@ pub struct GatewayScenario {
 #[derive(Debug, Clone, Copy)]
 struct Attacked {
     link: usize,
-    /// One packet in so many is used for an attack.
+    /// The attacker uses one packet in this many for an attack, on average.
     every: u64,
+    /// Maximum number of attacks.
     attacks: u32,
-    /// True if the attacker only opens subflows.
-    joins: bool,
+    /// True if all attacks are new subflows (MP_JOIN).
+    joins_only: bool,
 }
 
 /// A user's connection.
@@ -67,7 +70,7 @@ enum Step {
 }
 
 impl GatewayScenario {
-    /// Draws a scenario, with an attacker on one of the links or without.
+    /// Draws a scenario. If `attacked`, it has an attacker on one of its links.
     pub fn draw(d: &mut Draw, attacked: bool) -> Self {
         let count = 1 + d.below(4) as usize;
         let access: Vec<PathSettings> = (0..count).map(|_| d.access_link()).collect();
@@ -78,20 +81,20 @@ impl GatewayScenario {
         }
         if d.chance(0.15) {
             let at = d.up_to_ms(CHANGES_WITHIN_MS);
-            let back = at + d.up_to_ms(MAX_OUTAGE_MS);
+            let restored = at + d.up_to_ms(MAX_OUTAGE_MS);
             let server = d.below(servers as u64) as usize;
             let (down, up) = match d.chance(0.7) {
                 true => (Action::KillServer(server), Action::StartServer(server)),
                 false => (Action::KillBox, Action::StartBox),
             };
-            events.extend([(at, down), (back, up)]);
+            events.extend([(at, down), (restored, up)]);
         }
         let transfers = (0..=d.below(5)).map(|_| d.transfer()).collect();
         let attacked = attacked.then(|| Attacked {
             link: d.below(access.len() as u64) as usize,
             every: d.size(8),
             attacks: d.size(8) as u32,
-            joins: false,
+            joins_only: false,
         });
         GatewayScenario {
             access,
@@ -119,7 +122,7 @@ impl GatewayScenario {
         let attacker = self.attacked.map(|attacked| {
             let rng = Rng::for_component(seed, ADVERSARY_STREAM);
             let attacker = Adversary::new(rng, attacked.every, attacked.attacks);
-            let attacker = attacker.with_joins_only(attacked.joins);
+            let attacker = attacker.with_joins_only(attacked.joins_only);
             (attacked.link, Chain::new().and(attacker))
         });
         let net = Aggregation::with_middlebox(seed, config, attacker);
@@ -127,8 +130,8 @@ impl GatewayScenario {
         if self.attacked.is_some() {
             net.world.keep_violations();
         }
-        let begun = net.run_until_intercepting();
-        if !begun && !self.loses() && self.attacked.is_none() {
+        let intercepts = net.run_until_intercepting();
+        if !intercepts && !self.loses() && self.attacked.is_none() {
             return Err("the box finds no server over links that lose nothing".to_owned());
         }
         let start = net.world.now();
@@ -153,11 +156,11 @@ impl GatewayScenario {
         if !net.finish(RUN_LIMIT) {
             return Err(format!("hangs: {}", self.describe_ends(&net, &open)));
         }
-        let holds = |(node, violation): &&(_, Violation)| {
+        let counts = |(node, violation): &&(_, Violation)| {
             let gateway = *node == net.boxed || net.servers.contains(node);
-            !(gateway && TRUSTING.contains(&violation.rule))
+            !(gateway && BREAKABLE_BY_FORGERY.contains(&violation.rule))
         };
-        if let Some((node, violation)) = net.world.violations().iter().find(holds) {
+        if let Some((node, violation)) = net.world.violations().iter().find(counts) {
             return Err(format!("{node:?} {violation}"));
         }
         if let Some(node) = net.middlebox {
@@ -165,7 +168,7 @@ impl GatewayScenario {
                 node.get_mut::<Adversary>().leaks
             });
             if leaks > 0 {
-                return Err(format!("{leaks} packets show what users say"));
+                return Err(format!("{leaks} packets show users' bytes"));
             }
         }
         let mut figures = Figures::default();
@@ -214,22 +217,22 @@ impl GatewayScenario {
             Load::Up(size) => (0, size),
             Load::Post { sends, answer } => (answer, sends),
         };
-        let whole = |end: &Stream, received, sent| {
+        let is_complete = |end: &Stream, received, sent| {
             end.received == received && end.sent == sent && end.complete_at.is_some()
         };
         let finished = |end: &Stream| end.closed.is_some_and(|(_, r)| r == CloseReason::Finished);
-        let at_user = whole(user, reads, writes);
-        let at_content = content.is_some_and(|c| whole(c, writes, reads));
-        if at_user && at_content && finished(user) && content.is_some_and(finished) {
+        let user_complete = is_complete(user, reads, writes);
+        let content_complete = content.is_some_and(|c| is_complete(c, writes, reads));
+        if user_complete && content_complete && finished(user) && content.is_some_and(finished) {
             return Ok(());
         }
-        // The box alone tells the user that an upload has arrived, so this proves only a download
-        // whole.
-        if finished(user) && !at_user {
-            return wrong("ends in order, and not all has arrived");
+        // The box terminates the user's TCP and acknowledges an upload before the content host has it. A
+        // user's orderly close therefore requires complete data at the user, not at the content host.
+        if finished(user) && !user_complete {
+            return wrong("ends in order at the user, who has not read or written all bytes");
         }
         if matches!(user.role, Role::Fetch { .. }) && finished(user) && content.is_none() {
-            return wrong("was answered by nobody");
+            return wrong("ends in order at the user, but the content host saw no connection");
         }
         if transfer.abort.is_some() {
             figures.aborted += 1;
@@ -239,10 +242,10 @@ impl GatewayScenario {
             figures.broken += 1;
             return Ok(());
         }
-        wrong("does not end in order, and nothing that was drawn excuses it")
+        wrong("does not end in order, although its scenario has no fault")
     }
 
-    /// Returns whether packets may be lost other than by full queues.
+    /// Returns whether the links drop or corrupt packets at random. Drops of full queues do not count.
     fn loses(&self) -> bool {
         let lossy = |s: &Settings| s.loss != Loss::None || s.corrupt > 0.0;
         self.access
@@ -274,7 +277,8 @@ impl Draw {
             if self.chance(0.5) {
                 settings.loss = Loss::None;
             }
-            // A queue of many seconds would hide a server from the box as an outage does.
+            // A long queue on a slow link would delay packets by many seconds, and the box would take the
+            // server for dead. 20 full packets take 0.6 s at the lowest rate, 400 kbit/s.
             if matches!(settings.rate, Rate::Fixed(rate) if rate.get() < 1_000_000) {
                 settings.queue = QueueLimit::Packets(20);
             }
@@ -282,22 +286,22 @@ impl Draw {
         link
     }
 
-    /// Draws times at which a link goes dark without notice, or loses its carrier and gets it back.
+    /// Draws at most one outage of a link: it drops all packets without notice, or loses its carrier.
     fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
         let mut events = Vec::new();
         if self.chance(0.65) {
             return events;
         }
         let at = self.up_to_ms(CHANGES_WITHIN_MS);
-        let back = at + self.up_to_ms(MAX_OUTAGE_MS);
+        let restored = at + self.up_to_ms(MAX_OUTAGE_MS);
         if self.chance(0.4) {
             events.push((at, Action::Carrier { link, up: false }));
-            events.push((back, Action::Carrier { link, up: true }));
+            events.push((restored, Action::Carrier { link, up: true }));
             return events;
         }
         let mut dark = settings.clone();
         (dark.up.up, dark.down.up) = (false, false);
-        for (at, settings) in [(at, dark), (back, settings.clone())] {
+        for (at, settings) in [(at, dark), (restored, settings.clone())] {
             let settings = Box::new(settings);
             events.push((at, Action::Access { link, settings }));
         }
@@ -346,9 +350,9 @@ mod tests {
         }
     }
 
-    /// Runs a scenario over links without loss, with an attacker who only joins connections whose keys
+    /// Runs a scenario over links without loss. The attacker only adds subflows to connections whose keys
     /// passed its link.
-    fn joined(seed: u64) -> Result<Figures, String> {
+    fn run_with_joins_only(seed: u64) -> Result<Figures, String> {
         let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
         scenario.events.clear();
         for transfer in &mut scenario.transfers {
@@ -360,22 +364,22 @@ mod tests {
             }
         }
         if let Some(attacked) = &mut scenario.attacked {
-            (attacked.joins, attacked.every, attacked.attacks) = (true, 4, 256);
+            (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
         }
         scenario.simulate_with(seed, &scenario.config(Protection::Tls))
     }
 
-    /// An attacker who has only the keys of Multipath TCP gets no part of a connection, however often
-    /// it joins: every transfer completes.
+    /// An attacker who knows only the keys of Multipath TCP disturbs no connection, however many subflows
+    /// it opens: every transfer completes.
     #[test]
     fn an_attacker_who_joins_takes_nothing() {
         for seed in 0..60 {
-            let figures = joined(seed).unwrap();
+            let figures = run_with_joins_only(seed).unwrap();
             assert_eq!(figures.broken, 0, "seed {seed}");
         }
     }
 
-    /// The attacker is effective: without protection it reads and forges.
+    /// Shows that the attacker is effective: without protection it reads and forges bytes.
     #[test]
     fn without_protection_an_attacker_reads_and_forges() {
         let mut seen = String::new();
@@ -386,7 +390,7 @@ mod tests {
             let config = scenario.config(Protection::None);
             seen.extend(scenario.simulate_with(seed, &config).err());
         }
-        for what in ["packets show what users say", "is not what was sent"] {
+        for what in ["packets show users' bytes", "is not what was sent"] {
             assert!(seen.contains(what), "{what}: {seen}");
         }
     }

@@ -1,4 +1,4 @@
-//! A scenario in the simulator.
+//! The simulated world of a scenario without a box: a client, a server and the paths between them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,12 +22,13 @@ use super::figures::Figures;
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
-/// Port of the first flow at the server; the other flows have the next ports.
-const PORT: u16 = 4000;
+/// Port of the first flow at the server. Each later flow has the next port.
+const FIRST_PORT: u16 = 4000;
 /// Bytes of a request.
 const REQUEST_SIZE: u64 = 100;
-/// Longest time that connections may live after the last action; longer ones hang. The slowest link
-/// takes two minutes for the largest flow alone, and several times that with the worst loss.
+/// Simulated time after the last action within which all connections must end; a connection that is open
+/// then hangs. The slowest link takes two minutes for the largest flow without loss, and several times as
+/// long at the highest loss rate.
 const RUN_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A scenario in progress.
@@ -47,7 +48,9 @@ pub struct ScenarioRun<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Open(usize),
+    /// Resets the flow from one end.
     Abort(usize, End),
+    /// Stops reading if true, resumes if false.
     Pause(usize, End, bool),
     Notice(Notice),
 }
@@ -59,11 +62,18 @@ impl<'a> ScenarioRun<'a> {
         let paths = scenario.paths.iter().map(|p| p.config).collect();
         let client = host(&mut world, &scenario.client, paths, Vec::new());
         let routes = scenario.paths.iter().enumerate().flat_map(|(n, path)| {
-            let outside = outside(n, path).into_iter().chain(addresses(&neighbour(n)));
+            let outside = addresses_at_server(n, path)
+                .into_iter()
+                .chain(addresses(&neighbour_path(n)));
             outside.map(move |addr| (addr, n as u32))
         });
-        let both = local(Some(SERVER_V4), Some(SERVER_V6));
-        let server = host(&mut world, &scenario.server, vec![both], routes.collect());
+        let server_path = path_config(Some(SERVER_V4), Some(SERVER_V6));
+        let server = host(
+            &mut world,
+            &scenario.server,
+            vec![server_path],
+            routes.collect(),
+        );
         let mut run = ScenarioRun {
             scenario,
             world,
@@ -85,8 +95,10 @@ impl<'a> ScenarioRun<'a> {
         let mut inside = self.client;
         let mut behind = None;
         if path.shared {
+            // The router numbers its interfaces in the order of the calls of `connect`: 0 leads to the
+            // client, 1 out to the server, 2 to the neighbour.
             let routes = addresses(&path.config).into_iter().map(|addr| (addr, 0));
-            let neighbour = neighbour(n);
+            let neighbour = neighbour_path(n);
             let others = addresses(&neighbour).into_iter().map(|addr| (addr, 2));
             let any = [SERVER_V4.into(), SERVER_V6.into()].map(|addr| (Prefix::all_like(addr), 1));
             let router = routes
@@ -96,13 +108,13 @@ impl<'a> ScenarioRun<'a> {
                 .into_iter()
                 .fold(router, |r, (all, iface)| r.route(all, iface));
             let router = self.world.add(|_| router);
-            self.world.connect(inside, router, lan(), lan());
+            self.world
+                .connect(inside, router, lan_settings(), lan_settings());
             inside = router;
             let config = &self.scenario.client;
             let host = host(&mut self.world, config, vec![neighbour], Vec::new());
             behind = Some((router, host));
         }
-        // The router's routes expect the way out at its second interface, so it is connected next.
         let mut outer = self.server;
         if !path.middleboxes.is_empty() {
             let boxes = path.middleboxes.iter();
@@ -110,7 +122,8 @@ impl<'a> ScenarioRun<'a> {
                 add_middlebox(chain, *m, seed, n, path)
             });
             outer = self.world.add(|_| MiddleboxNode::new(chain));
-            self.world.connect(inside, outer, lan(), lan());
+            self.world
+                .connect(inside, outer, lan_settings(), lan_settings());
             inside = std::mem::replace(&mut outer, self.server);
         }
         let (up, down) = self
@@ -126,12 +139,13 @@ impl<'a> ScenarioRun<'a> {
         self.world.schedule(down, changes(|c| &c.2));
         self.links.extend([up, down]);
         if let Some((router, neighbour)) = behind {
-            self.world.connect(router, neighbour, lan(), lan());
+            self.world
+                .connect(router, neighbour, lan_settings(), lan_settings());
         }
         self.neighbours.push(behind.map(|(_, neighbour)| neighbour));
     }
 
-    /// Lets the server answer every flow at a port of its own.
+    /// Makes the server listen for each flow at a separate port.
     fn serve(&mut self) -> Result<(), String> {
         for (n, flow) in self.scenario.flows.iter().enumerate() {
             let role = match flow.direction {
@@ -167,7 +181,7 @@ impl<'a> ScenarioRun<'a> {
                 .iter()
                 .all(|host| world.node::<Host>(*host).stack().connections() == 0)
         };
-        // A check after every packet would take longer than the packets.
+        // Checks only every 500 ms of simulated time: a check costs more than the packet that preceded it.
         let start = self.world.now();
         while !idle(&self.world) {
             if self.world.now().saturating_since(start) > RUN_LIMIT {
@@ -301,14 +315,15 @@ impl<'a> ScenarioRun<'a> {
         text
     }
 
-    /// Returns the ends of flow `n`: the opener's, if it was opened, and the server's, if it was
-    /// accepted.
+    /// Returns the finished streams of flow `n` at the opener, if it opened the flow, and at the server, if
+    /// it accepted the flow.
     pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
         // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
-        // opener (RFC 7413, section 6.1).
+        // opener (RFC 7413, section 6.1). Of a host's streams of the flow, the finished one or the one
+        // that progress more bytes is then the flow's own.
         let HostScenario { client, server, .. } = &self.scenario;
-        let doubled = client.fast_open && server.fast_open;
-        let moved = |stream: &&Stream| {
+        let may_have_duplicate = client.fast_open && server.fast_open;
+        let progress = |stream: &&Stream| {
             let finished = stream
                 .closed
                 .is_some_and(|(_, why)| why == CloseReason::Finished);
@@ -317,8 +332,8 @@ impl<'a> ScenarioRun<'a> {
         let find = |host: NodeId| {
             let finished = self.world.node::<Host>(host).finished().iter();
             let mut of_flow = finished.filter(|stream| stream.label == n as u32);
-            match doubled {
-                true => of_flow.max_by_key(moved),
+            match may_have_duplicate {
+                true => of_flow.max_by_key(progress),
                 false => of_flow.next_back(),
             }
         };
@@ -348,7 +363,7 @@ impl<'a> ScenarioRun<'a> {
     }
 }
 
-/// Returns the bytes that the opener and the server of `flow` must have read and written at its end.
+/// Returns the bytes (read, written) of the opener and of the server at the end of a complete `flow`.
 pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
     match flow.direction {
         Direction::Down => [(flow.size, REQUEST_SIZE), (REQUEST_SIZE, flow.size)],
@@ -357,7 +372,7 @@ pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
 }
 
 fn port(flow: usize) -> u16 {
-    PORT + flow as u16
+    FIRST_PORT + flow as u16
 }
 
 fn remotes(flow: usize) -> [SocketAddr; 2] {
@@ -387,7 +402,7 @@ fn host(
     world.add(|rng| Host::new(config, rng))
 }
 
-fn local(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
+fn path_config(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
     PathConfig {
         v4,
         v6,
@@ -396,8 +411,8 @@ fn local(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
 }
 
 /// Returns the only path of the host that shares path `n`.
-fn neighbour(n: usize) -> PathConfig {
-    local(Some(Ipv4Addr::new(10, 2, n as u8, 2)), None)
+fn neighbour_path(n: usize) -> PathConfig {
+    path_config(Some(Ipv4Addr::new(10, 2, n as u8, 2)), None)
 }
 
 fn addresses(path: &PathConfig) -> Vec<IpAddr> {
@@ -405,20 +420,20 @@ fn addresses(path: &PathConfig) -> Vec<IpAddr> {
     v4.into_iter().chain(path.v6.map(IpAddr::V6)).collect()
 }
 
-/// Returns the address that the NAT of path `n` gives to all hosts behind it.
+/// Returns the external address of the NAT of path `n`, which all hosts behind it share.
 fn external(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, n as u8, 2)
 }
 
 /// Returns the client's addresses on path `n` as the server sees them.
-fn outside(n: usize, path: &Path) -> Vec<IpAddr> {
+fn addresses_at_server(n: usize, path: &Path) -> Vec<IpAddr> {
     let mut all = addresses(&path.config);
     all.push(external(n).into());
     all
 }
 
-/// Returns the settings of links between nodes, which are no bottleneck and lose nothing.
-fn lan() -> Settings {
+/// Returns the settings of the links inside a site, which are no bottleneck and lose no packets.
+fn lan_settings() -> Settings {
     Settings {
         rate: Rate::bits_per_second(1_000_000_000),
         delay: Duration::from_micros(50),
@@ -434,12 +449,13 @@ fn add_middlebox(
     path: &Path,
 ) -> Chain {
     match middlebox {
+        // The NAT translates IPv4 only.
         MiddleboxSpec::Nat if path.config.v4.is_none() => chain,
         MiddleboxSpec::Nat => chain.and(Nat::new(NatConfig::new(external(n)))),
         MiddleboxSpec::Shift(false) => chain.and(SequenceShift::new(seed)),
         MiddleboxSpec::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
         MiddleboxSpec::Split(mss) => chain.and(Split::new(mss)),
-        MiddleboxSpec::Merge(most, hold, keep) => chain.and(Merge::new(most, hold, keep)),
+        MiddleboxSpec::Merge(max_len, hold, keep) => chain.and(Merge::new(max_len, hold, keep)),
         MiddleboxSpec::Lack(kind) => {
             let edit = OptionEdit::new(Target::Kind(kind), Scope::Syn, Edit::Remove);
             chain.and(edit)

@@ -1,9 +1,9 @@
-//! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and connections
-//! end as they should.
+//! Random worlds, one for each seed. Whatever links, middleboxes and users do, no byte of a stream may
+//! be lost or changed, and every connection must end in a way that its scenario allows.
 //!
-//! A seed defines a scenario: topology, faults, sizes, settings. It runs with all oracles on, and the
-//! allowed ends of its connections follow from the scenario. The result depends on the seed alone, not
-//! on the machine or the number of threads; with an attacker ([`Worlds::Attacked`]) also on the
+//! A seed defines a scenario: topology, faults, sizes, settings. The scenario runs with all oracles on,
+//! and determines how its connections may end. The result depends on the seed alone, not on the machine
+//! or the number of threads. Only with an attacker ([`Worlds::Attacked`]) does it also depend on the
 //! randomness of TLS.
 
 mod adversary;
@@ -26,7 +26,8 @@ use self::hosts::ScenarioRun;
 
 pub use self::figures::Figures;
 
-/// Every so many seeds one is run twice, to check that both runs are equal.
+/// One seed in this many runs twice, to check that the seed alone determines the result. A second run of
+/// every seed would double the time.
 const REPEAT_EVERY_SEEDS: u64 = 10;
 
 /// The kind of worlds.
@@ -35,7 +36,7 @@ const REPEAT_EVERY_SEEDS: u64 = 10;
 pub enum Worlds {
     /// Hosts with middleboxes between them, and users behind a box.
     All,
-    /// Users behind a box, with an attacker on one of its links who reads all packets and injects any.
+    /// Users behind a box, with an attacker on one of its links who reads every packet and forges others.
     Attacked,
 }
 
@@ -83,6 +84,7 @@ impl Scenario {
     fn draw(worlds: Worlds, seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let attacked = worlds == Worlds::Attacked;
+        // A quarter of the worlds has a box, a guess: most seeds test the engine without the proxy.
         match attacked || draw.chance(0.25) {
             true => Scenario::Gateways(gateways::GatewayScenario::draw(&mut draw, attacked)),
             false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
@@ -103,8 +105,8 @@ impl Scenario {
     }
 }
 
-/// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
-/// threads, at least one. Calls `progress` with each seed that is done.
+/// Runs the seeds from `first` to `first + seeds - 1` on `threads` threads, at least one. Leaves out seeds
+/// above [`u64::MAX`]. Calls `progress` with each seed after its run.
 pub fn run(
     worlds: Worlds,
     first: u64,
@@ -113,7 +115,8 @@ pub fn run(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Report {
     let next = AtomicU64::new(0);
-    let found = Mutex::new((Vec::new(), Figures::default()));
+    // The violations, and the sums over the other seeds.
+    let results = Mutex::new((Vec::new(), Figures::default()));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -121,22 +124,23 @@ pub fn run(
                 break;
             };
             let result = catch_panic(|| check_seed(worlds, seed));
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(figures) => found.1 += figures,
-                Err(what) => found.0.push(violation(worlds, seed, what)),
+                Ok(figures) => results.1 += figures,
+                Err(what) => results.0.push(violation(worlds, seed, what)),
             }
-            drop(found);
+            drop(results);
             progress(seed);
         }
     };
     thread::scope(|scope| {
+        // The calling thread is one of the `threads`.
         for _ in 1..threads {
             scope.spawn(work);
         }
         work();
     });
-    let (mut violations, figures) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut violations, figures) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     violations.sort_by_key(|v| v.seed);
     Report {
         worlds,
@@ -160,8 +164,8 @@ fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
 }
 
 thread_local! {
-    /// The text of a panic while a seed runs, which is kept instead of printed; `None` outside of
-    /// seeds.
+    /// The text of the panic of the seed that this thread runs: stored for the report instead of printed.
+    /// `None` while the thread runs no seed, so that other panics are printed as usual.
     static PANIC_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -169,17 +173,17 @@ thread_local! {
 fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let before = panic::take_hook();
+        let previous_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let kept = PANIC_TEXT.with_borrow_mut(|text| match text {
+            let stored = PANIC_TEXT.with_borrow_mut(|text| match text {
                 Some(text) => {
                     *text = info.to_string();
                     true
                 }
                 None => false,
             });
-            if !kept {
-                before(info);
+            if !stored {
+                previous_hook(info);
             }
         }));
     });
@@ -224,24 +228,26 @@ mod tests {
             ..
         } = run(Worlds::All, 0, 300, threads, &|_| ());
         assert!(violations.is_empty(), "{violations:#?}");
-        // So many connections of each kind that the worlds must differ.
+        // These minima show that the scenarios still produce connections of every kind.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
         assert!(figures.fast_opened > 10, "{figures:?}");
-        // Only few connections may need an excuse.
+        // At most one connection in 25 may end early for a reason that its scenario excuses. With more,
+        // the excuses would hide faults of the engine.
         let excused = figures.broken + figures.cut_off + figures.late;
         assert!(excused * 25 <= figures.connections, "{figures:?}");
     }
 
-    /// An attacker on one link may break connections, and does, but never changes the bytes that
-    /// arrive.
+    /// An attacker on one link breaks some connections, but never reads users' bytes or changes the bytes
+    /// that arrive.
     #[test]
     fn nobody_on_a_link_reads_or_forges() {
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
         let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let figures = report.figures;
-        // Subflows authenticate themselves, so only hits on the sequence number or the bytes break one.
+        // The minimum shows that attacks have an effect. Fewer than half of the connections may break,
+        // because only a forged segment in sequence, or a changed byte, breaks one.
         assert!(
             figures.connections > 200 && figures.broken > 10,
             "{figures:?}"
@@ -251,6 +257,7 @@ mod tests {
 
     #[test]
     fn the_last_seeds_are_no_exception() {
+        // Only two of the five seeds exist: u64::MAX - 1 and u64::MAX.
         assert_eq!(run(Worlds::All, u64::MAX - 1, 5, 1, &|_| ()).violations, []);
     }
 

@@ -1,4 +1,4 @@
-//! The measurements of one round.
+//! The measurements of one round of `braid-lab compare`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,65 +13,76 @@ use crate::command::demo::fixture::LINKS;
 use crate::content::{Client, fetch};
 use braid::failure::Failure;
 
-/// Sizes of small transfers, bytes.
+/// Sizes of small transfers, bytes: a guess at small and medium objects of web pages.
 pub const SIZES: [u64; 3] = [4_000, 64_000, 1_000_000];
-/// The page: objects that a browser fetches at once, each over a connection of its own.
+/// Description of the page: objects that a browser fetches at the same time, each over a new connection.
 pub const PAGE: &str = "6 objects of 30 kB at once";
+/// Objects of the page: browsers open six HTTP/1.1 connections to a host.
 const PAGE_OBJECTS: usize = 6;
-const PAGE_OBJECT: u64 = 30_000;
-/// Bytes of an echo's answer.
-const ECHO: u64 = 100;
+/// Bytes of each object.
+const PAGE_OBJECT_LEN: u64 = 30_000;
+/// Bytes of the answer to an echo request: about a line of a terminal.
+const ECHO_LEN: u64 = 100;
 
-/// Small transfers of each size in a round.
+/// Number of small transfers of each size in a round.
 const SMALL_RUNS: usize = 10;
 /// Duration of a download.
 const DOWNLOAD: Duration = Duration::from_secs(10);
-/// Bytes of a request of the download: a small share of what the links carry in a second.
-const REQUEST: u64 = 250_000;
-/// Requests that are on their way at a time, so that the download never waits for a request.
+/// Bytes that one request of the download asks for. The default links carry 15 times as much in a second, so
+/// the download ends soon after it should.
+const REQUEST_LEN: u64 = 250_000;
+/// Number of requests without an answer at any time: 16 MB, so that the links never wait for a request.
 const REQUESTS_AHEAD: usize = 64;
-/// Pauses between two pages, and between two echoes, of the user who downloads.
+/// Pause between two pages.
 const PAGE_PAUSE: Duration = Duration::from_millis(700);
+/// Pause between two echoes.
 const ECHO_PAUSE: Duration = Duration::from_millis(100);
-/// Time from a download's start until pages and echoes count, and until a link dies: slow start is over.
-const SLOW_START: Duration = Duration::from_secs(2);
-/// Time for which the link is dead.
-const DEAD: Duration = Duration::from_secs(5);
-/// Concurrent users, and connections of each, where connections are counted.
+/// Time between the start of a download and the first page or echo, or the outage of a link. A guess: slow
+/// start is over by then.
+const SLOW_START_TIME: Duration = Duration::from_secs(2);
+/// Length of the outage.
+const OUTAGE: Duration = Duration::from_secs(5);
+/// Number of concurrent users in the measurement of connections a second.
 const USERS: usize = 16;
-const CONNECTIONS: usize = 20;
-/// Bytes that each of those connections fetches.
-const TINY: u64 = 1_000;
-/// Pause between two measurements, in which the links' queues run empty.
+/// Number of connections that each of these users opens one after the other.
+const CONNECTIONS_PER_USER: usize = 20;
+/// Bytes that each of these connections fetches.
+const TINY_LEN: u64 = 1_000;
+/// Pause between two measurements, so that the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// All samples of one variant.
 #[derive(Debug, Default)]
 pub struct Samples {
     pub download_mbit_s: Vec<f64>,
+    /// Processor time of the download.
     pub cpu_ms_per_gbit: Vec<f64>,
+    /// Times of pages beside a download.
     pub page_ms: Vec<f64>,
+    /// Times of echoes beside a download.
     pub echo_ms: Vec<f64>,
     /// Completion times by size, in the order of [`SIZES`].
     pub small_ms: [Vec<f64>; SIZES.len()],
+    /// Longest time without data of each download over a link that dies.
     pub pause_ms: Vec<f64>,
+    /// Connections a second.
     pub connections_s: Vec<f64>,
 }
 
 /// Measures one variant once.
 pub fn round(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
-    small(variant, samples)?;
+    small_transfers(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
     download(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
-    beside(variant, samples)?;
+    beside_download(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
     link_dies(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
     connections(variant, samples)
 }
 
-fn small(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn small_transfers(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     for (bytes, into) in SIZES.into_iter().zip(&mut samples.small_ms) {
         for _ in 0..SMALL_RUNS {
             into.push(ms(variant.user.run(|content| fetch(content, bytes))?));
@@ -97,22 +108,22 @@ fn download(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure>
     Ok(())
 }
 
-/// Downloads until `arrived`, called with the size of each part, returns false.
+/// Downloads until `arrived` returns false. Calls `arrived` with the size of each part that arrives.
 fn download_while(content: SocketAddr, mut arrived: impl FnMut(u64) -> bool) -> io::Result<()> {
     let mut client = Client::connect(content)?;
     for _ in 0..REQUESTS_AHEAD {
-        client.request(REQUEST)?;
+        client.request(REQUEST_LEN)?;
     }
     let mut goes_on = true;
     while goes_on {
-        client.request(REQUEST)?;
-        client.read(REQUEST, |bytes| goes_on &= arrived(bytes))?;
+        client.request(REQUEST_LEN)?;
+        client.read(REQUEST_LEN, |bytes| goes_on &= arrived(bytes))?;
     }
     Ok(())
 }
 
 /// Fetches pages and echoes while a download fills the links.
-fn beside(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn beside_download(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (&variant.user, AtomicBool::new(false));
     let goes_on = || !stop.load(Ordering::Relaxed);
     thread::scope(|scope| {
@@ -127,35 +138,37 @@ fn beside(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     })
 }
 
-/// Fetches pages for as long as `during`. Returns their times, ms.
+/// Fetches pages for the time `during`. Returns the time of each, ms.
 fn pages(content: SocketAddr, during: Duration) -> io::Result<Vec<f64>> {
-    thread::sleep(SLOW_START);
+    thread::sleep(SLOW_START_TIME);
     let begun = Instant::now();
     let mut times = Vec::new();
     while begun.elapsed() < during {
         let since = Instant::now();
-        at_once(PAGE_OBJECTS, || fetch(content, PAGE_OBJECT).map(drop))?;
+        at_once(PAGE_OBJECTS, || fetch(content, PAGE_OBJECT_LEN).map(drop))?;
         times.push(ms(since.elapsed()));
         thread::sleep(PAGE_PAUSE);
     }
     Ok(times)
 }
 
-/// Asks again and again over one connection, as a remote shell does. Returns the times, ms.
+/// Sends small requests over one connection while `goes_on`, as a remote shell does. Returns the times until
+/// their answers, ms.
 fn echoes(content: SocketAddr, goes_on: impl Fn() -> bool) -> io::Result<Vec<f64>> {
     let mut client = Client::connect(content)?;
     let mut times = Vec::new();
-    thread::sleep(SLOW_START);
+    thread::sleep(SLOW_START_TIME);
     while goes_on() {
         let since = Instant::now();
-        client.ask(ECHO, |_| {})?;
+        client.ask(ECHO_LEN, |_| {})?;
         times.push(ms(since.elapsed()));
         thread::sleep(ECHO_PAUSE);
     }
     Ok(times)
 }
 
-/// Downloads while the first link drops everything for a while. The link gives no sign of that.
+/// Measures the longest pause of a download during an outage of the first link. The link drops all packets
+/// and stays up, so only missing acknowledgements show the outage.
 fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (variant.user.clone(), AtomicBool::new(false));
     let longest = thread::scope(|scope| {
@@ -163,7 +176,7 @@ fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
             let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
             user.run(|content| {
                 download_while(content, |_| {
-                    if begun.elapsed() > SLOW_START {
+                    if begun.elapsed() > SLOW_START_TIME {
                         longest = longest.max(last.elapsed());
                     }
                     last = Instant::now();
@@ -172,7 +185,7 @@ fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
             })?;
             Ok(longest)
         });
-        let died = dead_for_a_while(variant);
+        let died = break_link_for_a_while(variant);
         stop.store(true, Ordering::Relaxed);
         let longest = join(download);
         died?;
@@ -182,34 +195,35 @@ fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
     Ok(())
 }
 
-fn dead_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
+fn break_link_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     let set = |variant: &mut Variant, to: &str| -> Result<(), Failure> {
         let change = LinkChange::parse([to])?;
         Ok(variant.fixture.testbed.set(LINKS[0], None, &change)?)
     };
-    variant.fixture.sleep(SLOW_START + PAUSE)?;
+    variant.fixture.sleep(SLOW_START_TIME + PAUSE)?;
     set(variant, "down")?;
-    let slept = variant.fixture.sleep(DEAD);
+    let slept = variant.fixture.sleep(OUTAGE);
+    // The link comes back even if a signal interrupted the sleep.
     set(variant, "up")?;
     slept?;
-    // The download ends after the return, however late the variant uses the link again.
-    Ok(variant.fixture.sleep(SLOW_START)?)
+    // The download outlasts the outage, so that a pause that ends only with the outage counts in full.
+    Ok(variant.fixture.sleep(SLOW_START_TIME)?)
 }
 
 fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let since = Instant::now();
     variant.user.run(|content| {
         at_once(USERS, || {
-            (0..CONNECTIONS).try_for_each(|_| fetch(content, TINY).map(drop))
+            (0..CONNECTIONS_PER_USER).try_for_each(|_| fetch(content, TINY_LEN).map(drop))
         })
     })?;
-    let count = (USERS * CONNECTIONS) as f64;
+    let count = (USERS * CONNECTIONS_PER_USER) as f64;
     let rate = count / since.elapsed().as_secs_f64();
     samples.connections_s.push(rate);
     Ok(())
 }
 
-/// Returns what a user's thread returns.
+/// Waits for the thread of a user and returns its result.
 fn join<T>(user: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     user.join()
         .unwrap_or_else(|_| Err(Failure::Run("a user panicked".to_owned())))

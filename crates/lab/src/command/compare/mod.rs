@@ -1,10 +1,10 @@
 //! `braid-lab compare`: Braid beside the kernel's Multipath TCP over the same two emulated links.
 //!
-//! Both add up the rates of two links, which the demo shows. This command measures what users notice
-//! besides: a page and an echo while a download fills the links, small transfers, a link that dies, and
-//! connections a second; and the processor time that it takes. In the column `kernel`, a relay of kernel
-//! sockets replaces the box, another the server, as in the demo. Each column has hosts and links of its
-//! own, and the columns take turns.
+//! The demo shows that both use the sum of two links' rates. This command measures what else users notice:
+//! a page and an echo while a download fills the links, small transfers, a link that dies, and connections a
+//! second. It also measures the processor time of a download. In the column `kernel`, relays of kernel
+//! sockets replace box and server, as in the demo. Each column has separate hosts and links, and the columns
+//! take turns, so that changes of the machine's load hit both.
 
 mod measure;
 mod variant;
@@ -23,7 +23,8 @@ use crate::stats;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
+/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable: 1 ms of the default
+/// links' delays of 15 and 35 ms.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
@@ -35,7 +36,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
             LINKS.len()
         )));
     }
-    testbed::netns_allowed()?;
+    testbed::ensure_netns()?;
     let interrupt = Interrupt::install()?;
     let mut kernel = Variant::kernel(args, interrupt.clone())?;
     let mut braid = Variant::braid(args, interrupt)?;
@@ -60,7 +61,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
     print(Table { rows: &rows, args })
 }
 
-/// One figure of both variants.
+/// One figure of both columns.
 #[derive(Debug, Serialize)]
 struct Row {
     /// Name and unit of the figure.
@@ -83,13 +84,14 @@ impl Row {
 }
 
 fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
-    type Of = fn(&Samples) -> &Vec<f64>;
+    type Values = fn(&Samples) -> &Vec<f64>;
     let mut rows = Vec::new();
-    let mut add = |name: &str, q: f64, of: Of| {
+    // The closures are separate, so that the rows of small transfers can be added between them.
+    let mut add = |name: &str, q: f64, values: Values| {
         rows.push(Row::new(
             name,
-            quantile(of(kernel), q),
-            quantile(of(braid), q),
+            quantile(values(kernel), q),
+            quantile(values(braid), q),
         ));
     };
     add("download, Mbit/s", 0.5, |s| &s.download_mbit_s);
@@ -102,11 +104,11 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
         let figure = format!("{} kB alone, mean ms", bytes / 1_000);
         rows.push(Row::new(figure, mean(kernel), mean(braid)));
     }
-    let mut add = |name: &str, of: Of| {
+    let mut add = |name: &str, values: Values| {
         rows.push(Row::new(
             name,
-            quantile(of(kernel), 0.5),
-            quantile(of(braid), 0.5),
+            quantile(values(kernel), 0.5),
+            quantile(values(braid), 0.5),
         ));
     };
     add("longest pause when link1 dies, median ms", |s| &s.pause_ms);
@@ -117,7 +119,7 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
     rows
 }
 
-/// Returns the quantile `q` of a sample; not a number if the sample is empty.
+/// Returns the quantile `q` of a sample, or NaN if the sample is empty.
 fn quantile(sample: &[f64], q: f64) -> f64 {
     let mut sorted = sample.to_vec();
     sorted.sort_by(f64::total_cmp);

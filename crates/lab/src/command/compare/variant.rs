@@ -13,12 +13,12 @@ use crate::command::demo::interrupt::Interrupt;
 use crate::content::{self, fetch};
 use braid::failure::Failure;
 
-/// Ports of the relays at box and server.
+/// Port of the relays on the hosts of box and server: any free port.
 const RELAY_PORT: u16 = 7001;
-/// Longest that a program may take to start.
-const START: Duration = Duration::from_secs(10);
+/// Maximum time that a program may take to start. It bounds only a program that hangs.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One column: a testbed of its own with the programs that carry users' connections.
+/// One column: a separate testbed, with the programs that carry users' connections.
 pub struct Variant {
     /// Name of the column.
     pub name: &'static str,
@@ -26,33 +26,40 @@ pub struct Variant {
     pub fixture: Fixture,
     /// The user host.
     pub user: User,
-    /// The relays, empty where box and server run.
+    /// The relays of the column `kernel`; empty in the column `braid`, which runs box and server.
     relays: Vec<Background>,
 }
 
 impl Variant {
-    /// Starts the relays of kernel sockets.
+    /// Builds the column `kernel`, with relays of kernel sockets in place of box and server.
     pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("kernel", args, interrupt)?;
         let fixture = &variant.fixture;
-        let near = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
-        let far = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
+        let at_box = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
+        let at_server = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
         let (content, cc) = (variant.user.content, &args.congestion);
         variant.relays = vec![
-            fixture::relay(fixture, "server", (far, "mptcp"), (content, "tcp"), cc)?,
-            fixture::relay(fixture, "box", (near, "tcp"), (far, "mptcp"), cc)?,
+            fixture::relay(
+                fixture,
+                "server",
+                (at_server, "mptcp"),
+                (content, "tcp"),
+                cc,
+            )?,
+            fixture::relay(fixture, "box", (at_box, "tcp"), (at_server, "mptcp"), cc)?,
         ];
-        variant.user.content = near;
-        variant.ready()
+        // Relays do not intercept: the user connects to the relay on the box's host.
+        variant.user.content = at_box;
+        variant.warm_up()
     }
 
-    /// Starts box and server.
+    /// Builds the column `braid`, with box and server.
     pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("braid", args, interrupt)?;
-        variant.fixture.start("server", START)?;
-        variant.fixture.start("box", START)?;
-        variant.fixture.wait_for_interception(START)?;
-        variant.ready()
+        variant.fixture.start("server", START_TIMEOUT)?;
+        variant.fixture.start("box", START_TIMEOUT)?;
+        variant.fixture.wait_for_interception(START_TIMEOUT)?;
+        variant.warm_up()
     }
 
     fn build(
@@ -82,14 +89,15 @@ impl Variant {
         })
     }
 
-    /// Makes one transfer that does not count: the start of the programs is not measured.
-    fn ready(self) -> Result<Variant, Failure> {
+    /// Makes one transfer that is not measured, so that no measurement includes the start of the programs.
+    fn warm_up(self) -> Result<Variant, Failure> {
         self.user.run(|content| fetch(content, 1_000).map(drop))?;
         self.fixture.testbed.reset_delivery_lag()?;
         Ok(self)
     }
 
-    /// Returns the processor time so far of the two programs between user and content host, in seconds.
+    /// Returns the processor time that the two programs between user and content host have used so far, in
+    /// seconds.
     pub fn cpu_seconds(&mut self) -> Result<f64, Failure> {
         let mut pids: Vec<u32> = self.relays.iter().map(Background::id).collect();
         if pids.is_empty() {
@@ -109,11 +117,11 @@ impl Variant {
     }
 }
 
-/// The user host, for threads that transfer on it.
+/// The user host. Threads run their transfers on it.
 #[derive(Debug, Clone)]
 pub struct User {
     namespace: String,
-    /// The address that users connect to for the content host.
+    /// The address of the content host, or of the relay to it.
     content: SocketAddr,
 }
 

@@ -1,4 +1,4 @@
-//! One download by curl, shown and checked.
+//! One download by curl, with a progress bar and a hash of the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,8 +14,8 @@ use super::table::Via;
 use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
-/// Longest time of a download, s; the slowest link needs 17 s for the demo's usual file.
-const MAX_FETCH_S: u64 = 60;
+/// Minimum time limit of a download, s. The slowest link, 10 Mbit/s, needs 17 s for the default file of 20 MB.
+const MIN_TIME_LIMIT_S: u64 = 60;
 
 /// Settings of a download.
 pub struct Fetch<'a> {
@@ -39,7 +39,7 @@ pub struct Fetched {
     pub sha256: String,
 }
 
-/// Downloads on the user host.
+/// Downloads a file on the user host and hashes it.
 pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
     let bar = progress_bar(what);
     let download = Download {
@@ -47,8 +47,8 @@ pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         url: format!("http://{}/{}", what.from, what.path),
         to: what.to,
         bytes: None,
-        // Larger files have the time that they take at 4 Mbit/s.
-        longest: Duration::from_secs(MAX_FETCH_S.max(what.size / 500_000)),
+        // A large file gets the time that it takes at 500,000 bytes/s, 4 Mbit/s.
+        longest: Duration::from_secs(MIN_TIME_LIMIT_S.max(what.size / 500_000)),
     };
     let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();

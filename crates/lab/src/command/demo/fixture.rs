@@ -1,4 +1,4 @@
-//! The demo's testbed, and functions that only the demo needs.
+//! The testbed of `braid-lab demo` and `braid-lab compare`, and the relays on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use super::interrupt::Interrupt;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 
-/// Rates and one-way delays of the links.
-const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
+/// Rates and one-way delays of the links. The demo's table and help name the same values.
+const LINK_SETTINGS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Names of the links, in the order of the results.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
-/// Lines of a log that are shown after a failure.
+/// Number of last lines of each log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
 /// Builds the demo's testbed under the name `name`.
 pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Fixture, Failure> {
-    let mut spec = fixture::spec(&fixture::description(name, PATHS))?;
+    let mut spec = fixture::spec(&fixture::description(name, LINK_SETTINGS))?;
     congestion.clone_into(&mut spec.congestion);
-    // The box's relay opens Multipath TCP connections.
+    // The relay on the box's host opens kernel MPTCP connections, which need endpoints on the links.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
     Ok(Fixture::up(spec, options(Some(congestion))?, move || {
@@ -39,8 +39,8 @@ pub fn relay(
     (to, connect): (SocketAddr, &str),
     congestion: &str,
 ) -> Result<Background, Failure> {
-    let own = std::env::current_exe()?;
-    let mut command = fixture.exec(host, &own.to_string_lossy())?;
+    let program = std::env::current_exe()?;
+    let mut command = fixture.exec(host, &program.to_string_lossy())?;
     command
         .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
         .args(["--accept", accept, "--connect", connect])
@@ -51,7 +51,7 @@ pub fn relay(
         .spawn()
         .map_err(|e| Failure::run("cannot start a relay", e))?;
     let mut background = Background(child);
-    // The relay prints its address once it listens.
+    // The relay prints its address once it listens, so that the caller may connect at once.
     let mut line = String::new();
     if let Some(stdout) = background.0.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
@@ -64,7 +64,7 @@ pub fn relay(
 
 /// Adds the last lines of the logs of box and server to a failure, because the logs are removed with
 /// the testbed.
-pub fn explain(fixture: &mut Fixture, failure: Failure) -> Failure {
+pub fn with_log_lines(fixture: &mut Fixture, failure: Failure) -> Failure {
     let Failure::Run(mut text) = failure else {
         return failure;
     };
@@ -78,11 +78,11 @@ pub fn explain(fixture: &mut Fixture, failure: Failure) -> Failure {
     Failure::Run(text)
 }
 
-/// A process that is killed when this value is dropped.
+/// A process in the background, killed when this value is dropped.
 pub struct Background(Child);
 
 impl Background {
-    /// Returns the number of the process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.0.id()
     }

@@ -10,6 +10,7 @@ use braid::failure::Failure;
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
+    /// Installs the handler of the signals. A process can do that only once.
     pub fn install() -> Result<Self, Failure> {
         let interrupt = Interrupt::default();
         let flag = Arc::clone(&interrupt.0);

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cli::DemoArgs;
 
-/// The way that a file took.
+/// The path and transport of a download: a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
@@ -14,9 +14,9 @@ pub enum Via {
     Link1,
     /// Plain TCP over the second link.
     Link2,
-    /// The kernel's Multipath TCP over both.
+    /// The kernel's Multipath TCP over both links.
     Kernel,
-    /// Braid over both.
+    /// Braid over both links.
     Braid,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Via {
 /// One download.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The way that the file took.
+    /// The path and transport of the download.
     pub via: Via,
     /// Time from curl's start to the last byte.
     pub seconds: f64,
@@ -48,10 +48,10 @@ pub struct Row {
     pub bytes_by_link: Vec<u64>,
 }
 
-/// Computes the shares, once all rows are there.
+/// Sets the shares of all rows. Needs the rows of both single links, whose sum is the whole.
 pub fn set_shares(rows: &mut [Row]) {
-    let alone = |row: &&Row| matches!(row.via, Via::Link1 | Via::Link2);
-    let sum: f64 = rows.iter().filter(alone).map(|row| row.mbit_s).sum();
+    let single_link = |row: &&Row| matches!(row.via, Via::Link1 | Via::Link2);
+    let sum: f64 = rows.iter().filter(single_link).map(|row| row.mbit_s).sum();
     for row in rows {
         row.share_of_sum = row.mbit_s / sum;
     }
@@ -121,6 +121,7 @@ mod tests {
             row(Via::Braid, 30.0),
         ];
         set_shares(&mut rows);
+        // Of 20 + 10 Mbit/s: 20 / 30, 10 / 30, 27 / 30 and 30 / 30.
         let shares: Vec<_> = rows
             .iter()
             .map(|row| (row.share_of_sum * 100.0).round())
