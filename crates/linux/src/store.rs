@@ -31,7 +31,7 @@ const MEASUREMENTS: TableDefinition<'_, (&str, &str), MeasurementRow> =
 /// 1 GiB.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Maximum number of rows of a table that are read. The core keeps fewer; the bound limits the memory that a
+/// Maximum number of rows of a table that are read. The core keeps no more. The bound limits the memory that a
 /// foreign file can take.
 const MAX_ROWS: usize = 1_024;
 

@@ -83,11 +83,13 @@ pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
 /// The result of a check of file and machine.
 struct CheckResult {
     found: Vec<Finding>,
+    /// The state of the network; `None` if it cannot be read.
     machine: Option<Machine>,
     /// The status of the running instance of this configuration.
     status: Option<Box<Status>>,
 }
 
+/// Checks file and machine of a box. `at_start` is true at its start, and false for a check.
 fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
@@ -122,6 +124,7 @@ fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     }
 }
 
+/// Checks file and machine of a server. `at_start` is true at its start, and false for a check.
 fn of_server(file: &File<'_, ServerConfig>, at_start: bool) -> Vec<Finding> {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
@@ -142,6 +145,7 @@ fn of_server(file: &File<'_, ServerConfig>, at_start: bool) -> Vec<Finding> {
     found
 }
 
+/// Adds the findings on the file of the private key.
 fn add_key(file: &Path, text: &str, key: &PrivateKey, at_start: bool, found: &mut Vec<Finding>) {
     let Some(path) = key_file(&file.display().to_string(), text) else {
         return;

@@ -81,7 +81,7 @@ impl InstanceNames {
 
     /// Returns the packet mark of intercepted packets.
     pub fn mark(&self) -> u32 {
-        // The first byte tells Braid's marks from those of other programs, which mostly use low bits.
+        // The first byte tells Braid's marks from the small numbers that other programs may use.
         0xb000_0000 | u32::from(self.hash)
     }
 

@@ -477,13 +477,14 @@ impl Links {
             }
         }
         self.installed_routes = installed_routes;
-        let kept = |route: &Route| {
+        let is_kept = |route: &Route| {
             // Forwarded connections stay on the route of an earlier instance until a link is chosen.
-            let undecided =
+            let keeps_earlier =
                 route.table == self.instance_names.forward_table() && self.forward_link.is_none();
-            undecided && !self.lan.is_empty() || wanted.iter().any(|other| other.replaces(route))
+            keeps_earlier && !self.lan.is_empty()
+                || wanted.iter().any(|other| other.replaces(route))
         };
-        for route in existing.iter().filter(|route| !kept(route)) {
+        for route in existing.iter().filter(|route| !is_kept(route)) {
             if let Err(error) = self.netlink.delete_route(route) {
                 tracing::debug!(?route, %error, "cannot remove a route");
             }

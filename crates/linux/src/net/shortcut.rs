@@ -79,8 +79,8 @@ impl Shortcut {
         })
     }
 
-    /// Returns whether another program removed or changed the rules since they were loaded. If so, the next
-    /// [update](Self::update) loads them again.
+    /// Returns whether another program removed or changed the rules since they were loaded, or whether they
+    /// cannot be read. If so, the next [update](Self::update) loads them again.
     pub fn is_damaged(&mut self) -> bool {
         let is_intact = self.read_tables().is_ok_and(|tables| tables == self.loaded);
         let damaged = self.applied && !is_intact;
@@ -120,7 +120,7 @@ impl Shortcut {
         own_addresses: &[Address],
         shaped: &[u32],
     ) -> Result<Vec<usize>> {
-        // Packets between this host's own addresses never leave it.
+        // Packets to this host's own addresses never leave it, so such servers need no shortcut.
         let is_far = |s: &&SocketAddr| {
             !s.ip().is_loopback() && own_addresses.iter().all(|address| address.addr != s.ip())
         };
@@ -135,7 +135,7 @@ impl Shortcut {
             let link = (spec.interface.as_str(), &states[index], self.mtus[index]);
             for inner in &spec.sources {
                 let before = link_of(*inner, self.rules.as_ref());
-                links.extend(wanted(link, *inner, &servers, before));
+                links.extend(wanted_rule(link, *inner, &servers, before));
             }
         }
         let rules = ShortcutRules {
@@ -176,9 +176,9 @@ impl Shortcut {
 fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<bool> {
     let is_open = |(spec, state): (&LinkSpec, &LinkState)| {
         // The rules tell the link of an incoming packet by its interface, so two links must not share one.
-        let same = |other: &&LinkSpec| other.interface == spec.interface;
-        let in_shaped = |a: &Address| shaped.contains(&a.interface);
-        specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
+        let same_interface = |other: &&LinkSpec| other.interface == spec.interface;
+        let is_shaped = |a: &Address| shaped.contains(&a.interface);
+        specs.iter().filter(same_interface).count() == 1 && !state.addresses.iter().any(is_shaped)
     };
     specs.iter().zip(states).map(is_open).collect()
 }
@@ -201,7 +201,7 @@ fn link_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&ShortcutLink
 /// Returns the rule that packets from `inner` shall have, given that they have the rule `before`; `None` if they
 /// shall have no rule. A link that is down for a moment keeps its rule. If a running link has no address, its
 /// rule has no next hops: the packets are routed, so that the kernel reports an error to the engine.
-fn wanted(
+fn wanted_rule(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
     servers: &[SocketAddr],
@@ -304,12 +304,12 @@ fn choose_source<'a>(
     in_use: Option<IpAddr>,
 ) -> Option<&'a Address> {
     let is_local = |addr: IpAddr| matches!(addr, IpAddr::V6(a) if a.is_unique_local());
-    let within_sites = servers
+    let servers_are_local = servers
         .iter()
         .filter(|s| s.is_ipv6())
         .all(|s| is_local(s.ip()));
     addresses.min_by_key(|a| {
-        let has_right_scope = is_local(a.addr) == within_sites;
+        let has_right_scope = is_local(a.addr) == servers_are_local;
         let by_gateway = gateway.is_some_and(|g| is_in_network_of(a, g));
         let is_other = in_use != Some(a.addr);
         // `false` is less than `true`, so each component is true for the worse address.
@@ -362,7 +362,7 @@ mod tests {
 
     /// Returns the rule of a link in `state` that has had the rule `before`.
     fn link(before: Option<&ShortcutLink>, state: &LinkState) -> Option<ShortcutLink> {
-        wanted(("wan", state, 1_500), ip(INNER), &[], before)
+        wanted_rule(("wan", state, 1_500), ip(INNER), &[], before)
     }
 
     #[test]

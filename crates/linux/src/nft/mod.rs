@@ -254,11 +254,11 @@ impl BoxRules {
     /// 4. Other packets than TCP segments pass.
     /// 5. A segment that is no SYN and has a socket is delivered to this socket.
     /// 6. A segment that is no SYN and belongs to a forwarded connection passes. Any other segment that is no SYN
-    ///    goes on to the listeners, and the kernel answers it by RST, since a listener takes only SYNs. Such
+    ///    goes on to the listeners, and the kernel answers it by RST, since a listener accepts only SYNs. These
     ///    segments come from a host that does not know the end of an intercepted connection, because a RST was
     ///    lost or the host slept. They carry the user's bytes, so they must not leave the box unprotected.
-    ///    Connection tracking forgets such a connection 10 s after its RST. It then takes the next segment for a
-    ///    new connection, so the state `new` does not exempt a segment.
+    ///    Connection tracking forgets the connection 10 s after its RST and gives a later segment the state `new`.
+    ///    So segments in this state go to the listeners too.
     /// 7. The retransmission of a forwarded SYN passes. Connection tracking has an entry for the connection and
     ///    would translate its later packets.
     /// 8. Connections of hosts that speak MPTCP pass if they shall be forwarded. An MP_JOIN passes in any case:
@@ -518,6 +518,7 @@ fn run_script(script: &str) -> Result<()> {
     run_nft(&["-f", "-"], script).map(drop)
 }
 
+/// Runs `nft` with `script` as its input, and returns its output. Fails with the first line of its errors.
 fn run_nft(args: &[&str], script: &str) -> Result<String> {
     let cannot = || SystemError::cannot(format!("run nft {}", args.join(" ")));
     let mut child = Command::new("nft")

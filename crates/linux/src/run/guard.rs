@@ -273,6 +273,7 @@ impl Guard {
         }
     }
 
+    /// Restores rules, device and settings. Routes and routing rules were restored by the refresh of the links.
     fn try_restore(&mut self, damage: &Damage) -> Result<()> {
         // Without the rules no connection of a user works, so they come first.
         if damage.rules

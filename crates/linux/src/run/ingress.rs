@@ -56,6 +56,7 @@ impl Ingress<'_> {
         let paths = self.paths(&links);
         let min_mtu = paths.iter().map(|path| path.mtu).min();
         let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
+        // This comes before `Links::install`, whose rules would route the test packet out of a link.
         device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(&[])?;
         let announced = match self.announce {

@@ -148,26 +148,26 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     let wanted = streams as u64 + OTHER_DESCRIPTORS;
     let limit_before = getrlimit(Resource::Nofile);
     if limit_before.current.is_some_and(|current| current < wanted) {
-        let hard = limit_before.maximum.map(|maximum| maximum.max(wanted));
-        let raised = |most: u64, maximum| Rlimit {
-            current: Some(most),
+        let raised_maximum = limit_before.maximum.map(|maximum| maximum.max(wanted));
+        let raised = |soft: u64, maximum| Rlimit {
+            current: Some(soft),
             maximum,
         };
         // Only a privileged process may raise the hard limit; others raise the soft limit up to it.
-        let most = limit_before
+        let soft = limit_before
             .maximum
             .map_or(wanted, |maximum| maximum.min(wanted));
-        let outcome = setrlimit(Resource::Nofile, raised(wanted, hard))
-            .or_else(|_| setrlimit(Resource::Nofile, raised(most, limit_before.maximum)));
+        let outcome = setrlimit(Resource::Nofile, raised(wanted, raised_maximum))
+            .or_else(|_| setrlimit(Resource::Nofile, raised(soft, limit_before.maximum)));
         if let Err(error) = outcome {
             tracing::warn!(%error, "cannot raise the limit of open files");
         }
     }
-    let now = getrlimit(Resource::Nofile).current;
-    let capacity = connections_within(now, streams);
+    let current = getrlimit(Resource::Nofile).current;
+    let capacity = connections_within(current, streams);
     if capacity < streams {
         tracing::warn!(
-            open_files = now,
+            open_files = current,
             wanted,
             configured = streams,
             connections = capacity,

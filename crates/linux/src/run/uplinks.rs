@@ -60,10 +60,10 @@ impl Uplinks<'_> {
         let settings = self.settings(device.has_v6());
         device.apply_settings(&settings, true)?;
 
-        // Must come before `install` (see there).
         let addresses = self.path_addresses(device.has_v6(), &links);
         let min_mtu = addresses.iter().map(|a| a.mtu).min();
         let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
+        // This comes before `Links::install`, whose rules would route the test packet out of a link.
         device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(self.lan)?;
         let ports = self.install_shortcut(&mut links, addresses.iter().map(|a| a.mtu).collect());

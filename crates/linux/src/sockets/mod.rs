@@ -192,7 +192,7 @@ impl Sockets {
     }
 
     /// Opens or closes the listeners on the reserved port. While they are closed, new connections are forwarded
-    /// and not intercepted. Before a listener is closed, its waiting connections are accepted.
+    /// and not intercepted. Before a listener is closed, a batch of its waiting connections is accepted.
     ///
     /// # Errors
     /// Fails if the kernel refuses a listener.
