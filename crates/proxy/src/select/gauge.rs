@@ -11,8 +11,8 @@ use super::selection::{Measuring, MeasuringInterval, Recent};
 /// The maximum share of a link's capacity that measurements may use. It is promised to operators; the value is a
 /// guess at a cost that users do not notice.
 const MAX_MEASURING_SHARE: f64 = 0.01;
-/// The assumed rate of a link whose rate is unknown, bit/s. A low value costs accuracy at the start; a high one
-/// would exceed [`MAX_MEASURING_SHARE`] on slow links.
+/// The assumed rate of a link whose rate is unknown, bit/s. A low value only makes the pauses longer; a
+/// high one would exceed [`MAX_MEASURING_SHARE`] on slow links.
 const ASSUMED_RATE: f64 = 1e6;
 
 /// The number of consecutive bursts too fast to measure after which an earlier rate is dropped. The value is a

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::selection::{Measured, Need};
 
 /// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess, longer than
-/// real ones, so that reaching a box comes before shortening times of others.
+/// usual ones, so that reaching a box comes before shortening times of others.
 const UNREACHED_MS: f64 = 1_000.0;
 
 /// A server, or a place where a server could be rented, with the measurements of one box.
