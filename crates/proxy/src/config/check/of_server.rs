@@ -12,13 +12,15 @@ use super::of_box::looks_public;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Least timeouts; shorter ones give up before a distant box can answer.
-const LEAST_HANDSHAKE: Duration = Duration::from_millis(500);
-/// Least idle timeout; a shorter one ends connections of users who only pause.
-const LEAST_IDLE: Duration = Duration::from_secs(1);
+/// Minimum timeout without a warning. A shorter one gives up before a distant box or destination can answer. A
+/// guess.
+const MIN_HANDSHAKE: Duration = Duration::from_millis(500);
+/// Minimum idle timeout without a warning. A shorter one ends connections of users who only pause. A guess.
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl ServerConfig {
-    /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
+    /// Returns the mistakes in this configuration, which was read from `text`. Finds only mistakes that the file
+    /// alone shows.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer(), self.limits.memory);
         found.extend(self.short_times());
@@ -38,32 +40,32 @@ impl ServerConfig {
             numbers::too_short(
                 "timeouts.handshake",
                 times.handshake,
-                LEAST_HANDSHAKE,
-                "distant boxes are cut off before they can say what they want",
+                MIN_HANDSHAKE,
+                "distant boxes are cut off before they can warn what they want",
             ),
             numbers::too_short(
                 "timeouts.waiting",
                 times.waiting,
-                LEAST_HANDSHAKE,
+                MIN_HANDSHAKE,
                 "boxes keep no connections ready, so users wait a round trip or two more",
             ),
             numbers::too_short(
                 "timeouts.connect",
                 times.connect,
-                LEAST_HANDSHAKE,
+                MIN_HANDSHAKE,
                 "distant destinations are not reached",
             ),
             numbers::too_short(
                 "expert.idle_timeout",
                 times.idle,
-                LEAST_IDLE,
+                MIN_IDLE,
                 "users who pause lose their connections",
             ),
         ];
         all.into_iter().flatten()
     }
 
-    /// Checks for a public key in place of the private one.
+    /// Returns a finding if the key file has a public key in place of the private key.
     fn own_key(&self) -> Option<Finding> {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
@@ -96,6 +98,7 @@ impl ServerConfig {
         found
     }
 
+    /// Returns a finding if the key of a user cannot be the public key of a box.
     fn wrong_user(&self, user: &UserConfig) -> Option<Finding> {
         let wrong = if user.key == self.key.public() {
             "is the server's own public key"
@@ -145,7 +148,7 @@ impl ServerConfig {
 
     fn list_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
-        let mut say = |list: &str, net: IpNet, message: String, remedy: &str| {
+        let mut warn = |list: &str, net: IpNet, message: String, remedy: &str| {
             let at = ("never.list", format!("{list} {net}"));
             found.push(Finding::warning(at, message, remedy));
         };
@@ -153,11 +156,11 @@ impl ServerConfig {
             if let Some(outer) = shadow::within(net, &self.deny) {
                 let message =
                     format!("`deny` has {outer}, which is stronger, so it never opens anything");
-                say("allow", *net, message, "remove it, or narrow `deny`");
+                warn("allow", *net, message, "remove it, or narrow `deny`");
             } else if !self.opens(net) {
                 let message = "it opens nothing: of what is refused by itself only a range, or a part of \
                                one, can be opened, and the rest is reached anyway";
-                say(
+                warn(
                     "allow",
                     *net,
                     message.to_owned(),
@@ -168,13 +171,13 @@ impl ServerConfig {
         for (name, list) in [("allow", &self.allow), ("deny", &self.deny)] {
             for (net, outer) in shadow::nested(list) {
                 let message = format!("{outer} has it already, so it never matches");
-                say(name, net, message, "remove it");
+                warn(name, net, message, "remove it");
             }
         }
         for net in self.deny.iter().filter(|net| net.prefix_len() == 0) {
             let family = if net.addr().is_ipv4() { "IPv4" } else { "IPv6" };
             let message = format!("it has all of {family}, so no {family} destination is reached");
-            say(
+            warn(
                 "deny",
                 *net,
                 message,
@@ -184,7 +187,8 @@ impl ServerConfig {
         found
     }
 
-    /// Returns whether `net` may open something. A single address may be one of the machine's own.
+    /// Returns whether `net` in `allow` may open a range that is refused by default. A single address always may:
+    /// it can be one of the machine's own addresses, which the file does not name.
     fn opens(&self, net: &IpNet) -> bool {
         net.prefix_len() == net.max_prefix_len()
             || self.tun.ranges().iter().any(|range| range.contains(net))
