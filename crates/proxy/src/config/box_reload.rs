@@ -138,7 +138,7 @@ impl BoxConfig {
             buffer,
             memory,
         } = limits;
-        let own = &self.limits;
+        let current = &self.limits;
         let fixed = [
             // The engine chooses ports from another range with the shortcut, and existing connections have theirs.
             ("shortcut", *shortcut != self.shortcut),
@@ -147,8 +147,8 @@ impl BoxConfig {
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
             // The engine has announced receive windows to peers according to these sizes.
-            ("expert.connection_buffer", *buffer != own.buffer),
-            ("limits.memory", *memory != own.memory),
+            ("expert.connection_buffer", *buffer != current.buffer),
+            ("limits.memory", *memory != current.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name.to_owned()).collect()

@@ -22,13 +22,13 @@ pub(super) fn check(
     gain: Option<Share>,
     quiet: Option<QuietHours>,
 ) -> Result<Measuring, ConfigError> {
-    let own = Measuring::default();
+    let defaults = Measuring::default();
     let time = |given: &Option<Spanned<Time>>| given.as_ref().map(|time| time.get_ref().0);
     let measuring = Measuring {
-        least: time(&least).unwrap_or(own.least),
-        most: time(&most).unwrap_or(own.most),
-        gain: gain.map_or(own.gain, |share| share.0),
-        quiet: quiet.map_or(own.quiet, |hours| hours.0),
+        least: time(&least).unwrap_or(defaults.least),
+        most: time(&most).unwrap_or(defaults.most),
+        gain: gain.map_or(defaults.gain, |share| share.0),
+        quiet: quiet.map_or(defaults.quiet, |hours| hours.0),
     };
     let Measuring {
         least: shortest,

@@ -56,7 +56,8 @@ impl ServerConfig {
         self.users = new.users;
         self.deprecated = new.deprecated;
         let (times, own, limits) = (&mut self.timeouts, &mut self.limits, new.limits);
-        // A setting of its own is replaced before its table, so that the table is named for other values only.
+        // Each current setting is replaced before its table, so that the table is named only for other values in
+        // it.
         let live = [
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
@@ -121,7 +122,7 @@ impl ServerConfig {
             buffer,
             memory,
         } = limits;
-        let own = &self.limits;
+        let current = &self.limits;
         let fixed = [
             ("name", *name != self.name),
             ("key_file", key.public() != self.key.public()),
@@ -141,10 +142,13 @@ impl ServerConfig {
             ("expert.time_window", *time_window != self.time_window),
             ("control", *control != self.control),
             ("tun", *tun != self.tun),
-            ("expert.max_connections", *connections != own.connections),
-            ("limits.replay", *replay != own.replay),
-            ("expert.connection_buffer", *buffer != own.buffer),
-            ("limits.memory", *memory != own.memory),
+            (
+                "expert.max_connections",
+                *connections != current.connections,
+            ),
+            ("limits.replay", *replay != current.replay),
+            ("expert.connection_buffer", *buffer != current.buffer),
+            ("limits.memory", *memory != current.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name.to_owned()).collect()

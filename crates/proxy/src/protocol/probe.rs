@@ -583,11 +583,11 @@ mod tests {
     #[test]
     fn requests_and_answers_beyond_the_limits_are_reduced_or_refused() {
         let greedy = [TRAIN, 5, 255, 255, 255, 255, 255];
-        let most = Train {
+        let max = Train {
             records: MAX_TRAIN_RECORDS,
             gap: MAX_RECORD_GAP,
         };
-        assert_eq!(Train::decode(&greedy), most);
+        assert_eq!(Train::decode(&greedy), max);
         for fields in [
             &[][..],
             &[9, 1, 1],

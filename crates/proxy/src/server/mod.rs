@@ -478,7 +478,7 @@ impl ServerCore {
         hints
     }
 
-    /// Reads early hints; returns false where the session has ended.
+    /// Reads early hints; returns false if the session has ended.
     fn read_early_hints(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -903,7 +903,7 @@ fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
 }
 
 /// Sends a message of the handshake; returns false if the connection does not take all of it. A message is small,
-/// so the connection lacks room only where the memory pool is exhausted.
+/// so the connection lacks room only if the memory pool is exhausted.
 fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
     channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

@@ -64,7 +64,7 @@ pub(super) fn without_unit(text: &str, old: &[moved::Row]) -> Vec<Finding> {
 
 /// Calls `on_value` with name and value of each of `keys` in `section`, a table that may occur several times.
 fn each(table: &Table, section: &str, keys: &[&str], mut on_value: impl FnMut(&str, &Value)) {
-    let mut of_table = |table: &Table| {
+    let mut visit = |table: &Table| {
         for key in keys {
             if let Some(value) = table.get(*key) {
                 on_value(&format!("{section}.{key}"), value);
@@ -72,8 +72,8 @@ fn each(table: &Table, section: &str, keys: &[&str], mut on_value: impl FnMut(&s
         }
     };
     match table.get(section) {
-        Some(Value::Table(table)) => of_table(table),
-        Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(of_table),
+        Some(Value::Table(table)) => visit(table),
+        Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(visit),
         _ => {}
     }
 }

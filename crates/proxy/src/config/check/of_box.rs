@@ -69,11 +69,11 @@ impl BoxConfig {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
                       public key, for `[[user]]` of the server";
-        let of_server = self
+        let server_with_key = self
             .servers
             .iter()
             .find(|s| s.key.is_valid() && self.key.has_text_of(&s.key));
-        if let Some(server) = of_server {
+        if let Some(server) = server_with_key {
             let message = format!(
                 "the file holds the public key of {}, the box's private key is expected: the server \
                  refuses the box",
@@ -120,21 +120,21 @@ impl BoxConfig {
             return Some(Finding::warning(at(), message, remedy));
         }
         let addresses = [server.v4.map(IpAddr::V4), server.v6.map(IpAddr::V6)];
-        let mut wrong = Vec::new();
+        let mut problems = Vec::new();
         for address in addresses.into_iter().flatten() {
             let reason = no_destination(address).map(str::to_owned).or_else(|| {
                 let ranges = self.tun.ranges();
                 let range = ranges.iter().find(|range| range.contains(&address))?;
                 Some(format!("inside {range} of [tun], which is the box's own"))
             });
-            wrong.extend(reason.map(|reason| format!("{address} is {reason}")));
+            problems.extend(reason.map(|reason| format!("{address} is {reason}")));
         }
-        if wrong.is_empty() {
+        if problems.is_empty() {
             return None;
         }
         let message = format!(
             "{}, a public address is expected: the server is not reached there",
-            wrong.join(", ")
+            problems.join(", ")
         );
         let remedy = "write the address at which the server is reached from the Internet; where it is \
                       right, give [tun] another range";
@@ -163,8 +163,8 @@ impl BoxConfig {
         let ranges = self.tun.ranges();
         let reason = |gateway: &IpAddr| {
             // IPv6 routers usually have link-local addresses.
-            let neighbour = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
-            let reason = no_destination(*gateway).filter(|_| !neighbour);
+            let is_link_local_v6 = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
+            let reason = no_destination(*gateway).filter(|_| !is_link_local_v6);
             let range = ranges.iter().find(|range| range.contains(gateway));
             let reason = reason.map(str::to_owned);
             let reason =
@@ -178,9 +178,9 @@ impl BoxConfig {
             let reason = reason.or_else(|| server.map(|s| format!("the server {}", s.name)));
             reason.map(|reason| format!("`gateway` {gateway} is {reason}"))
         };
-        let wrong = gateways(link).iter().find_map(reason)?;
+        let problem = gateways(link).iter().find_map(reason)?;
         let message = format!(
-            "{wrong}, the address of a router on the link is expected: nothing leaves over this link"
+            "{problem}, the address of a router on the link is expected: nothing leaves over this link"
         );
         let remedy =
             "write the gateway that `ip route show default` shows for the interface, or \"auto\"";
@@ -353,8 +353,10 @@ fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
 fn same_path(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
     let on_it = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &&LinkConfig| {
-        let here = gateways(other);
-        gateways(link).into_iter().find(|g| here.contains(g))
+        let other_gateways = gateways(other);
+        gateways(link)
+            .into_iter()
+            .find(|g| other_gateways.contains(g))
     };
     let (other, gateway) = on_it.filter_map(|o| Some((o, shared(&o)?))).next()?;
     let message = format!(

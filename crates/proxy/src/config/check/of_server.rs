@@ -70,11 +70,11 @@ impl ServerConfig {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
                       public key, for `[[server]]` of the boxes";
-        let of_user = self
+        let user_with_key = self
             .users
             .iter()
             .find(|u| u.key.is_valid() && self.key.has_text_of(&u.key));
-        if let Some(user) = of_user {
+        if let Some(user) = user_with_key {
             let message = format!(
                 "the file holds the public key of user {}, the server's private key is expected: boxes \
                  take the server for somebody else",
@@ -100,7 +100,7 @@ impl ServerConfig {
 
     /// Returns a finding if the key of a user cannot be the public key of a box.
     fn wrong_user(&self, user: &UserConfig) -> Option<Finding> {
-        let wrong = if user.key == self.key.public() {
+        let problem = if user.key == self.key.public() {
             "is the server's own public key"
         } else if user.key.is_valid() {
             return None;
@@ -110,7 +110,7 @@ impl ServerConfig {
             "is no public key but most likely a private one"
         };
         let message =
-            format!("`key` {wrong}, the public key of the user is expected: the user is refused");
+            format!("`key` {problem}, the public key of the user is expected: the user is refused");
         let remedy = "write the line that `braid key show box.key` prints on the user's box; a private \
                       key that others could read here is to be replaced by a new one";
         let at = ("user.key", format!("user {}", user.name));
@@ -196,11 +196,11 @@ impl ServerConfig {
     }
 
     fn target_findings(&self) -> Vec<Finding> {
-        let own = |ip: IpAddr| self.listen.contains(&ip);
-        let wrong = self.targets.iter().filter_map(|target| {
+        let is_own = |ip: IpAddr| self.listen.contains(&ip);
+        let findings = self.targets.iter().filter_map(|target| {
             let reason = match no_destination(target.ip()) {
                 Some(reason) => reason,
-                None if own(target.ip()) => "an address of this server",
+                None if is_own(target.ip()) => "an address of this server",
                 None => return None,
             };
             let message = format!(
@@ -211,6 +211,6 @@ impl ServerConfig {
             let at = ("targets", format!("target {target}"));
             Some(Finding::warning(at, message, remedy))
         });
-        wrong.collect()
+        findings.collect()
     }
 }

@@ -161,9 +161,9 @@ impl Destination {
 
 /// Returns whether `name` is valid in a [`Destination::Name`].
 pub(crate) fn is_host_name(name: &str) -> bool {
-    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     // The 255 octets of a DNS name on the wire (RFC 1035 section 2.3.4) are at most 253 characters of text.
-    (1..=253).contains(&name.len()) && name.bytes().all(known)
+    (1..=253).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 /// Parses the text that [`Display`](fmt::Display) writes. The error says what is expected.
@@ -171,7 +171,7 @@ impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = text.rsplit_once(':').and_then(|(name, port)| {
+        let destination = text.rsplit_once(':').and_then(|(name, port)| {
             // Rust's integer parser also accepts a leading `+`.
             let digits = port.bytes().all(|b| b.is_ascii_digit());
             let port = port.parse().ok().filter(|port| digits && *port > 0)?;
@@ -180,7 +180,7 @@ impl FromStr for Destination {
                 Err(_) => is_host_name(name).then(|| Destination::Name(name.to_owned(), port)),
             }
         });
-        known.ok_or_else(|| {
+        destination.ok_or_else(|| {
             format!(
                 "{text:?} is not a destination; expected HOST:PORT, such as \"example.com:443\""
             )
