@@ -582,7 +582,7 @@ fn destinations_that_never_match_are_named() {
         &found,
         Warning,
         ("never.list", "allow 10.1.0.0/16"),
-        &["10.0.0.0/8", "stronger"],
+        &["10.0.0.0/8", "takes precedence"],
     );
     for wide in ["0.0.0.0/0", "93.184.216.0/24", "8.0.0.0/6"] {
         let found = of(&format!("allow = \"{wide}\""));

@@ -128,7 +128,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     } else if memory < LOW_MEMORY {
         let message = format!(
             "{memory} bytes for all connections together, at least 16 MiB is expected: a few connections \
-             use it up, and the others crawl"
+             use it up, and the others become slow"
         );
         found.push(Finding::warning(
             at("limits.memory"),

@@ -46,7 +46,7 @@ impl BoxConfig {
                 "timeouts.attempt",
                 times.attempt,
                 MIN_ATTEMPT,
-                "a server with a longer round trip counts as silent",
+                "a server with a longer round trip counts as unreachable",
             ),
             numbers::too_short(
                 "expert.idle_timeout",
@@ -58,7 +58,7 @@ impl BoxConfig {
                 "probing.timeout",
                 self.probing.timeout,
                 MIN_ATTEMPT,
-                "links with a longer round trip count as dark",
+                "links with a longer round trip count as unusable",
             ),
         ];
         all.into_iter().flatten()
@@ -104,19 +104,19 @@ impl BoxConfig {
         let remedy = "write the line that `braid key show server.key` prints on the server";
         if server.key == self.key.public() {
             let message = "`key` is the box's own public key, that of the server is expected: the box \
-                           takes the server for somebody else and sends it nothing";
+                           takes the server for another host and does not use it";
             return Some(Finding::warning(at(), message, remedy));
         }
         if self.key.has_text_of(&server.key) && !server.key.is_valid() {
             let message = "`key` is the box's own private key, the public key of the server is expected: \
-                           the box takes the server for somebody else and sends it nothing";
+                           the box takes the server for another host and does not use it";
             let remedy =
                 format!("{remedy}; make a new key for the box where others read this file");
             return Some(Finding::warning(at(), message, remedy));
         }
         if !server.key.is_valid() {
             let message = "`key` is no public key but most likely a private one: no server has it, so \
-                           the box takes the server for somebody else and sends it nothing";
+                           the box takes the server for another host and does not use it";
             return Some(Finding::warning(at(), message, remedy));
         }
         let addresses = [server.v4.map(IpAddr::V4), server.v6.map(IpAddr::V6)];
@@ -213,7 +213,7 @@ impl BoxConfig {
             } else if let Some(outer) = self.never_intercepted(net) {
                 warn(
                     *net,
-                    format!("{outer} is never aggregated in any case, so it never matters"),
+                    format!("{outer} is never aggregated in any case, so the entry has no effect"),
                     remove,
                 );
             }
@@ -302,9 +302,9 @@ pub(super) fn looks_public(
     if !key.looks_public() {
         return None;
     }
-    let message = "the file may hold a public key, a private key is expected: then nobody knows the key \
-                   that follows from it, and every connection is refused. (One in 16 private keys of \
-                   earlier versions looks so too.)";
+    let message = "the file may hold a public key, a private key is expected: then no other end has the \
+                   public key that belongs to it, and every connection is refused. (One in 16 private keys of \
+                   earlier versions looks like a public key.)";
     Some(Finding::warning(at, message, remedy))
 }
 
@@ -341,8 +341,8 @@ fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
         false => ", protected there and not here or the other way round",
     };
     let message = format!(
-        "{endpoint} is server {} already{differs}: it is the same machine, so it is of no help where that \
-         one fails",
+        "{endpoint} is server {} already{differs}: both are the same machine, so this entry is of no help if \
+         that machine fails",
         other.name
     );
     let remedy = "remove one of the two, or write another server's address";
@@ -360,8 +360,8 @@ fn same_path(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
     };
     let (other, gateway) = on_it.filter_map(|o| Some((o, shared(&o)?))).next()?;
     let message = format!(
-        "interface {} and gateway {gateway} are those of link {} too: both are one way out, and bring no \
-         more than one",
+        "interface {} and gateway {gateway} are those of link {} too: both are one way out, with the \
+         bandwidth of one",
         link.interface, other.name
     );
     let remedy = "give each link a gateway of its own, or remove one of the two";

@@ -41,7 +41,7 @@ impl ServerConfig {
                 "timeouts.handshake",
                 times.handshake,
                 MIN_HANDSHAKE,
-                "distant boxes are cut off before they can warn what they want",
+                "distant boxes are cut off before their request is complete",
             ),
             numbers::too_short(
                 "timeouts.waiting",
@@ -77,7 +77,7 @@ impl ServerConfig {
         if let Some(user) = user_with_key {
             let message = format!(
                 "the file holds the public key of user {}, the server's private key is expected: boxes \
-                 take the server for somebody else",
+                 take the server for another host",
                 user.name
             );
             return Some(Finding::failure(at, message, remedy));
@@ -128,8 +128,8 @@ impl ServerConfig {
                 (None, None) => continue,
             };
             let message = format!(
-                "it is {reason}, an address of an interface that boxes reach is expected: no box gets in \
-                 there"
+                "it is {reason}, an address of an interface that boxes reach is expected: no box can \
+                 connect there"
             );
             let remedy = "write the address that `ip address` shows; where it is right, give [tun] another \
                           range";
@@ -141,7 +141,7 @@ impl ServerConfig {
             self.listen.len(),
             broken,
             &mut found,
-            "no address is left at which boxes get in",
+            "no address is left at which boxes can connect",
         );
         found
     }
@@ -154,12 +154,13 @@ impl ServerConfig {
         };
         for net in &self.allow {
             if let Some(outer) = shadow::within(net, &self.deny) {
-                let message =
-                    format!("`deny` has {outer}, which is stronger, so it never opens anything");
+                let message = format!(
+                    "`deny` has {outer}, which takes precedence, so it never opens anything"
+                );
                 warn("allow", *net, message, "remove it, or narrow `deny`");
             } else if !self.opens(net) {
-                let message = "it opens nothing: of what is refused by itself only a range, or a part of \
-                               one, can be opened, and the rest is reached anyway";
+                let message = "it opens nothing: only a range that is refused by default, or a part of \
+                               one, can be opened, and other destinations are permitted anyway";
                 warn(
                     "allow",
                     *net,
@@ -204,8 +205,8 @@ impl ServerConfig {
                 None => return None,
             };
             let message = format!(
-                "it is {reason}, an address on the Internet is expected: the way to destinations is not \
-                 measured by it, and boxes choose their server without that"
+                "it is {reason}, an address on the Internet is expected: the server cannot measure \
+                 its path to destinations there, and boxes choose their server without that measurement"
             );
             let remedy = "write an address that answers on this port, such as that of a large web site";
             let at = ("targets", format!("target {target}"));
