@@ -89,7 +89,7 @@ impl fmt::Display for StreamError {
                 BadFrame::Flags(flags) => write!(f, "a frame with unknown flags {flags:#x}"),
                 BadFrame::Place(at) => write!(
                     f,
-                    "a frame at offset {at}, inside data that was already received"
+                    "a frame at offset {at}, which contradicts earlier frames of the stream"
                 ),
             },
         }
