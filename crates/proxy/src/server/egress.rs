@@ -200,7 +200,7 @@ impl EgressMeter {
                 ctx.downstream.reset(attempt.downstream);
                 true
             }
-            // A refusal takes a round trip to the target too, so it shows the delay.
+            // A refusal takes a round trip to the target as well, so it shows the delay.
             DownstreamEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };
