@@ -231,7 +231,7 @@ pub(crate) struct LogLimiter {
 
 #[derive(Debug)]
 struct Seen {
-    logged: Instant,
+    logged_at: Instant,
     suppressed: u64,
 }
 
@@ -247,25 +247,25 @@ impl LogLimiter {
         let mut key = (kind, Some(source_of(source)));
         if !self.seen.contains_key(&key) && self.seen.len() >= MAX_LOG_SOURCES {
             self.seen
-                .retain(|_, seen| now.saturating_since(seen.logged) < LOG_INTERVAL);
+                .retain(|_, seen| now.saturating_since(seen.logged_at) < LOG_INTERVAL);
             if self.seen.len() >= MAX_LOG_SOURCES {
                 key.1 = None;
             }
         }
         match self.seen.get_mut(&key) {
-            Some(seen) if now.saturating_since(seen.logged) < LOG_INTERVAL => {
+            Some(seen) if now.saturating_since(seen.logged_at) < LOG_INTERVAL => {
                 seen.suppressed += 1;
                 None
             }
             Some(seen) => {
-                seen.logged = now;
+                seen.logged_at = now;
                 Some(core::mem::take(&mut seen.suppressed))
             }
             None => {
                 self.seen.insert(
                     key,
                     Seen {
-                        logged: now,
+                        logged_at: now,
                         suppressed: 0,
                     },
                 );
