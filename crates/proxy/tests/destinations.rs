@@ -23,7 +23,7 @@ fn rules(allow: &[&str], deny: &[&str]) -> DestinationRules {
 }
 
 #[test]
-fn what_is_local_to_the_server_is_refused_by_itself() {
+fn local_ranges_are_refused_by_default() {
     let policy = DestinationPolicy::new(rules(&[], &[]));
     for addr in [
         "0.0.0.0",
@@ -93,7 +93,7 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
 }
 
 #[test]
-fn what_lies_beside_a_refused_range_is_permitted() {
+fn addresses_beside_a_refused_range_are_permitted() {
     let policy = DestinationPolicy::new(rules(&[], &[]));
     for addr in [
         "8.8.8.8",
@@ -130,7 +130,7 @@ fn what_lies_beside_a_refused_range_is_permitted() {
 }
 
 #[test]
-fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
+fn deny_precedes_allow_and_allow_precedes_the_defaults() {
     let mut policy = DestinationPolicy::new(rules(
         &["10.1.0.0/16", "198.51.0.9"],
         &["10.1.2.0/24", "198.51.8.0/24", "2a00:db8::/32"],
@@ -153,7 +153,7 @@ fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
     }
 }
 
-/// A tunnel's range is allowed, but the IPv4 address that it leads to is judged too.
+/// `allow` opens the range of a tunnel, but the IPv4 address to which the tunnel leads must be permitted too.
 #[test]
 fn an_opened_tunnel_leads_to_no_refused_address() {
     let policy = DestinationPolicy::new(rules(&["2001::/32", "2002::/16"], &["9.9.9.0/24"]));
@@ -172,9 +172,9 @@ fn an_opened_tunnel_leads_to_no_refused_address() {
     }
 }
 
-/// An IPv4-mapped address is judged as IPv4: rules for IPv6 do not apply.
+/// An IPv4-mapped address counts as the IPv4 address, so rules for IPv6 do not apply to it.
 #[test]
-fn a_mapped_address_is_judged_as_the_one_it_stands_for() {
+fn a_mapped_address_is_judged_as_its_ipv4_address() {
     let policy = DestinationPolicy::new(rules(&["10.1.0.0/16"], &["::/0", "9.9.9.9"]));
     for (addr, expected) in [
         ("::ffff:8.8.8.8", true),
@@ -247,9 +247,9 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
     }
 }
 
-/// A whole range or a part of it, also where another refused range lies within.
+/// A prefix in `allow` opens a whole refused range or a part of it, even if another refused range lies within.
 #[test]
-fn a_prefix_opens_what_it_names() {
+fn a_prefix_opens_its_own_range_or_a_part_of_one() {
     let allowed = ["10.0.0.0/8", "127.0.0.53", "64:ff9b::/96", "fd00:1::/32"];
     let mut policy = DestinationPolicy::new(rules(&allowed, &[]));
     policy.set_own(list(&["10.0.0.5", "fd00:1::5"]));
@@ -263,7 +263,7 @@ fn a_prefix_opens_what_it_names() {
         // Opening the network does not open the server's own address.
         ("10.0.0.5", false),
         ("fd00:1::5", false),
-        // The translator is allowed, and the IPv4 address that it leads to is judged.
+        // The range of the translator is open, and the IPv4 address to which it leads decides.
         ("64:ff9b::808:808", true),
         ("64:ff9b::a00:1", true),
         ("64:ff9b::a00:5", false),

@@ -91,7 +91,7 @@ fn expect(findings: &[Finding], verdict: Verdict, (id, subject): (&str, &str), w
 use Verdict::{Failure, Warning};
 
 #[test]
-fn nothing_is_said_of_sound_files() {
+fn valid_files_have_no_findings() {
     assert_eq!(of_top(""), []);
     assert_eq!(of_server("", &usual_user()), []);
     let rules = "[[rule]]\nport = 22\nurgency = 1\n[[rule]]\nport = [22, 443]\nurgency = 2\n\
@@ -199,7 +199,7 @@ fn times_without_a_unit_are_named() {
     );
 }
 
-/// Settings of the last version: where they are now, and what becomes of those that have no place.
+/// Settings of the last version, with and without a current place.
 #[test]
 fn old_settings_are_named_with_their_line() {
     let found = of_top("warm.max = 0");
@@ -369,7 +369,7 @@ fn keys_in_the_place_of_users_are_named() {
 
 /// A public key in place of the private one.
 #[test]
-fn a_public_key_in_the_key_file_is_named() {
+fn a_public_key_in_the_key_file_is_found() {
     let with = |key: &PublicKey| {
         let key = PrivateKey::from_text(&key.to_string()).unwrap();
         let text = boxed("", "", &usual_server()).1;
@@ -405,7 +405,7 @@ fn a_public_key_in_the_key_file_is_named() {
     );
 }
 
-/// Gateways that cannot be right, and two links with the same one.
+/// Gateways that no router can have, and two links with the same gateway.
 #[test]
 fn gateways_that_lead_nowhere_are_named() {
     for (gateway, reason) in [
@@ -582,7 +582,7 @@ fn destinations_that_never_match_are_named() {
         &found,
         Warning,
         ("never.list", "allow 10.1.0.0/16"),
-        &["10.0.0.0/8", "stronger"],
+        &["10.0.0.0/8", "takes precedence"],
     );
     for wide in ["0.0.0.0/0", "93.184.216.0/24", "8.0.0.0/6"] {
         let found = of(&format!("allow = \"{wide}\""));
@@ -640,7 +640,7 @@ fn listening_addresses_that_lead_nowhere_are_named() {
 }
 
 #[test]
-fn a_proxy_inside_of_the_device_is_named() {
+fn a_proxy_inside_of_the_device_is_found() {
     let found = of_top("socks = \"10.215.77.1:1080\"");
     expect(
         &found,

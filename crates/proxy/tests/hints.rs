@@ -50,7 +50,7 @@ fn each_hint_may_be_missing() {
 }
 
 #[test]
-fn what_is_no_hint_is_left_out_and_the_rest_is_not() {
+fn wrong_items_are_left_out_and_the_others_apply() {
     let wrong = [
         ("size=0", "`0` is out of range"),
         ("size=", "`` is no size"),
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_within_bounds(
+    fn hints_are_within_their_bounds(
         items in prop::collection::vec(
             "(size|urgency|deadline|strategy|[a-z]{0,5})=?[-+.0-9a-zA-Z:,]{0,12}",
             0..12,

@@ -1,4 +1,4 @@
-//! A server's treatment of peers that are no boxes.
+//! Tests of a server against peers that are not boxes, or that attack it.
 
 mod world;
 
@@ -39,7 +39,7 @@ fn content() -> Destination {
 }
 
 #[test]
-fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
+fn a_client_that_sends_single_bytes_is_served() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let conn = w.raw_connect();
@@ -56,7 +56,7 @@ fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
 
 /// A refused connection counts until its peer has closed it, or until the server's timeout.
 #[test]
-fn those_that_were_refused_count_as_handshakes() {
+fn refused_connections_count_as_handshakes() {
     let setup = Setup {
         server: "limits.handshakes = 4",
         ..Setup::default()
@@ -139,7 +139,7 @@ fn a_silent_address_of_a_name_gives_way_to_the_next() {
     assert!(w.raw_read(conn).ends_with(b"nine"));
 }
 
-/// The name server is the attacker's and answers differently each time, and rules change meanwhile.
+/// An attacker's name server gives another answer each time, and a reload changes the rules in between.
 #[test]
 fn an_address_is_judged_when_it_is_tried() {
     let mut w = World::ready(1, Setup::default());
@@ -187,7 +187,8 @@ fn a_replayed_handshake_is_refused() {
     }
     assert_eq!(w.server().counters().auth_replayed, 1);
     assert_eq!(w.server_downstream().attempts.len(), 1);
-    // A restarted server has forgotten the password, and refuses it by its time.
+    // A restarted server does not know that the password was used, and refuses it because it is older than the
+    // start.
     w.run_for(Duration::from_millis(10));
     w.kill_server();
     w.start_server();
@@ -249,7 +250,7 @@ fn a_slow_handshake_is_ended_in_time() {
     assert_eq!(w.server().connections(), 0);
 }
 
-/// The handshakes of one source leave room for others.
+/// One source cannot take all handshakes.
 #[test]
 fn handshakes_under_way_are_bounded() {
     let mut w = World::ready(
@@ -273,7 +274,7 @@ fn handshakes_under_way_are_bounded() {
     assert_eq!(closed(&w, conn), None);
 }
 
-/// The limit may be lower than what its sources want together.
+/// All sources together cannot exceed the limit, although each stays within its own.
 #[test]
 fn handshakes_of_all_sources_are_bounded() {
     let setup = Setup {
@@ -289,9 +290,9 @@ fn handshakes_of_all_sources_are_bounded() {
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
-/// Failures count whatever the user name, and whether the peer sends or stays silent.
+/// A failure counts with any user name, and even if the peer sends nothing.
 #[test]
-fn who_fails_too_often_is_not_heard_and_others_are() {
+fn a_source_that_fails_too_often_is_refused_and_others_are_not() {
     let setup = Setup {
         server: "limits = { failures = 1 }",
         ..Setup::default()
@@ -309,7 +310,7 @@ fn who_fails_too_often_is_not_heard_and_others_are() {
     let user = w.open(CONTENT, b"hello", false);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.user(user).got, b"hello");
-    // The source has become quieter, and is admitted again.
+    // The failures have expired, so the source is admitted again.
     w.run_for(Duration::from_secs(5));
     let conn = w.raw_connect();
     let bytes = handshake(&w, &content(), 1);

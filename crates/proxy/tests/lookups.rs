@@ -1,4 +1,4 @@
-//! Name look-ups of a server: one user's do not block others.
+//! Limits on a server's name look-ups: those of one user do not block other users.
 
 mod world;
 
@@ -22,8 +22,8 @@ fn users() -> [(&'static str, PublicKey); 2] {
     ]
 }
 
-/// Creates a server for both users that allows two look-ups at a time for each, and resolves `known.example` to
-/// the content.
+/// Creates a server for both users. It permits each of them two look-ups at a time. Only the name `known.example`
+/// is answered, with the address of the content.
 fn of_both() -> World {
     let key = laptop_key().public();
     let setup = Setup {
@@ -41,7 +41,7 @@ fn of_both() -> World {
     w
 }
 
-/// Asks for a name as the user with `key`.
+/// Requests a connection to `name` as the user with `key`.
 fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
     let conn = w.raw_connect();
     let destination = Destination::Name(name.into(), 80);
@@ -73,7 +73,7 @@ fn under_way(w: &mut World) -> usize {
 }
 
 #[test]
-fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
+fn look_ups_of_a_user_do_not_wait_for_those_of_others() {
     let mut w = of_both();
     for name in ["a.silent", "b.silent", "c.silent", "d.silent"] {
         ask(&mut w, &box_key(), name);
@@ -93,9 +93,10 @@ fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
     assert_eq!(answer(&mut w, waits), Some(0));
 }
 
-/// A look-up that nobody waits for still occupies a thread, so another session may wait in vain.
+/// A look-up still occupies a thread after its session has ended. So another session of the user waits until its
+/// own timeout.
 #[test]
-fn what_was_given_up_counts_until_it_has_ended() {
+fn a_look_up_counts_until_it_ends_though_its_session_has_ended() {
     let mut w = of_both();
     for name in ["a.silent", "b.silent"] {
         let conn = ask(&mut w, &box_key(), name);
@@ -108,16 +109,16 @@ fn what_was_given_up_counts_until_it_has_ended() {
     for _ in 0..2 {
         w.server_downstream().give_up_lookup();
     }
-    // The names of sessions that have left are not looked up.
+    // The sessions that waited have ended, so their names are not looked up.
     w.run_for(Duration::from_millis(100));
     assert_eq!(under_way(&mut w), 0);
     let next = ask(&mut w, &box_key(), "known.example");
     assert_eq!(answer(&mut w, next), Some(0));
 }
 
-/// The user has another index after the reload, or was removed.
+/// After a reload, a user may have another index, or may be removed.
 #[test]
-fn look_ups_are_their_users_whatever_is_read_again() {
+fn look_ups_stay_with_their_users_over_a_reload() {
     let mut w = of_both();
     for key in [box_key(), laptop_key()] {
         for name in ["a.silent", "b.silent", "c.silent"] {
@@ -129,7 +130,7 @@ fn look_ups_are_their_users_whatever_is_read_again() {
     w.set_users(&[laptop, boxed]);
     let waits = ask(&mut w, &laptop_key(), "known.example");
     let back = ask(&mut w, &box_key(), "known.example");
-    // Look-ups begun for the box before its removal belong to nobody.
+    // Look-ups that began for the box before its removal count towards no user.
     assert_eq!(
         (answer(&mut w, waits), answer(&mut w, back)),
         (None, Some(0))

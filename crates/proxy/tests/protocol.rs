@@ -42,7 +42,7 @@ fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
     request(Some(&RequestMetadata { code, hints }), &content())
 }
 
-/// Creates a server with a signed-in connection that waits; the host without a core acts as the box.
+/// Creates a server with a signed-in connection that waits for its request. The test itself acts as the box.
 fn waiting(setup: Setup<'_>) -> (World, ConnId, SignIn) {
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Echoes);
@@ -64,7 +64,7 @@ fn after(mut w: World, conn: ConnId, bytes: &[u8]) -> (World, Vec<u8>) {
 }
 
 #[test]
-fn a_box_that_signed_in_may_take_its_time() {
+fn a_signed_in_box_may_wait_before_its_request() {
     let (mut w, conn, sign) = waiting(Setup::default());
     w.run_for(Duration::from_secs(100));
     assert_eq!((w.server().waiting(), w.server().connections()), (1, 0));
@@ -93,7 +93,7 @@ fn but_not_for_ever_nor_in_the_middle_of_it() {
 }
 
 #[test]
-fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
+fn a_request_without_its_own_code_is_refused() {
     let other = SignIn::new(world::EPOCH.as_millis() as u64, [2; 16]);
     type Case<'a> = &'a dyn Fn(&SignIn) -> Vec<u8>;
     let cases: [Case<'_>; 4] = [
@@ -175,7 +175,7 @@ fn the_server_schedules_by_the_hints() {
     assert_eq!(w.server().counters().bad_hints, 0);
 }
 
-/// Early hints may come in any pieces; the user's bytes follow.
+/// Early hints may come in any fragments. The user's bytes follow them.
 #[test]
 fn hints_may_come_between_the_request_and_the_first_byte() {
     let hints = full().encode();
@@ -209,13 +209,13 @@ fn hints_that_are_too_long_to_be_any_end_the_connection() {
 }
 
 #[test]
-fn whatever_the_hints_the_bytes_arrive() {
+fn the_bytes_arrive_with_any_hints() {
     let sizes = [0, 1, u64::MAX].map(FlowSize::Declared);
     let mut cases: Vec<(Vec<u8>, u64)> = sizes
         .map(|size| (FlowHints { size, ..full() }.encode(), 0))
         .into();
     cases.extend([
-        // An unknown kind, which a newer box may send.
+        // An unknown kind, which a box of a later version may send.
         (vec![99, 3, 1, 2, 3], 0),
         // Too long, too short, out of range, unknown, cut off.
         (vec![1, 10, 3, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1),
@@ -246,7 +246,7 @@ fn whatever_the_hints_the_bytes_arrive() {
 }
 
 #[test]
-fn the_server_reads_the_length_of_a_response_in_clear() {
+fn the_server_reads_the_length_of_a_plaintext_response() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n";
     let body = vec![7; 30_000];
     let response = [head.as_bytes(), &body].concat();

@@ -1,4 +1,4 @@
-//! Users who come and go while a server runs.
+//! Reload of a server: users are added and removed while it runs.
 
 mod world;
 
@@ -103,7 +103,7 @@ fn both_under_way(w: &mut World) -> (DownstreamId, ConnId, Vec<u8>) {
 }
 
 #[test]
-fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
+fn removed_users_are_cut_off_and_others_lose_no_byte() {
     let mut w = of_both(2);
     let (user, ..) = both_under_way(&mut w);
     assert!(w.server().waiting() > 0, "the box has warm connections");
@@ -126,7 +126,7 @@ fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
 }
 
 #[test]
-fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
+fn a_removed_box_is_cut_off_and_its_tickets_are_refused() {
     let mut w = of_both(2);
     let (user, conn, mut got) = both_under_way(&mut w);
     w.set_users(&[laptop()]);
@@ -141,7 +141,7 @@ fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
     });
     let answers = LET_IN.len() + 10;
     assert!(got[answers..] == bytes(3_000_000));
-    // The box has tickets, and learns with the first of them that it is no longer known.
+    // The box presents its tickets. The first answer tells it that the server does not know its key any more.
     let attempts = w.server_downstream().attempts.len();
     for _ in 0..4 {
         let next = w.open(CONTENT, b"hello", false);
@@ -172,7 +172,7 @@ fn another_key_is_another_user() {
 }
 
 #[test]
-fn who_is_new_is_served_at_once() {
+fn added_users_are_served_at_once() {
     let setup = Setup {
         user: Some(other_key()),
         ..Setup::default()
@@ -187,9 +187,9 @@ fn who_is_new_is_served_at_once() {
     w.run_until(|w| w.user(user).got == b"hello");
 }
 
-/// A train is none of the user's connections in the counters, but belongs to the user.
+/// A probe does not count as a connection of the user, but it ends when the user is removed.
 #[test]
-fn a_probe_of_who_is_taken_out_ends_too() {
+fn a_probe_of_a_removed_user_ends_too() {
     let mut w = World::ready(1, Setup::default());
     let mut program = Program::connect(&mut w);
     // A probe that requests ten records, 40 ms apart.
@@ -204,7 +204,7 @@ fn a_probe_of_who_is_taken_out_ends_too() {
 
 /// The key is removed while its owner is authenticating.
 #[test]
-fn who_is_taken_out_during_the_handshake_comes_no_further() {
+fn a_user_removed_during_the_handshake_is_refused() {
     for after in 1..60 {
         let mut w = World::ready(1, Setup::default());
         w.content(CONTENT, Content::Echoes);
@@ -235,7 +235,7 @@ fn with(users: &[(&str, PublicKey)], settings: &str) -> ServerConfig {
 const LISTEN: &str = "listen = \"203.0.113.7\"";
 
 #[test]
-fn nothing_changes_by_reading_the_same_again() {
+fn a_reload_of_the_same_file_changes_nothing() {
     let mut running = with(&[boxed(), laptop()], LISTEN);
     let changes = running.reload(with(&[laptop(), boxed()], LISTEN));
     assert_eq!(changes, Changes::default());
@@ -243,7 +243,7 @@ fn nothing_changes_by_reading_the_same_again() {
 }
 
 #[test]
-fn what_changes_at_once_and_what_does_not_is_said_in_a_line() {
+fn the_report_lists_changes_and_settings_that_need_a_restart() {
     let mut running = with(&[boxed(), laptop(), ("old", other_key())], LISTEN);
     let key = |n| PrivateKey::from_seed([n; 32]).public();
     let users = [
@@ -265,13 +265,13 @@ fn what_changes_at_once_and_what_does_not_is_said_in_a_line() {
     assert_eq!(running.limits.per_user(), 5);
     assert_eq!(running.timeouts.user_timeout, Duration::from_secs(3_600));
     assert_eq!((running.port, running.limits.connections()), (1080, 32_768));
-    // Changes wait for the restart, however long it takes.
+    // Further reloads report the same settings until the restart.
     let again = running.reload(with(&users, settings));
     let waiting = "not before a restart: listen, port, expert.max_connections";
     assert_eq!(again.to_string(), waiting);
 }
 
-/// Tests each setting of the file alone.
+/// Changes each setting of the file separately.
 #[test]
 fn every_setting_is_on_one_side() {
     let live = [

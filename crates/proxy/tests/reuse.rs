@@ -1,4 +1,4 @@
-//! Users who follow each other on one connection to the server.
+//! Several users, one after another, on the same connection to the server.
 
 mod world;
 
@@ -20,7 +20,7 @@ fn warm(setup: Setup<'_>) -> World {
     w
 }
 
-/// Sends `bytes` to an echo, and asserts that all come back in order.
+/// Sends `bytes` to an echo server, and asserts that all of them return in order.
 fn echo(w: &mut World, bytes: &[u8], ends: bool) -> DownstreamId {
     let user = w.open(CONTENT, bytes, ends);
     w.run_until(|w| w.user(user).got.len() == bytes.len() && w.user(user).got_end == ends);
@@ -32,7 +32,8 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed + i / 3 + i / 1_000) as u8).collect()
 }
 
-/// Users with sizes around the limits of records and frames, in any order; each gets their own bytes.
+/// The users send numbers of bytes around the limits of records and frames. Each user receives only their own
+/// bytes.
 #[test]
 fn one_user_after_the_other_is_served_by_few_connections() {
     let mut w = warm(Setup::default());
@@ -52,9 +53,9 @@ fn one_user_after_the_other_is_served_by_few_connections() {
     assert_eq!(left.count(), 0);
 }
 
-/// However busy it is, a connection uses the same keys for minutes only.
+/// Even a busy connection is replaced after ten minutes, so that its keys are not used for longer.
 #[test]
-fn none_is_kept_for_longer_than_ten_minutes() {
+fn no_connection_is_kept_for_longer_than_ten_minutes() {
     let mut w = warm(Setup::default());
     let (mut opened, mut changes) = (BTreeSet::new(), 0);
     for _ in 0..31 {
@@ -73,7 +74,7 @@ fn none_is_kept_for_longer_than_ten_minutes() {
     assert_eq!((c.idle_lost, c.idle_failed, c.reset_by_server), (0, 0, 0));
 }
 
-/// Either side may have no more to send, still receive, or end first.
+/// Either side may end its direction first and still receive.
 #[test]
 fn a_direction_may_end_long_before_the_other() {
     let mut w = warm(Setup::default());
@@ -83,7 +84,7 @@ fn a_direction_may_end_long_before_the_other() {
         let user = w.open(other, b"", false);
         w.run_until(|w| w.user(user).got_end);
         assert_eq!(w.user(user).got, pattern(3, 100_000));
-        // The destination takes what the user sends later.
+        // The destination still receives the bytes that the user sends after the end of the other direction.
         w.boxed.downstream.send(user, &pattern(n, 50_000), false);
         w.run_for(Duration::from_secs(1));
         w.boxed.downstream.send(user, b"", true);
@@ -96,9 +97,9 @@ fn a_direction_may_end_long_before_the_other() {
     assert_eq!((c.idle_returned, c.reset_by_server), (5, 0));
 }
 
-/// The hints about one user's connection do not apply to the next one.
+/// Hints about the connection of one user do not apply to the next user.
 #[test]
-fn hints_are_of_one_user() {
+fn hints_apply_to_one_user_only() {
     let boxed = "[[rule]]\nport = 22\nurgency = 7\nsize = \"5kB\"\nstrategy = \"redundant\"\n";
     let mut w = warm(Setup {
         boxed,
@@ -127,7 +128,7 @@ fn hints_are_of_one_user() {
 
 /// A reset ends both directions, and the connection with them.
 #[test]
-fn who_is_reset_leaves_nothing_to_others() {
+fn a_reset_ends_the_connection_for_all_users() {
     let mut w = warm(Setup::default());
     let user = w.open(CONTENT, &pattern(1, 200_000), false);
     w.run_until(|w| w.user(user).got.len() > 10_000);
@@ -139,10 +140,10 @@ fn who_is_reset_leaves_nothing_to_others() {
     echo(&mut w, &pattern(2, 200_000), true);
 }
 
-/// A user who leaves has sent everything to the box. The bytes under way are not lost with the pool, and do not
-/// delay the next user.
+/// A user who leaves has sent all bytes to the box. Bytes in flight are not lost when the idle pool is closed,
+/// and do not delay the next user.
 #[test]
-fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
+fn the_last_bytes_of_a_user_who_left_arrive() {
     for lost in [false, true] {
         let mut w = warm(Setup::default());
         // The destination sends no more, but keeps reading.
@@ -167,9 +168,10 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
     }
 }
 
-/// The server has bytes that it cannot deliver, so the next user's would wait behind them.
+/// If the server has bytes that it cannot deliver, the next user's bytes would wait behind them. So the
+/// connection is not reused.
 #[test]
-fn nobody_waits_behind_what_a_destination_does_not_take() {
+fn no_user_waits_behind_undeliverable_bytes() {
     let mut w = warm(Setup::default());
     let stuck = "198.51.100.9:80";
     w.content(stuck, Content::Sends(b"bye".to_vec(), true));
@@ -209,7 +211,7 @@ fn the_next_request_may_come_at_once() {
     let answer = |word: &[u8]| [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0], word, &[5, 0]].concat();
     assert_eq!(program.got[2..], answer(b"one"));
     assert_eq!(program.ends, [2 + 10 + 3]);
-    // Everything in one flight, and twice.
+    // Both requests, each with the user's bytes and their end, are sent together.
     for word in [&b"two"[..], b"three"] {
         program.data(&[&REQUEST, word].concat());
         program.end();
@@ -244,7 +246,7 @@ fn a_key_may_be_replaced_at_any_time() {
     assert_eq!(program.got[12..], said);
     // The server has followed, so that no earlier secret is left in its direction either.
     assert_eq!(program.followed, 2);
-    // A record under the key before the last is refused.
+    // A record that arrives under a key after its replacement is refused.
     many(&mut program);
     program.data(b"no");
     let stale = program.out.split_off(program.out.len() - 24);
@@ -256,19 +258,19 @@ fn a_key_may_be_replaced_at_any_time() {
 
 /// An authenticated client sends no further handshake messages of TLS.
 #[test]
-fn a_handshake_that_is_over_is_over() {
+fn handshake_messages_after_the_handshake_are_refused() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let mut program = Program::asking(&mut w, b"one");
-    // The beginning of a message of 64 kB, which would have to be waited for.
+    // The first bytes of a handshake message of 64 kB: a server that accepts it would wait for the rest.
     program.record(HANDSHAKE, &[11, 0, 0xff, 0xff]);
     program.go_on(&mut w);
     assert_eq!(w.server().counters().damaged, 1);
 }
 
-/// Records may be as small as a byte.
+/// A record may have a single byte of content.
 #[test]
-fn records_of_a_byte_are_taken_too() {
+fn records_of_one_byte_are_accepted() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Counts);
     let mut program = Program::asking(&mut w, &[]);
@@ -279,9 +281,9 @@ fn records_of_a_byte_are_taken_too() {
     assert_eq!(program.ends, [16]);
 }
 
-/// An orderly end after a user cuts nothing off.
+/// A box that closes the connection in order after a user loses no bytes.
 #[test]
-fn who_asks_for_no_more_may_end_it() {
+fn a_box_may_close_the_connection_after_a_user() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let mut program = Program::asking(&mut w, b"one");
@@ -300,9 +302,10 @@ fn who_asks_for_no_more_may_end_it() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
-/// A close without the end of the user's bytes is a reset for the destination, as is an end within a record.
+/// If the connection closes before the user's bytes have ended, or within a record, the destination gets a reset
+/// and not an end.
 #[test]
-fn what_is_cut_off_is_a_reset() {
+fn a_cut_is_a_reset_for_the_destination() {
     for (len, closes) in [(0, true), (1, true), (300, true), (300, false)] {
         let mut w = World::ready(1, Setup::default());
         w.content(CONTENT, Content::Echoes);
@@ -327,9 +330,9 @@ fn what_is_cut_off_is_a_reset() {
     }
 }
 
-/// The end of a user's bytes is an error where no user's bytes have begun.
+/// The end of a user's bytes is an error if no user's bytes have begun.
 #[test]
-fn an_end_of_what_was_not_begun_is_damage() {
+fn an_end_without_a_user_is_damage() {
     let mut w = World::ready(1, Setup::default());
     let mut program = Program::connect(&mut w);
     program.data(&GREETING);
@@ -339,9 +342,9 @@ fn an_end_of_what_was_not_begun_is_damage() {
     assert_eq!(w.server().waiting(), 0);
 }
 
-/// The limit on a user's connections applies as before, and idle ones do not count.
+/// The limit on a user's connections does not count idle ones, and applies when they get a request.
 #[test]
-fn who_waits_again_is_not_counted_among_the_users_connections() {
+fn idle_connections_do_not_count_towards_the_users_limit() {
     let setup = Setup {
         server: "expert.max_connections_per_user = 1",
         ..Setup::default()
@@ -359,9 +362,9 @@ fn who_waits_again_is_not_counted_among_the_users_connections() {
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
-/// A user's connection counts until the box has taken all of it.
+/// A connection counts towards its user until the box has acknowledged all bytes.
 #[test]
-fn what_has_not_arrived_still_counts() {
+fn a_connection_counts_until_the_box_has_all_bytes() {
     const SIZE: usize = 4 * SOCKET_ROOM;
     let setup = Setup {
         server: "timeouts.half_closed = \"1min\"",
@@ -386,7 +389,7 @@ fn what_has_not_arrived_still_counts() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
 }
 
-/// A key that is removed from the configuration is good for no further request.
+/// After a key is removed from the configuration, no further request is served on connections of that user.
 #[test]
 fn a_user_who_is_removed_is_not_served_again() {
     let mut w = warm(Setup::default());

@@ -1,4 +1,4 @@
-//! Examination of first bytes: captured, generated, truncated anywhere, and random.
+//! Examination of first bytes, which are captured, generated, truncated at any offset, or random.
 
 use braid_proxy::sniff::{Length, Sniffed, examine, response};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn hello() -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// Creates a ClientHello with `before` bytes in an extension in front of the name.
+/// Creates a ClientHello with an extension of `before` bytes that precedes the name.
 fn hello_to(name: &[u8], before: usize) -> Vec<u8> {
     let extension = |kind: u16, body: &[u8]| {
         let len = u16::try_from(body.len()).unwrap();
@@ -56,7 +56,7 @@ fn seen(host: Option<&str>, upload: Option<u64>) -> Sniffed {
 }
 
 #[test]
-fn the_name_of_a_client_hello_is_seen_once_it_is_there() {
+fn the_name_of_a_client_hello_is_found_once_it_is_complete() {
     let hello = hello();
     for end in 0..=hello.len() {
         let host = (end >= NAME_END).then_some("www.example.org");
@@ -65,7 +65,7 @@ fn the_name_of_a_client_hello_is_seen_once_it_is_there() {
 }
 
 #[test]
-fn a_name_may_stand_behind_a_key_share_of_any_size() {
+fn a_name_may_follow_a_key_share_of_any_size() {
     for before in [0, 1_216, 4_000] {
         let hello = hello_to(b"example.org.", before);
         assert_eq!(examine(&hello), seen(Some("example.org"), None), "{before}");
@@ -76,7 +76,7 @@ fn a_name_may_stand_behind_a_key_share_of_any_size() {
 }
 
 #[test]
-fn a_client_hello_that_contradicts_itself_says_nothing() {
+fn a_client_hello_with_contradictory_lengths_has_no_name() {
     let good = hello_to(b"example.org", 4);
     // Content type, version, type of message, lengths of session ID, cipher suites, compression methods and both
     // extensions, type of name, length of the name.
@@ -158,13 +158,13 @@ fn of_a_request_that_is_cut_the_whole_lines_are_seen() {
 }
 
 #[test]
-fn the_length_of_a_response_is_that_of_head_and_body() {
+fn the_length_of_a_response_includes_head_and_body() {
     let range = "HTTP/1.1 206 Part\r\nContent-Range: bytes";
     let cases: [(&[&str], Option<u64>); 17] = [
         (&["HTTP/1.1 200 OK\r\nContent-Length: 1000"], Some(1_000)),
         (&["HTTP/1.0 200 OK\r\ncontent-length:7"], Some(7)),
         (&[range, " 100-299/5000"], Some(200)),
-        // The length of the body counts, not the total in the range.
+        // The body has the length of the part, and not the length of the whole resource.
         (&[range, " 0-9/50\r\nContent-Length: 10"], Some(10)),
         (&["HTTP/1.1 304 Same\r\nContent-Length: 99"], Some(0)),
         (&["HTTP/1.1 204 None"], Some(0)),
@@ -251,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn any_response_is_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+    fn any_response_is_examined(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
         let _ = response(&bytes);
         let _ = response(&[b"HTTP/1.1 200 OK\r\n", &bytes[..]].concat());
     }

@@ -1,4 +1,4 @@
-//! SOCKS5 handshakes: RFC 1928, RFC 1929, in one flight and one by one, in any fragmentation.
+//! SOCKS5 handshakes (RFC 1928, RFC 1929), with all messages together or one after another, in any fragmentation.
 
 use braid_proxy::app::ConnectFailure;
 use braid_proxy::socks::{
@@ -53,7 +53,7 @@ fn serve(input: &[u8], pieces: &[usize]) -> (Vec<ServerStep>, Vec<u8>) {
 }
 
 #[test]
-fn the_flight_is_what_the_rfcs_say() {
+fn the_messages_have_the_form_of_the_rfcs() {
     let bytes = flight(b"ab", b"xyz", &v4());
     let expected = [
         &[5, 1, 2][..],
@@ -89,7 +89,7 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
 }
 
 #[test]
-fn a_note_goes_before_its_request() {
+fn metadata_precede_their_request() {
     let metadata = RequestMetadata {
         code: Some([7; 64]),
         hints: b"hints".to_vec(),
@@ -117,7 +117,7 @@ fn a_note_goes_before_its_request() {
 }
 
 #[test]
-fn a_probe_is_asked_for_in_place_of_a_destination() {
+fn a_probe_is_requested_instead_of_a_destination() {
     let metadata = RequestMetadata {
         code: Some([7; 64]),
         hints: b"train".to_vec(),
@@ -182,7 +182,7 @@ fn a_clients_mistakes_get_the_replies_of_the_rfc() {
 }
 
 #[test]
-fn nothing_is_taken_before_the_password_was_judged() {
+fn no_request_is_read_before_the_password_is_accepted() {
     let mut handshake = ServerHandshake::default();
     let bytes = flight(b"u", b"p", &v4());
     assert_eq!(handshake.input(&bytes), (3, ServerStep::Send([5, 2])));

@@ -17,7 +17,7 @@ struct Pair {
     now: Instant,
     stacks: [Stack; 2],
     conns: [Option<ConnId>; 2],
-    /// Packets under way, by time of arrival.
+    /// Packets in flight, by time of arrival.
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>, RxMeta)>,
     packets: u64,
 }
@@ -99,13 +99,13 @@ impl Pair {
     }
 }
 
-/// Returns bytes that reveal their stream and position.
+/// Returns bytes whose values depend on stream and position, so that mixed-up bytes are noticed.
 fn pattern(stream: u32, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at as u32).wrapping_mul(167).wrapping_add(stream * 13) as u8;
     (0..len).map(byte).collect()
 }
 
-/// Reads all available bytes of a stream; returns whether its end came.
+/// Reads all available bytes of a stream into `into`; returns whether the stream has ended.
 fn drain(streams: &mut Streams, stream: u32, into: &mut Vec<u8>) -> bool {
     let mut buf = [0; 5_000];
     loop {
@@ -124,7 +124,7 @@ fn urgency(level: u8) -> Urgency {
 
 /// The stream written last arrives first, because it is more urgent, and each stream is complete.
 #[test]
-fn the_most_urgent_come_first_and_each_in_order() {
+fn the_most_urgent_stream_comes_first_and_each_in_order() {
     let (mut pair, mut w, mut r) = Pair::new();
     let sizes = [200_000, 50_000];
     let streams = [7, 0].map(|level| w.open(urgency(level)).unwrap());
@@ -156,11 +156,12 @@ fn the_most_urgent_come_first_and_each_in_order() {
 }
 
 #[test]
-fn what_is_late_is_dropped_and_missed() {
+fn late_frames_are_dropped_and_reported() {
     let (mut pair, mut w, mut r) = Pair::new();
     let bulk = w.open(urgency(0)).unwrap();
     let live = w.open(urgency(5)).unwrap();
-    // More bytes than can leave in 5 ms.
+    // The round trip is 20 ms, so the send window does not let all of these bytes leave before the deadline of 5
+    // ms.
     w.write(pair.at(0), bulk, &[1; 200_000], None).unwrap();
     let late = pair.now + Duration::from_millis(5);
     let frames = [
@@ -181,7 +182,7 @@ fn what_is_late_is_dropped_and_missed() {
 }
 
 #[test]
-fn a_stream_that_nobody_reads_stops_the_writer_and_loses_nothing() {
+fn an_unread_stream_stops_the_writer_and_loses_nothing() {
     let (mut pair, mut w, mut r) = Pair::new();
     let stream = w.open(Urgency::default()).unwrap();
     let data = pattern(stream, 30 << 20);
@@ -208,7 +209,7 @@ fn a_stream_that_nobody_reads_stops_the_writer_and_loses_nothing() {
 }
 
 #[test]
-fn streams_that_are_over_wait_until_they_are_read() {
+fn streams_beyond_the_limit_wait_until_others_are_read() {
     let (mut pair, mut w, mut r) = Pair::new();
     let open: Vec<u32> = (0..MAX_STREAMS)
         .map(|_| w.open(Urgency::default()).unwrap())
@@ -259,7 +260,7 @@ fn a_stream_without_its_end_is_cut() {
 }
 
 #[test]
-fn what_is_no_frame_is_said() {
+fn malformed_frames_are_reported() {
     let frame = |flags: u8, len: u32, at: u64| {
         let len = len.to_be_bytes();
         [&[0, 0, 0, 9, flags][..], &len[1..], &at.to_be_bytes()].concat()

@@ -1,5 +1,5 @@
-//! Requests to a running box or server, and the answers. The driver carries both; on its socket each is one line
-//! of JSON.
+//! Requests to a running box or server, and the answers. The driver receives and sends them on its control
+//! socket, each as one line of JSON.
 
 use braid_engine::Stack;
 use braid_wire::Instant;
@@ -11,28 +11,28 @@ use crate::config::Changes;
 /// The answer of a box that is being stopped to a request for a change.
 pub const STOPPING: &str = "this box is stopping and accepts no more changes; start it again";
 
-/// A request for the status, or for a change. A switch keeps its state until it is switched again or the process
-/// ends.
+/// A request for the status, or for a change. A change applies until the next one or the end of the process; the
+/// configuration file stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
     /// Returns the current status.
     Status,
-    /// Sets whether a box intercepts new connections. When off, they are forwarded without aggregation;
-    /// intercepted ones continue.
+    /// Sets whether a box intercepts new connections. While interception is off, new connections are forwarded
+    /// without aggregation, and connections intercepted before continue.
     Proxy {
         /// The requested state.
         on: bool,
     },
-    /// Sets whether a box uses a link. When off, its subflows are closed and none is opened.
+    /// Sets whether a box uses a link. Switching a link off closes its subflows, and no subflow is opened on it.
     Link {
         /// Name of the link.
         name: String,
         /// The requested state.
         on: bool,
     },
-    /// Sets whether a box's link is a backup, which is used while no other link works. Applies to existing
-    /// subflows, of which the server is told (MP_PRIO, RFC 8684 section 3.3.8), and to new ones.
+    /// Sets whether a box's link is a backup, which carries data only while no other link works. Applies to new
+    /// and to existing subflows. MP_PRIO (RFC 8684 section 3.3.8) tells the server about existing ones.
     Backup {
         /// Name of the link.
         name: String,
@@ -41,12 +41,13 @@ pub enum Request {
     },
     /// Sets the server for a box's new connections.
     Server {
-        /// Name of the server, which is used while it answers; with `auto` the box chooses.
+        /// Name of the server, which is used as long as it answers. With `auto`, the box chooses.
         name: String,
     },
     /// Measures all servers of a box now, regardless of traffic and quiet hours.
     Measure,
-    /// Makes a box or a server read its configuration again. The driver does so, because the core knows no files.
+    /// Makes a box or a server read its configuration again. The driver handles this request, because the core
+    /// cannot read files.
     Reload,
 }
 
@@ -60,10 +61,10 @@ pub enum Answer {
     Done,
     /// The configuration was read again.
     Reloaded(Changes),
-    /// The request names something that does not exist (a link, a server, a switch of a server); the text says
-    /// what is expected.
+    /// The request names a link or a server that does not exist, or is not for a process of this role. The text
+    /// says what is expected.
     Wrong(String),
-    /// The change was not made; the text says why.
+    /// The change was not made. The text says why.
     Error(String),
 }
 

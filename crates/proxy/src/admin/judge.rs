@@ -1,11 +1,11 @@
-//! The verdict on a status.
+//! The computation of the verdict on a status.
 
 use braid_secure::Families;
 
 use super::status::{ProxyStatus, Role, RulesStatus, Status};
 use super::verdict::{Condition, Health, Reason, Verdict};
 
-/// Computes the verdict on a status, including reasons found on the machine.
+/// Computes the verdict on a status. `machine` are reasons that the driver has found on the machine.
 pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     let mut reasons = machine.to_vec();
     reasons.extend(of_rules(&status.rules));
@@ -21,8 +21,8 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     Verdict::new(reasons)
 }
 
-/// Returns the reasons why users are kept from a current server over a link, although both work otherwise: a
-/// network may block a single address or port.
+/// Returns a reason for each link over which a current server does not work, although the link works with another
+/// server, and the server over another link. A network may block a single address or port.
 fn of_link_server_pairs(status: &Status) -> impl Iterator<Item = Reason> {
     let used = status.servers.iter().filter(|s| s.current);
     let used = used.filter(|s| s.condition.serves());
@@ -34,7 +34,7 @@ fn of_link_server_pairs(status: &Status) -> impl Iterator<Item = Reason> {
     pairs.filter_map(|(link, server, over)| over.link_to_server_problem(&link.name, &server.name))
 }
 
-/// Returns the reason where kernel rules, routes or settings are missing.
+/// Returns the reason for missing kernel rules, routes or settings, if any are missing.
 fn of_rules(rules: &RulesStatus) -> Option<Reason> {
     let RulesStatus::Missing { why } = rules else {
         return None;
@@ -85,7 +85,8 @@ fn of_families(status: &Status) -> Vec<Reason> {
     reasons
 }
 
-/// Returns the reason why new connections are not aggregated, if so.
+/// Returns the reason why new connections are not aggregated, or `None` if they are. An earlier arm has a more
+/// exact reason than a later one.
 fn of_proxy(status: &Status) -> Option<Reason> {
     let (code, health, message, remedy) = match status.proxy? {
         ProxyStatus {

@@ -1,8 +1,8 @@
-//! The operator's view of box and server: status and verdict, requests, counters and log lines, records kept over
-//! a restart, and the graceful stop.
+//! The operator's view of box and server: status and verdict, requests, counters and log lines, records that are
+//! saved over a restart, and the graceful stop.
 //!
-//! The module has plain data, and judgements based on it alone. It holds no state of a running core: the cores
-//! fill the data in on request.
+//! The module has plain data, and computes verdicts from this data alone. It has no state of a running core: the
+//! cores fill in the data on request.
 
 pub mod control;
 pub(crate) mod drain;

@@ -1,5 +1,5 @@
-//! Records about the paths to a box's servers that outlive its process, so that the first connection after a
-//! restart knows the fastest path and the best server.
+//! Records of the paths to a box's servers. They are saved, so that after a restart the first connection already
+//! uses the fastest path and the best server.
 
 use core::error::Error;
 use core::net::{IpAddr, SocketAddr};
@@ -9,22 +9,23 @@ use braid_engine::PathRecord;
 
 use crate::select::selection::Quality;
 
-/// Longest age of a kept record; paths change.
+/// Maximum age of a saved record. The properties of a path (round-trip time, capacity) change rarely. A guess.
 pub const MAX_RECORD_AGE: Duration = Duration::from_secs(7 * 86_400);
 
-/// Longest age of a kept measurement; free bandwidth changes with the hour.
+/// Maximum age of a saved measurement. Its value, the available bandwidth, changes with the hour. A guess.
 pub const MAX_MEASUREMENT_AGE: Duration = Duration::from_secs(86_400);
 
-/// All kept records and measurements.
+/// All saved records and measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SavedState {
-    /// Path records from transfers.
+    /// The engine's records of paths, from users' transfers.
     pub records: Vec<SavedRecord>,
-    /// Measurements of servers, for the choice among them.
+    /// Measurements of servers, by which the box chooses a server.
     pub measurements: Vec<SavedMeasurement>,
 }
 
-/// A path to a server, identified by names that are valid after a restart.
+/// The record of a path to a server. Address and name identify the path, because its number may change at a
+/// restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedRecord {
     /// Address of the server.
@@ -33,14 +34,16 @@ pub struct SavedRecord {
     pub link: String,
     /// Time of the record, milliseconds since 1970-01-01 UTC.
     pub unix_ms: u64,
-    /// The record. [`PathRecord::at`] has no meaning here.
+    /// The record. Its [`PathRecord::at`] has no meaning, because the engine's clock restarts with the process;
+    /// `unix_ms` replaces it.
     pub record: PathRecord,
 }
 
 impl SavedRecord {
-    /// Returns whether the values are possible; kept data comes from outside.
+    /// Returns whether the values are possible. They come from a file, which may be damaged and must not mislead
+    /// the engine.
     pub(crate) fn is_plausible(&self) -> bool {
-        // Limits beyond any real path, so that a damaged file cannot mislead the engine.
+        // Limits beyond any real path: 1 min, 1 TB sent, 1 TB/s.
         let times = [self.record.srtt, self.record.rttvar, self.record.base_rtt];
         let minute = Duration::from_secs(60);
         let terabyte = 1_000_000_000_000;
@@ -52,12 +55,12 @@ impl SavedRecord {
     }
 }
 
-/// A measurement of a server, identified by names that are valid after a restart.
+/// A measurement of a server. Address and name identify it, because numbers may change at a restart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedMeasurement {
     /// Address and port of the server.
     pub server: SocketAddr,
-    /// Name of the link; `None` for egress metrics of the server.
+    /// Name of the link. `None` for egress metrics of the server, which do not depend on a link.
     pub link: Option<String>,
     /// Time of the measurement, milliseconds since 1970-01-01 UTC.
     pub unix_ms: u64,
@@ -66,12 +69,13 @@ pub struct SavedMeasurement {
 }
 
 impl SavedMeasurement {
-    /// Returns whether the values are possible.
+    /// Returns whether the values are possible, as [`SavedRecord::is_plausible`] does.
     pub(crate) fn is_plausible(&self) -> bool {
         let Quality {
             bandwidth,
             delay_ms,
         } = self.quality;
+        // At most 10 Tbit/s and 1 min.
         bandwidth.is_none_or(|b| (0.0..=1e13).contains(&b))
             && delay_ms.is_none_or(|ms| (0.0..=60e3).contains(&ms))
     }
@@ -85,7 +89,7 @@ pub trait RecordStore: Send {
     /// The data cannot be read.
     fn load(&mut self) -> Result<SavedState, StoreError>;
 
-    /// Saves the data, replacing all earlier data: entirely or, on an error, not at all.
+    /// Saves the data in place of all earlier data. On an error, the earlier data must remain complete.
     ///
     /// # Errors
     /// The data cannot be written.

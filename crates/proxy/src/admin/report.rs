@@ -1,4 +1,4 @@
-//! Counters, and log lines limited per kind and source.
+//! Counters, and a limit on log lines for each kind and source.
 
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -31,38 +31,39 @@ counters! {
         accepted,
         /// Accepted connections that reached their destination.
         connected,
-        /// Connections over servers of a release whose subflows do not authenticate by a secret.
+        /// Connections to servers of a release that authenticates subflows by the keys of the initial handshake
+        /// only, and not by a secret of TLS.
         joined_by_keys,
-        /// Ended in order.
+        /// Connections that ended in order.
         finished,
-        /// Ended by the user's reset.
+        /// Connections that ended by the user's reset.
         reset_by_user,
-        /// Ended by the server, the network or a timeout after they were connected.
+        /// Connections that ended by the server, the network or a timeout after their destination was connected.
         reset_by_server,
-        /// Not connected: the server says that the destination refused.
+        /// Connections without a destination: the server reports that the destination refused.
         destination_refused,
-        /// Not connected: the server says that the destination cannot be reached.
+        /// Connections without a destination: the server reports that it cannot reach the destination.
         destination_unreachable,
-        /// Not connected: the destination did not answer in time.
+        /// Connections without a destination, which did not answer in time.
         destination_timeout,
-        /// Not connected: the server's rules forbid the destination.
+        /// Connections without a destination, which the server's rules forbid.
         destination_forbidden,
-        /// Not connected: the server refused key, signature or time.
+        /// Connections whose key, signature or time the server refused.
         auth_refused,
-        /// The server does not have its key, or its bytes were changed or cut off on the path, before or after the
-        /// destination was connected.
+        /// Connections on which the peer does not have the server's key, or whose bytes were changed or cut off
+        /// on the path, before or after the destination was connected.
         unprotected,
-        /// Not connected: the peer is not a Braid server, or failed otherwise.
+        /// Connections whose peer is not a Braid server, or failed in another way.
         server_failed,
-        /// Not connected: no server could be reached.
+        /// Connections for which no server was reachable.
         no_server,
-        /// SOCKS requests refused: malformed, unknown, too late or broken off.
+        /// SOCKS requests refused: malformed, unknown, too late or incomplete.
         socks_refused,
         /// Items in programs' hints that are invalid.
         bad_hints,
-        /// Refused because of a limit on connections.
+        /// Connections refused because of a limit.
         over_limit,
-        /// Ended because nothing moved for too long.
+        /// Connections ended because no bytes moved for too long.
         idle_timeout,
         /// Further attempts to reach a server for a user's connection.
         retries,
@@ -74,13 +75,13 @@ counters! {
         idle_returned,
         /// Idle connections lost while they waited.
         idle_lost,
-        /// Idle connections that failed on first use, and were replaced without the user's notice.
+        /// Idle connections that failed on first use, and were replaced before the user noticed.
         idle_failed,
         /// Probes sent.
         probes,
         /// Probes that failed.
         probes_failed,
-        /// Whole handshakes made to test whether users can be served.
+        /// Complete handshakes that test whether a server can serve users.
         examinations,
         /// Examinations that did not end with a sign-in.
         examinations_failed,
@@ -102,61 +103,64 @@ counters! {
 counters! {
     /// The server's counters since its start.
     ServerCounters {
-        /// Connections accepted, probes included.
+        /// Connections accepted, including probes.
         accepted,
-        /// Closed by the peer before its first byte: a box's probe.
+        /// Connections that the peer closed before its first byte, as a box's probe of a link does.
         probes,
-        /// Packet trains sent, by which boxes measure.
+        /// Packet trains sent to boxes that measure.
         trains,
         /// Packet trains refused because a user requested too many.
         trains_refused,
-        /// Connected to their destination.
+        /// Requests whose destination was connected.
         connected,
-        /// Connections by boxes of a release whose subflows do not authenticate by a secret.
+        /// Requests of boxes of a release that authenticates subflows by the keys of the initial handshake only,
+        /// and not by a secret of TLS.
         joined_by_keys,
-        /// Ended in order.
+        /// Requests whose bytes ended in order in both directions.
         finished,
-        /// Ended by the box.
+        /// Connections that ended by the box.
         reset_by_box,
-        /// Ended by the destination's reset.
+        /// Connections that ended by the destination's reset.
         reset_by_destination,
-        /// Not SOCKS5, or malformed.
+        /// Connections whose bytes are not SOCKS5, or malformed.
         garbage,
         /// Plaintext connections refused, because protection is required.
         plaintext_refused,
         /// Protected connections whose bytes were changed, or cut off before the end.
         damaged,
-        /// Protected connections ended by the box's alert, because what it received had been changed.
+        /// Protected connections that the box ended by an alert, because the bytes that it received had been
+        /// changed.
         damaged_at_box,
-        /// TLS of another version of Braid, or of another program.
+        /// Connections with TLS of another version of Braid, or of another program.
         incompatible,
-        /// Boxes whose configuration has another key for this server.
+        /// Connections of boxes whose configuration has another key for this server.
         refused_by_box,
-        /// The cryptographic library failed.
+        /// Connections on which the cryptographic library failed.
         tls_failed,
-        /// Unknown tickets of first flights, used before or forgotten; their senders had to prove their key by a
-        /// full handshake.
+        /// Session tickets in early data that this server does not know, because they were used before or
+        /// forgotten. A full handshake then has to prove the key of the box.
         unknown_tickets,
-        /// The client offers neither user/password in plaintext nor, where protected, no authentication.
+        /// Clients that do not offer the needed method: user and password in plaintext, or no authentication on a
+        /// protected connection.
         no_method,
-        /// A command other than CONNECT.
+        /// Requests with a command other than CONNECT.
         bad_command,
-        /// An unknown address type or an invalid name.
+        /// Requests with an unknown address type or an invalid name.
         bad_address,
-        /// The SOCKS request was not complete in time.
+        /// Connections whose SOCKS request was not complete in time.
         handshake_timeout,
-        /// The peer went away in the middle of the SOCKS request.
+        /// Connections that the peer closed before its SOCKS request was complete.
         handshake_aborted,
-        /// Signed in, but ended without a further request: a box's idle connections that it did not need, and its
-        /// examinations.
+        /// Signed-in connections that ended without a further request: a box's idle connections that it did not
+        /// need, and its examinations.
         unused_sign_ins,
         /// Invalid hints in a request: malformed, out of range, or with an unknown strategy.
         bad_hints,
-        /// Passwords not of Braid's form.
+        /// Passwords that do not have Braid's form.
         auth_malformed,
-        /// No user has the key, or a wrong signature.
+        /// Connections whose key belongs to no user, or whose signature is wrong.
         auth_wrong,
-        /// The time in the password is outside of the window, or before this server's start.
+        /// Passwords whose time is outside the window, or before this server's start.
         auth_time,
         /// Passwords used before.
         auth_replayed,
@@ -168,25 +172,25 @@ counters! {
         forbidden,
         /// Names that do not resolve.
         not_resolved,
-        /// Names that waited because their user had too many look-ups under way.
+        /// Look-ups that waited because their user had too many others.
         lookups_waited,
-        /// Destinations that refused.
+        /// Destinations that refused the connection.
         refused,
         /// Destinations that cannot be reached.
         unreachable,
         /// Destinations that did not answer in time.
         connect_timeout,
-        /// Refused because of a limit on connections, or for lack of resources.
+        /// Connections refused because of a limit, or for lack of resources.
         over_limit,
-        /// Refused because their source has too many handshakes under way.
+        /// Connections refused because their source has too many current handshakes.
         over_source,
-        /// Refused because too many handshakes of their source have failed.
+        /// Connections refused because too many handshakes of their source have failed.
         over_failures,
-        /// Sources whose failed handshakes were forgotten early, because others had more.
+        /// Sources whose failed handshakes were forgotten early, because other sources had more.
         sources_forgotten,
-        /// Ended because their user, or the user's key, was removed from the configuration.
+        /// Connections ended because their user, or the user's key, was removed from the configuration.
         user_removed,
-        /// Ended because nothing moved for too long.
+        /// Connections ended because no bytes moved for too long.
         idle_timeout,
         /// Bytes from boxes.
         bytes_up,
@@ -195,7 +199,8 @@ counters! {
     }
 }
 
-/// Names of counters in the last version, each with its present name. The status has both for one version.
+/// Names of counters in the last version, each with its current name. The status has both names for one version,
+/// so that scripts can be adapted.
 pub const RENAMED_COUNTERS: [(&str, &str); 8] = [
     ("warm_opened", "idle_opened"),
     ("warm_used", "idle_used"),
@@ -212,12 +217,13 @@ pub(crate) const FORGED_JOIN: &str = "refused a subflow whose sender did not pro
      connection goes on without it. Either somebody who reads packets of this connection tried to join it, or \
      a network changes options of Multipath TCP: compare the links by `braid box check`";
 
-/// Most sources that are remembered.
+/// Maximum number of pairs of kind and source that are remembered. A guess that limits memory.
 const MAX_LOG_SOURCES: usize = 1_024;
-/// Shortest time between lines of one kind and source.
+/// Minimum time between lines of one kind and source. A guess: an attack fills the log slowly, and an operator who
+/// watches it soon sees whether a problem persists.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits log lines to one per kind and source a minute.
+/// A limit on log lines: one line in [`LOG_INTERVAL`] for each kind and source.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimiter {
     seen: BTreeMap<(&'static str, Option<IpAddr>), Seen>,
@@ -225,13 +231,13 @@ pub(crate) struct LogLimiter {
 
 #[derive(Debug)]
 struct Seen {
-    logged: Instant,
+    logged_at: Instant,
     suppressed: u64,
 }
 
 impl LogLimiter {
-    /// Returns whether to log an error of `kind` by `source`: `Some` with the number of lines suppressed since the
-    /// last one, or `None`. Sources beyond the bound share one entry.
+    /// Returns `Some` if an error of `kind` from `source` is to be logged, with the number of lines suppressed
+    /// since the last one. Beyond [`MAX_LOG_SOURCES`], all further sources share one entry for each kind.
     pub(crate) fn allow(
         &mut self,
         now: Instant,
@@ -241,25 +247,25 @@ impl LogLimiter {
         let mut key = (kind, Some(source_of(source)));
         if !self.seen.contains_key(&key) && self.seen.len() >= MAX_LOG_SOURCES {
             self.seen
-                .retain(|_, seen| now.saturating_since(seen.logged) < LOG_INTERVAL);
+                .retain(|_, seen| now.saturating_since(seen.logged_at) < LOG_INTERVAL);
             if self.seen.len() >= MAX_LOG_SOURCES {
                 key.1 = None;
             }
         }
         match self.seen.get_mut(&key) {
-            Some(seen) if now.saturating_since(seen.logged) < LOG_INTERVAL => {
+            Some(seen) if now.saturating_since(seen.logged_at) < LOG_INTERVAL => {
                 seen.suppressed += 1;
                 None
             }
             Some(seen) => {
-                seen.logged = now;
+                seen.logged_at = now;
                 Some(core::mem::take(&mut seen.suppressed))
             }
             None => {
                 self.seen.insert(
                     key,
                     Seen {
-                        logged: now,
+                        logged_at: now,
                         suppressed: 0,
                     },
                 );
@@ -269,7 +275,8 @@ impl LogLimiter {
     }
 }
 
-/// Returns the host of an address, as one IPv6 host usually has a whole /64.
+/// Returns the address that stands for the host with the address `remote`: the IPv4 address itself, or the /64 of
+/// an IPv6 address, because a single IPv6 host usually has a whole /64.
 pub(crate) fn source_of(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() >> 64 << 64).into(),
@@ -298,6 +305,7 @@ mod tests {
     fn memory_is_bounded_and_a_v6_host_is_one_source() {
         let mut limiter = LogLimiter::default();
         let mut lines = 0;
+        // All these addresses are in 2001:db8::/64.
         for i in 0..100_000u128 {
             let source = Ipv6Addr::from_bits(0x2001_0db8 << 96 | i);
             lines += u32::from(limiter.allow(Instant::ZERO, "x", source.into()).is_some());
@@ -307,6 +315,7 @@ mod tests {
             let source = Ipv4Addr::from_bits(0x0a00_0000 + i);
             lines += u32::from(limiter.allow(Instant::ZERO, "x", source.into()).is_some());
         }
+        // One entry more than the limit: the one that all further sources share.
         assert!(limiter.seen.len() <= MAX_LOG_SOURCES + 1);
         assert!(lines as usize <= MAX_LOG_SOURCES + 1);
     }

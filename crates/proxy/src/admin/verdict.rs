@@ -4,7 +4,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Target of log lines about changes that users feel; shown by default.
+/// Target of log lines about changes that users notice. The default log filter shows this target.
 pub const NEWS_TARGET: &str = "braid::news";
 
 /// The health of a box or a server.
@@ -13,10 +13,10 @@ pub const NEWS_TARGET: &str = "braid::news";
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// All that is configured works.
+    /// Everything works as configured.
     #[default]
     Working,
-    /// Users are served, but with less than is configured.
+    /// Users are served, but not everything works that is configured.
     Degraded,
     /// No connection of a user is aggregated.
     Down,
@@ -40,7 +40,7 @@ pub struct Reason {
     /// The link, server, interface or setting at fault, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The health that follows from this reason alone.
+    /// The health if this were the only reason.
     pub health: Health,
     /// The problem, and its effect on users.
     pub message: String,
@@ -57,9 +57,9 @@ impl fmt::Display for Reason {
 /// The health of a box or a server, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The worst of the reasons' health.
+    /// The worst health of the reasons.
     pub health: Health,
-    /// The reasons, the worst first; empty where all works.
+    /// The reasons, the worst first. Empty if everything works.
     pub reasons: Vec<Reason>,
 }
 
@@ -87,11 +87,11 @@ pub enum Condition {
     MptcpStripped,
     /// The network drops SYNs with the options of Multipath TCP.
     MptcpBlocked,
-    /// Something else answers in the server's place.
+    /// Another host answers in the server's place.
     CaptivePortal,
-    /// The TCP handshake is answered, but the TLS handshake is not.
+    /// The server answers the TCP handshake, but not the TLS handshake.
     HandshakeUnanswered,
-    /// Nothing is answered.
+    /// No packet is answered.
     NoAnswers,
     /// The server refuses this box's key or clock.
     KeyRefused,
@@ -101,12 +101,12 @@ pub enum Condition {
     OtherVersion,
     /// The peer is not a Braid server.
     NotAServer,
-    /// Metered, and other links suffice.
+    /// Not in use, because the link is metered and another link is up.
     #[serde(rename = "spared")]
     MeteredStandby,
-    /// No carrier, no address or no gateway.
+    /// Not in use: the link has no carrier, no address or no gateway.
     Down,
-    /// Switched off.
+    /// Switched off by an operator.
     Off,
 }
 
@@ -132,7 +132,7 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Returns the name used in JSON.
+    /// Returns the name in JSON, which the derived serialization must use too.
     fn code(self) -> &'static str {
         match self {
             Condition::Untried => "untried",
@@ -152,7 +152,7 @@ impl Condition {
         }
     }
 
-    /// Returns the problem of a link in this state, if any; states that the operator chose are none.
+    /// Returns the problem of a link in this state, if any. A state that the operator chose is no problem.
     pub fn link_problem(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {
             Condition::Untried
@@ -161,7 +161,7 @@ impl Condition {
             | Condition::Off => {
                 return None;
             }
-            // These are reported for the server.
+            // These states are problems of the server, which `server_problem` reports.
             Condition::KeyRefused
             | Condition::WrongKey
             | Condition::OtherVersion

@@ -211,14 +211,14 @@ pub struct BoxTimeouts {
 
 impl BoxTimeouts {
     fn new(given: &Timeouts, expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
-        let own = BoxTimeouts::default();
+        let defaults = BoxTimeouts::default();
         BoxTimeouts {
-            connect: given_or(retired.connect, own.connect),
-            attempt: given_or(retired.attempt, own.attempt),
-            user_timeout: given_or(given.user_timeout, own.user_timeout),
-            idle: given_or(expert.idle_timeout, own.idle),
-            half_closed: given_or(retired.half_closed, own.half_closed),
-            drain: given_or(given.drain, own.drain),
+            connect: given_or(retired.connect, defaults.connect),
+            attempt: given_or(retired.attempt, defaults.attempt),
+            user_timeout: given_or(given.user_timeout, defaults.user_timeout),
+            idle: given_or(expert.idle_timeout, defaults.idle),
+            half_closed: given_or(retired.half_closed, defaults.half_closed),
+            drain: given_or(given.drain, defaults.drain),
         }
     }
 
@@ -331,12 +331,12 @@ pub struct Probing {
 
 impl Probing {
     fn new(expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
-        let own = Probing::default();
+        let defaults = Probing::default();
         Probing {
-            busy: given_or(retired.probing_busy, own.busy),
-            idle: given_or(expert.idle_probe_interval, own.idle),
-            failing: given_or(retired.probing_failing, own.failing),
-            timeout: given_or(retired.probing_timeout, own.timeout),
+            busy: given_or(retired.probing_busy, defaults.busy),
+            idle: given_or(expert.idle_probe_interval, defaults.idle),
+            failing: given_or(retired.probing_failing, defaults.failing),
+            timeout: given_or(retired.probing_timeout, defaults.timeout),
         }
     }
 }
@@ -374,11 +374,11 @@ pub struct Warm {
 
 impl Warm {
     fn new(expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
-        let own = Warm::default();
+        let defaults = Warm::default();
         Warm {
-            max: given_or(expert.idle_pool_size, own.max),
-            idle: given_or(retired.warm_idle, own.idle),
-            age: given_or(retired.warm_age, own.age),
+            max: given_or(expert.idle_pool_size, defaults.max),
+            idle: given_or(retired.warm_idle, defaults.idle),
+            age: given_or(retired.warm_age, defaults.age),
             metered: expert.idle_pool_metered,
         }
     }
@@ -713,7 +713,7 @@ fn check_gateway(
     let hint = "\"auto\", one address, or one of each family";
     let (mut v4, mut v6) = (None, None);
     for word in &words.get_ref().0 {
-        let twice = match word {
+        let is_duplicate = match word {
             GatewayWord::Auto if words.get_ref().0.len() == 1 => return Ok(Gateway::Auto),
             GatewayWord::Auto => {
                 return Err(src.error(&words, "\"auto\" stands beside an address", hint));
@@ -721,7 +721,7 @@ fn check_gateway(
             GatewayWord::Address(IpAddr::V4(a)) => v4.replace(*a).is_some(),
             GatewayWord::Address(IpAddr::V6(a)) => v6.replace(*a).is_some(),
         };
-        if twice {
+        if is_duplicate {
             return Err(src.error(&words, "two gateways of one family", hint));
         }
     }
@@ -786,11 +786,11 @@ fn check_server(
             let message = format!("{addr} is no address of a host");
             return Err(src.error(&raw.address, message, "the server's public address"));
         }
-        let twice = match *addr {
+        let is_duplicate = match *addr {
             IpAddr::V4(a) => v4.replace(a).is_some(),
             IpAddr::V6(a) => v6.replace(a).is_some(),
         };
-        if twice {
+        if is_duplicate {
             let hint = "one of each family; another server is another [[server]]";
             return Err(src.error(&raw.address, "two addresses of one family", hint));
         }
@@ -823,8 +823,8 @@ fn check_socks(
     };
     src.at_most(MAX_LISTENERS, "addresses", &raw)?;
     let all = &raw.get_ref().0;
-    let twice = all.iter().enumerate().find(|(i, l)| all[..*i].contains(l));
-    if let Some((_, Listen(addr))) = twice {
+    let is_duplicate = all.iter().enumerate().find(|(i, l)| all[..*i].contains(l));
+    if let Some((_, Listen(addr))) = is_duplicate {
         let message = format!("{addr} is given twice");
         return Err(src.error(&raw, message, "each address once"));
     }

@@ -5,9 +5,9 @@ use super::reload::{Changes, replace};
 
 impl BoxConfig {
     /// Takes over from `new`, the current content of the file, every setting that can change while a box runs.
-    /// Returns the names of those that changed, and of those that need a restart and stay as they were.
+    /// Returns the names of settings that changed, and of settings that need a restart and stay as they were.
     pub fn reload(&mut self, new: BoxConfig) -> Changes {
-        let restart = self.fixed_but_other_in(&new);
+        let restart = self.changed_but_fixed(&new);
         let mut changed = differing("link", (&self.links[..], &new.links[..]), |l| &l.name);
         let servers = (&self.servers[..], &new.servers[..]);
         changed.extend(differing("server", servers, |s| &s.name));
@@ -41,8 +41,9 @@ impl BoxConfig {
         }
     }
 
-    /// Takes over times, counts and shares from `new`, and returns the names of those that changed. The name of a
-    /// table stands for the values in it that have no setting any more.
+    /// Takes over times, counts and shares from `new`, and returns the names of settings that changed. The name
+    /// of a table stands for the values in it without a current setting. Therefore each current setting is
+    /// replaced before its table.
     fn reload_numbers(&mut self, new: &BoxConfig) -> Vec<String> {
         let (times, limits) = (&mut self.timeouts, &mut self.limits);
         let (probing, warm) = (&mut self.probing, &mut self.warm);
@@ -99,7 +100,7 @@ impl BoxConfig {
     }
 
     /// Returns the names of settings that differ in `new` and cannot change while a box runs.
-    fn fixed_but_other_in(&self, new: &BoxConfig) -> Vec<String> {
+    fn changed_but_fixed(&self, new: &BoxConfig) -> Vec<String> {
         // The exhaustive pattern forces a decision on each new setting.
         let BoxConfig {
             name: _,
@@ -137,17 +138,17 @@ impl BoxConfig {
             buffer,
             memory,
         } = limits;
-        let own = &self.limits;
+        let current = &self.limits;
         let fixed = [
-            // With the shortcut the engine uses ports of its own.
+            // The engine chooses ports from another range with the shortcut, and existing connections have theirs.
             ("shortcut", *shortcut != self.shortcut),
             ("control", *control != self.control),
-            // The process has given up the right to write elsewhere.
+            // The process has given up the right to write to other directories.
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
-            // The engine has announced windows by these.
-            ("expert.connection_buffer", *buffer != own.buffer),
-            ("limits.memory", *memory != own.memory),
+            // The engine has announced receive windows to peers according to these sizes.
+            ("expert.connection_buffer", *buffer != current.buffer),
+            ("limits.memory", *memory != current.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name.to_owned()).collect()
@@ -155,16 +156,19 @@ impl BoxConfig {
 }
 
 impl LinkConfig {
-    /// Returns whether connections stay on the link when it becomes `new`: the interface and the packets'
-    /// properties are equal. The gateway may differ.
+    /// Returns whether connections can stay on the link if its settings change to `new`. That is so if name,
+    /// interface, address families and MTU are equal. The gateway may differ, because it does not change the
+    /// packets.
     pub fn goes_on_as(&self, new: &LinkConfig) -> bool {
-        let way = |l: &LinkConfig| (l.v4, l.v6, l.mtu);
-        self.name == new.name && self.interface == new.interface && way(self) == way(new)
+        let of_packets = |l: &LinkConfig| (l.v4, l.v6, l.mtu);
+        self.name == new.name
+            && self.interface == new.interface
+            && of_packets(self) == of_packets(new)
     }
 }
 
 impl ServerEntry {
-    /// Returns whether `new` is this server, regardless of the names.
+    /// Returns whether `new` is the same server: only the name may differ.
     pub fn goes_on_as(&self, new: &ServerEntry) -> bool {
         let renamed = ServerEntry {
             name: self.name.clone(),
@@ -174,26 +178,26 @@ impl ServerEntry {
     }
 }
 
-/// Describes the entries of a list that were added, removed or changed, and a changed order. An entry is called
-/// `kind`.
+/// Describes the entries of a list that were added, removed or changed, and a changed order. The texts call an
+/// entry `kind`, followed by its name.
 fn differing<T: PartialEq>(
     kind: &str,
     (old, new): (&[T], &[T]),
     name: fn(&T) -> &String,
 ) -> Vec<String> {
     let find = |list: &[T], wanted: &T| list.iter().position(|one| name(one) == name(wanted));
-    let said = |one: &T, what: &str| format!("{kind} {} {what}", name(one));
+    let describe = |one: &T, what: &str| format!("{kind} {} {what}", name(one));
     let mut all = Vec::new();
     for one in new {
         match find(old, one) {
-            None => all.push(said(one, "added")),
-            Some(before) if old[before] != *one => all.push(said(one, "changed")),
+            None => all.push(describe(one, "added")),
+            Some(before) if old[before] != *one => all.push(describe(one, "changed")),
             Some(_) => {}
         }
     }
     let gone = old.iter().filter(|one| find(new, one).is_none());
-    all.extend(gone.map(|one| said(one, "removed")));
-    // The order of the entries in both lists.
+    all.extend(gone.map(|one| describe(one, "removed")));
+    // The old positions of the entries that are in both lists, in the new order.
     let order: Vec<usize> = new.iter().filter_map(|one| find(old, one)).collect();
     if !order.is_sorted() {
         all.push(format!("order of {kind}s"));

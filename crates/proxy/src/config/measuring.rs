@@ -14,20 +14,21 @@ pub(super) fn select<'de, D: Deserializer<'de>>(d: D) -> Result<Select, D::Error
     types::word(d, "way to choose a server", &Select::NAMES)
 }
 
-/// Checks the intervals between measurements, of which `least` has no setting any more, and adds the rest.
+/// Checks the shortest and the longest interval between measurements, and returns them with `gain` and `quiet`.
+/// The shortest interval is a setting of the last version only.
 pub(super) fn check(
     src: &Source<'_>,
     (least, most): (Option<Spanned<Time>>, Option<Spanned<Time>>),
     gain: Option<Share>,
     quiet: Option<QuietHours>,
 ) -> Result<Measuring, ConfigError> {
-    let own = Measuring::default();
+    let defaults = Measuring::default();
     let time = |given: &Option<Spanned<Time>>| given.as_ref().map(|time| time.get_ref().0);
     let measuring = Measuring {
-        least: time(&least).unwrap_or(own.least),
-        most: time(&most).unwrap_or(own.most),
-        gain: gain.map_or(own.gain, |share| share.0),
-        quiet: quiet.map_or(own.quiet, |hours| hours.0),
+        least: time(&least).unwrap_or(defaults.least),
+        most: time(&most).unwrap_or(defaults.most),
+        gain: gain.map_or(defaults.gain, |share| share.0),
+        quiet: quiet.map_or(defaults.quiet, |hours| hours.0),
     };
     let Measuring {
         least: shortest,
@@ -49,7 +50,7 @@ pub(super) fn check(
     }
 }
 
-/// A share such as `"15%"`.
+/// A share such as `"15%"`, from 0 to 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share(f64);
 
@@ -96,9 +97,12 @@ impl<'de> Deserialize<'de> for Span {
 /// Returns the minute of the day of a time such as `"06:30"`.
 fn minute(text: &str) -> Option<u16> {
     let (hour, minute) = text.trim().split_once(':')?;
-    let number = |s: &str, most: u16| {
-        let digits = s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit());
-        s.parse::<u16>().ok().filter(|n| digits && *n <= most)
+    // Rust's parser also accepts a sign and a single digit.
+    let number = |s: &str, max: u16| {
+        let has_two_digits = s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit());
+        s.parse::<u16>()
+            .ok()
+            .filter(|n| has_two_digits && *n <= max)
     };
     Some(number(hour, 23)? * 60 + number(minute, 59)?)
 }

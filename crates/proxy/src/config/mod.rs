@@ -1,10 +1,10 @@
-//! `box.toml` and `server.toml`.
+//! The configuration files `box.toml` and `server.toml`.
 //!
 //! Every setting has a default, except those that describe the network itself (interfaces, servers, keys). Unknown
 //! settings are refused. A mistake yields a [`ConfigError`] with file, line, the value read, and what to write
 //! instead.
 //!
-//! The module holds no state of a running core, and does not examine the machine.
+//! The module has no state of a running core, and does not examine the machine: `braid_linux::check` does that.
 
 mod box_config;
 mod box_reload;

@@ -1,4 +1,4 @@
-//! Reload of `server.toml` while a server runs, and the parts shared with a box's.
+//! Reload of `server.toml` while a server runs, and the parts that the reload of `box.toml` uses too.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use super::server_config::{ServerConfig, ServerLimits, UserConfig};
 
-/// The effect of a reload. A box has no users, so it counts none.
+/// The effect of a reload. The numbers of users are 0 at a box, which has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// Number of added users.
     pub added: usize,
     /// Number of removed users.
     pub removed: usize,
-    /// Number of users with another key.
+    /// Number of users whose name remains but whose key has changed.
     pub rekeyed: usize,
-    /// Other settings that have changed, and apply from now on.
+    /// Names of other settings that have changed and apply from now on.
     pub changed: Vec<String>,
-    /// Settings that have changed in the file, but apply only after a restart.
+    /// Names of settings that have changed in the file but apply only after a restart.
     pub restart: Vec<String>,
 }
 
@@ -37,12 +37,12 @@ impl fmt::Display for Changes {
             ("not before a restart", &self.restart),
         ];
         let lists = lists.into_iter().filter(|(_, list)| !list.is_empty());
-        let said: Vec<_> = lists
+        let parts: Vec<_> = lists
             .map(|(what, list)| format!("{what}: {}", list.join(", ")))
             .collect();
-        match said.is_empty() {
+        match parts.is_empty() {
             true => f.write_str("nothing has changed"),
-            false => f.write_str(&said.join("; ")),
+            false => f.write_str(&parts.join("; ")),
         }
     }
 }
@@ -52,10 +52,12 @@ impl ServerConfig {
     /// Returns the changes, and the names of settings that need a restart and stay as they were.
     pub fn reload(&mut self, new: ServerConfig) -> Changes {
         let mut changes = Changes::of_users(&self.users, &new.users);
-        changes.restart = self.fixed_but_other_in(&new);
+        changes.restart = self.changed_but_fixed(&new);
         self.users = new.users;
         self.deprecated = new.deprecated;
         let (times, own, limits) = (&mut self.timeouts, &mut self.limits, new.limits);
+        // Each current setting is replaced before its table, so that the table is named only for other values in
+        // it.
         let live = [
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
@@ -77,8 +79,9 @@ impl ServerConfig {
         changes
     }
 
-    /// Returns the names of settings that differ in `new` and cannot change while a server runs.
-    fn fixed_but_other_in(&self, new: &ServerConfig) -> Vec<String> {
+    /// Returns the names of settings that differ in `new` and cannot change while a server runs: sockets, the
+    /// device and the engine have been set up by them.
+    fn changed_but_fixed(&self, new: &ServerConfig) -> Vec<String> {
         // The exhaustive pattern forces a decision on each new setting.
         let ServerConfig {
             name,
@@ -119,7 +122,7 @@ impl ServerConfig {
             buffer,
             memory,
         } = limits;
-        let own = &self.limits;
+        let current = &self.limits;
         let fixed = [
             ("name", *name != self.name),
             ("key_file", key.public() != self.key.public()),
@@ -139,10 +142,13 @@ impl ServerConfig {
             ("expert.time_window", *time_window != self.time_window),
             ("control", *control != self.control),
             ("tun", *tun != self.tun),
-            ("expert.max_connections", *connections != own.connections),
-            ("limits.replay", *replay != own.replay),
-            ("expert.connection_buffer", *buffer != own.buffer),
-            ("limits.memory", *memory != own.memory),
+            (
+                "expert.max_connections",
+                *connections != current.connections,
+            ),
+            ("limits.replay", *replay != current.replay),
+            ("expert.connection_buffer", *buffer != current.buffer),
+            ("limits.memory", *memory != current.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name.to_owned()).collect()
@@ -150,23 +156,25 @@ impl ServerConfig {
 }
 
 impl Changes {
+    /// Compares the users by their names.
     fn of_users(old: &[UserConfig], new: &[UserConfig]) -> Self {
         let key_of: BTreeMap<_, _> = old.iter().map(|user| (&user.name, user.key)).collect();
-        let known = new.iter().filter_map(|user| {
+        // For each name in both lists: true if the key has changed.
+        let in_both = new.iter().filter_map(|user| {
             let key = key_of.get(&user.name)?;
             Some(*key != user.key)
         });
-        let known: Vec<bool> = known.collect();
+        let in_both: Vec<bool> = in_both.collect();
         Changes {
-            added: new.len() - known.len(),
-            removed: old.len() - known.len(),
-            rekeyed: known.iter().filter(|rekeyed| **rekeyed).count(),
+            added: new.len() - in_both.len(),
+            removed: old.len() - in_both.len(),
+            rekeyed: in_both.iter().filter(|rekeyed| **rekeyed).count(),
             ..Changes::default()
         }
     }
 }
 
-/// Replaces a setting; returns its name where the value has changed.
+/// Replaces a setting. Returns its name if the value has changed.
 pub(super) fn replace<T: PartialEq>(name: &str, old: &mut T, new: T) -> Option<String> {
     let differs = *old != new;
     *old = new;

@@ -111,7 +111,7 @@ fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigErr
         let at = conditions.into_iter().flatten().next().unwrap_or(all);
         let at = Spanned::new(at, ());
         let hint = "urgency = 7, strategy = \"…\" or size = \"64kB\"";
-        return Err(src.error(&at, "the rule says nothing of its connections", hint));
+        return Err(src.error(&at, "the rule sets no hint for its connections", hint));
     }
     let strategy = match raw.strategy {
         None => None,

@@ -127,15 +127,15 @@ pub struct ServerTimeouts {
 
 impl ServerTimeouts {
     fn new(given: &Timeouts, expert: &expert::OfServer, retired: &RetiredOfServer) -> Self {
-        let own = ServerTimeouts::default();
+        let defaults = ServerTimeouts::default();
         ServerTimeouts {
-            handshake: given_or(retired.handshake, own.handshake),
-            waiting: given_or(retired.waiting_time, own.waiting),
-            connect: given_or(retired.connect, own.connect),
-            user_timeout: given_or(given.user_timeout, own.user_timeout),
-            idle: given_or(expert.idle_timeout, own.idle),
-            half_closed: given_or(retired.half_closed, own.half_closed),
-            drain: given_or(given.drain, own.drain),
+            handshake: given_or(retired.handshake, defaults.handshake),
+            waiting: given_or(retired.waiting_time, defaults.waiting),
+            connect: given_or(retired.connect, defaults.connect),
+            user_timeout: given_or(given.user_timeout, defaults.user_timeout),
+            idle: given_or(expert.idle_timeout, defaults.idle),
+            half_closed: given_or(retired.half_closed, defaults.half_closed),
+            drain: given_or(given.drain, defaults.drain),
         }
     }
 
@@ -195,18 +195,18 @@ pub struct ServerLimits {
 
 impl ServerLimits {
     fn new(given: &Limits, expert: &expert::OfServer, retired: &RetiredOfServer) -> Self {
-        let own = ServerLimits::default();
+        let defaults = ServerLimits::default();
         ServerLimits {
             connections: expert.max_connections.map(usize::from),
             per_user: expert.max_connections_per_user.map(usize::from),
             handshakes: retired.handshakes.map(usize::from),
-            failures: given_or(retired.failures, own.failures),
-            waiting: given_or(retired.waiting, own.waiting),
-            lookups: given_or(retired.lookups, own.lookups),
-            trains: given_or(retired.trains, own.trains),
-            replay: given_or(retired.replay, own.replay),
+            failures: given_or(retired.failures, defaults.failures),
+            waiting: given_or(retired.waiting, defaults.waiting),
+            lookups: given_or(retired.lookups, defaults.lookups),
+            trains: given_or(retired.trains, defaults.trains),
+            replay: given_or(retired.replay, defaults.replay),
             buffer: expert.connection_buffer.map(|size| size.0),
-            memory: given.memory.map_or(own.memory, |size| size.0),
+            memory: given.memory.map_or(defaults.memory, |size| size.0),
         }
     }
 

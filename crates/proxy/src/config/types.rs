@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for UserTimeout {
         }
         Err(wrong(
             "the user timeout is not between 30 s and a day",
-            "a time such as \"15min\", for which all links may be dark",
+            "a time such as \"15min\", for which all links may be down",
         ))
     }
 }

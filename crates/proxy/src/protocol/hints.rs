@@ -8,16 +8,16 @@ use core::time::Duration;
 use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
 
-/// Properties of a user's connection that are known before its bytes have moved, from any source. They are advice:
-/// a wrong hint costs time, never a byte.
+/// Properties of a user's connection that are known before its bytes have moved: from rules, programs or the first
+/// bytes. Hints influence only scheduling. A wrong hint makes transfers slower but never loses data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowHints {
-    /// The number of bytes that the connection carries, in the direction that carries more.
+    /// The number of bytes that the connection carries in the direction that carries more.
     pub size: FlowSize,
-    /// The urgency of the connection; `None` where nobody set one, so that [`Urgency::default`] applies.
+    /// The urgency of the connection. `None` if no source sets one, so that [`Urgency::default`] applies.
     pub urgency: Option<Urgency>,
-    /// The time within which the user wants each byte, counted from when it can be sent. Relayed bytes are never
-    /// dropped for being late.
+    /// The time in which each byte should arrive, from the moment when it can be sent. Relayed bytes are never
+    /// dropped because they are late.
     pub deadline: Option<Duration>,
     /// The name of an existing strategy that replaces the configured one.
     pub strategy: Option<String>,

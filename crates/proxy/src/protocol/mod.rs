@@ -1,7 +1,7 @@
-//! The messages between box and server: encoding and decoding.
+//! Encoding and decoding of the messages between box and server.
 //!
-//! This module has formats and the state of a single handshake. It makes no decision on a message's content, and
-//! knows neither sessions nor connections; `braid-secure` protects the messages.
+//! The module has formats, and the state of a single handshake. It does not decide on the content of a message,
+//! and does not depend on sessions or connections. `braid-secure` protects the messages.
 
 pub(crate) mod hints;
 pub(crate) mod probe;

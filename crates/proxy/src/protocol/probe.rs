@@ -513,7 +513,7 @@ mod tests {
     /// Tokens in the bucket let the first records pass at once; the others wait for new tokens.
     #[test]
     fn records_after_an_empty_bucket_show_the_rate() {
-        // The bucket runs dry in the gap of 352 µs, a part of which is at the rate of the wire. The last packet is
+        // The bucket runs dry in the gap of 352 µs, a part of which is at the wire's rate. The last packet is
         // short. The gaps of 581 µs between are 20 Mbit/s.
         let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
         assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
@@ -583,11 +583,11 @@ mod tests {
     #[test]
     fn requests_and_answers_beyond_the_limits_are_reduced_or_refused() {
         let greedy = [TRAIN, 5, 255, 255, 255, 255, 255];
-        let most = Train {
+        let max = Train {
             records: MAX_TRAIN_RECORDS,
             gap: MAX_RECORD_GAP,
         };
-        assert_eq!(Train::decode(&greedy), most);
+        assert_eq!(Train::decode(&greedy), max);
         for fields in [
             &[][..],
             &[9, 1, 1],

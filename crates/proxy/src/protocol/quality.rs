@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Free bandwidth and round-trip time of a path.
+/// Available bandwidth and round-trip time of a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quality {
-    /// Free bandwidth, bit/s; `None` where it is unknown. Infinite where measurements only show a lower bound, or
-    /// where the link lets bursts pass: JSON has no infinite number and says `null`, as for unknown.
+    /// Available bandwidth, bit/s. `None` if it is unknown. Infinite if measurements show only a lower bound, or
+    /// if the link lets bursts pass. JSON has no infinite number, so it has `null` in both cases.
     #[serde(default)]
     pub bandwidth: Option<f64>,
-    /// Round-trip time, ms; `None` where it is unknown.
+    /// Round-trip time, ms. `None` if it is unknown.
     #[serde(default)]
     pub delay_ms: Option<f64>,
 }

@@ -336,6 +336,7 @@ impl Relay {
         if halts[0] == Halt::Blocked {
             halts[0] = self.pump_to_conn((ctx, &mut *channel), TURN_BYTES, &mut moved.to_conn);
         }
+        // After an error the relay ends, so no more bytes need to move the other way.
         if matches!(halts[0], Halt::Blocked | Halt::Again) {
             halts[1] = self.pump_to_downstream((ctx, &mut *channel), &mut moved.to_downstream);
         }

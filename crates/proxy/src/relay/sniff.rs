@@ -161,8 +161,8 @@ fn values<'h>(
     headers: &'h [httparse::Header<'h>],
     name: &'static str,
 ) -> impl Iterator<Item = &'h [u8]> {
-    let of_name = move |h: &&httparse::Header<'_>| h.name.eq_ignore_ascii_case(name);
-    headers.iter().filter(of_name).map(|h| h.value)
+    let has_name = move |h: &&httparse::Header<'_>| h.name.eq_ignore_ascii_case(name);
+    headers.iter().filter(has_name).map(|h| h.value)
 }
 
 /// Parses a length, which consists of digits alone (RFC 9110 section 8.6). Rust's parser also accepts a sign.

@@ -87,9 +87,9 @@ impl fmt::Display for StreamError {
                 }
                 BadFrame::Empty => f.write_str("an empty frame that does not end its stream"),
                 BadFrame::Flags(flags) => write!(f, "a frame with unknown flags {flags:#x}"),
-                BadFrame::Place(at) => write!(
+                BadFrame::Place(offset) => write!(
                     f,
-                    "a frame at offset {at}, inside data that was already received"
+                    "a frame at offset {offset}, which contradicts earlier frames of the stream"
                 ),
             },
         }
@@ -224,10 +224,10 @@ impl Streams {
         let mut done = 0;
         while done < data.len() {
             let frame = &data[done..data.len().min(done + MAX_FRAME_LEN)];
-            let at = outgoing.written;
+            let offset = outgoing.written;
             let n = write_frame((now, stack), self.conn, class, |room| {
                 let frame = &frame[..frame.len().min(room)];
-                (!frame.is_empty()).then(|| (Header::new(stream, frame.len(), at), frame))
+                (!frame.is_empty()).then(|| (Header::new(stream, frame.len(), offset), frame))
             })?;
             if n == 0 {
                 break;
@@ -327,7 +327,12 @@ impl Streams {
                 Ok(Read::Bytes(n))
             }
             // The header of the last frame marks the stream as ended, but its bytes may still be missing.
-            None if incoming.ended && self.decoder.frame.is_none_or(|(of, _)| of != stream) => {
+            None if incoming.ended
+                && self
+                    .decoder
+                    .frame
+                    .is_none_or(|(current, _)| current != stream) =>
+            {
                 self.incoming.remove(&stream);
                 Ok(Read::End)
             }
@@ -366,10 +371,10 @@ impl Streams {
             return Ok(());
         }
         let incoming = self.incoming.entry(header.stream).or_default();
-        let gap = header.at.checked_sub(incoming.received);
-        let end = header.at.checked_add(header.len as u64);
+        let gap = header.offset.checked_sub(incoming.received);
+        let end = header.offset.checked_add(header.len as u64);
         let (Some(gap), Some(end), false) = (gap, end, incoming.ended) else {
-            return Err(StreamError::BadFrame(BadFrame::Place(header.at)));
+            return Err(StreamError::BadFrame(BadFrame::Place(header.offset)));
         };
         if gap > 0 {
             incoming.queue.push_back(Queued::Gap(gap));
@@ -402,16 +407,16 @@ struct Header {
     stream: u32,
     end: bool,
     len: usize,
-    at: u64,
+    offset: u64,
 }
 
 impl Header {
-    fn new(stream: u32, len: usize, at: u64) -> Self {
+    fn new(stream: u32, len: usize, offset: u64) -> Self {
         Header {
             stream,
             end: false,
             len,
-            at,
+            offset,
         }
     }
 
@@ -423,17 +428,17 @@ impl Header {
         let word = u32::try_from(self.len).unwrap_or(0);
         out[4..8].copy_from_slice(&word.to_be_bytes());
         out[4] = if self.end { END_FLAG } else { 0 };
-        out[8..].copy_from_slice(&self.at.to_be_bytes());
+        out[8..].copy_from_slice(&self.offset.to_be_bytes());
         out
     }
 
     fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, BadFrame> {
-        let [s0, s1, s2, s3, flags, l0, l1, l2, at @ ..] = *bytes;
+        let [s0, s1, s2, s3, flags, l0, l1, l2, offset @ ..] = *bytes;
         let header = Header {
             stream: u32::from_be_bytes([s0, s1, s2, s3]),
             end: flags == END_FLAG,
             len: u32::from_be_bytes([0, l0, l1, l2]) as usize,
-            at: u64::from_be_bytes(at),
+            offset: u64::from_be_bytes(offset),
         };
         match header {
             // Fail on a later version's flags, whose meaning is unknown.

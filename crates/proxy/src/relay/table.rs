@@ -32,7 +32,7 @@ pub(crate) enum Due {
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     sessions: BTreeMap<SessionId, Entry<S>>,
-    next: u64,
+    next_id: u64,
     by_conn: HashMap<ConnId, SessionId>,
     by_downstream: HashMap<DownstreamId, SessionId>,
     timers: BTreeSet<(Instant, SessionId)>,
@@ -55,7 +55,7 @@ impl<S> Default for Table<S> {
     fn default() -> Self {
         Table {
             sessions: BTreeMap::new(),
-            next: 0,
+            next_id: 0,
             by_conn: HashMap::new(),
             by_downstream: HashMap::new(),
             timers: BTreeSet::new(),
@@ -70,8 +70,8 @@ impl<S> Table<S> {
     }
 
     pub(crate) fn insert(&mut self, session: S) -> SessionId {
-        let id = SessionId(self.next);
-        self.next += 1;
+        let id = SessionId(self.next_id);
+        self.next_id += 1;
         let entry = Entry {
             conn: None,
             downstream: None,

@@ -19,8 +19,8 @@ const MAX_PREFIXES: usize = 256;
 /// Time for which the measurements of a prefix are used. A guess: twice the longest interval between a box's
 /// measurements, 5 min by default.
 const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
-/// Minimum time between connections to targets, regardless of the number of boxes that probe. A single box
-/// measures a server no more often than this either.
+/// Minimum time between connections to targets, regardless of the number of boxes that probe. A guess: a box
+/// measures a server over one link no more often than this either.
 const MIN_TARGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time for a target to answer. It covers one lost SYN, which the kernel retransmits after 1 s (RFC 6298
 /// section 2.1).
@@ -200,7 +200,7 @@ impl EgressMeter {
                 ctx.downstream.reset(attempt.downstream);
                 true
             }
-            // A refusal takes a round trip to the target too, so it shows the delay.
+            // A refusal takes a round trip to the target as well, so it shows the delay.
             DownstreamEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };

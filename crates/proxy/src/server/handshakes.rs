@@ -241,7 +241,7 @@ mod tests {
         begun.count()
     }
 
-    /// Begins a handshake that fails at once; returns false where it is refused.
+    /// Begins a handshake that fails at once; returns false if it is refused.
     fn fails(handshakes: &mut Handshakes, now: Instant, remote: IpAddr) -> bool {
         let begun = handshakes.begin(now, remote, &limits(8)).is_ok();
         if begun {
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn a_host_is_one_source_whatever_its_addresses() {
         let mut handshakes = Handshakes::new(1);
-        let of_one: Vec<IpAddr> = (0..64).map(|host| v6(0, host)).collect();
-        assert_eq!(begun(&mut handshakes, 64, &of_one), 32);
+        let one_host: Vec<IpAddr> = (0..64).map(|host| v6(0, host)).collect();
+        assert_eq!(begun(&mut handshakes, 64, &one_host), 32);
         assert_eq!(begun(&mut handshakes, 64, &[v6(1, 0); 64]), 16);
         let mapped = "::ffff:192.0.2.1".parse().unwrap();
         assert_eq!(begun(&mut handshakes, 64, &[v4(1), mapped].repeat(32)), 8);

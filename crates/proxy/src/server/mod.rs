@@ -478,7 +478,7 @@ impl ServerCore {
         hints
     }
 
-    /// Reads early hints; returns false where the session has ended.
+    /// Reads early hints; returns false if the session has ended.
     fn read_early_hints(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -630,6 +630,7 @@ impl ServerCore {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
         }
+        // The user's bytes follow the reply. Their end does not end the connection.
         session.channel.begin_writing();
         let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay_timeouts());
         relay.keep_first_bytes(sniff::MAX_SNIFFED_BYTES);
@@ -638,6 +639,7 @@ impl ServerCore {
         self.counters.connected += 1;
         self.counters.joined_by_keys += u64::from(session.channel.joins_use_keys());
         self.sessions.arm(id, due);
+        // In a family with routes to the Internet, `connected` has no meaning and stays unset.
         self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
         self.set_reached(addr.is_ipv6(), true);
         self.advance(ctx, id);
@@ -673,6 +675,7 @@ impl ServerCore {
         else {
             return;
         };
+        // Before the turn, because the turn may fill the connection again.
         if relay_rate.is_check_due(ctx.now) {
             let stats = ctx.stack.conn_stats(channel.conn);
             let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
@@ -688,6 +691,7 @@ impl ServerCore {
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_downstream;
         self.counters.bytes_down += turn.moved.to_conn;
+        // A finished relay does not end the session if the connection can serve another user.
         if let Some(end) = self.sessions.after_turn(id, &turn, due)
             && !(end == End::Finished && self.try_continue(ctx, id))
         {
@@ -903,7 +907,7 @@ fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
 }
 
 /// Sends a message of the handshake; returns false if the connection does not take all of it. A message is small,
-/// so the connection lacks room only where the memory pool is exhausted.
+/// so the connection lacks room only if the memory pool is exhausted.
 fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
     channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

@@ -41,11 +41,14 @@ pub(super) enum Stage {
     Handshake(Box<Handshake>),
     /// Looks up the destination's name.
     Resolving,
-    /// Connects to the address `addr` of the destination; `others` are still to be tried.
+    /// Connects to an address of the destination.
     Connecting {
         downstream: DownstreamId,
+        /// The addresses still to be tried, the next one last.
         others: Vec<SocketAddr>,
+        /// The address of the current attempt.
         addr: IpAddr,
+        /// The begin of the current attempt.
         since: Instant,
     },
     /// Relays between box and destination.
@@ -66,7 +69,7 @@ pub(super) struct Handshake {
     pub(super) protection_known: bool,
     pub(super) socks: ServerHandshake,
     pub(super) grant: Option<Grant>,
-    /// True once the peer has sent something. A connection that closes before is counted as a port scan.
+    /// True once the peer has sent something. A connection that closes before counts as a box's probe of a link.
     pub(super) peer_has_sent: bool,
     /// True while the box is signed in and the session waits idle for the request.
     pub(super) is_waiting: bool,

@@ -1,7 +1,7 @@
-//! Checks of a readable file for settings that cannot work, or not as intended.
+//! Checks of a valid file for settings that do not work, or do not work as intended.
 //!
-//! Only the file is examined; `braid_linux::check` compares it with the machine and the links. A start refuses
-//! settings that can never work, and warns of the others.
+//! The checks examine the file alone. `braid_linux::check` compares it with the machine and the links. A box or
+//! server does not start with settings that can never work, and logs warnings about the others.
 
 mod numbers;
 mod of_box;
@@ -21,15 +21,15 @@ use super::common::Source;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// No problem.
+    /// The check found no problem.
     Ok,
-    /// Cannot be known from here; says nothing.
+    /// The check is not possible on this machine, so nothing is known.
     NotChecked,
-    /// This process lacks the permission, or a tool is missing.
+    /// The check failed: this process lacks a permission, or a tool is missing.
     CouldNotCheck,
-    /// Works, but not as well as it could, or not as intended.
+    /// The subject works, but not as well as it could, or not as intended.
     Warning,
-    /// Does not work.
+    /// The subject does not work.
     Failure,
 }
 
@@ -57,11 +57,11 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The value found, the value expected, and the effect on users.
     pub message: String,
-    /// The remedy; empty where none is needed.
+    /// The remedy. Empty if there is no problem.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
-    /// The problem may resolve while box or server runs, for example when a cable is plugged in, so it does not
-    /// refuse a start.
+    /// True if the problem may end while box or server runs, for example when a cable is plugged in. Then the
+    /// problem does not prevent a start.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub may_heal: bool,
 }
@@ -107,7 +107,7 @@ impl Finding {
         Finding::new(Verdict::Failure, at, message, remedy)
     }
 
-    /// Creates the finding about an old setting.
+    /// Creates the finding about a setting in the form of the last version.
     fn of_deprecated(warning: &ConfigError) -> Self {
         let line = warning.position.map(|(line, _)| format!(":{line}"));
         let subject = format!("{}{}", warning.file, line.unwrap_or_default());
@@ -115,7 +115,7 @@ impl Finding {
         Finding::warning(("deprecated", subject), warning.message.clone(), remedy)
     }
 
-    /// Marks a finding as one that may heal while box or server runs.
+    /// Marks a finding whose problem may end while box or server runs.
     #[must_use]
     pub fn healing(self) -> Self {
         Finding {
@@ -124,12 +124,12 @@ impl Finding {
         }
     }
 
-    /// Returns whether box or server must not start.
+    /// Returns whether the problem prevents a start of box or server.
     pub fn refuses_start(&self) -> bool {
         self.verdict == Verdict::Failure && !self.may_heal
     }
 
-    /// Returns whether the operator should know.
+    /// Returns whether the finding is a problem that the operator should know.
     pub fn is_bad(&self) -> bool {
         self.verdict >= Verdict::Warning
     }
@@ -145,15 +145,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Returns the private key's file that `text` of `file` names.
+/// Returns the path of the private key's file that `text`, the content of `file`, names.
 pub fn key_file(file: &str, text: &str) -> Option<PathBuf> {
     let table: Table = text.parse().ok()?;
     let name = table.get("key_file")?.as_str()?;
     Some(Source { file, text }.beside(name.as_ref()))
 }
 
-/// Turns warnings about `parts` into failures where all parts are `broken`, for parts of which one suffices, such
-/// as links; `all_gone` is added to the messages.
+/// Turns all warnings of `findings` into failures if the number of `broken` parts is the number of all `parts`.
+/// This is for parts of which one suffices, such as links. Adds `all_gone` to the messages.
 pub fn weigh(parts: usize, broken: usize, findings: &mut [Finding], all_gone: &str) {
     if broken < parts {
         return;

@@ -28,17 +28,17 @@ const SIZES: [(&str, &[&str]); 3] = [
     ("rule", &["size"]),
 ];
 
-/// Least memory for all connections. The engine allocates blocks of 32 KiB, and a connection holds several of them
-/// each way, so less has no room for even a few connections.
-const LEAST_MEMORY: usize = 1 << 20;
-/// Memory below which the windows fill no access link.
+/// Minimum memory for all connections. The engine allocates blocks of 32 KiB, and a connection holds several
+/// blocks in each direction, so less memory has no room for even a few connections.
+const MIN_MEMORY: usize = 1 << 20;
+/// Memory below which a warning is due: the windows of a few connections cannot fill an access link. A guess.
 const LOW_MEMORY: usize = 16 << 20;
-/// Least buffer, into which a user's greeting and request have to fit.
-const LEAST_BUFFER: usize = 4 << 10;
-/// Buffer below which a window is small: at a round-trip time of 50 ms it allows 10 Mbit/s.
+/// Minimum buffer of a connection: greeting, metadata and request of a user have to fit. A guess.
+const MIN_BUFFER: usize = 4 << 10;
+/// Buffer below which a warning is due: at a round-trip time of 50 ms, a window of 64 KiB allows 10 Mbit/s.
 const LOW_BUFFER: usize = 64 << 10;
 
-/// Finds settings whose value is a number without a unit; `old` are those of the last version.
+/// Finds settings whose value is a number without a unit. `old` are the settings of the last version.
 pub(super) fn without_unit(text: &str, old: &[moved::Row]) -> Vec<Finding> {
     // A file that cannot be parsed is refused elsewhere, with the position of the mistake.
     let Some(table) = moved::current(text, old) else {
@@ -62,23 +62,23 @@ pub(super) fn without_unit(text: &str, old: &[moved::Row]) -> Vec<Finding> {
     found
 }
 
-/// Calls `look` with name and value of each of `keys` in `section`, a table that may occur more than once.
-fn each(table: &Table, section: &str, keys: &[&str], mut look: impl FnMut(&str, &Value)) {
-    let mut of_table = |table: &Table| {
+/// Calls `on_value` with name and value of each of `keys` in `section`, a table that may occur several times.
+fn each(table: &Table, section: &str, keys: &[&str], mut on_value: impl FnMut(&str, &Value)) {
+    let mut visit = |table: &Table| {
         for key in keys {
             if let Some(value) = table.get(*key) {
-                look(&format!("{section}.{key}"), value);
+                on_value(&format!("{section}.{key}"), value);
             }
         }
     };
     match table.get(section) {
-        Some(Value::Table(table)) => of_table(table),
-        Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(of_table),
+        Some(Value::Table(table)) => visit(table),
+        Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(visit),
         _ => {}
     }
 }
 
-/// Returns the number, where no unit follows it.
+/// Returns the number of a value that has no unit, or `None`.
 fn bare(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
@@ -108,14 +108,14 @@ fn bare_size(name: &str, number: f64) -> Finding {
     Finding::warning(("unit", name), message, remedy)
 }
 
-/// Checks `limits.memory` and `expert.connection_buffer` of either file.
+/// Checks `limits.memory` and `expert.connection_buffer`, which a box and a server have.
 pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     let mut found = Vec::new();
     let at = |setting| ("limits", setting);
     let write = |key: &str, size: &str| {
         format!("write a size with its unit, such as {key} = \"{size}\", or leave it out")
     };
-    if memory < LEAST_MEMORY {
+    if memory < MIN_MEMORY {
         let message = format!(
             "{memory} bytes for all connections together, at least 1 MiB is needed: every connection \
              would hang"
@@ -128,7 +128,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     } else if memory < LOW_MEMORY {
         let message = format!(
             "{memory} bytes for all connections together, at least 16 MiB is expected: a few connections \
-             use it up, and the others crawl"
+             use it up, and the others become slow"
         );
         found.push(Finding::warning(
             at("limits.memory"),
@@ -136,7 +136,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
             write("memory", "256MiB"),
         ));
     }
-    if buffer < LEAST_BUFFER {
+    if buffer < MIN_BUFFER {
         let message = format!(
             "{buffer} bytes for a connection, at least 4 KiB is needed: no request of a user would fit"
         );
@@ -172,22 +172,18 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     found
 }
 
-/// Returns a warning about a timeout that is shorter than `least`, with the `harm` that it does.
-pub(super) fn too_short(
-    name: &str,
-    time: Duration,
-    least: Duration,
-    harm: &str,
-) -> Option<Finding> {
-    if time >= least {
+/// Returns a warning about a timeout that is shorter than `min`, if it is. `harm` is the effect on users.
+pub(super) fn too_short(name: &str, time: Duration, min: Duration, harm: &str) -> Option<Finding> {
+    if time >= min {
         return None;
     }
-    let message = format!("{time:?}, at least {least:?} is expected: {harm}");
+    let message = format!("{time:?}, at least {min:?} is expected: {harm}");
     let remedy = "write a time with its unit, such as \"10s\", or leave it out";
     Some(Finding::warning(("times", name), message, remedy))
 }
 
-/// Adds the findings about `bare` numbers whose settings have no worse finding.
+/// Adds to `found` the findings about `bare` numbers, except about settings that have another finding already. A
+/// missing unit most likely is the cause of that one.
 pub(super) fn add_bare(found: &mut Vec<Finding>, bare: Vec<Finding>) {
     for finding in bare {
         if !found.iter().any(|f| f.subject == finding.subject) {

@@ -10,14 +10,15 @@ use super::super::moved;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Least timeouts; shorter ones give up before a distant server can answer.
-const LEAST_CONNECT: Duration = Duration::from_secs(1);
-const LEAST_ATTEMPT: Duration = Duration::from_millis(50);
-/// Least idle timeout; a shorter one ends connections of users who only pause.
-const LEAST_IDLE: Duration = Duration::from_secs(1);
+/// Minimum timeouts without a warning. Shorter ones give up before a distant server can answer. Both are guesses.
+const MIN_CONNECT: Duration = Duration::from_secs(1);
+const MIN_ATTEMPT: Duration = Duration::from_millis(50);
+/// Minimum idle timeout without a warning. A shorter one ends connections of users who only pause. A guess.
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl BoxConfig {
-    /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
+    /// Returns the mistakes in this configuration, which was read from `text`. Finds only mistakes that the file
+    /// alone shows.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer(), self.limits.memory);
         found.extend(self.short_times());
@@ -38,41 +39,41 @@ impl BoxConfig {
             numbers::too_short(
                 "timeouts.connect",
                 times.connect,
-                LEAST_CONNECT,
+                MIN_CONNECT,
                 "users' connections are given up before a distant destination answers",
             ),
             numbers::too_short(
                 "timeouts.attempt",
                 times.attempt,
-                LEAST_ATTEMPT,
-                "a server with a longer round trip counts as silent",
+                MIN_ATTEMPT,
+                "a server with a longer round trip counts as unreachable",
             ),
             numbers::too_short(
                 "expert.idle_timeout",
                 times.idle,
-                LEAST_IDLE,
+                MIN_IDLE,
                 "users who pause lose their connections",
             ),
             numbers::too_short(
                 "probing.timeout",
                 self.probing.timeout,
-                LEAST_ATTEMPT,
-                "links with a longer round trip count as dark",
+                MIN_ATTEMPT,
+                "links with a longer round trip count as unusable",
             ),
         ];
         all.into_iter().flatten()
     }
 
-    /// Checks for a public key in place of the private one.
+    /// Returns a finding if the key file has a public key in place of the private key.
     fn own_key(&self) -> Option<Finding> {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
                       public key, for `[[user]]` of the server";
-        let of_server = self
+        let server_with_key = self
             .servers
             .iter()
             .find(|s| s.key.is_valid() && self.key.has_text_of(&s.key));
-        if let Some(server) = of_server {
+        if let Some(server) = server_with_key {
             let message = format!(
                 "the file holds the public key of {}, the box's private key is expected: the server \
                  refuses the box",
@@ -87,53 +88,53 @@ impl BoxConfig {
         let mut found = Vec::new();
         let mut broken = 0;
         for (at, server) in self.servers.iter().enumerate() {
-            let of_it = self.unusable(server);
-            broken += usize::from(of_it.is_some());
-            found.extend(of_it);
+            let unusable = self.unusable(server);
+            broken += usize::from(unusable.is_some());
+            found.extend(unusable);
             found.extend(same_place(&self.servers[..at], server));
         }
         weigh(self.servers.len(), broken, &mut found, "no server is left");
         found
     }
 
-    /// Returns the reason why a server can never be used.
+    /// Returns the reason why a server can never be used, if there is one.
     fn unusable(&self, server: &ServerEntry) -> Option<Finding> {
         let subject = || format!("server {}", server.name);
         let at = || ("server.key", subject());
         let remedy = "write the line that `braid key show server.key` prints on the server";
         if server.key == self.key.public() {
             let message = "`key` is the box's own public key, that of the server is expected: the box \
-                           takes the server for somebody else and sends it nothing";
+                           takes the server for another host and does not use it";
             return Some(Finding::warning(at(), message, remedy));
         }
         if self.key.has_text_of(&server.key) && !server.key.is_valid() {
             let message = "`key` is the box's own private key, the public key of the server is expected: \
-                           the box takes the server for somebody else and sends it nothing";
+                           the box takes the server for another host and does not use it";
             let remedy =
                 format!("{remedy}; make a new key for the box where others read this file");
             return Some(Finding::warning(at(), message, remedy));
         }
         if !server.key.is_valid() {
             let message = "`key` is no public key but most likely a private one: no server has it, so \
-                           the box takes the server for somebody else and sends it nothing";
+                           the box takes the server for another host and does not use it";
             return Some(Finding::warning(at(), message, remedy));
         }
         let addresses = [server.v4.map(IpAddr::V4), server.v6.map(IpAddr::V6)];
-        let mut wrong = Vec::new();
+        let mut problems = Vec::new();
         for address in addresses.into_iter().flatten() {
             let reason = no_destination(address).map(str::to_owned).or_else(|| {
                 let ranges = self.tun.ranges();
                 let range = ranges.iter().find(|range| range.contains(&address))?;
                 Some(format!("inside {range} of [tun], which is the box's own"))
             });
-            wrong.extend(reason.map(|reason| format!("{address} is {reason}")));
+            problems.extend(reason.map(|reason| format!("{address} is {reason}")));
         }
-        if wrong.is_empty() {
+        if problems.is_empty() {
             return None;
         }
         let message = format!(
             "{}, a public address is expected: the server is not reached there",
-            wrong.join(", ")
+            problems.join(", ")
         );
         let remedy = "write the address at which the server is reached from the Internet; where it is \
                       right, give [tun] another range";
@@ -148,21 +149,22 @@ impl BoxConfig {
         let mut found = Vec::new();
         let mut broken = 0;
         for (at, link) in self.links.iter().enumerate() {
-            let of_it = self.bad_gateway(link);
-            broken += usize::from(of_it.is_some());
-            found.extend(of_it);
-            found.extend(same_way(&self.links[..at], link));
+            let bad_gateway = self.bad_gateway(link);
+            broken += usize::from(bad_gateway.is_some());
+            found.extend(bad_gateway);
+            found.extend(same_path(&self.links[..at], link));
         }
         weigh(self.links.len(), broken, &mut found, "no link is left");
         found
     }
 
+    /// Returns the reason why a configured gateway of a link cannot be a router, if there is one.
     fn bad_gateway(&self, link: &LinkConfig) -> Option<Finding> {
         let ranges = self.tun.ranges();
         let reason = |gateway: &IpAddr| {
             // IPv6 routers usually have link-local addresses.
-            let neighbour = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
-            let reason = no_destination(*gateway).filter(|_| !neighbour);
+            let is_link_local_v6 = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
+            let reason = no_destination(*gateway).filter(|_| !is_link_local_v6);
             let range = ranges.iter().find(|range| range.contains(gateway));
             let reason = reason.map(str::to_owned);
             let reason =
@@ -176,9 +178,9 @@ impl BoxConfig {
             let reason = reason.or_else(|| server.map(|s| format!("the server {}", s.name)));
             reason.map(|reason| format!("`gateway` {gateway} is {reason}"))
         };
-        let wrong = gateways(link).iter().find_map(reason)?;
+        let problem = gateways(link).iter().find_map(reason)?;
         let message = format!(
-            "{wrong}, the address of a router on the link is expected: nothing leaves over this link"
+            "{problem}, the address of a router on the link is expected: nothing leaves over this link"
         );
         let remedy =
             "write the gateway that `ip route show default` shows for the interface, or \"auto\"";
@@ -188,13 +190,13 @@ impl BoxConfig {
 
     fn bypass_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
-        let mut say = |net: IpNet, message: String, remedy: &str| {
+        let mut warn = |net: IpNet, message: String, remedy: &str| {
             let at = ("never.bypass", format!("bypass {net}"));
             found.push(Finding::warning(at, message, remedy));
         };
         let remove = "remove it";
         for (net, outer) in shadow::nested(&self.bypass) {
-            say(
+            warn(
                 net,
                 format!("{outer} has it already, so it never matches"),
                 remove,
@@ -203,15 +205,15 @@ impl BoxConfig {
         for net in &self.bypass {
             if net.prefix_len() == 0 {
                 let family = if net.addr().is_ipv4() { "IPv4" } else { "IPv6" };
-                say(
+                warn(
                     *net,
                     format!("it has all of {family}, so no {family} connection is aggregated"),
                     "name the networks that are to be forwarded",
                 );
-            } else if let Some(outer) = self.never_taken(net) {
-                say(
+            } else if let Some(outer) = self.never_intercepted(net) {
+                warn(
                     *net,
-                    format!("{outer} is never aggregated in any case, so it never matters"),
+                    format!("{outer} is never aggregated in any case, so the entry has no effect"),
                     remove,
                 );
             }
@@ -219,8 +221,8 @@ impl BoxConfig {
         found
     }
 
-    /// Returns the range that contains all of `net` and is never intercepted, apart from `bypass` itself.
-    fn never_taken(&self, net: &IpNet) -> Option<IpNet> {
+    /// Returns a range that contains all of `net` and would not be intercepted even with an empty `bypass`.
+    fn never_intercepted(&self, net: &IpNet) -> Option<IpNet> {
         let always = BoxConfig {
             bypass: Vec::new(),
             ..self.clone()
@@ -243,7 +245,7 @@ impl BoxConfig {
                 found.push(Finding::warning(subject, message, remedy));
                 continue;
             }
-            // SOCKS clients reach destinations that are bypassed for others.
+            // `bypass` does not apply to SOCKS clients, so with them the rule can match.
             if self.socks.is_empty()
                 && let Some(message) = self.never_reached(&rule.addresses)
             {
@@ -291,7 +293,7 @@ impl BoxConfig {
     }
 }
 
-/// Returns a warning about a private key that may be a public one.
+/// Returns a warning if the bytes of a private key may be a public key.
 pub(super) fn looks_public(
     at: (&'static str, &'static str),
     key: &braid_secure::keys::PrivateKey,
@@ -300,9 +302,9 @@ pub(super) fn looks_public(
     if !key.looks_public() {
         return None;
     }
-    let message = "the file may hold a public key, a private key is expected: then nobody knows the key \
-                   that follows from it, and every connection is refused. (One in 16 private keys of \
-                   earlier versions looks so too.)";
+    let message = "the file may hold a public key, a private key is expected: then no other end has the \
+                   public key that belongs to it, and every connection is refused. (One in 16 private keys of \
+                   earlier versions looks like a public key.)";
     Some(Finding::warning(at, message, remedy))
 }
 
@@ -316,7 +318,7 @@ fn gateways(link: &LinkConfig) -> Vec<IpAddr> {
     }
 }
 
-/// Returns a warning where an earlier server has the same address.
+/// Returns a warning if an earlier server has the same address and port.
 fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
     let endpoints = |s: &ServerEntry| [s.endpoint_v4(), s.endpoint_v6()].into_iter().flatten();
     let shared = |other: &ServerEntry| -> Option<SocketAddr> {
@@ -339,25 +341,27 @@ fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
         false => ", protected there and not here or the other way round",
     };
     let message = format!(
-        "{endpoint} is server {} already{differs}: it is the same machine, so it is of no help where that \
-         one fails",
+        "{endpoint} is server {} already{differs}: both are the same machine, so this entry is of no help if \
+         that machine fails",
         other.name
     );
     let remedy = "remove one of the two, or write another server's address";
     Some(Finding::warning(("never.server", subject), message, remedy))
 }
 
-/// Returns a warning where an earlier link uses the same interface and next hop.
-fn same_way(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
+/// Returns a warning if an earlier link uses the same interface and next hop.
+fn same_path(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
     let on_it = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &&LinkConfig| {
-        let here = gateways(other);
-        gateways(link).into_iter().find(|g| here.contains(g))
+        let other_gateways = gateways(other);
+        gateways(link)
+            .into_iter()
+            .find(|g| other_gateways.contains(g))
     };
     let (other, gateway) = on_it.filter_map(|o| Some((o, shared(&o)?))).next()?;
     let message = format!(
-        "interface {} and gateway {gateway} are those of link {} too: both are one way out, and bring no \
-         more than one",
+        "interface {} and gateway {gateway} are those of link {} too: both are one way out, with the \
+         bandwidth of one",
         link.interface, other.name
     );
     let remedy = "give each link a gateway of its own, or remove one of the two";

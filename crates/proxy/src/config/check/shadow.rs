@@ -1,4 +1,4 @@
-//! Entries of lists that can never match, because others match first.
+//! Detection of list entries that can never match, because other entries match first.
 
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
@@ -7,7 +7,8 @@ use ipnet::IpNet;
 
 use super::super::rule::Rule;
 
-/// Most combinations of a rule's values that are examined one by one.
+/// Maximum number of combinations of a rule's values that are examined individually. A guess: each is compared
+/// with up to 256 rules at a start.
 const MAX_CASES: usize = 10_000;
 
 /// Returns the first of `others` that contains all of `net`.
@@ -18,7 +19,8 @@ pub(super) fn within<'a>(
     others.into_iter().find(|other| other.contains(net))
 }
 
-/// Returns each prefix of `list` that another one contains, with that one; of two equal ones the second.
+/// Returns each prefix of `list` that another prefix contains, together with that other prefix. Of two equal
+/// prefixes, only the second counts as contained.
 pub(super) fn nested(list: &[IpNet]) -> impl Iterator<Item = (IpNet, IpNet)> + '_ {
     list.iter().enumerate().filter_map(|(at, net)| {
         let others = list.iter().enumerate();
@@ -28,7 +30,7 @@ pub(super) fn nested(list: &[IpNet]) -> impl Iterator<Item = (IpNet, IpNet)> + '
     })
 }
 
-/// Returns the kind of `addr` in words, if packets to it cannot go over a link.
+/// Returns the kind of `addr` in words, if it cannot be the destination of packets over a link. `None` otherwise.
 pub(super) fn no_destination(addr: IpAddr) -> Option<&'static str> {
     let (loopback, link_local) = match addr {
         IpAddr::V4(a) => (a.is_loopback(), a.is_link_local()),
@@ -44,43 +46,43 @@ pub(super) fn no_destination(addr: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Returns the numbers, from 1, of earlier rules that together match everything that the rule at `at` does; none
-/// where some connection can still reach it.
+/// Returns the numbers, from 1, of earlier rules that together match every connection that the rule at `at`
+/// matches. The result is empty if the rule can still apply to some connection.
 pub(super) fn shadowing(rules: &[Rule], at: usize) -> Vec<usize> {
     let rule = &rules[at];
     let cases = Cases::of(rule);
     let count = cases.ports.len() * cases.addresses.len() * cases.domains.len();
-    let mut used = Vec::new();
-    let mut take = |number: usize| {
-        if !used.contains(&number) {
-            used.push(number);
+    let mut shadowing = Vec::new();
+    let mut add = |number: usize| {
+        if !shadowing.contains(&number) {
+            shadowing.push(number);
         }
     };
     if count > MAX_CASES {
-        // Too many to examine one by one, so look for a single rule that matches everything.
+        // There are too many cases to examine individually, so look for a single rule that matches all of them.
         let all = |other: &Rule| covers_all(other, &cases);
-        let whole = rules[..at].iter().position(all);
-        return whole.map(|n| n + 1).into_iter().collect();
+        let covering = rules[..at].iter().position(all);
+        return covering.map(|n| n + 1).into_iter().collect();
     }
     for ports in &cases.ports {
         for address in &cases.addresses {
             for domain in &cases.domains {
-                let first = |other: &Rule| {
+                let covers = |other: &Rule| {
                     covers_ports(other, ports)
                         && covers_address(other, *address)
                         && covers_domain(other, *domain)
                 };
-                match rules[..at].iter().position(first) {
-                    Some(number) => take(number + 1),
+                match rules[..at].iter().position(covers) {
+                    Some(number) => add(number + 1),
                     None => return Vec::new(),
                 }
             }
         }
     }
-    used
+    shadowing
 }
 
-/// The values of each condition; a missing condition counts as one case.
+/// The values of each condition of a rule. A missing condition counts as one value that matches everything.
 struct Cases<'a> {
     ports: Vec<RangeInclusive<u16>>,
     addresses: Vec<Option<&'a IpNet>>,
@@ -122,13 +124,14 @@ fn covers_ports(rule: &Rule, ports: &RangeInclusive<u16>) -> bool {
     }
     let mut ranges: Vec<_> = rule.ports.iter().collect();
     ranges.sort_by_key(|range| *range.start());
-    let mut next = u32::from(*ports.start());
+    // The lowest port that no range so far contains.
+    let mut uncovered = u32::from(*ports.start());
     for range in ranges {
-        if u32::from(*range.start()) <= next {
-            next = next.max(u32::from(*range.end()) + 1);
+        if u32::from(*range.start()) <= uncovered {
+            uncovered = uncovered.max(u32::from(*range.end()) + 1);
         }
     }
-    next > u32::from(*ports.end())
+    uncovered > u32::from(*ports.end())
 }
 
 fn covers_address(rule: &Rule, address: Option<&IpNet>) -> bool {

@@ -1,6 +1,6 @@
-//! Hints on the wire, as a box sends them to its server with a request.
+//! The encoding of hints, which a box sends to its server with a request.
 //!
-//! A list of fields, each of a kind (1 byte), a length (1 byte) and a value:
+//! Hints are a list of fields. Each field has a kind (1 byte), a length (1 byte) and a value:
 //!
 //! | kind | value |
 //! | --- | --- |
@@ -9,7 +9,8 @@
 //! | 3 | deadline, 4 bytes, milliseconds, big endian |
 //! | 4 | name of a strategy, 1 to 64 bytes of ASCII |
 //!
-//! Unknown kinds are skipped, so that a newer box may send more. Of fields of one kind the last counts.
+//! Unknown kinds are skipped, so that a box of a later version may send more kinds. If a kind occurs several
+//! times, the last field applies.
 
 use core::time::Duration;
 
@@ -19,35 +20,38 @@ use braid_wire::Instant;
 
 use super::FlowHints;
 
+// Kinds of fields.
 const SIZE: u8 = 1;
 const URGENCY: u8 = 2;
 const DEADLINE: u8 = 3;
 const STRATEGY: u8 = 4;
 
+// Sources of a size.
 const PREDICTED: u8 = 1;
 const READ: u8 = 2;
 const DECLARED: u8 = 3;
 
-/// Longest name of a strategy, bytes.
+/// Maximum length of a strategy's name with its settings, bytes. A guess.
 const MAX_NAME_LEN: usize = 64;
 
 impl FlowHints {
-    /// Encodes the hints for the server, which sends the download; at most 86 bytes.
+    /// Encodes the hints for the server, which schedules the bytes to the user. The result has at most 86 bytes:
+    /// fields with values of 9, 1, 4 and 64 bytes, each with 2 bytes before it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut field = |kind, value: &[u8]| {
             out.extend([kind, u8::try_from(value.len()).unwrap_or(u8::MAX)]);
             out.extend_from_slice(value);
         };
-        let trust = match self.size {
+        let source = match self.size {
             FlowSize::Unknown => None,
             FlowSize::Predicted(bytes) => Some((PREDICTED, bytes)),
             FlowSize::Read(bytes) => Some((READ, bytes)),
             FlowSize::Declared(bytes) => Some((DECLARED, bytes)),
         };
-        if let Some((trust, bytes)) = trust {
+        if let Some((source, bytes)) = source {
             let [a, b, c, d, e, f, g, h] = bytes.to_be_bytes();
-            field(SIZE, &[trust, a, b, c, d, e, f, g, h]);
+            field(SIZE, &[source, a, b, c, d, e, f, g, h]);
         }
         if let Some(urgency) = self.urgency {
             field(URGENCY, &[urgency.level()]);
@@ -62,8 +66,7 @@ impl FlowHints {
         out
     }
 
-    /// Decodes hints; fields that are malformed or out of range are left out. Also returns the number of fields
-    /// left out.
+    /// Decodes hints. Leaves out fields that are malformed or out of range, and returns their number too.
     pub fn decode(mut bytes: &[u8]) -> (Self, u64) {
         let (mut hints, mut bad) = (FlowHints::default(), 0);
         while let [kind, len, rest @ ..] = bytes {
@@ -76,20 +79,20 @@ impl FlowHints {
         (hints, bad + u64::from(!bytes.is_empty()))
     }
 
-    /// Creates the strategy that the hints name, where one of that name exists.
+    /// Creates the strategy that the hints name. `None` if they name none, or one that this version does not have.
     pub(crate) fn strategy(&self) -> Option<Box<dyn Strategy>> {
         let name = self.strategy.as_deref()?;
         braid_strategy::by_name(name).ok()
     }
 
-    /// Sets the hints of a connection's next user, replacing those of the one before.
+    /// Sets the hints of a connection's next user. Those of an earlier user no longer apply.
     pub(crate) fn begin(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_urgency(now, conn, self.urgency.unwrap_or_default());
         self.apply(now, conn, stack);
     }
 
-    /// Passes on hints that came after the connection was opened; what they leave open stays as it is.
+    /// Passes the hints on to the engine. Properties without a hint, apart from the size, stay as they are.
     pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_flow_size(now, conn, self.size);
@@ -101,13 +104,13 @@ impl FlowHints {
         }
     }
 
-    /// Sets the hint of one field; `None` where the field is malformed.
+    /// Sets the hint of one field. Returns `None` if the field is malformed.
     fn set(&mut self, kind: u8, value: &[u8]) -> Option<()> {
         match kind {
             SIZE => {
-                let (trust, bytes) = value.split_first()?;
+                let (source, bytes) = value.split_first()?;
                 let bytes = u64::from_be_bytes(bytes.try_into().ok()?);
-                self.size = match *trust {
+                self.size = match *source {
                     PREDICTED => FlowSize::Predicted(bytes),
                     READ => FlowSize::Read(bytes),
                     DECLARED => FlowSize::Declared(bytes),

@@ -1,4 +1,4 @@
-//! Hints as text, written by programs.
+//! The form of hints as text, in which programs send them.
 
 use core::time::Duration;
 
@@ -8,29 +8,30 @@ use braid_units::value::{self, ValueError};
 
 use super::FlowHints;
 
-/// Longest deadline that a program may ask for.
+/// Maximum deadline that a program may set. A guess: a longer one means no deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(3600);
 
 impl FlowHints {
-    /// Reads a program's hints, and returns the mistakes found. Wrong items are left out; of two hints of a kind
-    /// the later counts.
+    /// Reads the hints of a program, and returns the mistakes found. Wrong items are left out, so that one
+    /// mistake does not lose the other hints. If a key occurs several times, the last item applies.
     ///
     /// ```text
     /// size=64kB,urgency=1,strategy=fsa,deadline=250ms
     /// ```
     ///
-    /// Sizes and times are written as in configuration files; a size without a unit is in bytes.
-    /// The settings of a strategy follow its name: `strategy=maps:plr=measured,single`.
+    /// Sizes and times have the form of configuration files; a size without a unit is in bytes. The settings of a
+    /// strategy follow its name: `strategy=maps:plr=measured,single`.
     pub fn from_text(text: &str) -> (FlowHints, Vec<ValueError>) {
         let mut hints = FlowHints::default();
         let mut mistakes = Vec::new();
         for item in items(text).into_iter().filter(|item| !item.is_empty()) {
-            mistakes.extend(hints.take(item).err());
+            mistakes.extend(hints.set_item(item).err());
         }
         (hints, mistakes)
     }
 
-    fn take(&mut self, item: &str) -> Result<(), ValueError> {
+    /// Sets the hint that `item` gives, such as `urgency=1`.
+    fn set_item(&mut self, item: &str) -> Result<(), ValueError> {
         let (key, value) = item.split_once('=').unwrap_or((item, ""));
         match key {
             "size" => match value::size(value)? {
@@ -73,8 +74,8 @@ impl FlowHints {
 const KEYS: [&str; 4] = ["size", "urgency", "deadline", "strategy"];
 const KEYS_HINT: &str = "size=64kB, urgency=1, deadline=250ms or strategy=minrtt";
 
-/// Splits `text` at the commas. An item that is not a hint and follows a strategy with settings belongs to that
-/// strategy, whose settings are separated by commas too.
+/// Splits `text` into hints, which commas separate. Commas also separate the settings of a strategy. Therefore a
+/// part that has no key of a hint, and follows a strategy with settings, belongs to this strategy.
 fn items(text: &str) -> Vec<&str> {
     let is_hint = |part: &str| KEYS.iter().any(|key| part.split('=').next() == Some(key));
     let mut items: Vec<&str> = Vec::new();
@@ -83,6 +84,7 @@ fn items(text: &str) -> Vec<&str> {
         let end = start + part.len();
         match items.last_mut() {
             Some(last) if last.starts_with("strategy=") && last.contains(':') && !is_hint(part) => {
+                // Extends the last item over the comma and this part.
                 *last = &text[start - 1 - last.len()..end];
             }
             _ => items.push(part),

@@ -1,11 +1,12 @@
-//! The box's end of the handshake.
+//! The box's end of the SOCKS5 handshake.
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METHOD_NONE, METHOD_PASSWORD, MessageBuffer,
     PROBE, Reply, RequestMetadata, VERSION, address_length,
 };
 
-/// Encodes greeting and password in one piece. Both fields are cut at 255 bytes, the limit of RFC 1929.
+/// Encodes greeting and password together, so that the server's choice of a method costs no round trip. User and
+/// password are cut at 255 bytes, the limit of RFC 1929.
 pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     let mut out = vec![VERSION, 1, METHOD_PASSWORD, AUTH_VERSION];
     for field in [user, password] {
@@ -16,12 +17,14 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The greeting of a box whose key has already proved its identity.
+/// The greeting of a box that TLS has authenticated by its key.
 pub const GREETING: [u8; 3] = [VERSION, 1, METHOD_NONE];
 
-/// Encodes the request for `destination`, after its metadata if any. The user's first bytes may follow at once;
-/// with metadata, a [`encode_early_hints`](super::encode_early_hints) comes before them.
+/// Encodes the request for `destination`, preceded by its metadata, if any. The user's first bytes may follow at
+/// once. If there is metadata, the result of [`encode_early_hints`](super::encode_early_hints) must come before
+/// them.
 pub fn request(metadata: Option<&RequestMetadata>, destination: &Destination) -> Vec<u8> {
+    // Enough for most requests without another allocation.
     let mut out = Vec::with_capacity(64);
     if let Some(metadata) = metadata {
         metadata.encode(METADATA, &mut out);
@@ -31,7 +34,7 @@ pub fn request(metadata: Option<&RequestMetadata>, destination: &Destination) ->
     out
 }
 
-/// Encodes the request for a probe, which takes the place of a destination.
+/// Encodes the request for a probe, which a box sends instead of a request for a destination.
 pub fn probe(metadata: &RequestMetadata) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     metadata.encode(PROBE, &mut out);
@@ -43,7 +46,7 @@ pub fn probe(metadata: &RequestMetadata) -> Vec<u8> {
 pub struct ClientHandshake {
     stage: Stage,
     message: MessageBuffer,
-    /// The connection itself proves who this box is, so there is no password.
+    /// True if TLS has authenticated this box, so that it sends no password.
     authenticated: bool,
 }
 
@@ -58,18 +61,18 @@ enum Stage {
 /// The progress of a handshake after some input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientStep {
-    /// All input was taken; more is needed.
+    /// All input was consumed, and more is needed.
     More,
-    /// The destination is connected; what follows in the stream is its data.
+    /// The destination is connected. The following bytes of the stream are its data.
     Connected,
-    /// The destination is not connected.
+    /// The destination is not connected, for this reason.
     Failed(ClientError),
 }
 
 /// The reason why a destination is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientError {
-    /// The server wants another authentication method.
+    /// The server accepts none of the authentication methods that the box offers.
     MethodRefused,
     /// The server does not accept the password: unknown key, wrong signature or wrong time.
     AuthRefused,
@@ -80,8 +83,7 @@ pub enum ClientError {
 }
 
 impl ClientHandshake {
-    /// Creates the handshake of a box that either has `authenticated` its identity by its key, or sends a
-    /// password.
+    /// Creates the handshake of a box that TLS has `authenticated`, or that sends a password otherwise.
     pub fn new(authenticated: bool) -> Self {
         ClientHandshake {
             authenticated,
@@ -94,8 +96,8 @@ impl ClientHandshake {
         self.stage == Stage::Reply && self.message.is_empty()
     }
 
-    /// Processes bytes of the server. Returns the number of bytes consumed and the progress; bytes behind the
-    /// reply are not consumed.
+    /// Processes bytes of the server. Returns the number of bytes consumed, and the progress. Bytes after the
+    /// reply are not consumed, because they are the destination's.
     pub fn input(&mut self, input: &[u8]) -> (usize, ClientStep) {
         let mut taken = 0;
         loop {
@@ -119,6 +121,7 @@ impl ClientHandshake {
                 (Stage::Method, [VERSION, _]) => return failed(ClientError::MethodRefused),
                 (Stage::Auth, [AUTH_VERSION, 0]) => Stage::Reply,
                 (Stage::Auth, [AUTH_VERSION, _]) => return failed(ClientError::AuthRefused),
+                // A message of 4 bytes has an unknown address type, so its end is unknown too.
                 (Stage::Reply, [VERSION, 0, _, _, ..]) if message.len() > 4 => {
                     return (taken, ClientStep::Connected);
                 }

@@ -1,4 +1,4 @@
-//! Messages and fields that both ends of the handshake use.
+//! Messages and fields of SOCKS5 that both ends of the handshake use, with Braid's extension, the metadata.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use braid_secure::keys::SIGNATURE_LEN;
 
 use crate::app::ConnectFailure;
 
-// The values of RFC 1928 sections 3 to 5; AUTH_VERSION is of RFC 1929 section 2.
+// The values are from RFC 1928 sections 3 to 5, and AUTH_VERSION is from RFC 1929 section 2.
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;
 pub(super) const METHOD_NONE: u8 = 0;
@@ -20,11 +20,12 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of request metadata ([`RequestMetadata`]), version 3; a request begins with [`VERSION`].
+/// First byte of request metadata ([`RequestMetadata`]), version 3. A request begins with [`VERSION`], so that
+/// the first byte distinguishes the two.
 pub(super) const METADATA: u8 = 0xb5;
-/// First byte of metadata that asks for a probe instead of a destination, version 3.
+/// First byte of metadata that requests a probe instead of a destination, version 3.
 pub(super) const PROBE: u8 = 0xb7;
-/// Bytes before the code and hints of the metadata: the first byte and a length.
+/// Number of bytes before the code and hints of the metadata: the first byte and a length of two bytes.
 pub(super) const METADATA_HEAD_LEN: usize = 3;
 
 /// Metadata of a request, sent right before it. RFC 1928 clients send none.
@@ -32,14 +33,15 @@ pub(super) const METADATA_HEAD_LEN: usize = 3;
 /// | bytes | content |
 /// | --- | --- |
 /// | 1 | 0xb5: metadata, version 3 |
-/// | 2 | length of what follows, big endian, at most 1024, or 64 to 1088 in plaintext |
-/// | 0, or 64 in plaintext | code of the request, where the password is bound to no destination |
+/// | 2 | number of bytes after this field, big endian, at most 1024, or 64 to 1088 in plaintext |
+/// | 0, or 64 in plaintext | code of the request: a signature, which the password lacks for the destination |
 /// | 0 to 1024 | hints |
 ///
-/// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its fields.
+/// If the first byte is 0xb7, no request follows: the box requests a probe, and the hints are the fields of the
+/// probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestMetadata {
-    /// A signature over destination and hints; `None` where the connection itself proves all that it carries.
+    /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates both.
     pub code: Option<[u8; SIGNATURE_LEN]>,
     /// The encoded hints; [`FlowHints`](crate::FlowHints) decodes and checks them.
     pub hints: Vec<u8>,
@@ -55,7 +57,7 @@ impl<'a> From<&'a RequestMetadata> for SignedMetadata<'a> {
 }
 
 impl RequestMetadata {
-    /// Most bytes of hints.
+    /// Maximum number of bytes of hints. This version needs at most 86; the rest is room for later versions.
     pub const MAX_HINTS: usize = 1024;
 
     pub(super) fn encode(&self, kind: u8, out: &mut Vec<u8>) {
@@ -68,16 +70,17 @@ impl RequestMetadata {
         out.extend_from_slice(hints);
     }
 
-    /// Returns the number of bytes that follow a head, with a code if `coded`; `None` where it is out of range.
-    pub(super) fn length(head: [u8; 2], coded: bool) -> Option<usize> {
-        let len = usize::from(u16::from_be_bytes(head));
+    /// Returns the number of bytes that follow the length field `field`. They include a code if `coded`. `None`
+    /// if the number is out of range.
+    pub(super) fn length(field: [u8; 2], coded: bool) -> Option<usize> {
+        let len = usize::from(u16::from_be_bytes(field));
         let code = if coded { SIGNATURE_LEN } else { 0 };
         (code..=code + Self::MAX_HINTS)
             .contains(&len)
             .then_some(len)
     }
 
-    /// Decodes what follows the head, with a code if `coded`.
+    /// Decodes the bytes after the length field. They include a code if `coded`.
     pub(super) fn decode(body: &[u8], coded: bool) -> Option<Self> {
         let (code, hints) = match coded {
             true => body
@@ -95,7 +98,7 @@ impl RequestMetadata {
 pub enum Destination {
     /// An address.
     Address(SocketAddr),
-    /// A name that the server resolves, 1 to 253 bytes of letters, digits, `-`, `_`, `.`.
+    /// A name that the server resolves: 1 to 253 bytes of letters, digits, `-`, `_` and `.`.
     Name(String, u16),
 }
 
@@ -118,7 +121,7 @@ impl Destination {
             }
             Destination::Name(name, port) => {
                 out.push(ATYP_NAME);
-                // Names are at most 253 bytes long by construction.
+                // `is_host_name` limits names to 253 bytes, so the fallback is never used.
                 out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
                 out.extend_from_slice(name.as_bytes());
                 *port
@@ -127,14 +130,14 @@ impl Destination {
         out.extend_from_slice(&port.to_be_bytes());
     }
 
-    /// Returns the form of [`encode`](Self::encode).
+    /// Returns the bytes that [`encode`](Self::encode) appends.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.encode(&mut bytes);
         bytes
     }
 
-    /// Decodes the form of [`encode`](Self::encode); `None` where it is malformed.
+    /// Decodes the bytes after ATYP that [`encode`](Self::encode) appends. `None` if they are malformed.
     pub(super) fn decode(atyp: u8, body: &[u8]) -> Option<Self> {
         let (addr, port) = body.split_at_checked(body.len().checked_sub(2)?)?;
         let port = u16::from_be_bytes(port.try_into().ok()?);
@@ -158,17 +161,17 @@ impl Destination {
 
 /// Returns whether `name` is valid in a [`Destination::Name`].
 pub(crate) fn is_host_name(name: &str) -> bool {
-    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     // The 255 octets of a DNS name on the wire (RFC 1035 section 2.3.4) are at most 253 characters of text.
-    (1..=253).contains(&name.len()) && name.bytes().all(known)
+    (1..=253).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// Parses the form of [`Display`](fmt::Display); the error says what is expected.
+/// Parses the text that [`Display`](fmt::Display) writes. The error says what is expected.
 impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = text.rsplit_once(':').and_then(|(name, port)| {
+        let destination = text.rsplit_once(':').and_then(|(name, port)| {
             // Rust's integer parser also accepts a leading `+`.
             let digits = port.bytes().all(|b| b.is_ascii_digit());
             let port = port.parse().ok().filter(|port| digits && *port > 0)?;
@@ -177,7 +180,7 @@ impl FromStr for Destination {
                 Err(_) => is_host_name(name).then(|| Destination::Name(name.to_owned(), port)),
             }
         });
-        known.ok_or_else(|| {
+        destination.ok_or_else(|| {
             format!(
                 "{text:?} is not a destination; expected HOST:PORT, such as \"example.com:443\""
             )
@@ -225,11 +228,11 @@ pub enum Reply {
     HostUnreachable,
     /// 5
     ConnectionRefused,
-    /// 6; Braid reports a timeout by it.
+    /// 6; Braid uses it for a timeout, for which RFC 1928 has no code.
     TtlExpired,
     /// 7
     CommandNotSupported,
-    /// 8; a server also rejects an address family by it in which it reaches no destination.
+    /// 8; a server uses it also for an address family in which it reaches no destination.
     AddressTypeNotSupported,
     /// A code that RFC 1928 does not assign.
     Unassigned(u8),
@@ -268,8 +271,8 @@ impl Reply {
         }
     }
 
-    /// Encodes the whole reply. BND.ADDR is always 0.0.0.0:0, because clients have no use for the server's own
-    /// address.
+    /// Encodes the reply with all its fields. BND.ADDR and BND.PORT are always 0.0.0.0:0, because clients do not
+    /// need the address from which the server connects.
     pub fn encode(self) -> [u8; 10] {
         [VERSION, self.code(), 0, ATYP_V4, 0, 0, 0, 0, 0, 0]
     }
@@ -290,24 +293,26 @@ impl From<ConnectFailure> for Reply {
     }
 }
 
-/// Buffers one message whose first bytes determine its length.
+/// A buffer for one message whose first bytes determine its length.
 #[derive(Debug, Default)]
 pub(super) struct MessageBuffer {
     buf: Vec<u8>,
 }
 
 impl MessageBuffer {
-    /// Takes from `input` at most the missing bytes of the message. Returns the number of bytes taken, and whether
-    /// the message is complete. Given the bytes so far, `length` returns a lower bound of the message's length,
-    /// which must grow until it is exact.
+    /// Takes at most the missing bytes of the message from `input`. Returns the number of bytes taken, and true
+    /// if the message is complete.
+    ///
+    /// `length` gets the bytes so far and returns a lower bound of the message's length. With more bytes the
+    /// bound must grow until it is the length itself, so that no byte of the next message is taken.
     pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
         let mut taken = 0;
         loop {
-            let want = length(&self.buf);
-            if self.buf.len() >= want {
+            let min_len = length(&self.buf);
+            if self.buf.len() >= min_len {
                 return (taken, true);
             }
-            let n = (want - self.buf.len()).min(input.len() - taken);
+            let n = (min_len - self.buf.len()).min(input.len() - taken);
             if n == 0 {
                 return (taken, false);
             }
@@ -320,16 +325,17 @@ impl MessageBuffer {
         self.buf.is_empty()
     }
 
+    /// Empties the buffer, and returns its content.
     pub(super) fn clear(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.buf)
     }
 }
 
-/// Returns the length of the part after ATYP, as far as `body`'s first byte determines it; `None` for an unknown
-/// address type.
+/// Returns the length of address and port, which follow ATYP. The first byte of `body` determines the length of a
+/// name; without it, the result is a lower bound. `None` for an unknown address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
-        // The two bytes of the port are included, and the length byte of a name (RFC 1928 section 5).
+        // The length includes two bytes of the port, and the length byte of a name (RFC 1928 section 5).
         ATYP_V4 => Some(6),
         ATYP_V6 => Some(18),
         ATYP_NAME => Some(body.first().map_or(1, |n| usize::from(*n) + 3)),

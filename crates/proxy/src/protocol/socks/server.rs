@@ -1,4 +1,4 @@
-//! The server's end of the handshake.
+//! The server's end of the SOCKS5 handshake. A box uses it too, for SOCKS5 clients in its LAN.
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METADATA_HEAD_LEN, METHOD_NONE,
@@ -11,7 +11,7 @@ use super::message::{
 pub struct ServerHandshake {
     stage: Stage,
     message: MessageBuffer,
-    /// Metadata whose request has not come yet.
+    /// The metadata of the request that has not come yet.
     metadata: Option<RequestMetadata>,
     clients: Clients,
 }
@@ -22,9 +22,9 @@ enum Clients {
     /// Clients that sign in by a password.
     #[default]
     WithPassword,
-    /// Any client of a trusted network.
+    /// Any client of a trusted network, with or without a password.
     AnyOfNetwork,
-    /// A box that has proved its identity by its key.
+    /// A box that TLS has authenticated by its key.
     Authenticated,
 }
 
@@ -37,7 +37,8 @@ enum Stage {
     Request,
     /// The request, after its metadata.
     AfterMetadata,
-    Over,
+    /// No further message is read, unless the caller accepts the credentials.
+    Ended,
 }
 
 /// A client's request.
@@ -56,20 +57,20 @@ pub enum ServerStep {
     More,
     /// Send these bytes and continue.
     Send([u8; 2]),
-    /// Check these. Then continue by [`ServerHandshake::accepted`], or send [`ServerHandshake::REFUSED`] and
-    /// close.
+    /// Check these credentials. If they are valid, call [`ServerHandshake::accepted`] and continue. Otherwise send
+    /// [`ServerHandshake::REFUSED`] and close.
     Credentials {
-        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::anonymous).
+        /// 1 to 255 bytes; may be empty if [any client may connect](ServerHandshake::anonymous).
         user: Vec<u8>,
-        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::anonymous).
+        /// 1 to 255 bytes; may be empty if [any client may connect](ServerHandshake::anonymous).
         password: Vec<u8>,
     },
-    /// Connect to the destination and answer by [`Reply::encode`]. What follows in the stream is for the
-    /// destination, after a [`EarlyHints`](super::EarlyHints) where there is metadata.
+    /// Connect to the destination and answer by [`Reply::encode`]. The following bytes of the stream are for the
+    /// destination. If the request has metadata, [`EarlyHints`](super::EarlyHints) come before them.
     Request(Request),
     /// Answer a probe, and close.
     Probe(RequestMetadata),
-    /// Send the bytes, if any, and close.
+    /// Send the bytes of [`ServerError::reply`], if any, and close.
     Failed(ServerError),
 }
 
@@ -78,8 +79,8 @@ pub enum ServerStep {
 pub enum ServerError {
     /// The input is not SOCKS5, or is malformed.
     Garbage,
-    /// The client does not offer the method that this end needs: user and password in plaintext, or none where the
-    /// connection or the network is proof.
+    /// The client does not offer the authentication method that this end needs: user and password in plaintext,
+    /// or no authentication on a protected connection.
     NoMethod,
     /// The command is not CONNECT.
     Command,
@@ -109,7 +110,7 @@ impl ServerHandshake {
     /// The answer to invalid credentials; the connection must then be closed (RFC 1929 section 2).
     pub const REFUSED: [u8; 2] = [AUTH_VERSION, 1];
 
-    /// Creates a handshake for clients of a trusted network: any user and password will do, or none.
+    /// Creates a handshake for clients of a trusted network, which need no password and may send any.
     pub fn anonymous() -> Self {
         ServerHandshake {
             clients: Clients::AnyOfNetwork,
@@ -117,7 +118,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Creates a handshake for a box that has proved its identity: no password, and metadata without a code.
+    /// Creates a handshake for a box that TLS has authenticated. It sends no password, and metadata without a
+    /// code.
     pub fn authenticated() -> Self {
         ServerHandshake {
             clients: Clients::Authenticated,
@@ -125,10 +127,10 @@ impl ServerHandshake {
         }
     }
 
-    /// The message that admits a box without a password, before its first request and before each further one.
+    /// The message that permits a box without a password to send its first request, and each further one.
     pub const READY: [u8; 2] = [VERSION, METHOD_NONE];
 
-    /// Creates a handshake for a box that signed in before, and waits for its next request.
+    /// Creates a handshake that expects the next request of a box that has signed in before.
     pub fn signed_in() -> Self {
         ServerHandshake {
             stage: Stage::Request,
@@ -138,7 +140,7 @@ impl ServerHandshake {
 
     /// Continues to the request after valid credentials. The caller sends [`ACCEPTED`](Self::ACCEPTED).
     pub fn accepted(&mut self) {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Ended {
             self.stage = Stage::Request;
         }
     }
@@ -154,7 +156,7 @@ impl ServerHandshake {
         let mut taken = 0;
         loop {
             let stage = self.stage;
-            if stage == Stage::Over {
+            if stage == Stage::Ended {
                 return (taken, ServerStep::More);
             }
             let (n, complete) = self
@@ -165,7 +167,8 @@ impl ServerHandshake {
                 return (taken, ServerStep::More);
             }
             let message = self.message.clear();
-            self.stage = Stage::Over;
+            // The message sets the next stage, if it is valid.
+            self.stage = Stage::Ended;
             let step = match stage {
                 Stage::Greeting => self.greeting(&message),
                 Stage::Auth => auth(&message, self.clients == Clients::AnyOfNetwork),
@@ -186,12 +189,14 @@ impl ServerHandshake {
                     }
                 }
                 Stage::Request | Stage::AfterMetadata => self.request(&message),
-                Stage::Over => ServerStep::More,
+                Stage::Ended => ServerStep::More,
             };
             return (taken, step);
         }
     }
 
+    /// Chooses the authentication method. A client of the LAN that offers a password is asked for it, because the
+    /// user name can carry hints.
     fn greeting(&mut self, message: &[u8]) -> ServerStep {
         match message {
             [VERSION, _, methods @ ..]
@@ -226,14 +231,16 @@ impl ServerHandshake {
                     metadata,
                 })
             }
+            // `length` ends a message with another command before the address.
             [VERSION, _, _, _] => ServerStep::Failed(ServerError::Command),
             _ => ServerStep::Failed(ServerError::Garbage),
         }
     }
 }
 
-/// Returns the length of the message that starts with `m`, as far as known. A message whose first byte is wrong
-/// ends there, so that nothing waits for the rest of garbage.
+/// Returns the length of the message that starts with `m`, or a lower bound, as [`MessageBuffer::take`] needs it.
+/// A message that is wrong from its first byte on has length 1, so that it is refused without a wait for more
+/// bytes.
 fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
     match (stage, m) {
         (_, []) => 1,
@@ -255,6 +262,7 @@ fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
     }
 }
 
+/// Decodes user and password (RFC 1929 section 2).
 fn auth(message: &[u8], may_be_empty: bool) -> ServerStep {
     let fields = message.split_first_chunk::<2>().and_then(|(head, rest)| {
         let [AUTH_VERSION, n] = *head else {
