@@ -455,7 +455,7 @@ fn means(runs: &[Vec<ServerThroughput>]) -> Vec<ServerThroughput> {
             mean_of(server, |g| g.alone[1]),
         ],
         beyond: mean_of(server, |g| g.beyond),
-        aggregated: of(server, |g| g.aggregated),
+        aggregated: mean_of(server, |g| g.aggregated),
     };
     (0..SERVERS.len()).map(mean).collect()
 }
