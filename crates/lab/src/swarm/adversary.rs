@@ -1,5 +1,5 @@
-//! An attacker on one access link, who sees all its packets and injects forged ones, with the keys of
-//! Multipath TCP if they passed the link.
+//! An attacker on one access link. The attacker sees all packets of the link and injects forged ones. The
+//! forged ones can prove the keys of MPTCP if the keys passed the link.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,32 +12,49 @@ use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireD
 use braid_wire::tcp::{self, Flags, Timestamps};
 use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 
-/// Most packets that are kept for replays.
+/// Maximum number of packets that are kept for replays. A guess.
 const MAX_KEPT: usize = 64;
-/// The attacker's own address, to which announcements try to draw subflows.
+/// The attacker's own address. Forged announcements (ADD_ADDR) try to draw subflows to it.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
-/// First port of the subflows that the attacker opens in the box's name.
+/// First port of the subflows that the attacker opens from the box's address. The box's engine uses lower
+/// ports.
 const FIRST_PORT: u16 = 60_000;
-/// Bytes of the users' streams that are searched for on the link, too many to be equal by chance.
+/// Length of the parts of the users' streams that are searched for on the link, bytes. Eight random bytes
+/// equal such a part too rarely to matter.
 const WORD: usize = 8;
 
 /// An attack on a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
+    /// RST.
     Reset,
+    /// FIN of the subflow.
     Fin,
+    /// DATA_FIN, which ends the stream.
     DataFin,
+    /// Random bytes with a valid mapping.
     Inject,
+    /// MP_FASTCLOSE.
     FastClose,
+    /// ADD_ADDR with the attacker's address.
     Announce,
+    /// REMOVE_ADDR.
     Remove,
+    /// MP_FAIL.
     Fail,
+    /// An infinite mapping, which ends the use of MPTCP.
     Infinite,
+    /// MP_PRIO, which makes the subflow a backup.
     Backup,
+    /// A subflow of the attacker's own.
     Join,
+    /// A packet that passed before.
     Replay,
+    /// A changed bit in the passing packet's payload.
     Change,
+    /// A shorter payload in the passing packet.
     Truncate,
+    /// The loss of the passing packet.
     Drop,
 }
 
@@ -51,12 +68,12 @@ impl Attack {
     };
 }
 
-/// The attacker's knowledge of a subflow. Its key is the box's end and the server's end.
+/// The attacker's knowledge of a subflow.
 #[derive(Debug, Default)]
 struct Subflow {
-    /// Initial sequence numbers of the box and of the server.
+    /// Initial sequence numbers of the box (0) and of the server (1).
     iss: [Option<Seq32>; 2],
-    /// Next data sequence number of each end, as the other end acknowledged it.
+    /// Next data sequence number of the box (0) and of the server (1), as the other end acknowledged it.
     next: [Option<WireDsn>; 2],
 }
 
@@ -64,23 +81,26 @@ struct Subflow {
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
-    /// One packet in so many is used for an attack.
+    /// One packet in this many is used for an attack.
     every: u64,
     /// Number of attacks that are left.
     left: u32,
     /// The attacks to draw from.
     attacks: &'static [Attack],
+    /// The known subflows. The key is the box's address and the server's address.
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
     /// Keys of connections that were opened over this link, with the address of their server.
     keys: Vec<(SocketAddr, Keys)>,
     hijacker: Hijacker,
     next_port: u16,
-    /// Data sequence numbers at which the attacker would write into connections that it joins, by its
-    /// address.
+    /// For each subflow that the attacker opens, by its local address, the data sequence number at which the
+    /// attacker will write.
     dsns: BTreeMap<SocketAddr, WireDsn>,
+    /// The last packets, for replays.
     kept: VecDeque<(Direction, Packet)>,
+    /// All parts of [`WORD`] bytes of the users' streams, sorted.
     words: Vec<[u8; WORD]>,
-    /// Number of packets in which users' bytes could be read.
+    /// Number of packets in which users' bytes were readable.
     pub leaks: u64,
 }
 
@@ -93,7 +113,7 @@ struct Forged {
 }
 
 impl Adversary {
-    /// Creates an attacker that uses one packet in `every` for an attack, `attacks` times at most.
+    /// Creates an attacker that uses one packet in `every` for an attack, at most `attacks` times.
     pub fn new(rng: Rng, every: u64, attacks: u32) -> Self {
         let words = pattern_from(0).windows(WORD);
         let mut words: Vec<[u8; WORD]> = words.filter_map(|word| word.try_into().ok()).collect();
@@ -114,23 +134,25 @@ impl Adversary {
         }
     }
 
-    /// Limits the attacks to MP_JOIN if `alone`.
-    pub fn with_joins_only(mut self, alone: bool) -> Self {
-        if alone {
+    /// Limits the attacks to [`Attack::Join`] if `only_joins` is true.
+    pub fn with_joins_only(mut self, only_joins: bool) -> Self {
+        if only_joins {
             self.attacks = &[Attack::Join];
         }
         self
     }
 
+    /// Returns whether `payload` contains readable bytes of a user.
     fn reads(&self, payload: &[u8]) -> bool {
-        // `words` covers the pattern at every offset, so samples 16 bytes apart find any run of 23 bytes.
+        // `words` has the pattern at every offset. Samples of 8 bytes, 16 bytes apart, find any 23 readable
+        // bytes in a row.
         let mut words = payload.windows(WORD).step_by(2 * WORD);
         words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
     }
 
-    /// Learns sequence numbers and keys from a segment.
+    /// Stores the sequence numbers and keys of a passing segment.
     fn learn(&mut self, direction: Direction, ip: &ip::Repr, tcp: &tcp::Repr) {
-        let (key, side) = place(direction, ends(ip, tcp));
+        let (key, side) = subflow_of(direction, ends(ip, tcp));
         let subflow = self.subflows.entry(key).or_default();
         if tcp.flags.contains(Flags::SYN) {
             subflow.iss[side] = Some(tcp.seq);
@@ -146,10 +168,11 @@ impl Adversary {
         }
     }
 
-    /// Forges a segment that follows the passing one, or one of the other end that acknowledges it. The
-    /// segment is in order, with a mapping if the attacker knows the numbers.
+    /// Forges a segment in order. At random it comes from the sender of the passing segment and follows that
+    /// segment, or it comes from the other end and acknowledges it. It has a mapping if the attacker knows the
+    /// numbers.
     fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
-        let behind = self.rng.chance(0.5);
+        let same_sender = self.rng.chance(0.5);
         let after = Seq32(tcp.seq.0.wrapping_add(len as u32));
         let mut own = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::ACK);
         (own.seq, own.ack, own.window) = (after, tcp.ack, tcp.window);
@@ -165,7 +188,7 @@ impl Adversary {
             WireDsn::Four(n) => WireDsn::Four(n.wrapping_add(m.len.into())),
             WireDsn::Eight(n) => WireDsn::Eight(n.wrapping_add(m.len.into())),
         });
-        if !behind {
+        if !same_sender {
             let own = &mut forged.tcp;
             (own.src_port, own.dst_port) = (tcp.dst_port, tcp.src_port);
             (own.seq, own.ack) = (tcp.ack, after);
@@ -180,7 +203,7 @@ impl Adversary {
             };
             dsn = None;
         }
-        let (key, side) = place(forged.direction, ends(&forged.ip, &forged.tcp));
+        let (key, side) = subflow_of(forged.direction, ends(&forged.ip, &forged.tcp));
         if let Some(subflow) = self.subflows.get(&key)
             && let (Some(iss), Some(dsn)) = (subflow.iss[side], dsn.or(subflow.next[side]))
         {
@@ -200,6 +223,7 @@ impl Adversary {
         forged
     }
 
+    /// Returns the keys of a random known connection, with the address of its server.
     fn any_keys(&mut self) -> Option<(SocketAddr, Keys)> {
         let n = self.rng.below(self.keys.len().max(1) as u64) as usize;
         self.keys.get(n).copied()
@@ -246,7 +270,8 @@ impl Adversary {
 
     /// Completes a forged segment for `attack`; `None` if the attacker knows too little for it.
     fn fill_in(&mut self, attack: Attack, forged: &mut Forged) -> Option<()> {
-        let signs = match forged.direction {
+        // The keys in the order (sender, receiver).
+        let by_sender = match forged.direction {
             Direction::Outbound => |(opener, listener): Keys| (opener, listener),
             Direction::Inbound => |(opener, listener): Keys| (listener, opener),
         };
@@ -283,14 +308,14 @@ impl Adversary {
                 return Some(());
             }
             Attack::FastClose => {
-                let (_, receiver_key) = signs(self.any_keys()?.1);
+                let (_, receiver_key) = by_sender(self.any_keys()?.1);
                 if self.rng.chance(0.5) {
                     forged.tcp.flags = Flags::RST | Flags::ACK;
                 }
                 MptcpOption::FastClose { receiver_key }
             }
             Attack::Announce => {
-                let keys = signs(self.any_keys()?.1);
+                let keys = by_sender(self.any_keys()?.1);
                 let port = self.rng.chance(0.5).then_some(forged.tcp.src_port);
                 let address_id = 1 + self.rng.below(8) as u8;
                 MptcpOption::AddAddr(announcement(keys, address_id, port))
@@ -311,7 +336,7 @@ impl Adversary {
         options.mptcp.try_push(signal).ok()
     }
 
-    /// Opens a subflow of a connection whose keys are known, in the box's name.
+    /// Opens a subflow of a connection whose keys are known, from the box's address.
     fn open(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
         let Some((server, keys)) = self.any_keys() else {
             return;
@@ -330,9 +355,9 @@ impl Adversary {
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
-    /// Answers on a subflow that the attacker opens: proves the keys and sends data of its own, then
-    /// acknowledges whatever arrives.
-    fn go_on(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
+    /// Answers a packet on a subflow that the attacker opened. The first answer proves the keys, and random
+    /// data follows it. Later answers acknowledge the received bytes.
+    fn answer_on_own_subflow(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;
         };
@@ -367,12 +392,12 @@ impl Middlebox for Adversary {
             return;
         };
         let (ip, tcp, payload) = &parsed;
-        let (boxed, server) = place(direction, ends(ip, tcp)).0;
+        let (boxed, server) = subflow_of(direction, ends(ip, tcp)).0;
         if self.hijacker.owns(boxed) {
-            self.go_on(&packet.bytes, &parsed, out);
+            self.answer_on_own_subflow(&packet.bytes, &parsed, out);
             return;
         }
-        // Traffic that a box forwards without a server has no protection by Braid, so it is no leak.
+        // Traffic that the box forwards without a server is not protected by Braid, so reading it is no leak.
         if server.port() != config::DEFAULT_PORT {
             out.push_back((direction, packet));
             return;
@@ -409,8 +434,9 @@ fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// Returns the subflow of a segment, and the side that sends it (0: the box, 1: the server).
-fn place(
+/// Returns the subflow of a segment (the box's address and the server's), and its sender (0: the box, 1: the
+/// server).
+fn subflow_of(
     direction: Direction,
     (from, to): (SocketAddr, SocketAddr),
 ) -> ((SocketAddr, SocketAddr), usize) {
@@ -420,7 +446,7 @@ fn place(
     }
 }
 
-/// Returns the ADD_ADDR with which the holder of these keys would announce the attacker's address.
+/// Returns an ADD_ADDR of the attacker's address, authenticated with these keys.
 fn announcement(keys: Keys, address_id: u8, port: Option<u16>) -> AddAddr {
     let mut message = vec![address_id];
     message.extend(ELSEWHERE.octets());

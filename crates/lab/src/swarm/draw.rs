@@ -1,4 +1,5 @@
-//! The scenario that a seed defines.
+//! Drawing a scenario from the random numbers of a seed. Probabilities and ranges are guesses: each kind of
+//! fault must occur in a few hundred seeds, and connections must still end within a bounded time.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -11,17 +12,19 @@ use braid_sim::transfer::Direction;
 use braid_wire::Rng;
 use braid_wire::tcp::kind;
 
-/// Stream of the scenario's random numbers, apart from the streams of the world's components.
+/// Stream of the scenario's random numbers. The number is far above the streams of the world's components,
+/// which count from 0.
 const DRAW_STREAM: u64 = 1 << 41;
-/// Flows have at most two to this power of bytes.
+/// Maximum size of a flow, as a power of two: 4 MiB.
 const MAX_SIZE_BITS: u64 = 22;
-/// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
-/// come later.
+/// Time from the start, ms, within which the first outages and other changes of a link begin. Later ones
+/// follow them.
 pub(super) const CHANGES_WITHIN_MS: u64 = 12_000;
-/// Longest outage of a link or path, ms, well below the engine's timeouts for a dead connection.
+/// Maximum outage of a link or path, ms. It is far below the engine's timeouts, so that an outage ends no
+/// connection.
 pub(super) const MAX_OUTAGE_MS: u64 = 6_000;
 
-/// Everything that is drawn from one seed.
+/// A scenario of two hosts: everything that a seed draws for it.
 #[derive(Debug, Clone)]
 pub struct HostScenario {
     /// The paths between the client and the server.
@@ -45,11 +48,11 @@ pub struct Path {
     pub up: Settings,
     /// Settings towards the client.
     pub down: Settings,
-    /// Later settings, up and down, with their time from the start.
+    /// Later settings in both directions (up, down), each with its time from the start.
     pub changes: Vec<(Duration, Settings, Settings)>,
-    /// True if the client reaches the path by a router that another host behind it shares.
+    /// True if another host uses the path too: a router connects the client and that host to it.
     pub shared: bool,
-    /// The middleboxes on the path, from the inside out.
+    /// The middleboxes on the path, from the client to the server.
     pub middleboxes: Vec<MiddleboxSpec>,
 }
 
@@ -58,21 +61,23 @@ pub struct Path {
 pub enum MiddleboxSpec {
     /// A NAT.
     Nat,
-    /// Sequence numbers are shifted; SACK blocks are left unshifted if true.
+    /// Shifts sequence numbers. If true, it leaves SACK blocks as they are, as faulty firewalls do.
     Shift(bool),
-    /// Segments are split at so many bytes.
+    /// Splits segments at this number of bytes.
     Split(u16),
-    /// Segments are merged up to so many bytes and held so long, with the header of the first or last.
+    /// Merges segments up to this number of bytes, after holding them for this time. The merged segment has
+    /// the header of the first or of the last.
     Merge(usize, Duration, Keep),
-    /// MPTCP options are edited: in which segments, how, from when on, and in both directions or one.
+    /// Edits MPTCP options: in these segments, in this way, from this time on. The last field limits it to
+    /// one direction: true for segments to the server, false for segments to the client.
     Options(Scope, Edit, Duration, Option<bool>),
-    /// The option of this kind is removed from SYN and SYN/ACK, as if the peer lacked it.
+    /// Removes the option of this kind from SYN and SYN/ACK, as if the peer did not support it.
     Lack(u8),
 }
 
 impl MiddleboxSpec {
-    /// Returns whether an MPTCP connection through the middlebox may break: options that vanish after
-    /// the handshake remove the mapping of bytes that TCP has delivered already.
+    /// Returns whether the middlebox may break an MPTCP connection. It may if it removes options after the
+    /// handshake: TCP then delivers bytes whose mapping is lost.
     pub fn breaks_mptcp(self) -> bool {
         match self {
             MiddleboxSpec::Nat
@@ -99,11 +104,11 @@ pub enum Opener {
 pub struct Flow {
     /// The host that opens the connection.
     pub opener: Opener,
-    /// The time of opening.
+    /// The time of opening, from the start.
     pub at: Duration,
     /// Protocol.
     pub protocol: Protocol,
-    /// Path of the first subflow.
+    /// Path of the first subflow; `None` lets the engine choose.
     pub path: Option<u8>,
     /// The direction of the payload.
     pub direction: Direction,
@@ -113,9 +118,9 @@ pub struct Flow {
     pub declared: bool,
     /// Name of the strategy.
     pub strategy: &'static str,
-    /// The end that aborts the connection, and the time after its opening.
+    /// The end that aborts the connection, and the time of the abort after the opening.
     pub abort: Option<(End, Duration)>,
-    /// The end that stops reading for a while, the time after the opening, and the length of the pause.
+    /// The end that stops reading for a while, the start of the pause after the opening, and its length.
     pub pause: Option<(End, Duration, Duration)>,
 }
 
@@ -179,6 +184,7 @@ impl Draw {
         self.0.chance(p)
     }
 
+    /// Returns one of `all`. A value that is listed several times is that much more likely.
     fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.0.below(all.len() as u64) as usize]
     }
@@ -188,13 +194,13 @@ impl Draw {
         Duration::from_micros(self.0.below(ms * 1000))
     }
 
-    /// Returns a size of at least 1 and at most two to the power `bits`, with every order of magnitude
-    /// equally likely.
+    /// Returns a size from 1 to two to the power `bits`. All orders of magnitude are about equally likely.
     pub fn size(&mut self, bits: u64) -> u64 {
-        let most = 1 << self.0.below(bits + 1);
-        1 + self.0.below(most)
+        let max = 1 << self.0.below(bits + 1);
+        1 + self.0.below(max)
     }
 
+    /// Draws path `n`.
     fn path(&mut self, n: usize) -> Path {
         let (v4, v6) = self.one_of(&[(true, false), (true, false), (true, true), (false, true)]);
         let mtu = self.one_of(&[1500, 1500, 1500, 1400, 1280]);
@@ -225,12 +231,13 @@ impl Draw {
 
     /// Draws one direction of a link.
     pub fn link(&mut self, delay: Duration) -> Settings {
+        // 0.4 to 50 Mbit/s, with low rates as likely as high ones.
         let rate = (1 + self.0.below(5)).pow(3) * 400_000;
-        let product = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
+        let bdp_bytes = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
         let queue = match self.0.below(3) {
             0 => QueueLimit::Packets(5 + self.0.below(200) as u32),
             1 => QueueLimit::Packets(50),
-            _ => QueueLimit::Bytes(product.max(10_000)),
+            _ => QueueLimit::Bytes(bdp_bytes.max(10_000)),
         };
         Settings {
             rate: Rate::bits_per_second(rate),
@@ -256,6 +263,7 @@ impl Draw {
 
     fn codel(&mut self) -> Option<CoDel> {
         let marks = self.0.chance(0.5);
+        // In ms: the defaults of RFC 8289, and shorter ones.
         let (target, interval) = self.one_of(&[(5, 100), (1, 20)]);
         self.0.chance(0.35).then(|| CoDel {
             target: Duration::from_millis(target),
@@ -273,7 +281,8 @@ impl Draw {
         }
     }
 
-    /// Draws outages and other conditions for a while; in the end the link is as at the start.
+    /// Draws changes of a link, each for a while: outages, or other settings. The link ends with its first
+    /// settings, so that every connection can finish.
     fn changes(&mut self, up: &Settings, down: &Settings) -> Vec<(Duration, Settings, Settings)> {
         let mut changes = Vec::new();
         if self.0.chance(0.6) {
@@ -282,18 +291,18 @@ impl Draw {
         let mut at = Duration::ZERO;
         for _ in 0..=self.0.below(3) {
             at += self.up_to_ms(CHANGES_WITHIN_MS / 4);
-            let (mut there, mut back) = (up.clone(), down.clone());
+            let (mut new_up, mut new_down) = (up.clone(), down.clone());
             match self.0.below(3) {
                 0 => {
                     let delay = self.up_to_ms(200);
-                    (there, back) = (self.link(delay), self.link(delay));
+                    (new_up, new_down) = (self.link(delay), self.link(delay));
                 }
-                1 => (there.up, back.up) = (false, false),
-                // Only one direction fails: data or acknowledgements are lost.
-                _ if self.0.chance(0.5) => there.up = false,
-                _ => back.up = false,
+                1 => (new_up.up, new_down.up) = (false, false),
+                // Only one direction fails: either data or acknowledgements are lost.
+                _ if self.0.chance(0.5) => new_up.up = false,
+                _ => new_down.up = false,
             }
-            changes.push((at, there, back));
+            changes.push((at, new_up, new_down));
             at += self.up_to_ms(MAX_OUTAGE_MS);
             changes.push((at, up.clone(), down.clone()));
         }
@@ -302,7 +311,7 @@ impl Draw {
 
     fn middlebox(&mut self, v6: bool) -> MiddleboxSpec {
         match self.0.below(7) {
-            // The NAT translates IPv4 only, so paths with IPv6 get another middlebox.
+            // The NAT translates IPv4 only, so a path with IPv6 gets another middlebox.
             0 | 1 if !v6 => MiddleboxSpec::Nat,
             0..=2 => MiddleboxSpec::Shift(self.0.chance(0.3)),
             3 => MiddleboxSpec::Split(200 + self.0.below(1200) as u16),
@@ -329,7 +338,8 @@ impl Draw {
         }
     }
 
-    /// Draws notices of a link monitor, some of them during handshakes; in the end every path is up.
+    /// Draws notices of the client's link monitor. Half of the paths with notices have them within the first
+    /// 500 ms, during handshakes. Every path is up in the end.
     fn notices(&mut self, paths: usize) -> Vec<Notice> {
         let mut notices = Vec::new();
         for path in 0..paths as u8 {
@@ -363,7 +373,7 @@ impl Draw {
                 quick: self.one_of(&[16, 16, 0]),
             },
             min_rto: Duration::from_millis(self.one_of(&[200, 200, 1000])),
-            // Timeouts are longer than the outages, which must not end connections.
+            // Far longer than the outages, which must not end connections.
             user_timeout: Duration::from_secs(90),
             connect_timeout: Duration::from_secs(60),
             ..Config::default()
@@ -414,7 +424,7 @@ impl Draw {
         self.0.chance(0.15).then_some(drawn)
     }
 
-    /// Draws background traffic on a shared path.
+    /// Draws the flow of the host that shares a path.
     fn neighbour(&mut self, path: usize) -> Flow {
         Flow {
             opener: Opener::Neighbour(path),

@@ -1,4 +1,5 @@
-//! The expected ends of a scenario's connections.
+//! The expected ends of a scenario's connections: which of them the scenario excuses, and which are
+//! violations.
 
 use braid_engine::{CloseReason, Protocol};
 use braid_links::Loss;
@@ -8,10 +9,10 @@ use super::draw::{Flow, HostScenario, Opener, Path};
 use super::figures::Figures;
 use super::hosts::{ScenarioRun, expected_bytes};
 
-/// Checks the end of every connection against the scenario.
+/// Checks that every connection ended as the scenario allows.
 ///
 /// # Errors
-/// The first expectation that was not met.
+/// The first connection that did not, with a description of both ends.
 pub fn check(scenario: &HostScenario, run: &ScenarioRun<'_>) -> Result<Figures, String> {
     let mut figures = Figures::default();
     for (n, flow) in scenario.flows.iter().enumerate() {
@@ -39,16 +40,16 @@ fn check_flow(
     figures: &mut Figures,
 ) -> Result<(), String> {
     let (opener, server) = run.ends(n);
-    let opener = opener.ok_or("ended without a word to its opener")?;
+    let opener = opener.ok_or("ended without an event at its opener")?;
     figures.connections += 1;
     let asked = flow.protocol == Protocol::Mptcp;
     figures.fallbacks += u64::from(asked && opener.fell_back.is_some());
     let whole = |end: Option<&Stream>, (received, sent): (u64, u64)| {
-        // An end that does not read at that time learns of the peer's end only by the close of the
-        // connection.
-        let told =
+        // An end that has paused reading does not see the end of the stream. It learns of the end from the
+        // close of the connection.
+        let knows_end =
             |e: &Stream| e.complete_at.is_some() || reason(Some(e)) == Some(CloseReason::Finished);
-        end.is_some_and(|e| e.received == received && e.sent == sent && told(e))
+        end.is_some_and(|e| e.received == received && e.sent == sent && knows_end(e))
     };
     let expected = expected_bytes(flow);
     let complete = whole(Some(opener), expected[0]) && whole(server, expected[1]);
@@ -59,7 +60,7 @@ fn check_flow(
     }
     for (end, expected) in [(Some(opener), expected[0]), (server, expected[1])] {
         if finished(end) && !whole(end, expected) {
-            return Err("closes in order at an end that has not moved all bytes".to_owned());
+            return Err("closes in order at an end that has not transferred all bytes".to_owned());
         }
     }
     if flow.abort.is_some() {
@@ -70,26 +71,26 @@ fn check_flow(
         figures.broken += 1;
         return Ok(());
     }
-    // Every packet of a handshake may be lost for longer than the server waits, which may have taken
-    // the payload of the SYN by then. Bursts of loss are counted in packets, not in time: where one
-    // packet leaves every ten seconds, a burst may take all of them.
+    // Two excuses for a timeout. First, all packets of a handshake may be lost for longer than the server
+    // waits; with TCP Fast Open the server may have accepted the connection by then. Second, bursts of loss
+    // count packets, not time: late retransmissions are ten seconds apart, and a burst may take all of them.
     let reasons = [reason(Some(opener)), reason(server)];
     let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
     let fast = scenario.client.fast_open && scenario.server.fast_open;
-    let unheard = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
-    if (unheard && (gave_up || refused) && paths_of(scenario, flow).any(loses))
+    let no_handshake = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
+    if (no_handshake && (gave_up || refused) && paths_of(scenario, flow).any(loses))
         || (gave_up && paths_of(scenario, flow).any(bursts))
     {
         figures.cut_off += 1;
         return Ok(());
     }
-    // The last acknowledgement may be lost for longer than the other end waits to repeat it.
+    // All acknowledgements of the last FIN may be lost until the end that waits for them gives up.
     if complete && in_order == 1 && paths_of(scenario, flow).any(loses) {
         figures.late += 1;
         return Ok(());
     }
-    Err("does not end in order, and nothing that was drawn excuses it".to_owned())
+    Err("does not end in order, and nothing in the scenario excuses it".to_owned())
 }
 
 /// Describes the state of one end in a line.
@@ -125,16 +126,19 @@ fn paths_of<'a>(scenario: &'a HostScenario, flow: &Flow) -> impl Iterator<Item =
         .map(|(_, path)| path)
 }
 
+/// Returns whether a middlebox of the path may break MPTCP connections.
 fn breaks(path: &Path) -> bool {
     path.middleboxes.iter().any(|m| m.breaks_mptcp())
 }
 
+/// Returns whether the path ever loses packets in bursts.
 fn bursts(path: &Path) -> bool {
     let changes = path.changes.iter().flat_map(|(_, up, down)| [up, down]);
     let mut all = [&path.up, &path.down].into_iter().chain(changes);
     all.any(|s| matches!(s.loss, Loss::GilbertElliott { .. }))
 }
 
+/// Returns whether the path may lose packets other than by full queues. A change may be an outage.
 fn loses(path: &Path) -> bool {
     let lossy = |s: &braid_links::Settings| s.loss != Loss::None || s.corrupt > 0.0;
     !path.changes.is_empty() || lossy(&path.up) || lossy(&path.down)

@@ -1,4 +1,4 @@
-//! Figures of seeds.
+//! The counts that a run of seeds reports.
 
 use std::ops::AddAssign;
 
@@ -6,21 +6,21 @@ use braid_sim::world::START;
 use braid_sim::{LinkId, World};
 use serde::Serialize;
 
-/// Figures of one or many seeds.
+/// The counts of one seed, or their sums over several seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Figures {
     /// Connections opened.
     pub connections: u64,
-    /// Connections that asked for Multipath TCP and fell back.
+    /// Connections that asked for MPTCP and fell back to TCP.
     pub fallbacks: u64,
-    /// Connections aborted by one end, as drawn.
+    /// Connections that one end aborted, as the scenario says.
     pub aborted: u64,
-    /// Connections broken by a middlebox, by loss, or by a box or server that lost its links or its
-    /// power.
+    /// Connections that a middlebox, an attacker, losses, or the failure of a link, box or server broke, as
+    /// the scenario allows.
     pub broken: u64,
-    /// Connections that losses cut off, in the handshake or by a burst that took every retransmission.
+    /// Connections that losses ended: in the handshake, or by a burst that took every retransmission.
     pub cut_off: u64,
-    /// Connections whose data arrived, but one end missed that the other had closed.
+    /// Connections whose data arrived, although one end missed the close of the other.
     pub late: u64,
     /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,
@@ -30,12 +30,12 @@ pub struct Figures {
     pub packets: u64,
     /// Bytes of these packets.
     pub bytes: u64,
-    /// Packets that queues marked instead of dropping them.
+    /// Packets that queues marked (ECN) instead of dropping them.
     pub marked: u64,
 }
 
 impl Figures {
-    /// Adds the time of a world and its traffic over `links`.
+    /// Adds the traffic of a world over `links`, and sets the simulated time.
     pub(super) fn record(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
         for link in links {
             let counters = world.counters(link);

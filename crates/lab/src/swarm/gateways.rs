@@ -1,4 +1,4 @@
-//! Worlds in which unmodified users sit behind a box, and content behind servers.
+//! Worlds with unmodified users behind a box, and content behind servers.
 
 use std::time::Duration;
 
@@ -18,22 +18,28 @@ use super::draw::{CHANGES_WITHIN_MS, Draw, MAX_OUTAGE_MS};
 use super::expect::describe_end;
 use super::figures::Figures;
 
-/// Transfers have at most two to this power of bytes.
+/// Maximum size of a transfer, as a power of two: 1 MiB.
 const MAX_SIZE_BITS: u64 = 20;
-/// Longest time until all connections have ended; longer ones count as hanging.
+/// Maximum simulated time until all connections have ended. After it the world counts as hanging. A guess, far
+/// above the time of any connection.
 const RUN_LIMIT: Duration = Duration::from_secs(1_800);
 
-/// Stream of the attacker's random numbers, apart from the streams of the world's components.
+/// Stream of the attacker's random numbers. The number is far above the streams of the world's components,
+/// which count from 0.
 const ADVERSARY_STREAM: u64 = 1 << 42;
 
-/// Rules that hold for an end only if no third party forges segments of its peer.
-const TRUSTING: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
+/// Rules that an end can keep only if nobody forges segments of its peer. With an attacker they are not
+/// checked for box and servers.
+const RULES_WITHOUT_FORGERY: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
 
-/// Everything that is drawn from one seed.
+/// A scenario of a box: everything that a seed draws for it.
 #[derive(Debug, Clone)]
 pub struct GatewayScenario {
+    /// The box's links.
     access: Vec<PathSettings>,
+    /// Number of servers.
     servers: usize,
+    /// Failures of links, box and servers, each with its time after the box began to intercept.
     events: Vec<(Duration, Action)>,
     transfers: Vec<Transfer>,
     attacked: Option<Attacked>,
@@ -43,10 +49,11 @@ pub struct GatewayScenario {
 #[derive(Debug, Clone, Copy)]
 struct Attacked {
     link: usize,
-    /// One packet in so many is used for an attack.
+    /// One packet in this many is used for an attack.
     every: u64,
+    /// Maximum number of attacks.
     attacks: u32,
-    /// True if the attacker only opens subflows.
+    /// True if the attacker does nothing but open subflows.
     joins: bool,
 }
 
@@ -67,7 +74,7 @@ enum Step {
 }
 
 impl GatewayScenario {
-    /// Draws a scenario, with an attacker on one of the links or without.
+    /// Draws a scenario. It has an attacker on one of the links if `attacked` is true.
     pub fn draw(d: &mut Draw, attacked: bool) -> Self {
         let count = 1 + d.below(4) as usize;
         let access: Vec<PathSettings> = (0..count).map(|_| d.access_link()).collect();
@@ -129,7 +136,7 @@ impl GatewayScenario {
         }
         let begun = net.run_until_intercepting();
         if !begun && !self.loses() && self.attacked.is_none() {
-            return Err("the box finds no server over links that lose nothing".to_owned());
+            return Err("the box reaches no server over links without loss".to_owned());
         }
         let start = net.world.now();
         for (after, action) in &self.events {
@@ -155,7 +162,7 @@ impl GatewayScenario {
         }
         let holds = |(node, violation): &&(_, Violation)| {
             let gateway = *node == net.boxed || net.servers.contains(node);
-            !(gateway && TRUSTING.contains(&violation.rule))
+            !(gateway && RULES_WITHOUT_FORGERY.contains(&violation.rule))
         };
         if let Some((node, violation)) = net.world.violations().iter().find(holds) {
             return Err(format!("{node:?} {violation}"));
@@ -165,7 +172,7 @@ impl GatewayScenario {
                 node.get_mut::<Adversary>().leaks
             });
             if leaks > 0 {
-                return Err(format!("{leaks} packets show what users say"));
+                return Err(format!("{leaks} packets show bytes of users"));
             }
         }
         let mut figures = Figures::default();
@@ -180,6 +187,7 @@ impl GatewayScenario {
         Ok(figures)
     }
 
+    /// Returns the actions of the users in order of time.
     fn steps(&self) -> Vec<(Duration, Step)> {
         let mut steps = Vec::new();
         for (n, transfer) in self.transfers.iter().enumerate() {
@@ -194,6 +202,7 @@ impl GatewayScenario {
         steps
     }
 
+    /// Checks that transfer `n` ended as the scenario allows, and counts it.
     fn check(
         &self,
         n: usize,
@@ -223,13 +232,13 @@ impl GatewayScenario {
         if at_user && at_content && finished(user) && content.is_some_and(finished) {
             return Ok(());
         }
-        // The box alone tells the user that an upload has arrived, so this proves only a download
-        // whole.
+        // An orderly end at the user proves that a download is complete. It proves nothing about an upload,
+        // because the box acknowledges the user's bytes before they reach the content host.
         if finished(user) && !at_user {
-            return wrong("ends in order, and not all has arrived");
+            return wrong("ends in order, although not every byte arrived");
         }
         if matches!(user.role, Role::Fetch { .. }) && finished(user) && content.is_none() {
-            return wrong("was answered by nobody");
+            return wrong("ends in order, although no content host answered");
         }
         if transfer.abort.is_some() {
             figures.aborted += 1;
@@ -239,7 +248,7 @@ impl GatewayScenario {
             figures.broken += 1;
             return Ok(());
         }
-        wrong("does not end in order, and nothing that was drawn excuses it")
+        wrong("does not end in order, and nothing in the scenario excuses it")
     }
 
     /// Returns whether packets may be lost other than by full queues.
@@ -270,11 +279,12 @@ impl Draw {
             down: self.link(delay),
         };
         for settings in [&mut link.up, &mut link.down] {
-            // Most access links lose little; scenarios without a box cover loss on every path.
+            // Half of the directions lose nothing, as real access links. Scenarios of two hosts cover loss.
             if self.chance(0.5) {
                 settings.loss = Loss::None;
             }
-            // A queue of many seconds would hide a server from the box as an outage does.
+            // A long queue on a slow link delays packets by many seconds. The box would take that for an
+            // outage of the server.
             if matches!(settings.rate, Rate::Fixed(rate) if rate.get() < 1_000_000) {
                 settings.queue = QueueLimit::Packets(20);
             }
@@ -282,7 +292,8 @@ impl Draw {
         link
     }
 
-    /// Draws times at which a link goes dark without notice, or loses its carrier and gets it back.
+    /// Draws a failure of a link: it loses its carrier and gets it back, or it drops every packet for a while
+    /// without any sign.
     fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
         let mut events = Vec::new();
         if self.chance(0.65) {
@@ -346,9 +357,9 @@ mod tests {
         }
     }
 
-    /// Runs a scenario over links without loss, with an attacker who only joins connections whose keys
-    /// passed its link.
-    fn joined(seed: u64) -> Result<Figures, String> {
+    /// Runs a scenario over links without loss or failures. The attacker only joins connections whose keys
+    /// passed its link, one packet in 4, at most 256 times.
+    fn simulate_joins(seed: u64) -> Result<Figures, String> {
         let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
         scenario.events.clear();
         for transfer in &mut scenario.transfers {
@@ -365,17 +376,17 @@ mod tests {
         scenario.simulate_with(seed, &scenario.config(Protection::Tls))
     }
 
-    /// An attacker who has only the keys of Multipath TCP gets no part of a connection, however often
-    /// it joins: every transfer completes.
+    /// The keys of MPTCP alone give an attacker no part of a connection, however often the attacker joins:
+    /// every transfer completes.
     #[test]
     fn an_attacker_who_joins_takes_nothing() {
         for seed in 0..60 {
-            let figures = joined(seed).unwrap();
+            let figures = simulate_joins(seed).unwrap();
             assert_eq!(figures.broken, 0, "seed {seed}");
         }
     }
 
-    /// The attacker is effective: without protection it reads and forges.
+    /// The attacks work: without protection the attacker reads and forges.
     #[test]
     fn without_protection_an_attacker_reads_and_forges() {
         let mut seen = String::new();
@@ -386,7 +397,7 @@ mod tests {
             let config = scenario.config(Protection::None);
             seen.extend(scenario.simulate_with(seed, &config).err());
         }
-        for what in ["packets show what users say", "is not what was sent"] {
+        for what in ["packets show bytes of users", "is not what was sent"] {
             assert!(seen.contains(what), "{what}: {seen}");
         }
     }

@@ -1,4 +1,4 @@
-//! A scenario in the simulator.
+//! A scenario of two hosts in the simulator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -26,8 +26,9 @@ const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 const PORT: u16 = 4000;
 /// Bytes of a request.
 const REQUEST_SIZE: u64 = 100;
-/// Longest time that connections may live after the last action; longer ones hang. The slowest link
-/// takes two minutes for the largest flow alone, and several times that with the worst loss.
+/// Maximum simulated time from the last action to the end of all connections. After it the world counts as
+/// hanging. The largest flow alone takes two minutes over the slowest link, and several times as long with the
+/// highest loss.
 const RUN_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A scenario in progress.
@@ -36,8 +37,9 @@ pub struct ScenarioRun<'a> {
     world: World,
     client: NodeId,
     server: NodeId,
-    /// The host that shares each path, if there is one.
+    /// The host that shares each path; `None` for a path that is not shared.
     neighbours: Vec<Option<NodeId>>,
+    /// The links of all paths, in both directions.
     links: Vec<LinkId>,
     /// For each flow, true if it could be opened.
     opened: Vec<bool>,
@@ -48,12 +50,13 @@ pub struct ScenarioRun<'a> {
 enum Action {
     Open(usize),
     Abort(usize, End),
+    /// An end of a flow stops reading (true), or reads on (false).
     Pause(usize, End, bool),
     Notice(Notice),
 }
 
 impl<'a> ScenarioRun<'a> {
-    /// Builds the world of `scenario`, at its start.
+    /// Builds the world of `scenario`.
     pub fn new(seed: u64, scenario: &'a HostScenario) -> Result<Self, String> {
         let mut world = World::new(seed);
         let paths = scenario.paths.iter().map(|p| p.config).collect();
@@ -102,7 +105,8 @@ impl<'a> ScenarioRun<'a> {
             let host = host(&mut self.world, config, vec![neighbour], Vec::new());
             behind = Some((router, host));
         }
-        // The router's routes expect the way out at its second interface, so it is connected next.
+        // The router's routes expect the path at its second interface, so the path is connected next, before
+        // the neighbour.
         let mut outer = self.server;
         if !path.middleboxes.is_empty() {
             let boxes = path.middleboxes.iter();
@@ -131,7 +135,7 @@ impl<'a> ScenarioRun<'a> {
         self.neighbours.push(behind.map(|(_, neighbour)| neighbour));
     }
 
-    /// Lets the server answer every flow at a port of its own.
+    /// Lets the server listen for every flow, each at a port of its own.
     fn serve(&mut self) -> Result<(), String> {
         for (n, flow) in self.scenario.flows.iter().enumerate() {
             let role = match flow.direction {
@@ -151,10 +155,10 @@ impl<'a> ScenarioRun<'a> {
         Ok(())
     }
 
-    /// Runs to the end of all connections.
+    /// Runs until all connections have ended.
     ///
     /// # Errors
-    /// A connection could not be opened, or does not end; the error describes the hosts.
+    /// A connection does not open, or does not end. The error describes the hosts.
     pub fn run(&mut self) -> Result<(), String> {
         for (at, action) in self.actions() {
             let now = self.world.now().saturating_since(START);
@@ -167,7 +171,7 @@ impl<'a> ScenarioRun<'a> {
                 .iter()
                 .all(|host| world.node::<Host>(*host).stack().connections() == 0)
         };
-        // A check after every packet would take longer than the packets.
+        // A check after every packet would take longer than the simulation of the packets.
         let start = self.world.now();
         while !idle(&self.world) {
             if self.world.now().saturating_since(start) > RUN_LIMIT {
@@ -248,14 +252,15 @@ impl<'a> ScenarioRun<'a> {
         });
         match opened {
             Ok(_) => self.opened[n] = true,
-            // A host that knows of no path that is up cannot open a connection.
+            // The link monitor reported the needed paths down, so the host must refuse to open.
             Err(braid_engine::ApiError::NoUsablePath) if self.is_reported_down(flow) => {}
             Err(e) => return Err(format!("flow {n} does not open: {e}")),
         }
         Ok(())
     }
 
-    /// Returns whether the opener was told that the flow's path, or every path, is down.
+    /// Returns whether the link monitor has reported to the opener that the flow's path is down, or every path
+    /// if the flow may take any.
     fn is_reported_down(&self, flow: &Flow) -> bool {
         let down = |path: u8| {
             let mut notices = self.scenario.notices.iter();
@@ -307,8 +312,9 @@ impl<'a> ScenarioRun<'a> {
         // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
         // opener (RFC 7413, section 6.1).
         let HostScenario { client, server, .. } = &self.scenario;
-        let doubled = client.fast_open && server.fast_open;
-        let moved = |stream: &&Stream| {
+        let may_be_doubled = client.fast_open && server.fast_open;
+        // Of several connections, the one that finished or transferred most is the flow's own.
+        let progress = |stream: &&Stream| {
             let finished = stream
                 .closed
                 .is_some_and(|(_, why)| why == CloseReason::Finished);
@@ -317,8 +323,8 @@ impl<'a> ScenarioRun<'a> {
         let find = |host: NodeId| {
             let finished = self.world.node::<Host>(host).finished().iter();
             let mut of_flow = finished.filter(|stream| stream.label == n as u32);
-            match doubled {
-                true => of_flow.max_by_key(moved),
+            match may_be_doubled {
+                true => of_flow.max_by_key(progress),
                 false => of_flow.next_back(),
             }
         };
@@ -348,7 +354,7 @@ impl<'a> ScenarioRun<'a> {
     }
 }
 
-/// Returns the bytes that the opener and the server of `flow` must have read and written at its end.
+/// Returns the bytes that the opener, and the server, must have read and written at the end of `flow`.
 pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
     match flow.direction {
         Direction::Down => [(flow.size, REQUEST_SIZE), (REQUEST_SIZE, flow.size)],
@@ -417,7 +423,8 @@ fn outside(n: usize, path: &Path) -> Vec<IpAddr> {
     all
 }
 
-/// Returns the settings of links between nodes, which are no bottleneck and lose nothing.
+/// Returns the settings of links between neighbouring nodes: 1 Gbit/s and 50 µs, so that they are no
+/// bottleneck.
 fn lan() -> Settings {
     Settings {
         rate: Rate::bits_per_second(1_000_000_000),

@@ -1,9 +1,9 @@
-//! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and connections
-//! end as they should.
+//! The swarm: many random worlds. In each, streams must arrive completely and connections must end in an
+//! expected way, whatever links, middleboxes and users do.
 //!
-//! A seed defines a scenario: topology, faults, sizes, settings. It runs with all oracles on, and the
-//! allowed ends of its connections follow from the scenario. The result depends on the seed alone, not
-//! on the machine or the number of threads; with an attacker ([`Worlds::Attacked`]) also on the
+//! A seed defines a scenario: topology, faults, sizes and settings. The scenario runs with all oracles, and
+//! the expected ends of its connections follow from it. The result depends on the seed alone, not on the
+//! machine or on the number of threads. With an attacker ([`Worlds::Attacked`]) it also depends on the
 //! randomness of TLS.
 
 mod adversary;
@@ -26,7 +26,7 @@ use self::hosts::ScenarioRun;
 
 pub use self::figures::Figures;
 
-/// Every so many seeds one is run twice, to check that both runs are equal.
+/// One seed in this many runs twice, to check that both runs are equal. A guess: 10 % more time.
 const REPEAT_EVERY_SEEDS: u64 = 10;
 
 /// The kind of worlds.
@@ -35,7 +35,8 @@ const REPEAT_EVERY_SEEDS: u64 = 10;
 pub enum Worlds {
     /// Hosts with middleboxes between them, and users behind a box.
     All,
-    /// Users behind a box, with an attacker on one of its links who reads all packets and injects any.
+    /// Users behind a box, with an attacker on one of its links. The attacker reads all packets of the link
+    /// and injects forged ones.
     Attacked,
 }
 
@@ -46,7 +47,7 @@ pub struct Violation {
     pub seed: u64,
     /// Description of the violation.
     pub what: String,
-    /// The command that repeats it.
+    /// The command that runs the seed again.
     pub replay: String,
 }
 
@@ -73,9 +74,9 @@ pub fn describe(worlds: Worlds, seed: u64) -> String {
 /// The scenario of a seed.
 #[derive(Debug)]
 enum Scenario {
-    /// Two hosts, and others on their paths.
+    /// Two hosts, with middleboxes and other hosts on their paths.
     Hosts(Box<draw::HostScenario>),
-    /// Users behind a box, content behind servers.
+    /// Users behind a box, and content behind servers.
     Gateways(gateways::GatewayScenario),
 }
 
@@ -83,6 +84,7 @@ impl Scenario {
     fn draw(worlds: Worlds, seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let attacked = worlds == Worlds::Attacked;
+        // A world with a box takes longer than one with two hosts, so it is rarer.
         match attacked || draw.chance(0.25) {
             true => Scenario::Gateways(gateways::GatewayScenario::draw(&mut draw, attacked)),
             false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
@@ -103,8 +105,8 @@ impl Scenario {
     }
 }
 
-/// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
-/// threads, at least one. Calls `progress` with each seed that is done.
+/// Runs `seeds` seeds from `first` on, on `threads` threads (at least 1). Seeds that would exceed `u64::MAX`
+/// are left out. Calls `progress` with each finished seed.
 pub fn run(
     worlds: Worlds,
     first: u64,
@@ -160,8 +162,8 @@ fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
 }
 
 thread_local! {
-    /// The text of a panic while a seed runs, which is kept instead of printed; `None` outside of
-    /// seeds.
+    /// The text of a panic while this thread runs a seed: the panic hook stores it here instead of printing
+    /// it. `None` while the thread runs no seed.
     static PANIC_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -169,17 +171,17 @@ thread_local! {
 fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let before = panic::take_hook();
+        let previous_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let kept = PANIC_TEXT.with_borrow_mut(|text| match text {
+            let is_stored = PANIC_TEXT.with_borrow_mut(|text| match text {
                 Some(text) => {
                     *text = info.to_string();
                     true
                 }
                 None => false,
             });
-            if !kept {
-                before(info);
+            if !is_stored {
+                previous_hook(info);
             }
         }));
     });
@@ -192,8 +194,8 @@ fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures
 fn check_seed(worlds: Worlds, seed: u64) -> Result<Figures, String> {
     let scenario = Scenario::draw(worlds, seed);
     let figures = scenario.simulate(seed)?;
-    // TLS takes its randomness from the system, so an attack on its handshake hits other bytes in each
-    // run.
+    // With an attacker two runs differ: TLS takes its randomness from the system, so that an attack on the
+    // handshake hits other bytes.
     if seed.is_multiple_of(REPEAT_EVERY_SEEDS) && worlds != Worlds::Attacked {
         let again = scenario.simulate(seed)?;
         if again != figures {
@@ -224,11 +226,11 @@ mod tests {
             ..
         } = run(Worlds::All, 0, 300, threads, &|_| ());
         assert!(violations.is_empty(), "{violations:#?}");
-        // So many connections of each kind that the worlds must differ.
+        // The worlds must cover every kind of connection. The counts are far below those of these seeds.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
         assert!(figures.fast_opened > 10, "{figures:?}");
-        // Only few connections may need an excuse.
+        // At most 4 % of the connections may end in a way that only bad luck excuses.
         let excused = figures.broken + figures.cut_off + figures.late;
         assert!(excused * 25 <= figures.connections, "{figures:?}");
     }
@@ -241,7 +243,8 @@ mod tests {
         let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let figures = report.figures;
-        // Subflows authenticate themselves, so only hits on the sequence number or the bytes break one.
+        // The attacks must break some connections, or they test nothing. They may break only a minority,
+        // because most forged segments miss the window or fail the authentication.
         assert!(
             figures.connections > 200 && figures.broken > 10,
             "{figures:?}"
