@@ -1,4 +1,4 @@
-//! A content host that sends as many bytes as it is asked for, and the user's side of that.
+//! A content server that sends as many bytes as a request asks for, and its client.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use braid_testbed::netns;
 
 /// Port of the listener on the content host; nginx has port 80.
 const PORT: u16 = 8_080;
-/// Longest wait for the next bytes of a connection.
+/// Maximum wait for the next bytes of a connection. A guess, longer than any outage of a measurement.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes that one call reads or writes at most.
+/// Maximum bytes of one read or write. A guess, large enough to make system calls rare.
 const CHUNK: usize = 1 << 18;
 
 /// Opens a listener on the content host.
@@ -27,7 +27,7 @@ pub fn listen(fixture: &Fixture) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// Serves on the content host until the process ends. Returns the listener's address.
+/// Starts a server on the content host, which runs until the process ends. Returns its address.
 ///
 /// # Errors
 /// Fails as [`listen`] does.
@@ -45,8 +45,8 @@ pub fn offer(fixture: &Fixture) -> Result<SocketAddr, Failure> {
     Ok(address)
 }
 
-/// Answers the requests of a connection one after the other. A request is the number of bytes wanted, eight
-/// bytes in network order.
+/// Answers the requests of a connection one after another. A request is a number of bytes, as eight bytes in
+/// network order.
 fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let bytes = vec![0; CHUNK];
@@ -73,7 +73,7 @@ impl Client {
     /// Connects from the calling thread's namespace.
     ///
     /// # Errors
-    /// Fails if nobody accepts the connection.
+    /// Fails if the connection is refused or times out.
     pub fn connect(content: SocketAddr) -> io::Result<Client> {
         let stream = TcpStream::connect(content)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -82,7 +82,7 @@ impl Client {
         Ok(Client { stream, chunk })
     }
 
-    /// Asks for `bytes` bytes and reads them. Calls `arrived` with the size of each part as it arrives.
+    /// Requests `bytes` bytes and reads them. Calls `arrived` with the number of bytes of each read.
     ///
     /// # Errors
     /// Fails as [`request`](Client::request) and [`read`](Client::read) do.
@@ -91,7 +91,7 @@ impl Client {
         self.read(bytes, arrived)
     }
 
-    /// Asks for `bytes` bytes after those that are asked for already.
+    /// Requests `bytes` bytes, without waiting for the answers to earlier requests.
     ///
     /// # Errors
     /// Fails if the connection has ended.
@@ -99,18 +99,19 @@ impl Client {
         self.stream.write_all(&bytes.to_be_bytes())
     }
 
-    /// Reads `bytes` bytes. Calls `arrived` with the size of each part as it arrives.
+    /// Reads `bytes` bytes. Calls `arrived` with the number of bytes of each read.
     ///
     /// # Errors
-    /// Fails if the connection ends before all bytes are there, or stands still for 20 s.
+    /// Fails if the connection ends early, or brings no byte for 20 s.
     pub fn read(&mut self, bytes: u64, mut arrived: impl FnMut(u64)) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
-            let most = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK);
-            let n = match self.stream.read(&mut self.chunk[..most])? {
+            let max = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK);
+            let n = match self.stream.read(&mut self.chunk[..max])? {
                 0 => {
-                    let got = bytes - left;
-                    return Err(io::Error::other(format!("{got} of {bytes} bytes arrived")));
+                    let received = bytes - left;
+                    let text = format!("{received} of {bytes} bytes arrived");
+                    return Err(io::Error::other(text));
                 }
                 n => n as u64,
             };
@@ -121,8 +122,8 @@ impl Client {
     }
 }
 
-/// Fetches `bytes` bytes over a connection of their own, from the calling thread's namespace. Returns the time
-/// from before the SYN to the last byte.
+/// Fetches `bytes` bytes over a new connection, from the calling thread's namespace. Returns the time from the
+/// SYN to the last byte.
 ///
 /// # Errors
 /// Fails as [`Client::connect`] and [`Client::ask`] do.

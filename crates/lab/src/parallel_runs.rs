@@ -1,4 +1,4 @@
-//! Runs on several threads.
+//! Making runs on several threads, with results that do not depend on the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,11 +18,11 @@ pub struct ParallelRuns<'a> {
 }
 
 impl ParallelRuns<'_> {
-    /// Makes the runs and returns their results in order, whatever the number of threads. `open` sets
-    /// up a thread's state, `run` makes the run of a number with it, `close` takes the state down.
+    /// Makes the runs and returns their results in the order of their indices. Each thread calls `open` once
+    /// for its state, then `run` with that state and the index of a run, and `close` at the end.
     ///
     /// # Errors
-    /// The error of the first run that could not be made.
+    /// The error of the failed run with the lowest index. No further run starts after a failure.
     pub fn collect<S, T: Send>(
         self,
         open: impl Fn() -> Result<S, Error> + Sync,

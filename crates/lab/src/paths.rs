@@ -11,9 +11,9 @@ use braid_units::value::{self, ValueError};
 /// The syntax of a path, shown in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
                     `trace:FILE,40ms,1%,50`";
-/// Most paths between two hosts.
+/// Maximum number of paths between two hosts. It keeps a mistyped list from building a large testbed; a guess.
 pub const MAX_PATHS: usize = 8;
-/// Longest queue, packets.
+/// Maximum queue, packets. A guess, far above any queue that makes sense.
 const MAX_QUEUE: u32 = 1_000_000;
 
 /// A path between two hosts, the same in both directions.
@@ -25,7 +25,7 @@ pub struct PathSpec {
     pub rtt: Duration,
     /// Probability (0 to 1) with which a packet is lost, in each direction.
     pub loss: f64,
-    /// Queue of either direction in packets, if the path sets its own.
+    /// Queue of either direction, packets; `None` for the queue of the case.
     pub queue: Option<u32>,
 }
 
@@ -42,8 +42,8 @@ impl PathSpec {
     }
 }
 
-/// Reads `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` is a mahimahi trace, whose
-/// file is read here.
+/// Parses `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` stands for a mahimahi trace; the
+/// parser reads the file.
 impl FromStr for PathSpec {
     type Err = PathError;
 
@@ -78,6 +78,7 @@ impl FromStr for PathSpec {
     }
 }
 
+/// Returns the number of parts as text. Splitting an empty text gives one empty part.
 fn count(parts: &[&str]) -> String {
     match parts {
         [""] => "none".to_owned(),
@@ -94,7 +95,7 @@ fn packets(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The error of a path that cannot be parsed: the text, and the reason.
+/// The error for a path that cannot be parsed: its text, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathError {
     read: String,

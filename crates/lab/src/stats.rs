@@ -7,7 +7,7 @@ pub fn mean(sample: &[f64]) -> Option<f64> {
     (!sample.is_empty()).then(|| sample.iter().sum::<f64>() / sample.len() as f64)
 }
 
-/// Returns the estimated standard deviation of the population of `sample` (divisor n - 1); `None` with
+/// Returns the sample standard deviation (divisor n - 1), which estimates that of the population; `None` with
 /// fewer than two values.
 pub fn standard_deviation(sample: &[f64]) -> Option<f64> {
     let mean = mean(sample).filter(|_| sample.len() > 1)?;
@@ -24,9 +24,9 @@ pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
     Some(t * sd / (sample.len() as f64).sqrt())
 }
 
-/// Returns the t with a share of 1 - `confidence` of Student's distribution beyond it, on both sides
-/// together, for `freedom` degrees of freedom. `None` without freedom, or where `confidence` is not
-/// above 0 and below 1.
+/// Returns the two-sided critical value of Student's t distribution with `freedom` degrees of freedom: a share
+/// of `confidence` lies between -t and t. `None` if `freedom` is 0, or if `confidence` is not above 0 and below
+/// 1.
 pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
     if confidence <= 0.0 || confidence >= 1.0 {
         return None;
@@ -36,13 +36,13 @@ pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
 }
 
 /// Returns the quantile `q` (0 to 1) of a sample in ascending order; `None` if it is empty.
-/// Interpolates linearly between the two order statistics around place `(n - 1) q` (type 7 of Hyndman
-/// and Fan, "Sample Quantiles in Statistical Packages", 1996: the default of R and of NumPy).
+/// Interpolates linearly between the two order statistics around the index `(n - 1) q`. This is type 7 of
+/// Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996, and the default of R and NumPy.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let place = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
-    let below = sorted[place.floor() as usize];
-    let above = sorted[place.ceil() as usize];
-    Some(below + (above - below) * place.fract())
+    let index = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
+    let below = sorted[index.floor() as usize];
+    let above = sorted[index.ceil() as usize];
+    Some(below + (above - below) * index.fract())
 }
 
 /// Returns the differences `a - b` of paired samples; `None` if they differ in length.
@@ -56,13 +56,13 @@ pub fn geometric_mean(sample: &[f64]) -> Option<f64> {
     mean(&logarithms).map(f64::exp)
 }
 
-/// Returns the p-value of Student's one-sided t test that the population's mean is above 0. Returns 1
-/// with fewer than two values.
+/// Returns the p-value of Student's one-sided t test of the hypothesis that the population's mean is at most 0.
+/// A low value proves that the mean is above 0. Returns 1 with fewer than two values.
 pub fn p_above_zero(sample: &[f64]) -> f64 {
     let (Some(mean), Some(sd)) = (mean(sample), standard_deviation(sample)) else {
         return 1.0;
     };
-    // Without spread t is infinite, or not a number if the mean is 0.
+    // With a deviation of 0, t would be infinite, or NaN if the mean is 0.
     if sd == 0.0 {
         return if mean > 0.0 { 0.0 } else { 1.0 };
     }
@@ -71,9 +71,9 @@ pub fn p_above_zero(sample: &[f64]) -> f64 {
         .map_or(1.0, |distribution| distribution.sf(t))
 }
 
-/// Returns which of the hypotheses with these `p` values are rejected, so that the probability of
-/// rejecting any true one is at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
-/// Procedure", Scandinavian Journal of Statistics 6 (1979).
+/// Returns for each hypothesis, given its p-value, whether it is rejected. The probability that any true
+/// hypothesis is rejected is at most `alpha`. The method is Holm's: "A Simple Sequentially Rejective Multiple
+/// Test Procedure", Scandinavian Journal of Statistics 6 (1979).
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -94,7 +94,7 @@ mod tests {
     /// The two-sided 95 % and 99 % columns of any table of Student's t (e.g. NIST/SEMATECH e-Handbook
     /// of Statistical Methods, 1.3.6.7.2).
     #[test]
-    fn t_is_that_of_the_tables() {
+    fn t_equals_published_tables() {
         for (freedom, t95, t99) in [
             (1, 12.706, 63.657),
             (2, 4.303, 9.925),
@@ -166,10 +166,10 @@ mod tests {
         assert_eq!(geometric_mean(&[]), None);
     }
 
-    /// The share beyond t on one side is half of the two-sided share in the tables: 2.5 % with 9
-    /// degrees of freedom and t = 2.262.
+    /// The one-sided share beyond t is half of the two-sided share in the tables: 2.5 % with 9 degrees of
+    /// freedom and t = 2.262.
     #[test]
-    fn a_mean_above_zero_is_as_probable_as_the_tables_say() {
+    fn p_above_zero_equals_published_tables() {
         let alike: [f64; 10] = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
         let sd = standard_deviation(&alike).unwrap();
         let shifted = alike.map(|x| x + 2.262 * sd / 10f64.sqrt());

@@ -1,5 +1,6 @@
-//! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes it and decodes the frames that arrive;
-//! this module splits the stream into the frames that a sender gets, by the types of their NAL units.
+//! A video in H.264 (numbers of sections and tables are those of ITU-T Rec. H.264). `ffmpeg` encodes the video,
+//! and decodes the frames that arrive. This module splits the encoded stream into frames, by the types of its
+//! NAL units.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -11,23 +12,25 @@ use braid_sim::traffic::{Frame, Kind, Video};
 
 use crate::backend::Error;
 
-/// The pictures: a moving test pattern with constant noise that drifts across the screen, so that I
-/// frames are large and the others small.
+/// The source of the pictures: a test pattern with noise that drifts across the screen. Noise makes I frames
+/// large; because it only drifts, other frames can predict it and stay small. The values give 4 Mb/s with
+/// [`ENCODER`].
 const PICTURES: &str = "testsrc2=size=352x288:rate=25,noise=alls=40:all_seed=1,\
     scroll=h=.008523:v=.003473,format=yuv420p";
-/// The pictures before the first frame that can be decoded: black.
-const NOTHING: &str = "color=black:size=352x288:rate=25";
+/// The source of the pictures that are shown before the first decodable frame: black.
+const BLACK: &str = "color=black:size=352x288:rate=25";
 /// Width and height of the pictures.
 const SIZE: [u16; 2] = [352, 288];
 /// Bytes of an IVF file before its first frame.
 const IVF_HEADER_LEN: usize = 32;
 /// Pictures a second.
 const FRAMES_PER_SECOND: u32 = 25;
-/// The encoder's options: closed groups of 12, no B frame as a reference, one slice a frame. Quality is
-/// constant, so that the size of a frame follows its type.
+/// Options of the encoder: closed groups of 12 frames, no B frame as a reference, and one slice a frame. The
+/// quality is constant, so that the size of a frame follows from its type.
 const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
     -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
-/// The PSNR of two equal pictures, dB, in place of infinity.
+/// The PSNR of two equal pictures, dB. By definition it is infinite, and a mean over it would be too. 100 dB is a
+/// guess, above the PSNR of any two 8-bit pictures that differ visibly.
 const EQUAL_PICTURES_PSNR_DB: f64 = 100.0;
 
 /// A short description of the video for reports.
@@ -48,8 +51,8 @@ struct Unit {
     /// The range of its bytes in the stream.
     bytes: Range<usize>,
     kind: Kind,
-    /// Number of frames that are shown before this one.
-    place: u64,
+    /// Index of the frame in the order of display.
+    display_index: u64,
 }
 
 impl EncodedVideo {
@@ -87,10 +90,10 @@ impl EncodedVideo {
         self.stream.len() as f64 * 8.0 / self.span.as_secs_f64()
     }
 
-    /// Returns the frames in the order in which an encoder emits them, each on the stream and with the
-    /// priority that `video` gives to its type.
+    /// Returns the frames in the order in which the encoder emits them. `video` determines the stream and the
+    /// priority of each type of frame.
     pub fn frames(&self, video: &Video) -> Vec<Frame> {
-        let each = self.units.iter().zip(0..);
+        let numbered = self.units.iter().zip(0..);
         let frame = |(unit, n): (&Unit, u32)| {
             let (stream, priority) = video.carrier(unit.kind);
             Frame {
@@ -102,31 +105,32 @@ impl EncodedVideo {
                 deadline: video.deadline,
             }
         };
-        each.map(frame).collect()
+        numbered.map(frame).collect()
     }
 
-    /// Decodes the frames that are `here` (in the order of [`EncodedVideo::frames`]) and compares them with the
-    /// pictures before encoding. Returns the PSNR of every frame in display order, dB. A frame that
-    /// cannot be shown is replaced by the one before it, or by black before the first.
+    /// Decodes the frames that arrived, compares the pictures with the source, and returns the PSNR of every
+    /// frame in the order of display, dB. `arrived` has the order of [`EncodedVideo::frames`]. In place of a
+    /// frame that cannot be shown, the previous picture is compared, or a black picture before the first.
     ///
     /// # Errors
     /// `ffmpeg` is missing or fails.
-    pub fn psnr(&self, here: &[bool]) -> Result<Vec<f64>, Error> {
+    pub fn psnr(&self, arrived: &[bool]) -> Result<Vec<f64>, Error> {
         let span = self.span.as_secs_f64();
         let pictures = format!("{PICTURES},trim=duration={span}");
-        let ivf = self.ivf(here);
-        // ffmpeg rejects an IVF file without frames, so the black pictures are compared alone.
-        let (came, over): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
+        let ivf = self.ivf(arrived);
+        // ffmpeg rejects an IVF file without frames. The black pictures are then compared alone.
+        let (decoded, overlay): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
             true => (
                 &["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"],
                 "[none];[none][1:v]overlay",
             ),
             false => (&[], ",format=yuv420p"),
         };
-        let compare = format!("{NOTHING}:duration={span}{over}[seen];[seen][0:v]psnr=stats_file=-");
+        let compare =
+            format!("{BLACK}:duration={span}{overlay}[seen];[seen][0:v]psnr=stats_file=-");
         let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
         let output = ["-lavfi", &compare, "-f", "null", "-"];
-        let args = [&input[..], &[&pictures], came, &output].concat();
+        let args = [&input[..], &[&pictures], decoded, &output].concat();
         let text = ffmpeg(&args, &ivf)?;
         let text = String::from_utf8_lossy(&text);
         let values = text.lines().filter_map(|line| {
@@ -144,9 +148,9 @@ impl EncodedVideo {
         Ok(values)
     }
 
-    /// Writes the frames that are `here` as an IVF file, in which each has its display time. Frames
-    /// before the first I frame cannot be decoded and are left out.
-    fn ivf(&self, here: &[bool]) -> Vec<u8> {
+    /// Returns the frames that arrived as an IVF file. IVF stores the display time of each frame, so missing
+    /// frames leave gaps. Frames before the first I frame cannot be decoded and are left out.
+    fn ivf(&self, arrived: &[bool]) -> Vec<u8> {
         let mut out = b"DKIF\x00\x00\x20\x00H264".to_vec();
         for side in SIZE {
             out.extend(side.to_le_bytes());
@@ -155,10 +159,11 @@ impl EncodedVideo {
         for word in [FRAMES_PER_SECOND, 1, frames, 0] {
             out.extend(word.to_le_bytes());
         }
-        let came = self.units.iter().zip(here).filter(|(_, here)| **here);
-        for (unit, _) in came.skip_while(|(unit, _)| unit.kind != Kind::I) {
+        let units = self.units.iter().zip(arrived);
+        let units = units.filter(|(_, arrived)| **arrived);
+        for (unit, _) in units.skip_while(|(unit, _)| unit.kind != Kind::I) {
             out.extend((unit.bytes.len() as u32).to_le_bytes());
-            out.extend(unit.place.to_le_bytes());
+            out.extend(unit.display_index.to_le_bytes());
             out.extend(&self.stream[unit.bytes.clone()]);
         }
         out
@@ -198,8 +203,8 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
         stdout,
         stderr,
     } = thread::scope(|scope| {
-        // ffmpeg ends once the last picture is compared, perhaps with input unread, so a failed write
-        // is no error.
+        // ffmpeg may end before it has read all input, when the last picture is compared. A failed write is
+        // therefore no error.
         scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
     })
@@ -212,17 +217,18 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
     Err(Error::Run(format!("ffmpeg ended with {status}: {first}")))
 }
 
-/// Types of NAL units (table 7-1): slices of frames that are not IDR and that are, and the units that
-/// precede the slices of a frame.
+/// Type of a NAL unit (table 7-1): a slice of a frame that is not IDR.
 const SLICE: u8 = 1;
+/// Type of a NAL unit: a slice of an IDR frame, before which a decoder needs nothing.
 const IDR_SLICE: u8 = 5;
+/// Types of NAL units that precede the slices of a frame: SEI, parameter sets, and the access unit delimiter.
 const SEI_TO_DELIMITER: std::ops::RangeInclusive<u8> = 6..=9;
 
 /// Returns the access units of a byte stream (annex B) in decoding order.
 fn units(stream: &[u8]) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    // The start of a unit whose first slice has not come yet.
-    let mut begins = None;
+    // The start of an access unit whose first slice follows.
+    let mut unit_start = None;
     for start in starts(stream) {
         let nal = &stream[start + 3..];
         let Some((kind, first)) = nal.split_first() else {
@@ -230,27 +236,28 @@ fn units(stream: &[u8]) -> Vec<Unit> {
         };
         match kind & 31 {
             nal_type @ (SLICE | IDR_SLICE) => {
-                // A slice that begins with another macroblock than 0 belongs to the frame before.
+                // Only the first slice of a frame begins with macroblock 0. Others belong to the previous
+                // unit.
                 let Some((0, kind)) = slice(first, nal_type) else {
                     continue;
                 };
-                let begin = begins.take().unwrap_or(start);
-                if let Some(before) = units.last_mut() {
-                    before.bytes.end = begin;
+                let begin = unit_start.take().unwrap_or(start);
+                if let Some(previous) = units.last_mut() {
+                    previous.bytes.end = begin;
                 }
                 units.push(Unit {
                     bytes: begin..stream.len(),
                     kind,
-                    place: 0,
+                    display_index: 0,
                 });
             }
             nal_type if SEI_TO_DELIMITER.contains(&nal_type) => {
-                begins.get_or_insert(start);
+                unit_start.get_or_insert(start);
             }
             _ => {}
         }
     }
-    arrange(&mut units);
+    set_display_order(&mut units);
     units
 }
 
@@ -260,8 +267,7 @@ fn starts(stream: &[u8]) -> impl Iterator<Item = usize> {
     triples.filter_map(|(at, three)| (three == [0, 0, 1]).then_some(at))
 }
 
-/// Returns the first macroblock of a slice, which is 0 at the beginning of a frame, and the frame's
-/// type (7.3.3).
+/// Returns the number of a slice's first macroblock, and the type of its frame, from the slice header (7.3.3).
 fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     let bits = header
         .iter()
@@ -277,7 +283,8 @@ fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     Some((first, kind))
 }
 
-/// Reads an unsigned Exp-Golomb code (9.1): as many bits follow the first 1 as zeros precede it.
+/// Reads an unsigned Exp-Golomb code (9.1): n zeros, a 1, and n more bits. Its value is the binary number from
+/// the 1 on, minus 1.
 fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let zeros = bits.position(|bit| bit == 1)?;
     let number = (0..zeros).try_fold(1_u32, |n, _| {
@@ -287,22 +294,22 @@ fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     number.map(|n| n - 1)
 }
 
-/// Sets the display place of each unit: B frames are shown at once, other frames after the B frames
-/// that follow them in the stream.
-fn arrange(units: &mut [Unit]) {
-    let (mut place, mut waits) = (0, None);
+/// Sets the display index of each unit. A B frame is shown at once; any other frame is shown after the B frames
+/// that follow it in the stream, because they refer to it.
+fn set_display_order(units: &mut [Unit]) {
+    let (mut index, mut waiting) = (0, None);
     for n in 0..units.len() {
         let shown = match units[n].kind {
             Kind::B => Some(n),
-            _ => waits.replace(n),
+            _ => waiting.replace(n),
         };
         if let Some(shown) = shown {
-            units[shown].place = place;
-            place += 1;
+            units[shown].display_index = index;
+            index += 1;
         }
     }
-    if let Some(last) = waits {
-        units[last].place = place;
+    if let Some(last) = waiting {
+        units[last].display_index = index;
     }
 }
 
@@ -335,8 +342,8 @@ mod tests {
         // The zero before a start code of four bytes belongs to no NAL unit.
         assert_eq!(lens, [17, 7, 12, 5]);
         assert_eq!(seen[3].bytes.end, stream.len());
-        let places: Vec<u64> = seen.iter().map(|u| u.place).collect();
-        assert_eq!(places, [0, 2, 1, 3]);
+        let indices: Vec<u64> = seen.iter().map(|u| u.display_index).collect();
+        assert_eq!(indices, [0, 2, 1, 3]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `braid-lab list`, `run` and `report`: experiments.
+//! `braid-lab list`, `run` and `report`: the commands for experiments.
 
 use std::fs;
 use std::path::Path;
@@ -29,12 +29,13 @@ pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
     print(listed.iter().map(line).collect::<String>())
 }
 
-/// Runs the experiments one after the other and stores what each found. An experiment that needs a
-/// program that is not installed is skipped if others were asked for too.
+/// Runs experiments one after another, and stores the result of each. If several are asked for, an experiment
+/// that needs a missing program is skipped instead of ending the command.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.backend)?;
     let real = chosen.iter().find(|(_, backend)| !backend.is_virtual());
     prepare(real.map_or(Backend::Sim, |(_, backend)| *backend))?;
+    // Before any measurement, so that an unusable directory is found at once.
     for (definition, backend) in &chosen {
         report::prepare(&args.out, definition.id, backend.name()).map_err(Failure::Run)?;
     }
@@ -43,7 +44,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     for (definition, backend) in chosen {
         let runs = args.runs.unwrap_or(definition.default_runs(backend));
         let bar = progress_bar((definition.cases)(backend) as u64 * runs);
-        let found = definition.run(Request {
+        let result = definition.run(Request {
             backend,
             runs,
             seed: args.seed,
@@ -51,18 +52,18 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
             progress: &|| bar.inc(1),
         });
         bar.finish_and_clear();
-        let found = match found {
+        let result = match result {
             Err(Error::Missing(why)) if !alone => {
                 eprintln!("braid-lab: {} is skipped: {why}", definition.id);
                 continue;
             }
-            found => found?,
+            result => result?,
         };
-        let place = report::store(&args.out, &found).map_err(Failure::Run)?;
+        let result_dir = report::store(&args.out, &result).map_err(Failure::Run)?;
         if !json {
-            print(verdicts(&found.outcome, &place))?;
+            print(verdicts(&result.outcome, &result_dir))?;
         }
-        outcomes.push(found.outcome.json());
+        outcomes.push(result.outcome.json());
     }
     match json {
         true => print_json(&outcomes),
@@ -88,7 +89,8 @@ fn chosen(
     named.into_iter().map(|d| Ok(with_backend(d)?)).collect()
 }
 
-fn verdicts(outcome: &Outcome, place: &Path) -> String {
+/// Returns the verdicts of an experiment and the directory of its results, as text.
+fn verdicts(outcome: &Outcome, result_dir: &Path) -> String {
     let mut text = format!("{} ({}): {}\n", outcome.id, outcome.backend, outcome.title);
     for verdict in &outcome.verdicts {
         let word = if verdict.holds {
@@ -105,7 +107,7 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
             text.push_str(&format!("                 {}\n", verdict.why));
         }
     }
-    text.push_str(&format!("  results: {}\n", place.display()));
+    text.push_str(&format!("  results: {}\n", result_dir.display()));
     text
 }
 

@@ -1,4 +1,4 @@
-//! `braid-lab fct`: flow completion times.
+//! `braid-lab fct`: the command that measures flow completion times.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Records the first run of each case, if that was asked for.
+/// Records the first run of each case, if `--pcap` or `--log` asks for it.
 fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     let recording = Recording {
         captures: args.pcap.clone(),
@@ -56,24 +56,24 @@ fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     }
     if !args.backend.is_virtual() {
         let text = format!(
-            "--pcap and --log need --backend sim, and this is --backend {}",
+            "--pcap and --log do not work with --backend {}; expected --backend sim",
             args.backend.name()
         );
         return Err(Failure::Usage(text));
     }
     for case in cases {
         let name = format!("{}-{}-{}", case.strategy, case.cc, case.size);
-        // Settings of a strategy have characters that do not belong in file names.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        let name = name.replace(|c| !plain(c), "_");
+        // The settings of a strategy have characters such as `:`, which file names should not have.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let name = name.replace(|c| !is_plain(c), "_");
         sim::record(case, 0, &recording, &name)?;
     }
     Ok(())
 }
 
-/// Returns every size with every congestion control with every strategy.
+/// Returns a case for each combination of size, congestion control and strategy.
 fn cases(args: &FctArgs) -> Vec<Case> {
-    // The kernel has its own strategy, so the names given would only repeat the same cases.
+    // The kernel ignores the strategy, so a second name would only repeat the same cases.
     let strategies = match args.backend {
         Backend::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
@@ -103,10 +103,10 @@ fn cases(args: &FctArgs) -> Vec<Case> {
     cases
 }
 
-/// The rows as text.
+/// The rows as a text table.
 struct Table<'a> {
     rows: &'a [Row],
-    /// True if times start with the transfer instead of the connection.
+    /// True if times start with the transfer; false if they start with the first SYN.
     warm: bool,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for Table<'_> {
             let mut text = String::new();
             for (n, (cell, width)) in line.iter().zip(&widths).enumerate() {
                 let gap = if n == 0 { "" } else { "  " };
-                // Names are aligned left, figures right.
+                // The first two columns are names, aligned left; the others are numbers, aligned right.
                 let cell = match n {
                     0 | 1 => format!("{cell:<width$}"),
                     _ => format!("{cell:>width$}"),
@@ -185,8 +185,8 @@ fn line(row: &Row) -> Vec<String> {
         ms(row.fct_ms.p95),
         ms(row.fct_ms.p99),
         mean(&row.fct_data_ms),
-        joined(&row.bytes_by_path, u64::to_string),
-        joined(&row.copy_share_by_path, |share| {
+        by_path(&row.bytes_by_path, u64::to_string),
+        by_path(&row.copy_share_by_path, |share| {
             format!("{:.1}%", share * 100.0)
         }),
         row.join_syns.to_string(),
@@ -195,7 +195,8 @@ fn line(row: &Row) -> Vec<String> {
     ]
 }
 
-fn joined<T>(values: &[T], show: impl Fn(&T) -> String) -> String {
+/// Returns the values of all paths in a cell.
+fn by_path<T>(values: &[T], show: impl Fn(&T) -> String) -> String {
     values.iter().map(show).collect::<Vec<_>>().join(" / ")
 }
 
@@ -206,6 +207,7 @@ fn mean(times: &Summary) -> String {
     }
 }
 
+/// Formats a time, or a dash if there is none.
 fn ms(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
 }

@@ -1,4 +1,5 @@
-//! The commands of `braid-lab`, one module each. Glue only: reads the command line, calls, prints.
+//! The commands of `braid-lab`, one module each. They only connect the command line with the library: they read
+//! arguments, call functions, and print results.
 
 mod compare;
 mod demo;
@@ -26,7 +27,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    program::start_log(usual_log(&cli.command), cli.verbose);
+    program::start_log(default_log_filter(&cli.command), cli.verbose);
     if takes_backend(&cli.command) && name_backend_as_before(env::args_os()) {
         let text = "`--arm` is deprecated and goes with the next version: write --backend";
         program::complain(BRAID_LAB, text);
@@ -34,10 +35,11 @@ pub fn main() -> ExitCode {
     program::end(BRAID_LAB, run(cli))
 }
 
-/// Returns the log filter for a process that sets none.
-fn usual_log(command: &Command) -> &'static str {
+/// Returns the log filter of a command, if the environment sets none.
+fn default_log_filter(command: &Command) -> &'static str {
     match command {
-        // Faults in the lab's worlds are intended, so what their boxes and servers log would mislead.
+        // The faults of simulated worlds are intended. Warnings of their boxes and servers would look like
+        // real failures.
         Command::Fct(_)
         | Command::List(_)
         | Command::Run(_)
@@ -47,6 +49,7 @@ fn usual_log(command: &Command) -> &'static str {
     }
 }
 
+/// Returns whether a command has the option `--backend`.
 fn takes_backend(command: &Command) -> bool {
     matches!(
         command,

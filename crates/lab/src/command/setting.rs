@@ -9,8 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::command::testbed;
 use braid::failure::Failure;
 
-/// Checks that `backend` can run here, and lets signals end its runs so that namespaces and links are
-/// removed. Must be called before anything is started.
+/// Checks that `backend` can run on this machine. Makes signals end its runs in an orderly way, so that
+/// namespaces and links are removed. Call it before anything is started: a signal before it ends the process at
+/// once.
 pub fn prepare(backend: Backend) -> Result<(), Failure> {
     if backend.is_virtual() {
         return Ok(());
@@ -19,12 +20,12 @@ pub fn prepare(backend: Backend) -> Result<(), Failure> {
     ctrlc::set_handler(backend::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
 }
 
-/// Returns the number of processors to spread runs over.
+/// Returns the number of processors that this process may use; 1 if it is not known.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Returns a progress bar on standard error, hidden where that is no terminal.
+/// Returns a progress bar on standard error. It is hidden if standard error is no terminal.
 pub fn progress_bar(runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

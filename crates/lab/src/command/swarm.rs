@@ -1,4 +1,4 @@
-//! `braid-lab swarm`: random worlds.
+//! `braid-lab swarm`: the command that runs random worlds.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     match report.violations.len() {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
-            "{n} of {} seeds: something did not hold",
+            "{n} of {} seeds violate a rule; the output names each, with the command that repeats it",
             report.seeds
         ))),
     }
@@ -49,7 +49,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     }
     for violation in &report.violations {
         text.push_str(&format!("seed {}: {}\n", violation.seed, violation.what));
-        text.push_str(&format!("  repeat it by: {}\n", violation.replay));
+        text.push_str(&format!("  to repeat it: {}\n", violation.replay));
     }
     let Figures {
         connections,

@@ -1,4 +1,4 @@
-//! `braid-lab testbed`: networks of namespaces and emulated links.
+//! `braid-lab testbed`: the commands for networks of namespaces and emulated links.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -47,15 +47,15 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Fails with the reason if this process may not make namespaces.
+/// Checks that this process may create network namespaces; the failure has the reason.
 pub fn netns_allowed() -> Result<(), Failure> {
     netns::ensure_capable()
         .map(drop)
         .map_err(|reason| Failure::run("cannot make network namespaces", reason))
 }
 
-/// Returns the options with which this command brings up testbeds. `congestion` is the congestion
-/// control of boxes and servers; `None` keeps their default.
+/// Returns the options of testbeds that commands of `braid-lab` build. `congestion` is the congestion control of
+/// boxes and servers; `None` keeps their default.
 pub fn options(congestion: Option<&str>) -> Result<Options, Failure> {
     Ok(Options {
         render: Some(render::render_config(congestion)?),
@@ -70,7 +70,7 @@ fn up(file: &Path, json: bool) -> Result<(), Failure> {
     show(&client, json)
 }
 
-/// Replaces this process by the command, so that signals, terminal and exit code are the command's own.
+/// Replaces this process by the command, so that signals, the terminal and the exit code belong to the command.
 fn exec(file: &Path, host: &str, command: &[String]) -> Result<(), Failure> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Failure::Usage("no command to run is given".to_owned()));

@@ -16,10 +16,11 @@ use sha2::{Digest, Sha256};
 use crate::cli::{Demotion, PeerArgs};
 use crate::kernel_peer::{Direction, Report, hex};
 
-/// Most bytes of one write; the engine takes fewer where it has less room.
+/// Maximum bytes of one write. The engine takes fewer if its send buffer has less room.
 const CHUNK: usize = 256 * 1024;
 
-/// Time that the engine runs on after the last connection ended, to answer the peer's retransmissions.
+/// Time for which the engine keeps running after the last connection has ended, to answer retransmissions of
+/// the peer. A guess: longer than a minimum retransmission timeout.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
@@ -27,13 +28,13 @@ pub struct Transfers {
     args: PeerArgs,
     role: &'static str,
     /// Number of connections to serve.
-    wanted: usize,
+    target: usize,
     open: BTreeMap<ConnId, Transfer>,
     /// Changes of the second path that are still to come.
     demotion: Demotion,
-    /// The moment at which the peer ends.
+    /// The time at which the peer ends, once it is known.
     end: Option<Instant>,
-    /// Address to connect to again when a connection has ended.
+    /// Address to connect to when a connection has ended; `None` opens no further connections.
     pub again: Option<SocketAddr>,
     /// Name of the strategy of opened connections; it must exist.
     pub strategy: String,
@@ -42,14 +43,14 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Creates transfers that serve `wanted` connections: accepted ones (`listen`), or those opened by
-    /// [`Self::connect`].
-    pub fn new(role: &'static str, wanted: u32, args: PeerArgs) -> Self {
+    /// Creates transfers that serve `target` connections: accepted ones with the role `listen`, or connections
+    /// opened by [`Self::connect`] with the role `connect`.
+    pub fn new(role: &'static str, target: u32, args: PeerArgs) -> Self {
         Transfers {
             args,
             role,
-            wanted: wanted as usize,
-            end: (wanted == 0).then_some(Instant::ZERO),
+            target: target as usize,
+            end: (target == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
             demotion: Demotion::default(),
             again: None,
@@ -58,7 +59,8 @@ impl Transfers {
         }
     }
 
-    /// Makes the second path a backup, and a regular path again, at the byte counts of `demotion`.
+    /// Makes the second path a backup, and later a regular path again, when as many bytes have arrived as
+    /// `demotion` says.
     #[must_use]
     pub fn demoting(mut self, demotion: Demotion) -> Self {
         self.demotion = demotion;
@@ -68,20 +70,20 @@ impl Transfers {
     /// Opens a connection.
     ///
     /// # Errors
-    /// The engine's error: it has no path, or no room.
+    /// The error of the engine: it has no usable path, or too many connections.
     pub fn connect(
         &mut self,
         now: Instant,
         remote: SocketAddr,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let strategy = braid_strategy::by_name(&self.strategy).expect("it exists");
+        let strategy = braid_strategy::by_name(&self.strategy).expect("the strategy exists");
         let conn = stack.connect(now, ConnectOptions::new(remote, strategy))?;
         self.begin(now, conn, Some(remote), stack);
         Ok(())
     }
 
-    /// Ends the peer at `at`.
+    /// Makes the peer end at the time `at`.
     pub fn end(&mut self, at: Instant) {
         self.end = Some(at);
     }
@@ -93,7 +95,7 @@ impl Transfers {
 
     /// Returns whether every connection has ended.
     pub fn is_complete(&self) -> bool {
-        self.done.len() == self.wanted
+        self.done.len() == self.target
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
@@ -102,6 +104,7 @@ impl Transfers {
         self.open.insert(conn, transfer);
     }
 
+    /// Makes the changes of the second path that are due after the received bytes.
     fn change_priority(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
         let received = self.open.get(&conn).map_or(0, |t| t.received.bytes);
         for (at, backup) in [
@@ -138,7 +141,7 @@ impl Core for Transfers {
             Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
             Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
                 transfer.subflows.insert(subflow);
-                transfer.most_subflows = transfer.most_subflows.max(transfer.subflows.len());
+                transfer.max_subflows = transfer.max_subflows.max(transfer.subflows.len());
             }),
             Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
                 transfer.subflows.remove(&subflow);
@@ -167,7 +170,7 @@ impl Core for Transfers {
     }
 }
 
-/// One connection.
+/// The transfer of a connection.
 struct Transfer {
     start: Instant,
     peer: Option<SocketAddr>,
@@ -177,11 +180,13 @@ struct Transfer {
     received: Half,
     error: Option<String>,
     fallback: bool,
+    /// The established subflows.
     subflows: BTreeSet<SubflowId>,
-    most_subflows: usize,
+    /// Maximum number of subflows at a time.
+    max_subflows: usize,
 }
 
-/// Bytes in one direction.
+/// The bytes of one direction.
 struct Half {
     hash: Option<Sha256>,
     bytes: u64,
@@ -225,11 +230,12 @@ impl Transfer {
             fallback: false,
             // The first subflow may have been established before the connection was known here.
             subflows: BTreeSet::from([SubflowId(0)]),
-            most_subflows: 1,
+            max_subflows: 1,
         }
     }
 
-    /// Sends as much as the engine has room for, and closes the direction after the last byte.
+    /// Writes until the engine's send buffer is full or all bytes are written. Ends the direction after the last
+    /// byte.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.sent.bytes < args.send {
             let left = usize::try_from(args.send - self.sent.bytes)
@@ -237,6 +243,7 @@ impl Transfer {
                 .min(CHUNK);
             let (pattern, sent) = (&mut self.pattern, &mut self.sent);
             let written = stack.write_with::<ApiError>(now, conn, left, |room| {
+                // With --fast the bytes do not matter, so the buffer is sent as it is.
                 Ok(if args.fast {
                     let taken = room
                         .iter()
@@ -260,6 +267,7 @@ impl Transfer {
         }
     }
 
+    /// Ends the sending direction, if it has not ended yet.
     fn end_sending(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
         if self.sent.end.is_none() {
             self.sent.end = Some(now);
@@ -280,7 +288,7 @@ impl Transfer {
                         .as_mut()
                         .and_then(|pattern| pattern.check(slice).err());
                     if let (Some(at), None) = (at, &error) {
-                        *error = Some(format!("byte {at} differs from what was expected"));
+                        *error = Some(format!("byte {at} differs from the expected byte"));
                     }
                     received.count(slice);
                 }
@@ -303,17 +311,17 @@ impl Transfer {
         }
     }
 
-    /// Keeps the first failure.
+    /// Stores a failure, unless there is an earlier one.
     fn fail(&mut self, error: String) {
         self.error.get_or_insert(error);
     }
 
     fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
         if reason != CloseReason::Finished {
-            // An earlier error, if any, explains why a call failed.
-            let failed = self.error.take().map(|error| format!("; {error}"));
-            let failed = failed.unwrap_or_default();
-            self.fail(format!("the connection ended: {reason:?}{failed}"));
+            // An earlier error tells which call failed because of that.
+            let earlier = self.error.take().map(|error| format!("; {error}"));
+            let earlier = earlier.unwrap_or_default();
+            self.fail(format!("the connection ended: {reason:?}{earlier}"));
         }
         if let Some(expected) = args
             .expect
@@ -331,14 +339,14 @@ impl Transfer {
             peer: self.peer,
             congestion: args.congestion.clone(),
             fallback: self.fallback,
-            subflows: u8::try_from(self.most_subflows).unwrap_or(u8::MAX),
+            subflows: u8::try_from(self.max_subflows).unwrap_or(u8::MAX),
             sent: self.sent.direction(self.start),
             received: self.received.direction(self.start),
         }
     }
 }
 
-/// Fills at most `left` bytes of `room` with the pattern. Returns their number.
+/// Fills `room` with the pattern, at most `left` bytes, and counts them. Returns the number of bytes.
 fn write_pattern(
     pattern: &mut Pattern,
     sent: &mut Half,

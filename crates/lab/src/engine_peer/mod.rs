@@ -1,7 +1,7 @@
-//! The engine as a peer of its own, without box and server: the counterpart of [`crate::kernel_peer`]
-//! in interoperability tests and benchmarks. It takes the same arguments and prints the same reports.
-//! Its links and addresses come from a `box.toml` or `server.toml` and are set up as `braid box` and
-//! `braid server` set them up.
+//! The engine peer: a process that transfers over the engine alone, without box and server. It is the
+//! counterpart of [`crate::kernel_peer`] in interoperability tests and benchmarks, with the same arguments and
+//! reports. Its links and addresses come from a `box.toml` or a `server.toml`, and are set up as by `braid box`
+//! and `braid server`.
 
 mod core;
 
@@ -36,10 +36,10 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             let core = Transfers::new("connect", *connections, peer.clone());
             let mut core = core.demoting(*demotion);
             core.again = in_turn.then_some(*address);
-            let at_once = if *in_turn { 1 } else { *connections };
+            let concurrent = if *in_turn { 1 } else { *connections };
             let config = BoxConfig::load(config)?;
             core.strategy.clone_from(&config.strategy);
-            connect(config, *fast_open, *address, at_once, core)
+            connect(config, *fast_open, *address, concurrent, core)
         }
         EnginePeer::Listen {
             config,
@@ -115,7 +115,7 @@ fn listen(config: ServerConfig, fast_open: bool, mut core: Transfers) -> Result<
     report(&core)
 }
 
-/// Runs until every connection has ended, or a signal came.
+/// Runs until every connection has ended, or until a signal.
 fn carry_out(
     app: &AppConfig,
     start: impl FnOnce(Instant, &mut Stack) -> Transfers,

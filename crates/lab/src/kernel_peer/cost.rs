@@ -5,19 +5,20 @@ use std::io;
 
 use serde::Serialize;
 
-/// Processor time of a process so far. A peer prints its own as the last line of its output.
+/// The processor time that a process has used since its start. A peer prints its own as the last line of its
+/// output.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
-    /// In user space and in the kernel together, seconds.
+    /// Time in user space and in the kernel together, seconds.
     pub cpu_seconds: f64,
-    /// In user space, seconds.
+    /// Time in user space, seconds.
     pub user_seconds: f64,
-    /// In the kernel on behalf of the process, seconds.
+    /// Time in the kernel for the process, seconds.
     pub system_seconds: f64,
 }
 
 impl Cost {
-    /// Returns the time of all threads of this process, ended ones included.
+    /// Returns the time of this process. It includes threads that have ended.
     ///
     /// # Errors
     /// `/proc` is not mounted.
@@ -25,14 +26,14 @@ impl Cost {
         Cost::of("self")
     }
 
-    /// Returns the time of the process with this number.
+    /// Returns the time of the process with this id.
     ///
     /// # Errors
     /// There is no such process.
     pub fn of(process: &str) -> io::Result<Cost> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-        // The second field, the name, is in parentheses and may contain anything. The times are fields
-        // 14 and 15.
+        // The second field is the name in parentheses. It may contain spaces and parentheses, so the fields
+        // are counted from the last `)`: user and system time are fields 14 and 15 (proc_pid_stat(5)).
         let mut times = stat
             .rsplit(')')
             .next()

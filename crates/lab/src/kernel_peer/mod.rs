@@ -1,8 +1,8 @@
-//! Kernel sockets as a peer: the other end of interoperability tests, the demo's row for comparison,
-//! the reference of benchmarks. Uses Multipath TCP by default, with the congestion control set on each
-//! socket by `TCP_CONGESTION`.
+//! The kernel peer: a process that transfers over kernel sockets. It is the other end of interoperability
+//! tests, the `kernel` row of the demo, and the reference of benchmarks. It uses MPTCP by default, and sets
+//! the congestion control of each socket by `TCP_CONGESTION`.
 //!
-//! Every connection is reported as one line of JSON (`Report` in `transfer`).
+//! It reports every connection as a line of JSON (`Report` in `transfer`).
 
 mod cost;
 mod transfer;
@@ -21,33 +21,35 @@ use braid::failure::Failure;
 pub use cost::Cost;
 pub use transfer::{Direction, Report, hex};
 
-/// Serves `connections` connections (0: without end) side by side, each as `args` say.
+/// Serves `connections` concurrent connections, or connections without end if it is 0. `args` has the
+/// settings of each.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
     let listener = socket::listen(address, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
     announce(listener.local_addr()?)?;
     let mut served = Vec::new();
-    let mut all_well = true;
+    let mut all_ok = true;
     while connections == 0 || (served.len() as u64) < u64::from(connections) {
         let stream = socket::accept(&listener, &args.congestion)?;
         let args = args.clone();
         let serving = thread::spawn(move || report(&stream, "listen", &args));
+        // A process that serves without end never joins its threads.
         if connections > 0 {
             served.push(serving);
         }
     }
     for serving in served {
-        all_well &= matches!(serving.join(), Ok(Ok(true)));
+        all_ok &= matches!(serving.join(), Ok(Ok(true)));
     }
     print_line(&Cost::so_far()?)?;
-    if all_well {
+    if all_ok {
         Ok(())
     } else {
         Err(Failure::Run("a transfer failed".to_owned()))
     }
 }
 
-/// Connects, transfers as `args` say, and reports.
+/// Opens a connection, transfers with the settings of `args`, and reports.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -55,17 +57,17 @@ pub fn connect(
 ) -> Result<(), Failure> {
     let stream = socket::connect(address, bind, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
-    let well = report(&stream, "connect", args)?;
+    let ok = report(&stream, "connect", args)?;
     print_line(&Cost::so_far()?)?;
-    if well {
+    if ok {
         Ok(())
     } else {
         Err(Failure::Run("the transfer failed".to_owned()))
     }
 }
 
-/// Relays every connection accepted on `listen` to `to`, until the process is killed. The first
-/// transport is for the accepted side, the second for the connecting side.
+/// Relays every connection accepted on `listen` to `to`, until the process is killed. The transports are those
+/// of the accepted and of the opened connection.
 pub fn relay(
     listen: SocketAddr,
     to: SocketAddr,
@@ -88,7 +90,7 @@ pub fn relay(
     }
 }
 
-/// Copies both directions, each until its end, and forwards the end.
+/// Copies both directions of a relayed connection, each up to its end of stream, which is forwarded.
 fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     thread::scope(|scope| {
         let up = scope.spawn(|| pump(near, far));
@@ -100,12 +102,13 @@ fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     })
 }
 
+/// Copies one direction.
 fn pump(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     let result = io::copy(&mut from, &mut to);
     match &result {
         Ok(_) => to.shutdown(Shutdown::Write)?,
         Err(_) => {
-            // The other direction must not wait for a peer that has failed.
+            // Ends the other direction too, which would otherwise wait for the failed peer.
             let _ = to.shutdown(Shutdown::Both);
             let _ = from.shutdown(Shutdown::Both);
         }

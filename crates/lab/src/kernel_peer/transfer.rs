@@ -1,4 +1,4 @@
-//! One connection of the kernel peer, which sends and receives at the same time and then reports.
+//! A connection of the kernel peer, which sends and receives at the same time, and then makes a report.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,9 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::PeerArgs;
 
-/// Most bytes of one read or write.
+/// Maximum bytes of one read or write. A guess, large enough to make system calls rare.
 const CHUNK: usize = 256 * 1024;
-/// Chunks between two readings of the connection's state.
+/// Number of chunks between two readings of the connection's state, so that these calls cost little in
+/// benchmarks.
 const SAMPLE_EVERY: u64 = 16;
 
 /// The report on one connection.
@@ -26,7 +27,7 @@ pub struct Report {
     pub role: &'static str,
     /// True if nothing failed and all expected bytes arrived.
     pub ok: bool,
-    /// The first failure.
+    /// The failure of the receiving direction, or else of the sending direction.
     pub error: Option<String>,
     /// Address of the peer on the first subflow.
     pub peer: Option<SocketAddr>,
@@ -34,7 +35,7 @@ pub struct Report {
     pub congestion: String,
     /// True if the connection is plain TCP, by request or by fallback.
     pub fallback: bool,
-    /// Most subflows at once.
+    /// Maximum number of subflows at a time.
     pub subflows: u8,
     /// The sending direction.
     pub sent: Direction,
@@ -49,20 +50,20 @@ pub struct Direction {
     pub bytes: u64,
     /// Time from the start of the connection to the end of this direction.
     pub seconds: f64,
-    /// SHA-256 of the payload; none with `--fast`.
+    /// SHA-256 of the payload; `None` with `--fast`.
     pub sha256: Option<String>,
 }
 
-/// The result of one direction, and the connection's state during it.
+/// The result of one direction, and the connection's state while it ran.
 #[derive(Default)]
 struct Half {
-    done: Direction,
+    direction: Direction,
     error: Option<String>,
     subflows: u8,
     fallback: bool,
 }
 
-/// Runs the connection to the end of both directions.
+/// Transfers until both directions have ended, and returns the report.
 pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     let peer = stream.peer_addr().ok();
     let congestion = socket::congestion(stream).unwrap_or_default();
@@ -77,8 +78,8 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     });
     let missed = args
         .expect
-        .filter(|expected| *expected != received.done.bytes)
-        .map(|expected| format!("received {} of {expected} bytes", received.done.bytes));
+        .filter(|expected| *expected != received.direction.bytes)
+        .map(|expected| format!("received {} of {expected} bytes", received.direction.bytes));
     let error = received
         .error
         .clone()
@@ -92,12 +93,12 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
         congestion,
         fallback: sent.fallback || received.fallback,
         subflows: sent.subflows.max(received.subflows),
-        sent: sent.done,
-        received: received.done,
+        sent: sent.direction,
+        received: received.direction,
     }
 }
 
-/// Sends the bytes that `args` ask for, and closes the direction.
+/// Sends the number of bytes that `args` asks for, and ends the direction.
 fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut pattern = Pattern::new(args.seed);
@@ -106,8 +107,9 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
         pattern.fill(&mut buf);
     }
     let mut writer = stream;
-    while meter.half.done.bytes < args.send {
-        let n = CHUNK.min(usize::try_from(args.send - meter.half.done.bytes).unwrap_or(CHUNK));
+    while meter.half.direction.bytes < args.send {
+        let left = args.send - meter.half.direction.bytes;
+        let n = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
         if !args.fast {
             pattern.fill(&mut buf[..n]);
         }
@@ -116,6 +118,7 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
         }
         meter.count(&buf[..n]);
     }
+    // A side that only receives ends its direction after the peer has ended; see `receive`.
     let error = if args.only_receives() {
         None
     } else {
@@ -124,7 +127,7 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     meter.end(error.map(|e| format!("ending the sending direction: {e}")))
 }
 
-/// Receives to the end of the direction, and compares with the expected bytes if `args` ask for it.
+/// Receives up to the end of the direction. Compares with the expected bytes if `args` asks for it.
 fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut expected = args.verify.map(Pattern::new);
@@ -144,17 +147,17 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
             Err(error) => return meter.end(Some(format!("receiving: {}", stalled(error)))),
         };
         meter.count(&buf[..n]);
-        if args.aborts_at(meter.half.done.bytes) {
+        if args.aborts_at(meter.half.direction.bytes) {
             let aborted = socket::reset_on_drop(stream).err();
             return meter.end(aborted.map(|e| format!("aborting: {e}")));
         }
         if let Some(Err(at)) = expected.as_mut().map(|pattern| pattern.check(&buf[..n])) {
-            return meter.end(Some(format!("byte {at} differs from what was expected")));
+            return meter.end(Some(format!("byte {at} differs from the expected byte")));
         }
     }
 }
 
-/// Replaces a time-out of the socket by an error that names the stall.
+/// Replaces the error of a socket's timeout, which the system calls "would block", by one that names the cause.
 fn stalled(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -164,7 +167,7 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
-/// Counts and hashes one direction, and reads the connection's state now and then.
+/// Counts and hashes the bytes of one direction, and samples the connection's state.
 struct Meter<'a> {
     stream: &'a TcpStream,
     start: Instant,
@@ -187,7 +190,7 @@ impl<'a> Meter<'a> {
     }
 
     fn count(&mut self, bytes: &[u8]) {
-        self.half.done.bytes += bytes.len() as u64;
+        self.half.direction.bytes += bytes.len() as u64;
         if let Some(hash) = &mut self.hash {
             hash.update(bytes);
         }
@@ -197,8 +200,8 @@ impl<'a> Meter<'a> {
         self.chunks += 1;
     }
 
-    /// Reads the state. A connection that ends loses its subflows one by one, so the most at once is
-    /// kept.
+    /// Reads the connection's state. A connection that ends loses its subflows one by one, so the maximum is
+    /// stored, not the last number.
     fn sample(&mut self) {
         match mptcp_info(self.stream.as_fd()) {
             Ok(Some(info)) => {
@@ -212,8 +215,8 @@ impl<'a> Meter<'a> {
 
     fn end(mut self, error: Option<String>) -> Half {
         self.sample();
-        self.half.done.seconds = self.start.elapsed().as_secs_f64();
-        self.half.done.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
+        self.half.direction.seconds = self.start.elapsed().as_secs_f64();
+        self.half.direction.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
         self.half.error = error;
         self.half
     }

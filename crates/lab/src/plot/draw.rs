@@ -1,5 +1,5 @@
-//! The layout of a figure: title, note and legend above, axes at the left and below, data in the
-//! middle.
+//! The layout of a figure: the title, the note and the legend at the top, then the data with an axis to the left
+//! and an axis below. Distances without a name are a matter of taste.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ const TITLE_SIZE: f64 = 15.0;
 const LABEL_SIZE: f64 = 11.5;
 /// Width of a sample line or bar in the legend.
 const SWATCH_WIDTH: f64 = 30.0;
-/// Most points of a line that are marked one by one.
+/// Maximum number of points of a line for which every point gets a marker.
 const MAX_MARKERS: usize = 30;
-/// Distance along a line between two markers.
+/// Distance between two markers along a line with more points.
 const MARKER_GAP: f64 = 40.0;
 
 /// The part of the picture that contains the data.
@@ -101,7 +101,7 @@ fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
 
 struct Page {
     shapes: Vec<Shape>,
-    /// The used height of the page.
+    /// The height of the page that is used so far.
     y: f64,
 }
 
@@ -134,7 +134,7 @@ impl Page {
         }
     }
 
-    /// Draws the names of the series, in as many rows as they need; a single series needs no legend.
+    /// Draws the legend, in as many rows as the names need. A single series has no legend.
     fn legend(&mut self, series: &[Series], bars: bool) {
         if series.len() < 2 {
             return;
@@ -210,8 +210,8 @@ impl Page {
         self.line(ends, 1.0, INK);
     }
 
-    /// Draws the names below the groups of bars, so small that each word fits. Returns the height that
-    /// they take.
+    /// Draws the names of the groups below the bars, in a font size in which the longest word fits its group.
+    /// Returns the height of the names.
     fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
         let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
         let room = slot - 8.0;
@@ -318,7 +318,7 @@ impl Page {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();
         for (n, place) in dots {
-            // Dots of a series on the same half point look like one.
+            // Dots of a series in the same half point look like one dot. Leaving them out keeps the SVG small.
             if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
                 self.marker(place, 1.3, style::nth(n));
             }
@@ -373,8 +373,8 @@ fn stepped(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Returns the line without points that make no visible difference: of the points within half a point
-/// of width, the first, the lowest, the highest and the last remain, in their order.
+/// Returns the line without places that make no visible difference. Of all places in a column half a point wide,
+/// it keeps the first, the lowest, the highest and the last, in their order. Short lines stay as they are.
 fn thinned(places: &[Place]) -> Vec<Place> {
     if places.len() < 2_000 {
         return places.to_vec();
@@ -395,7 +395,8 @@ fn thinned(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Returns the markers of a line: every point, or, where there are many, points at even distances.
+/// Returns the places of a line that get a marker: every place, or places at even distances if there are more
+/// than [`MAX_MARKERS`].
 fn marked(places: &[Place]) -> Vec<Place> {
     if places.len() <= MAX_MARKERS {
         return places.to_vec();

@@ -1,9 +1,9 @@
-//! The content of a figure.
+//! The content of a figure, without its layout.
 
 /// A figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Title, which names the compared things.
+    /// Title: the quantities or alternatives that the figure compares.
     pub title: String,
     /// Conditions, and the meaning of the error bars; may be empty.
     pub note: String,
@@ -29,9 +29,9 @@ pub struct Axis {
 /// The placement of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// In proportion; a vertical axis includes zero.
+    /// In proportion to the value. A vertical axis includes zero.
     Linear,
-    /// By their logarithm; values of zero and below are left out.
+    /// In proportion to the logarithm. Values of zero and below are left out.
     Log,
 }
 
@@ -42,7 +42,7 @@ pub enum Format {
     Number,
     /// Sizes with binary prefixes: `64k`, `1M`.
     Bytes,
-    /// Percentages of one.
+    /// Percentages: 0.5 is shown as 50 %.
     Percent,
 }
 
@@ -51,7 +51,7 @@ pub enum Format {
 pub enum Body {
     /// Points in a plane.
     Plane(Vec<Series>),
-    /// Bars in groups, with one bar of each series in each. The horizontal axis has the groups' names
+    /// Bars in groups. Each group has one bar of each series. The horizontal axis shows the names of the groups
     /// instead of values.
     Bars {
         /// Names of the groups.
@@ -72,7 +72,7 @@ pub struct Series {
     pub mark: Mark,
 }
 
-/// A value, with its uncertainty where there is one.
+/// A point, with an error bar if its value is uncertain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Place on the horizontal axis.
@@ -129,8 +129,8 @@ impl Point {
         }
     }
 
-    /// Returns the ends of the error bar as drawn: the bar of a value that is not negative stops at
-    /// zero.
+    /// Returns the ends of the error bar as it is drawn. A bar of a value of at least 0 does not reach below zero,
+    /// because such quantities (times, rates) are never negative.
     pub(super) fn ends(&self) -> Option<(f64, f64)> {
         let (low, high) = self.range?;
         match self.y >= 0.0 {

@@ -1,4 +1,4 @@
-//! The width of text, so that it can be laid out without a font.
+//! The width of text. It is computed from a table, so that a figure can be laid out without a font.
 
 /// Units of an em in [`WIDTHS`].
 const EM: f64 = 2048.0;
@@ -24,7 +24,7 @@ fn advance(c: char) -> u16 {
         ' '..='~' => WIDTHS[c as usize - ' ' as usize],
         '\u{a0}' => WIDTHS[0],
         '×' | '±' | '−' | '≤' | '≥' => 1716,
-        // Most other letters are as wide as a digit.
+        // Other characters are rare; most are about as wide as a digit.
         _ => 1303,
     }
 }

@@ -1,9 +1,9 @@
-//! Figures, drawn without a browser and without the system's fonts, so that the same input gives the
-//! same bytes on every machine.
+//! Figures as SVG. They are drawn without a browser and without the system's fonts, so that the same input gives
+//! the same bytes on every machine.
 //!
-//! A [`Figure`] is laid out into a scene of lines, areas and text, which is written as SVG. The legend
-//! stands above the data, never over it. Series differ in colour (Okabe and Ito's palette, safe for the
-//! colour-blind), in dashes and in markers, so that they also survive a black-and-white printer.
+//! A [`Figure`] is laid out into a scene of lines, areas and text, and the scene is written as SVG. The legend
+//! stands above the data and never covers it. Series differ in colour (Okabe and Ito's palette, which the
+//! colour-blind can distinguish), in dashes and in markers, so that they differ in a black-and-white print too.
 
 mod draw;
 mod figure;

@@ -2,7 +2,7 @@
 
 use super::figure::{Axis, Format, Scale};
 
-/// An axis with its range, placed between two ends of the picture.
+/// An axis with its range of values and its place in the picture.
 #[derive(Debug, Clone)]
 pub struct Placed {
     scale: Scale,
@@ -18,7 +18,7 @@ pub fn shows(scale: Scale, value: f64) -> bool {
 }
 
 impl Placed {
-    /// Places an axis from `low` to `high`; an empty range is widened.
+    /// Places an axis with values from `low` to `high` between the places `ends`. Widens an empty range.
     pub fn new(scale: Scale, (low, high): (f64, f64), ends: (f64, f64)) -> Self {
         let (low, high) = match scale {
             Scale::Linear if high > low => (low, high),
@@ -43,13 +43,14 @@ impl Placed {
         self.ends.0 + share * (self.ends.1 - self.ends.0)
     }
 
-    /// Returns the values of the ticks, at most about `count`, all within the range.
+    /// Returns the values of the ticks, all within the range. `count` is their approximate maximum number.
     pub fn ticks(&self, count: usize, format: Format) -> Vec<f64> {
         let ticks = match (self.scale, format) {
             (Scale::Log, Format::Bytes) => self.powers_of_two(count),
             (Scale::Log, _) => self.decades(count),
             (Scale::Linear, _) => self.even(count),
         };
+        // A tick at an end of the range may lie outside of it by a rounding error.
         let slack = (self.high - self.low) * 1e-9;
         let shown = |t: &f64| (self.low - slack..=self.high + slack).contains(t);
         ticks.into_iter().filter(shown).collect()
@@ -91,8 +92,8 @@ impl Placed {
     }
 }
 
-/// Returns the range of an axis over `values`. A linear axis is widened to round numbers, and includes
-/// zero if `zero`; a logarithmic axis gets a margin if `zero`.
+/// Returns the range of an axis over `values`. The range of a linear axis is widened to round numbers. If `zero`
+/// is true, a linear axis includes zero, and a logarithmic axis, which cannot, gets a margin instead.
 pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool) -> (f64, f64) {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for value in values.filter(|v| shows(axis.scale, *v)) {
@@ -119,16 +120,16 @@ pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool) -> (f64
     }
 }
 
-/// Returns the least round number (1, 2, 2.5 or 5 times a power of ten) that is not below `least`.
-fn step(least: f64) -> f64 {
-    if least <= 0.0 || !least.is_finite() {
+/// Returns the smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least `min`.
+fn step(min: f64) -> f64 {
+    if min <= 0.0 || !min.is_finite() {
         return 1.0;
     }
-    let power = 10f64.powf(least.log10().floor());
+    let power = 10f64.powf(min.log10().floor());
     let factors = [1.0, 2.0, 2.5, 5.0];
     let factor = factors
         .into_iter()
-        .find(|f| f * power >= least * (1.0 - 1e-9));
+        .find(|f| f * power >= min * (1.0 - 1e-9));
     factor.unwrap_or(10.0) * power
 }
 

@@ -7,7 +7,7 @@ use super::style::{Colour, PAPER};
 /// A place, in points from the upper left corner.
 pub type Place = (f64, f64);
 
-/// The part of a text that is at its place.
+/// The part of a text that lies at the text's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -68,7 +68,7 @@ fn hex(c: Colour) -> String {
     format!("#{:02x}{:02x}{:02x}", c[0], c[1], c[2])
 }
 
-/// Escapes `text` for a place between tags of XML or HTML, or within quotes.
+/// Escapes `text` for XML and HTML, between tags or within double quotes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -77,7 +77,7 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML 1.0, section 2.2, allows no other control characters.
+            // XML 1.0, section 2.2, forbids most control characters, even escaped.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
@@ -85,7 +85,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Formats a length with at most two decimals, a hundredth of a point.
+/// Formats a length in points with at most two decimals. A hundredth of a point is not visible.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

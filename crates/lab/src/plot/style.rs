@@ -1,4 +1,4 @@
-//! The looks that distinguish series.
+//! The styles that distinguish series: colours, dashes, markers and hatching.
 
 /// A colour: red, green, blue.
 pub type Colour = [u8; 3];
@@ -8,7 +8,8 @@ pub const QUIET: Colour = [0x55, 0x55, 0x55];
 pub const GRID: Colour = [0xe2, 0xe2, 0xe2];
 pub const PAPER: Colour = [0xff, 0xff, 0xff];
 
-/// Okabe and Ito's palette without its yellow, which is hard to see on white paper.
+/// Okabe and Ito's palette of colours that the colour-blind can distinguish, without yellow, which is hard to see
+/// on white paper, and with a dark grey instead of black.
 const PALETTE: [Colour; 7] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
@@ -48,7 +49,7 @@ const MARKERS: [Marker; 6] = [
     Marker::Wedge,
 ];
 
-/// The look of one series.
+/// The style of a series.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     pub colour: Colour,
@@ -58,8 +59,8 @@ pub struct Style {
     pub hatch: (bool, bool),
 }
 
-/// Returns the look of the `n`-th series. The lengths of the lists have no common divisor, so that the
-/// looks of lines repeat only after 210 series, the looks of bars after 28.
+/// Returns the style of series `n`. No two of the lists' lengths (7, 5, 6) have a common divisor, so the styles of
+/// lines repeat only after 210 series, and the styles of bars (7 colours, 4 hatchings) after 28.
 pub fn nth(n: usize) -> Style {
     Style {
         colour: PALETTE[n % PALETTE.len()],

@@ -16,8 +16,8 @@ use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 const MAX_KEPT: usize = 64;
 /// The attacker's own address. Forged announcements (ADD_ADDR) try to draw subflows to it.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
-/// First port of the subflows that the attacker opens from the box's address. The box's engine uses lower
-/// ports.
+/// First port of the subflows that the attacker opens from the box's address. Any port works that the box's
+/// engine rarely draws (it draws from 32,768 to 60,999).
 const FIRST_PORT: u16 = 60_000;
 /// Length of the parts of the users' streams that are searched for on the link, bytes. Eight random bytes
 /// equal such a part too rarely to matter.

@@ -1,4 +1,4 @@
-//! The measurements of one round.
+//! The measurements of a round. Sizes, counts and pauses are guesses: a round takes about 90 s.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,30 +15,33 @@ use braid::failure::Failure;
 
 /// Sizes of small transfers, bytes.
 pub const SIZES: [u64; 3] = [4_000, 64_000, 1_000_000];
-/// The page: objects that a browser fetches at once, each over a connection of its own.
+/// The description of the page: objects that a browser fetches at once, each over a connection of its own. A
+/// browser opens six connections to a host.
 pub const PAGE: &str = "6 objects of 30 kB at once";
 const PAGE_OBJECTS: usize = 6;
 const PAGE_OBJECT: u64 = 30_000;
 /// Bytes of an echo's answer.
 const ECHO: u64 = 100;
 
-/// Small transfers of each size in a round.
+/// Number of small transfers of each size in a round.
 const SMALL_RUNS: usize = 10;
 /// Duration of a download.
 const DOWNLOAD: Duration = Duration::from_secs(10);
 /// Bytes of a request of the download: a small share of what the links carry in a second.
 const REQUEST: u64 = 250_000;
-/// Requests that are on their way at a time, so that the download never waits for a request.
+/// Number of requests that are sent ahead, so that the server always has something to send.
 const REQUESTS_AHEAD: usize = 64;
-/// Pauses between two pages, and between two echoes, of the user who downloads.
+/// Pause between two pages beside a download.
 const PAGE_PAUSE: Duration = Duration::from_millis(700);
+/// Pause between two echoes beside a download.
 const ECHO_PAUSE: Duration = Duration::from_millis(100);
-/// Time from a download's start until pages and echoes count, and until a link dies: slow start is over.
+/// Time from a download's start until pages and echoes are measured, or a link dies. Slow start is over by then.
 const SLOW_START: Duration = Duration::from_secs(2);
 /// Time for which the link is dead.
 const DEAD: Duration = Duration::from_secs(5);
-/// Concurrent users, and connections of each, where connections are counted.
+/// Number of concurrent users in the measurement of connections a second.
 const USERS: usize = 16;
+/// Number of connections that each of these users opens, one after another.
 const CONNECTIONS: usize = 20;
 /// Bytes that each of those connections fetches.
 const TINY: u64 = 1_000;
@@ -64,13 +67,14 @@ pub fn round(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
     variant.fixture.sleep(PAUSE)?;
     download(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
-    beside(variant, samples)?;
+    beside_download(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
     link_dies(variant, samples)?;
     variant.fixture.sleep(PAUSE)?;
     connections(variant, samples)
 }
 
+/// Measures small transfers, one after another.
 fn small(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     for (bytes, into) in SIZES.into_iter().zip(&mut samples.small_ms) {
         for _ in 0..SMALL_RUNS {
@@ -80,6 +84,7 @@ fn small(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Measures the rate and the processor time of a download.
 fn download(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let before = variant.cpu_seconds()?;
     let (since, mut got) = (Instant::now(), 0);
@@ -103,21 +108,22 @@ fn download_while(content: SocketAddr, mut arrived: impl FnMut(u64) -> bool) -> 
     for _ in 0..REQUESTS_AHEAD {
         client.request(REQUEST)?;
     }
-    let mut goes_on = true;
-    while goes_on {
+    let mut is_running = true;
+    while is_running {
         client.request(REQUEST)?;
-        client.read(REQUEST, |bytes| goes_on &= arrived(bytes))?;
+        client.read(REQUEST, |bytes| is_running &= arrived(bytes))?;
     }
     Ok(())
 }
 
-/// Fetches pages and echoes while a download fills the links.
-fn beside(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+/// Measures pages and echoes while a download fills the links.
+fn beside_download(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (&variant.user, AtomicBool::new(false));
-    let goes_on = || !stop.load(Ordering::Relaxed);
+    let is_running = || !stop.load(Ordering::Relaxed);
     thread::scope(|scope| {
-        let download = scope.spawn(|| user.run(|content| download_while(content, |_| goes_on())));
-        let echoes = scope.spawn(|| user.run(|content| echoes(content, goes_on)));
+        let download =
+            scope.spawn(|| user.run(|content| download_while(content, |_| is_running())));
+        let echoes = scope.spawn(|| user.run(|content| echoes(content, is_running)));
         let pages = user.run(|content| pages(content, DOWNLOAD));
         stop.store(true, Ordering::Relaxed);
         join(download)?;
@@ -127,7 +133,7 @@ fn beside(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     })
 }
 
-/// Fetches pages for as long as `during`. Returns their times, ms.
+/// Fetches pages for the time `during`. Returns the time that each takes, ms.
 fn pages(content: SocketAddr, during: Duration) -> io::Result<Vec<f64>> {
     thread::sleep(SLOW_START);
     let begun = Instant::now();
@@ -141,12 +147,13 @@ fn pages(content: SocketAddr, during: Duration) -> io::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Asks again and again over one connection, as a remote shell does. Returns the times, ms.
-fn echoes(content: SocketAddr, goes_on: impl Fn() -> bool) -> io::Result<Vec<f64>> {
+/// Requests a short answer again and again over one connection, as a remote shell does. Returns the time that
+/// each takes, ms.
+fn echoes(content: SocketAddr, is_running: impl Fn() -> bool) -> io::Result<Vec<f64>> {
     let mut client = Client::connect(content)?;
     let mut times = Vec::new();
     thread::sleep(SLOW_START);
-    while goes_on() {
+    while is_running() {
         let since = Instant::now();
         client.ask(ECHO, |_| {})?;
         times.push(ms(since.elapsed()));
@@ -155,7 +162,8 @@ fn echoes(content: SocketAddr, goes_on: impl Fn() -> bool) -> io::Result<Vec<f64
     Ok(times)
 }
 
-/// Downloads while the first link drops everything for a while. The link gives no sign of that.
+/// Measures the longest pause of a download while the first link drops every packet for a while. The link stays
+/// up, so that nothing reports the failure.
 fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (variant.user.clone(), AtomicBool::new(false));
     let longest = thread::scope(|scope| {
@@ -172,17 +180,18 @@ fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
             })?;
             Ok(longest)
         });
-        let died = dead_for_a_while(variant);
+        let outage = cut_first_link(variant);
         stop.store(true, Ordering::Relaxed);
         let longest = join(download);
-        died?;
+        outage?;
         longest
     })?;
     samples.pause_ms.push(ms(longest));
     Ok(())
 }
 
-fn dead_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
+/// Makes the first link drop every packet for the time [`DEAD`].
+fn cut_first_link(variant: &mut Variant) -> Result<(), Failure> {
     let set = |variant: &mut Variant, to: &str| -> Result<(), Failure> {
         let change = LinkChange::parse([to])?;
         Ok(variant.fixture.testbed.set(LINKS[0], None, &change)?)
@@ -192,10 +201,11 @@ fn dead_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     let slept = variant.fixture.sleep(DEAD);
     set(variant, "up")?;
     slept?;
-    // The download ends after the return, however late the variant uses the link again.
+    // Until a variant uses the link again, which is not measured.
     Ok(variant.fixture.sleep(SLOW_START)?)
 }
 
+/// Measures the number of short connections a second.
 fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let since = Instant::now();
     variant.user.run(|content| {
@@ -209,7 +219,7 @@ fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Returns what a user's thread returns.
+/// Returns the result of a user's thread. A panic becomes a failure.
 fn join<T>(user: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     user.join()
         .unwrap_or_else(|_| Err(Failure::Run("a user panicked".to_owned())))

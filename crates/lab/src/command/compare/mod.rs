@@ -1,10 +1,10 @@
-//! `braid-lab compare`: Braid beside the kernel's Multipath TCP over the same two emulated links.
+//! `braid-lab compare`: Braid compared with the kernel's MPTCP over two emulated links.
 //!
-//! Both add up the rates of two links, which the demo shows. This command measures what users notice
-//! besides: a page and an echo while a download fills the links, small transfers, a link that dies, and
-//! connections a second; and the processor time that it takes. In the column `kernel`, a relay of kernel
-//! sockets replaces the box, another the server, as in the demo. Each column has hosts and links of its
-//! own, and the columns take turns.
+//! The demo shows that both add up the rates of two links. This command measures what else users notice: a page
+//! and an echo while a download fills the links, small transfers, a link that dies, and connections a second. It
+//! also measures processor time. In the column `kernel`, relays of kernel sockets replace box and server, as in
+//! the demo. Each column has hosts and links of its own. The columns take turns, so that a change of the
+//! machine's load affects both.
 
 mod measure;
 mod variant;
@@ -23,7 +23,8 @@ use crate::stats;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
+/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable. A guess: a few
+/// percent of the shortest round-trip time.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
@@ -46,10 +47,11 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
             measure::round(variant, samples)?;
         }
     }
-    let late = kernel.lateness_us()?.max(braid.lateness_us()?);
+    let late = kernel.delivery_lag_us()?.max(braid.delivery_lag_us()?);
     if late > MAX_DELIVERY_LAG_US {
         eprintln!(
-            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
+            "braid-lab: the result is not reliable: the machine was busy, and links were {late:.0} µs late; \
+             run it on an idle machine"
         );
     }
     let [kernel, braid] = samples;
@@ -60,7 +62,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
     print(Table { rows: &rows, args })
 }
 
-/// One figure of both variants.
+/// A measured figure in both variants.
 #[derive(Debug, Serialize)]
 struct Row {
     /// Name and unit of the figure.
@@ -83,13 +85,13 @@ impl Row {
 }
 
 fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
-    type Of = fn(&Samples) -> &Vec<f64>;
+    type SampleOf = fn(&Samples) -> &Vec<f64>;
     let mut rows = Vec::new();
-    let mut add = |name: &str, q: f64, of: Of| {
+    let mut add = |name: &str, q: f64, sample: SampleOf| {
         rows.push(Row::new(
             name,
-            quantile(of(kernel), q),
-            quantile(of(braid), q),
+            quantile(sample(kernel), q),
+            quantile(sample(braid), q),
         ));
     };
     add("download, Mbit/s", 0.5, |s| &s.download_mbit_s);
@@ -102,11 +104,11 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
         let figure = format!("{} kB alone, mean ms", bytes / 1_000);
         rows.push(Row::new(figure, mean(kernel), mean(braid)));
     }
-    let mut add = |name: &str, of: Of| {
+    let mut add = |name: &str, sample: SampleOf| {
         rows.push(Row::new(
             name,
-            quantile(of(kernel), 0.5),
-            quantile(of(braid), 0.5),
+            quantile(sample(kernel), 0.5),
+            quantile(sample(braid), 0.5),
         ));
     };
     add("longest pause when link1 dies, median ms", |s| &s.pause_ms);

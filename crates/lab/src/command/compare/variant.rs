@@ -1,4 +1,4 @@
-//! A testbed with the programs of one column.
+//! A variant of the comparison: a testbed with the programs of one column.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use crate::command::demo::interrupt::Interrupt;
 use crate::content::{self, fetch};
 use braid::failure::Failure;
 
-/// Ports of the relays at box and server.
+/// Port on which the relays listen, at box and server. Any unused port works.
 const RELAY_PORT: u16 = 7001;
-/// Longest that a program may take to start.
-const START: Duration = Duration::from_secs(10);
+/// Maximum time in which a program must start. A guess, generous for a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One column: a testbed of its own with the programs that carry users' connections.
+/// A column: a testbed of its own, with the programs that carry the user's connections.
 pub struct Variant {
     /// Name of the column.
     pub name: &'static str,
@@ -26,12 +26,12 @@ pub struct Variant {
     pub fixture: Fixture,
     /// The user host.
     pub user: User,
-    /// The relays, empty where box and server run.
+    /// The relays; empty in the variant with box and server.
     relays: Vec<Background>,
 }
 
 impl Variant {
-    /// Starts the relays of kernel sockets.
+    /// Builds the variant with relays of kernel sockets, and starts them.
     pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("kernel", args, interrupt)?;
         let fixture = &variant.fixture;
@@ -43,16 +43,16 @@ impl Variant {
             fixture::relay(fixture, "box", (near, "tcp"), (far, "mptcp"), cc)?,
         ];
         variant.user.content = near;
-        variant.ready()
+        variant.warmed_up()
     }
 
-    /// Starts box and server.
+    /// Builds the variant with box and server, and starts them.
     pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("braid", args, interrupt)?;
-        variant.fixture.start("server", START)?;
-        variant.fixture.start("box", START)?;
-        variant.fixture.wait_for_interception(START)?;
-        variant.ready()
+        variant.fixture.start("server", START_TIMEOUT)?;
+        variant.fixture.start("box", START_TIMEOUT)?;
+        variant.fixture.wait_for_interception(START_TIMEOUT)?;
+        variant.warmed_up()
     }
 
     fn build(
@@ -82,14 +82,14 @@ impl Variant {
         })
     }
 
-    /// Makes one transfer that does not count: the start of the programs is not measured.
-    fn ready(self) -> Result<Variant, Failure> {
+    /// Makes a transfer that is not measured, so that no figure includes the start of the programs.
+    fn warmed_up(self) -> Result<Variant, Failure> {
         self.user.run(|content| fetch(content, 1_000).map(drop))?;
         self.fixture.testbed.reset_delivery_lag()?;
         Ok(self)
     }
 
-    /// Returns the processor time so far of the two programs between user and content host, in seconds.
+    /// Returns the processor time that the two programs between user and content host have used, in seconds.
     pub fn cpu_seconds(&mut self) -> Result<f64, Failure> {
         let mut pids: Vec<u32> = self.relays.iter().map(Background::id).collect();
         if pids.is_empty() {
@@ -103,8 +103,8 @@ impl Variant {
         Ok(seconds)
     }
 
-    /// Returns the 99th percentile of the emulator's lateness, µs.
-    pub fn lateness_us(&self) -> Result<f64, Failure> {
+    /// Returns the 99th percentile of the emulator's delivery lag, µs.
+    pub fn delivery_lag_us(&self) -> Result<f64, Failure> {
         Ok(self.fixture.testbed.delivery_lag()?.p99_us)
     }
 }
@@ -123,7 +123,7 @@ impl User {
         &self,
         work: impl FnOnce(SocketAddr) -> io::Result<T> + Send,
     ) -> Result<T, Failure> {
-        let done = netns::run_inside(&self.namespace, || work(self.content));
-        done.map_err(|error| Failure::run("a transfer", error))
+        let result = netns::run_inside(&self.namespace, || work(self.content));
+        result.map_err(|error| Failure::run("a transfer failed", error))
     }
 }

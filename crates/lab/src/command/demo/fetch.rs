@@ -1,4 +1,4 @@
-//! One download by curl, shown and checked.
+//! A download by curl, with a progress bar and a checksum.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use super::table::Via;
 use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
-/// Longest time of a download, s; the slowest link needs 17 s for the demo's usual file.
+/// Maximum time of a download, s. A guess: the slowest link needs 17 s for a file of the default size.
 const MAX_FETCH_S: u64 = 60;
 
 /// Settings of a download.
@@ -47,14 +47,16 @@ pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         url: format!("http://{}/{}", what.from, what.path),
         to: what.to,
         bytes: None,
-        // Larger files have the time that they take at 4 Mbit/s.
+        // A large file gets the time that it takes at 500 kB/s (4 Mbit/s), less than half of the slowest
+        // link's rate.
         longest: Duration::from_secs(MAX_FETCH_S.max(what.size / 500_000)),
     };
     let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let seconds = seconds.map_err(|error| {
         let via = what.via.map(|via| format!(" via {via}"));
-        Failure::run(format_args!("download{}", via.unwrap_or_default()), error)
+        let via = via.unwrap_or_default();
+        Failure::run(format_args!("the download{via} failed"), error)
     })?;
     let sha256 = hash(what.to)?;
     Ok(Fetched { seconds, sha256 })

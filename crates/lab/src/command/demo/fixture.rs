@@ -1,4 +1,4 @@
-//! The demo's testbed, and functions that only the demo needs.
+//! The testbed of the demo and of the comparison, and functions that only these commands need.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use super::interrupt::Interrupt;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 
-/// Rates and one-way delays of the links.
+/// Rates and one-way delays of the links. The table of the demo prints the same values.
 const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Names of the links, in the order of the results.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
-/// Lines of a log that are shown after a failure.
+/// Number of lines of each log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
 /// Builds the demo's testbed under the name `name`.
 pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Fixture, Failure> {
     let mut spec = fixture::spec(&fixture::description(name, PATHS))?;
     congestion.clone_into(&mut spec.congestion);
-    // The box's relay opens Multipath TCP connections.
+    // In the `kernel` row, a relay on the box opens MPTCP connections.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
     Ok(Fixture::up(spec, options(Some(congestion))?, move || {
@@ -30,8 +30,8 @@ pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Fixture,
     })?)
 }
 
-/// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the
-/// second, each over the transport named with it.
+/// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the second. Each
+/// address has the name of its transport.
 pub fn relay(
     fixture: &Fixture,
     host: &str,
@@ -51,7 +51,7 @@ pub fn relay(
         .spawn()
         .map_err(|e| Failure::run("cannot start a relay", e))?;
     let mut background = Background(child);
-    // The relay prints its address once it listens.
+    // The relay prints its address when it listens. An empty line means that it ended before.
     let mut line = String::new();
     if let Some(stdout) = background.0.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
@@ -82,7 +82,7 @@ pub fn explain(fixture: &mut Fixture, failure: Failure) -> Failure {
 pub struct Background(Child);
 
 impl Background {
-    /// Returns the number of the process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.0.id()
     }

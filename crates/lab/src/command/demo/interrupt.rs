@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid::failure::Failure;
 
-/// A flag that SIGINT, SIGTERM and SIGHUP set; code that waits polls it.
+/// A flag that SIGINT, SIGTERM and SIGHUP set. Code that waits polls it, so that the testbed is removed before
+/// the process ends.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
+    /// Installs the signal handler, once in a process, and returns its flag.
     pub fn install() -> Result<Self, Failure> {
         let interrupt = Interrupt::default();
         let flag = Arc::clone(&interrupt.0);

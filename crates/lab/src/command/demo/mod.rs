@@ -1,9 +1,9 @@
 //! `braid-lab demo`: one file, fetched in four ways over the same two emulated links.
 //!
-//! `link1` and `link2`: the box only forwards, over that link. `kernel`: the box relays to the server
-//! over a kernel Multipath TCP connection, by `braid-lab kernel-peer relay` on the hosts of box and
-//! server. `braid`: through `braid box` and `braid server`. In every row an ordinary curl on the user
-//! host talks TCP and an ordinary nginx answers it.
+//! Each way is a row of the result. `link1` and `link2`: the box only forwards, over that link. `kernel`: relays
+//! (`braid-lab kernel-peer relay`) on the hosts of box and server, with a connection of the kernel's MPTCP
+//! between them. `braid`: through `braid box` and `braid server`. In every row, an ordinary curl on the user host
+//! fetches the file by TCP from an ordinary nginx.
 
 mod fetch;
 pub(super) mod fixture;
@@ -30,11 +30,12 @@ const NAME: &str = "braid-demo";
 const RELAY_PORT: u16 = 7001;
 /// Longest that box and server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of the file of the uncounted download.
+/// Bytes of the file of the download that is not measured.
 const SMALL_BYTES: u64 = 6;
 /// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable.
+/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable. A guess: a few
+/// percent of the shortest round-trip time.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
@@ -50,7 +51,8 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     down?;
     if let Some(late) = late.ok().filter(|late| *late > MAX_DELIVERY_LAG_US) {
         eprintln!(
-            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
+            "braid-lab: the result is not reliable: the machine was busy, and links were {late:.0} µs late; \
+             run it on an idle machine"
         );
     }
     if json {
@@ -60,7 +62,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     }
     match rows.iter().find(|row| !row.sha256_ok) {
         Some(row) => Err(Failure::Run(format!(
-            "the file came damaged via {}",
+            "the file that arrived via {} differs from the offered file",
             row.via
         ))),
         None => Ok(()),
@@ -105,8 +107,8 @@ impl<'a> Demo<'a> {
         Ok(rows)
     }
 
-    /// Measures relays in place of box and server, with one kernel MPTCP connection between them for
-    /// each connection of curl. The user connects to the relay, which does not intercept connections.
+    /// Measures relays in place of box and server. For each connection of curl they open a connection of the
+    /// kernel's MPTCP between them. A relay does not intercept connections, so curl connects to its address.
     fn kernel_row(&mut self) -> Result<Row, Failure> {
         let near = SocketAddr::new(self.fixture.lan_address("box")?, RELAY_PORT);
         let far = SocketAddr::new(self.fixture.address("server")?, RELAY_PORT);
@@ -123,7 +125,7 @@ impl<'a> Demo<'a> {
         self.fixture.start("server", START_TIMEOUT)?;
         self.fixture.start("box", START_TIMEOUT)?;
         self.fixture.wait_for_interception(START_TIMEOUT)?;
-        // An uncounted download first, so that the row does not measure the start of box and server.
+        // A first download is not measured, so that the row does not include the start of box and server.
         let small = self.fixture.testbed.state_dir().join("small");
         fetch(
             self.fixture,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cli::DemoArgs;
 
-/// The way that a file took.
+/// The way of a download: through which programs and links the file is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
@@ -14,9 +14,9 @@ pub enum Via {
     Link1,
     /// Plain TCP over the second link.
     Link2,
-    /// The kernel's Multipath TCP over both.
+    /// The kernel's MPTCP over both links.
     Kernel,
-    /// Braid over both.
+    /// Braid over both links.
     Braid,
 }
 
@@ -34,13 +34,13 @@ impl fmt::Display for Via {
 /// One download.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The way that the file took.
+    /// The way of the download.
     pub via: Via,
     /// Time from curl's start to the last byte.
     pub seconds: f64,
     /// Rate of the payload, Mbit/s.
     pub mbit_s: f64,
-    /// `mbit_s` as a share of the sum over the two single links.
+    /// `mbit_s` divided by the sum of the rates over the two single links.
     pub share_of_sum: f64,
     /// True if the file arrived intact.
     pub sha256_ok: bool,
@@ -48,7 +48,7 @@ pub struct Row {
     pub bytes_by_link: Vec<u64>,
 }
 
-/// Computes the shares, once all rows are there.
+/// Sets `share_of_sum` of all rows. Needs the rows of both single links.
 pub fn set_shares(rows: &mut [Row]) {
     let alone = |row: &&Row| matches!(row.via, Via::Link1 | Via::Link2);
     let sum: f64 = rows.iter().filter(alone).map(|row| row.mbit_s).sum();
