@@ -1,13 +1,14 @@
-//! Aggregation from end to end: unmodified users behind a box, access links, servers, content hosts.
+//! A network for aggregation from end to end: unmodified users behind a box, access links, servers, and content
+//! hosts.
 //!
 //! ```text
 //! user ── LAN ── box ══ access link ══ router ── server ── content
 //!                    ══ access link ══ router ──/      ──/
 //! ```
 //!
-//! Each access link leads to a router of its own network, and from there to every server and, for traffic
-//! that the box only forwards, to every content host. The only bottleneck that all access links share is
-//! behind a server: its link to the content hosts.
+//! Each access link leads to a router of its own. From the router, links lead to every server and, for traffic
+//! that the box only forwards, to every content host. Access links share no bottleneck before a server. Behind a
+//! server they share its link to the content hosts.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -33,17 +34,18 @@ use crate::world::{LinkId, NodeId, World};
 const MTU: u16 = 1500;
 /// Port of the first transfer; each transfer has a port of its own.
 const FIRST_PORT: u16 = 2_000;
-/// The interval at which a run is checked for its end.
+/// The interval at which a run is checked for its end. A guess: a check after every packet would be slow.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 
-/// Bytes of the answers to a program that asks by SOCKS5: method, credentials, reply.
+/// Bytes of the box's answers in a SOCKS5 handshake: 2 for the method, 2 for the credentials, and 10 for the reply
+/// with an IPv4 address (RFC 1928, RFC 1929).
 const SOCKS_ANSWER: u64 = 2 + 2 + 10;
 
-/// Returns the address of a user's host. A third octet holds 200 users, so that their number is not
-/// limited to one /24.
+/// Returns the address of a user's host. Each /24 network holds 200 users, so that there can be more users than in
+/// one.
 pub fn user_addr(user: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 1 + (user / 200) as u8, 10 + (user % 200) as u8)
 }
@@ -78,17 +80,17 @@ fn router_addr(link: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 100 + link as u8)
 }
 
-/// A network, as plain data. The defaults of [`AggregationConfig::new`] may be changed in place.
+/// The settings of a network. [`AggregationConfig::new`] returns defaults, whose fields may be changed.
 #[derive(Debug, Clone)]
 pub struct AggregationConfig {
-    /// The box's `box.toml`. Its links and servers are the ones below, in that order, at [`link_addr`]
-    /// and [`server_addr`].
+    /// The box's `box.toml`. Its links are those of `access` and its servers those of `servers`, in the same
+    /// order, at [`link_addr`] and [`server_addr`].
     pub boxed: BoxConfig,
-    /// Access links, `up` leading away from the box; at most 90.
+    /// Access links, at most 90. `up` leads away from the box.
     pub access: Vec<PathSettings>,
     /// Servers, at least one.
     pub servers: Vec<ServerSettings>,
-    /// The LAN link of each user, `up` leading away from the user; at most 10,000.
+    /// The LAN link of each user, at most 10,000. `up` leads away from the user.
     pub users: Vec<PathSettings>,
     /// The number of content hosts.
     pub contents: usize,
@@ -103,13 +105,13 @@ pub struct AggregationConfig {
 pub struct ServerSettings {
     /// The server's `server.toml`.
     pub config: ServerConfig,
-    /// The links from the router behind each access link (`up` leads to the server). Perfect links
-    /// complete a short list.
+    /// The link from the router behind each access link; `up` leads to the server. Access links beyond the end of
+    /// the list have a link of 1 Gbit/s without loss.
     pub from_access: Vec<PathSettings>,
-    /// Cross traffic from the server to the router behind each access link, which drops it there. Links
-    /// past the end of the list have none.
+    /// Cross traffic from the server to the router behind each access link, where it is dropped. Access links
+    /// beyond the end of the list have none.
     pub cross: Vec<UdpFlow>,
-    /// The link to each content host, `up` leading there.
+    /// The link to each content host; `up` leads to the content host.
     pub to_content: PathSettings,
     /// The server's sockets.
     pub downstream: DownstreamConfig,
@@ -118,8 +120,8 @@ pub struct ServerSettings {
 }
 
 impl AggregationConfig {
-    /// Makes a network of a user, a box with these access links, a server and a content host. All other
-    /// links are perfect, of 1 Gbit/s.
+    /// Makes the settings of a network with a user, a box with these access links, a server and a content
+    /// host. All other links have 1 Gbit/s and no loss.
     ///
     /// # Errors
     /// Fails if there are no links, or more than a box may have.
@@ -137,16 +139,16 @@ impl AggregationConfig {
         Ok(config)
     }
 
-    /// Replaces the servers by `count` servers like the one of [`new`](Self::new), and the box's list by
-    /// these.
+    /// Replaces the servers by `count` servers with the settings of [`new`](Self::new), and the box's list of
+    /// servers accordingly.
     ///
     /// # Errors
     /// Fails if `count` is zero, or more than a box may have.
     pub fn set_servers(&mut self, count: usize) -> Result<(), ConfigError> {
         self.boxed.servers = box_config(self.access.len(), count)?.servers;
         let server = |n| {
-            // Content hosts have addresses for documentation (RFC 5737), which a server on the Internet
-            // refuses.
+            // Content hosts have addresses for documentation (RFC 5737). A server refuses such destinations
+            // unless its configuration allows them.
             let text = format!(
                 "listen = \"{}\"\nallow = \"198.51.100.0/24\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
                 server_addr(n),
@@ -188,23 +190,22 @@ fn gigabit() -> PathSettings {
 /// An event in the course of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// An access link changes; the box does not notice by itself.
+    /// An access link changes. Nothing reports the change to the box.
     Access {
         /// The link.
         link: usize,
         /// The settings from then on.
         settings: Box<PathSettings>,
     },
-    /// An access link is plugged in or out, which the box notices at once. A link that is out carries
+    /// An access link gets or loses its carrier. The box notices that at once. A link without carrier carries
     /// nothing.
     Carrier {
         /// The link.
         link: usize,
-        /// The link is in.
+        /// True if the link gets its carrier.
         up: bool,
     },
-    /// The links between a server and the routers behind the access links change; nobody notices by
-    /// itself.
+    /// The links between a server and the routers behind the access links change. Nothing reports the change.
     ServerLinks {
         /// The server.
         server: usize,
@@ -228,7 +229,7 @@ pub enum Load {
     Down(u64),
     /// This many bytes from the user.
     Up(u64),
-    /// This many bytes from the user, then the end of that direction, then an answer.
+    /// This many bytes from the user up to the end of that direction, and then an answer.
     Post {
         /// Bytes of the user.
         sends: u64,
@@ -255,7 +256,7 @@ impl Load {
 pub struct TransferId(u32);
 
 impl TransferId {
-    /// Returns the label by which both ends know their stream; 0 is no label.
+    /// Returns the label of the connection's stream at both ends. It is not 0, which means no label.
     fn label(self) -> u32 {
         self.0 + 1
     }
@@ -290,17 +291,17 @@ pub struct Aggregation {
     pub lan: Vec<(LinkId, LinkId)>,
     /// The links of each server to the router behind each access link: (up, down).
     pub server_links: Vec<Vec<(LinkId, LinkId)>>,
-    /// The settings of each access link while it is plugged in.
+    /// The settings of each access link while it has its carrier.
     plugged: Vec<PathSettings>,
     transfers: Vec<Ends>,
-    /// The actions to come, by time and order of their calls.
+    /// The actions to come, in the order of their times. At equal times the order of the calls counts.
     agenda: BTreeMap<(Instant, u64), Action>,
     asked: u64,
 }
 
 impl Aggregation {
-    /// Builds the network in a world of `seed`. The box needs a moment to find its servers:
-    /// [`run_until_intercepting`](Self::run_until_intercepting).
+    /// Builds the network in a world of `seed`. The box intercepts connections only after it has reached a server;
+    /// [`run_until_intercepting`](Self::run_until_intercepting) waits for that.
     ///
     /// # Errors
     /// Fails as [`braid_engine::Stack::listen`] does.
@@ -308,7 +309,8 @@ impl Aggregation {
         Self::with_middlebox(seed, config, None)
     }
 
-    /// Builds the network with middleboxes at the far end of the given access link; the box is inside.
+    /// Builds the network with middleboxes between the given access link and its router. The box is on their
+    /// inside.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.
@@ -327,13 +329,13 @@ impl Aggregation {
         let servers: Vec<_> = servers.collect();
         let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
         let contents: Vec<_> = contents.collect();
-        let mut beyond = routers.clone();
+        let mut far_ends = routers.clone();
         let middlebox = middlebox.map(|(link, chain)| {
-            beyond[link] = world.add(|_| MiddleboxNode::new(chain));
-            (beyond[link], routers[link])
+            far_ends[link] = world.add(|_| MiddleboxNode::new(chain));
+            (far_ends[link], routers[link])
         });
-        // The nodes' routes rely on this order of interfaces.
-        let access = beyond.iter().zip(&config.access);
+        // The routes of the nodes rely on this order of interfaces.
+        let access = far_ends.iter().zip(&config.access);
         let access = access.map(|(node, path)| connect(&mut world, boxed, *node, path));
         let access = access.collect();
         if let Some((node, router)) = middlebox {

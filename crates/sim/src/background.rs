@@ -27,12 +27,12 @@ pub struct Background {
     pub span: Duration,
 }
 
-/// The rate of each published generator, bit/s.
+/// The rate of each generator in the papers' setting, bit/s. MPTCP-MAPS gives it for UDP.
 const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {
-    /// Returns the background of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one of
-    /// UDP, of 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
+    /// Returns the background of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and a UDP generator,
+    /// of 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
     pub fn published(span: Duration) -> Self {
         let capped = Role::Capped {
             rate: GENERATOR_RATE,
@@ -46,7 +46,7 @@ impl Background {
         }
     }
 
-    /// Returns the published background with greedy TCP, as of FTP.
+    /// Returns the same background, but with TCP generators that send as fast as they can, as FTP does.
     pub fn greedy(span: Duration) -> Self {
         Background {
             tcp: vec![Role::Greedy { span }; 4],
@@ -54,8 +54,8 @@ impl Background {
         }
     }
 
-    /// Starts the traffic over path `path` from the router `from` to the router `to`, which
-    /// [`End::router`] made and which are linked already. The hosts have `engine`.
+    /// Starts the traffic over path `path`, from the router `from` to the router `to`. Both must come from
+    /// [`End::router`] and be linked. `engine` has the settings of the generators and sinks.
     pub(crate) fn start(
         &self,
         world: &mut World,
@@ -106,11 +106,13 @@ pub(crate) enum End {
     Server,
 }
 
-/// The interfaces of a router: to the transfer's host, to the other router, to the hosts of the
-/// background.
+/// The router's interface to the host of the transfer.
 const HOST: u32 = 0;
+/// The router's interface to the other router.
 const LINK: u32 = 1;
+/// The router's interface to the host of the TCP generators or sinks.
 const TCP: u32 = 2;
+/// The router's interface to the UDP generator or sink.
 const UDP: u32 = 3;
 
 impl End {
@@ -120,8 +122,8 @@ impl End {
         Ipv4Addr::new(10, end, path as u8, iface as u8)
     }
 
-    /// Makes the router at this end of a path. It has the transfer's host with `addr` behind its first
-    /// interface, the link behind its second, and generators or sinks behind the next two.
+    /// Makes the router at this end of a path. `addr` is the address of the transfer's host. Nodes must be
+    /// connected in the order of the interfaces: [`HOST`], [`LINK`], [`TCP`], [`UDP`].
     pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
         let all = Prefix::all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let [tcp, udp] = [TCP, UDP].map(|iface| IpAddr::V4(self.host(path, iface)));
@@ -133,7 +135,8 @@ impl End {
     }
 }
 
-/// Returns one direction of the link between a router and its generator or sink: 100 Mbit/s, 25 ms.
+/// Returns one direction of the link between a router and its generator or sink: 100 Mbit/s and 25 ms, the values
+/// of MPTCP-MAPS.
 fn access() -> Settings {
     Settings {
         rate: Rate::bits_per_second(100_000_000),

@@ -1,11 +1,11 @@
-//! A node that runs middleboxes of `braid-links`.
+//! A node that passes packets through middleboxes of `braid-links`.
 
 use braid_links::middlebox::{Chain, Direction, Middlebox, Output};
 use braid_wire::Instant;
 
 use crate::node::{Node, Packet, Turn};
 
-/// A chain of middleboxes between two interfaces: 0 is inside, 1 outside.
+/// A chain of middleboxes between two interfaces. Interface 0 is the inside, and 1 the outside.
 #[derive(Debug, Default)]
 pub struct MiddleboxNode {
     chain: Chain,
@@ -21,7 +21,7 @@ impl MiddleboxNode {
         }
     }
 
-    /// Returns the first box of type `M`, to look at it or to give it a command.
+    /// Returns the first middlebox of type `M` in the chain.
     ///
     /// # Panics
     /// Panics if there is none.

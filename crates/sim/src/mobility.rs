@@ -5,10 +5,11 @@ use core::time::Duration;
 
 use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
 
-/// The quality of a link: Mbit/s, round trip in ms, share of packets lost.
+/// The quality of a link: rate in Mbit/s, round-trip time in ms, share of packets lost (0 to 1).
 type Point = (f64, f64, f64);
 
-/// The quality of the WiFi at these seconds; linear between them.
+/// The quality of the WiFi at these seconds. It changes linearly between them. The paper shows the times and the
+/// shape of the walk; the exact values are choices of this simulator.
 const WIFI: [(u64, Point); 8] = [
     (0, (11.0, 20.0, 0.01)),
     (10, (11.0, 20.0, 0.01)),
@@ -19,7 +20,8 @@ const WIFI: [(u64, Point); 8] = [
     (75, (10.0, 40.0, 0.02)),
     (80, (0.5, 200.0, 0.2)),
 ];
-/// The times at which WiFi and cellular network are equally good: WiFi left, come back to, left again.
+/// The times at which WiFi and cellular network are equally good: when the host leaves the WiFi, comes back, and
+/// leaves again.
 pub const CROSSINGS: [Duration; 3] = [
     Duration::from_secs(20),
     Duration::from_secs(60),
@@ -27,12 +29,14 @@ pub const CROSSINGS: [Duration; 3] = [
 ];
 /// The length of the walk.
 pub const SPAN: Duration = Duration::from_secs(120);
-/// The time between changes of the link.
+/// The time between two steps of the changing link. A guess: short against the round-trip times of seconds over
+/// which strategies react.
 const STEP: Duration = Duration::from_millis(100);
 
 fn settings((mbit, rtt_ms, loss): Point) -> Settings {
     Settings {
         rate: Rate::bits_per_second((mbit * 1e6) as u64),
+        // Half of the round-trip time in each direction.
         delay: Duration::from_secs_f64(rtt_ms / 2000.0),
         queue: QueueLimit::Packets(50),
         loss: Loss::Uniform(loss),

@@ -19,23 +19,22 @@ pub struct LinkId(pub u32);
 
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
-/// The world hands over packets by [`receive`](Self::receive) and, after all packets that arrived by one
-/// link at one time, calls [`wake`](Self::wake). It also calls `wake` when
-/// [`next_timeout`](Self::next_timeout) has come, and after
-/// [`World::with_node`](crate::World::with_node). Packets that a node sends in any of these calls are on
-/// their way when the turn ends.
+/// The world calls [`receive`](Self::receive) for each packet, and [`wake`](Self::wake) after all packets
+/// that arrived on a link at the same time. It also calls `wake` at [`next_timeout`](Self::next_timeout) and
+/// after [`World::with_node`](crate::World::with_node). Packets that a node sends in these calls enter their
+/// links at the end of the turn.
 pub trait Node: Any + Debug + Send {
-    /// Takes a packet that arrived at interface `iface`. Its buffer is sent on or returned by
+    /// Receives a packet at interface `iface`. A node that does not forward the packet returns its buffer by
     /// [`Turn::recycle`].
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet);
 
-    /// Runs timers and events, and acts on the packets received.
+    /// Handles timers and events, and acts on received packets.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let _ = turn;
     }
 
-    /// Returns when the node wants to be woken, if ever. A time that has passed means at once; after a
-    /// wake the node must return a later one, or the world would not get on.
+    /// Returns the time at which the world must wake the node; `None` for never. A time in the past means at once.
+    /// After a wake the node must return a later time, or the world would wake it forever without advancing.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -47,23 +46,23 @@ pub trait Node: Any + Debug + Send {
     }
 }
 
-/// The operations of a node during its turn: sending and drawing.
+/// The operations of a node during its turn: sending packets, and drawing random numbers.
 #[derive(Debug)]
 pub struct Turn<'a> {
     /// The time.
     pub now: Instant,
     /// The node's own random stream.
     pub rng: &'a mut Rng,
-    /// The world computes and verifies transport checksums.
+    /// True if the world computes and verifies transport checksums.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
-    /// Packets numbered so far.
+    /// The number of the last packet.
     pub(crate) packets: &'a mut u64,
     pub(crate) spare: &'a mut Vec<Vec<u8>>,
     pub(crate) violations: &'a mut Vec<Violation>,
 }
 
-/// Most buffers kept for reuse.
+/// Maximum number of buffers that are stored for reuse. A guess: more packets are rarely on their way.
 const MAX_SPARE: usize = 1 << 12;
 
 impl Turn<'_> {
@@ -72,10 +71,11 @@ impl Turn<'_> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Sends `packet` out of the node's interface `iface` (in order of
-    /// [`World::connect`](crate::World::connect)) and returns the packet's number. An interface that does
-    /// not exist drops it.
+    /// Sends `packet` on the node's interface `iface`, and returns the number of the packet. Interfaces count
+    /// in the order of [`World::connect`](crate::World::connect). A packet for an interface that does not
+    /// exist is dropped.
     pub fn send(&mut self, iface: u32, mut packet: Packet) -> u64 {
+        // A packet that is forwarded keeps its number.
         if packet.id == 0 {
             *self.packets += 1;
             packet.id = *self.packets;

@@ -1,4 +1,4 @@
-//! Profiles: settings of hosts and links that belong together.
+//! Profiles: settings of hosts and links that are used together.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -7,7 +7,7 @@ use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, DelayedAck, PathConfig};
 use braid_links::{QueueLimit, Rate, Settings};
 
-/// Settings of hosts and links that belong together.
+/// Settings of hosts and links that are used together.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// The settings of the engine.
@@ -19,7 +19,8 @@ pub struct Profile {
 }
 
 impl Default for Profile {
-    /// Returns today's profile: the engine's own settings, packets of 1500 bytes, queues of 50 packets.
+    /// Returns the profile of today's networks: the engine's defaults, packets of 1500 bytes, and queues of 50
+    /// packets.
     fn default() -> Self {
         Profile {
             engine: Config::default(),
@@ -33,14 +34,15 @@ impl Profile {
     /// Returns the profile of papers whose figures come from NS-2 with its `Agent/TCP/Newreno` and
     /// `Agent/TCPSink/DelAck`.
     ///
-    /// That is: a window of 20 packets (`window_`), an initial window of 2 (`windowInit_`), packets of
-    /// 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms (`interval_`) or until the second
-    /// packet, a least timeout of 0.2 s (`minrto_`), queues of 50 packets (`queue-limit`).
+    /// Its values are NS-2's defaults: a maximum window of 20 packets (`window_`), an initial window of 2
+    /// (`windowInit_`), packets of 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms (`interval_`) or
+    /// until the second packet, a minimum retransmission timeout of 0.2 s (`minrto_`), and queues of 50 packets
+    /// (`queue-limit`).
     ///
-    /// Newer features of the engine stay: it has SACK, RACK and PRR, paces packets beyond the initial
-    /// window, counts bytes and not acknowledgements in slow start (RFC 3465), and adds the least timeout
-    /// to the round trip instead of taking the larger of the two. The 1000 bytes are the whole IP packet;
-    /// NS-2 adds 40 for the headers.
+    /// The engine still differs from NS-2: it has SACK, RACK and PRR, paces packets beyond the initial
+    /// window, counts bytes instead of acknowledgements in slow start (RFC 3465), and adds the minimum
+    /// timeout to the round-trip time instead of taking the larger of the two. Here 1000 bytes are the whole
+    /// IP packet; NS-2 adds 40 for headers.
     pub fn ns2() -> Self {
         Profile {
             engine: Config {
@@ -52,8 +54,8 @@ impl Profile {
                     quick: 0,
                 },
                 min_rto: Duration::from_millis(200),
-                // The largest window without scaling: it holds three windows of 20 packets. The peer
-                // knows it from the SYN on, so no acknowledgement need announce more.
+                // The largest window without window scaling, which is three times 20 packets. The SYN
+                // announces all of it, so the engine sends no window updates that NS-2 would not send.
                 recv_buffer: 65_535,
                 congestion: NEWRENO,
                 ..Config::default()

@@ -1,4 +1,4 @@
-//! Taps, which watch links.
+//! Taps, which observe the packets on links.
 
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,11 @@ use crate::node::{LinkId, Packet};
 /// The event of a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketEvent {
-    /// A node handed it to the link.
+    /// A node sent the packet on the link.
     Sent,
-    /// The link made a copy of the packet, which follows it under the same number.
+    /// The link made a copy of the packet. The copy has the same number and follows the packet.
     Duplicated,
-    /// The link dropped it.
+    /// The link dropped the packet.
     Dropped {
         /// The time at which the packet was handed to the link.
         sent_at: Instant,
@@ -29,11 +29,11 @@ pub enum PacketEvent {
     },
 }
 
-/// An observer of links: see [`World::tap`](crate::World::tap). Hand over an `Arc<Mutex<_>>` to read the
-/// tap's records while the world has it, or to watch several links with one tap.
+/// An observer of links: see [`World::tap`](crate::World::tap). Pass an `Arc<Mutex<_>>` to read the records
+/// of a tap that the world owns, or to observe several links with one tap.
 pub trait Tap: Debug + Send {
-    /// Records that `event` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
-    /// by CoDel, which is reported when the link is next polled.
+    /// Records that `event` happened at `at` to `packet` on `link`. Calls come in the order of time, except
+    /// for drops by CoDel, which are reported late, when the link is next polled.
     fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet);
 }
 

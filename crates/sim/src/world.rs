@@ -1,4 +1,4 @@
-//! The world: nodes, links, and the order of events.
+//! The world: nodes and links in virtual time, and the order of events.
 
 use core::any::Any;
 use core::time::Duration;
@@ -14,10 +14,10 @@ use crate::tap::{PacketEvent, Tap};
 
 pub use crate::node::{LinkId, NodeId};
 
-/// The time at which every world starts; not zero, so that "long before the start" is a time too.
+/// The time at which every world starts. It is not zero, so that a time before the start can be expressed.
 pub const START: Instant = Instant::from_millis(1_000);
 
-/// An event to come. At equal times the sequence number orders events, so runs repeat.
+/// An event to come. A sequence number orders events of the same time, so that the same seed gives the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Deliver(LinkId),
@@ -32,7 +32,8 @@ struct Frame {
     sent_at: Instant,
 }
 
-/// Marks congestion on packets of an ECN-capable transport (RFC 3168), and returns whether it did.
+/// Marks congestion on a packet of an ECN-capable transport (RFC 3168). Returns false, without a mark, for
+/// any other packet.
 fn mark(frame: &mut Frame) -> bool {
     ip::Packet::new(&mut frame.packet.bytes).is_ok_and(|mut packet| packet.mark())
 }
@@ -88,7 +89,7 @@ pub struct World {
     sent: Vec<(u32, Packet)>,
     packets: u64,
     spare: Vec<Vec<u8>>,
-    /// Violations that the node reports in its turn.
+    /// Violations that a node has reported in the current turn.
     reported: Vec<Violation>,
     violations: Vec<(NodeId, Violation)>,
     keep_violations: bool,
@@ -105,10 +106,10 @@ impl core::fmt::Debug for World {
     }
 }
 
-/// Component ids: nodes count from here, links from 0, so that neither changes the other's random
-/// streams.
+/// Random stream of the first node. Links have the streams from 0 on, so that a further link does not change the
+/// streams of nodes, and vice versa.
 const NODE_STREAM: u64 = 1 << 32;
-/// Most violations kept.
+/// Maximum number of violations that are stored. Most follow from the first, so more would not help.
 const MAX_VIOLATIONS: usize = 64;
 
 /// Returns the random streams of node `id` in a world of `seed`: the node's own, and its stack's.
@@ -145,22 +146,21 @@ impl World {
         self.now
     }
 
-    /// Returns the seed, which replays the run.
+    /// Returns the seed. A world with the same seed repeats the run.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Makes hosts compute transport checksums and verify them.
     ///
-    /// Without it checksums cost nothing, as with the offload of a network card: no node could tell as
-    /// long as no packet is corrupted or rewritten. Links that corrupt and nodes that rewrite switch this
-    /// on by themselves. Packets under way when it is switched on have no checksum, and are dropped as
-    /// corrupted.
+    /// By default checksums are neither computed nor verified, which saves time and makes no difference unless a
+    /// packet is corrupted or rewritten. Links that corrupt and nodes that rewrite packets turn checksums on by
+    /// themselves. A packet that was sent before has no checksum, and is dropped as corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }
 
-    /// Adds a node. `build` gets the random stream for its stack, which is not the stream of
+    /// Adds a node. `build` receives the random stream of the node's stack, which is another than
     /// [`Turn::rng`].
     pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
@@ -177,8 +177,8 @@ impl World {
         id
     }
 
-    /// Joins two nodes by a link with `there` settings from `a` to `b` and `back` from `b` to `a`.
-    /// Each node gets its next interface. Returns the two directions.
+    /// Connects two nodes by a link, which becomes the next interface of each. The direction from `a` to `b` has
+    /// the settings `there`, the other direction `back`. Returns the ids of both directions in this order.
     pub fn connect(
         &mut self,
         a: NodeId,
@@ -194,7 +194,7 @@ impl World {
             self.nodes[from.0 as usize].ifaces.push(id);
             self.checksums |= settings.corrupt > 0.0;
             let mut link = Link::starting_at(self.now, settings);
-            // Dropped packets are kept for their buffers and for taps.
+            // Taps see dropped packets, and their buffers are reused.
             link.keep_dropped();
             link.mark_by(mark);
             self.wires.push(Wire {
@@ -210,10 +210,10 @@ impl World {
         (LinkId(first), LinkId(first + 1))
     }
 
-    /// Returns the links of a node by interface: the one out of it, and the one into it.
+    /// Returns for each interface of a node the direction that leaves it, and the direction that enters it.
     pub fn interfaces(&self, id: NodeId) -> Vec<(LinkId, LinkId)> {
         let ifaces = self.nodes[id.0 as usize].ifaces.iter();
-        // `connect` makes the two directions one after the other, from an even number on.
+        // `connect` gives the two directions of a link an even number and the next odd number.
         ifaces.map(|out| (*out, LinkId(out.0 ^ 1))).collect()
     }
 
@@ -226,7 +226,7 @@ impl World {
         node.downcast_ref().expect("a node of another type")
     }
 
-    /// Calls `f` with a node to give it work, and then gives the node a turn.
+    /// Calls `f` with a node, and then gives the node a turn to act on the change.
     ///
     /// # Panics
     /// Panics if the node is not an `N`.
@@ -241,13 +241,13 @@ impl World {
         result
     }
 
-    /// Keeps violations that oracles see instead of panicking at the first one.
+    /// Makes the world store the violations of oracles. By default it panics at the first.
     pub fn keep_violations(&mut self) {
         self.keep_violations = true;
     }
 
-    /// Returns the violations that the nodes' oracles saw, in the order of time, at most 64. Most often
-    /// the later ones follow from the first.
+    /// Returns the violations that the nodes' oracles saw, in the order of time, at most 64. Later ones usually
+    /// follow from the first.
     pub fn violations(&self) -> &[(NodeId, Violation)] {
         &self.violations
     }
@@ -260,26 +260,25 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Sets the changes of a link in the course of the run, which starts at [`START`]; replaces the rest
-    /// of an earlier schedule.
+    /// Sets the schedule of a link. Times count from [`START`]. Replaces an earlier schedule.
     pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
         self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
         self.wires[id.0 as usize].schedule = schedule;
         self.arm_change(id);
     }
 
-    /// Lets `tap` watch a link, besides its other taps.
+    /// Adds a tap to a link.
     pub fn tap(&mut self, id: LinkId, tap: Box<dyn Tap>) {
         self.wires[id.0 as usize].taps.push(tap);
     }
 
-    /// Lets `sampler` look at the world now and every `every` from now on, as long as events happen: at
-    /// each time before the events of that time.
+    /// Makes `sampler` sample the world now and at every interval `every`, as long as there are events. A sample
+    /// comes before the events of the same time.
     ///
     /// # Panics
     /// Panics if `every` is zero.
     pub fn sample(&mut self, every: Duration, sampler: Box<dyn Sampler>) {
-        assert!(!every.is_zero(), "samples at no distance");
+        assert!(!every.is_zero(), "the interval between samples is zero");
         self.samplings.push(Sampling {
             every,
             next: self.now,
@@ -294,7 +293,7 @@ impl World {
 
     /// Returns the nodes at which a link begins and ends.
     pub fn ends(&self, id: LinkId) -> (NodeId, NodeId) {
-        // `connect` makes the two directions one after the other, from an even number on.
+        // `connect` gives the two directions of a link an even number and the next odd number.
         let back = &self.wires[id.0 as usize ^ 1];
         (back.to, self.wires[id.0 as usize].to)
     }
@@ -304,13 +303,13 @@ impl World {
         self.wires[id.0 as usize].link.settings()
     }
 
-    /// Returns the counters of a link. Its queue is as of the last event on the link, or of
+    /// Returns the counters of a link. The count of its queue is that of the last event on the link or of the last
     /// [`refresh`](Self::refresh).
     pub fn counters(&self, id: LinkId) -> Counters {
         self.wires[id.0 as usize].link.counters()
     }
 
-    /// Brings the [`counters`](Self::counters) of all links up to the present.
+    /// Brings the [`counters`](Self::counters) of all links up to date.
     pub fn refresh(&mut self) {
         for index in 0..self.wires.len() {
             self.wires[index].link.advance(self.now);
@@ -318,7 +317,8 @@ impl World {
         }
     }
 
-    /// Runs until `done`, or until no event is left, or for `limit`. Returns whether `done`.
+    /// Runs until `done` returns true, until no event is left, or until `limit` has passed. Returns whether `done`
+    /// returned true.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         while !done(self) {
@@ -382,7 +382,7 @@ impl World {
     /// Hands the packets that arrive by a link at `at` to the node at its end.
     fn deliver(&mut self, at: Instant, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
-        // An earlier event has replaced this one; the heap keeps superseded entries.
+        // The heap keeps events that were replaced by earlier ones; this is such an event.
         if wire.armed != Some(at) {
             return;
         }
