@@ -127,10 +127,10 @@ pub struct LanSpec {
     pub name: Name,
     /// Hosts on the segment, in the order of their addresses.
     pub hosts: Vec<Name>,
-    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
+    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 if absent (RFC 2544).
     #[serde(default, deserialize_with = "subnet4")]
     pub subnet4: Option<Ipv4Net>,
-    /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
+    /// IPv6 network, such as `fd00:1::/64`; 2001:db8:N::/64 if absent (RFC 3849).
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
     /// True if hosts outside get no route to the segment, like to a network behind NAT.

@@ -61,6 +61,7 @@ pub fn scene(figure: &Figure) -> Scene {
     let below = match &figure.body {
         Body::Plane(series) => {
             let values = series.iter().flat_map(|s| &s.points).map(|p| p.x);
+            // Unlike a vertical axis, a linear horizontal axis need not include zero.
             let range = scale::range(&figure.x, values, figure.x.scale == Scale::Log);
             let x = Placed::new(figure.x.scale, range, (frame.left, frame.right));
             page.horizontal_axis(figure, &x, frame);

@@ -118,7 +118,8 @@ impl Testbed {
             }
         };
         let log = directory.join("log");
-        let mut started = || -> io::Result<Child> {
+        let mut spawn = || -> io::Result<Child> {
+            // A restarted process continues the log of the process before it.
             let output = File::options().create(true).append(true).open(&log)?;
             netns::enter_on_exec(&mut command, &layout.namespace)?;
             command
@@ -130,7 +131,7 @@ impl Testbed {
             }
             command.spawn()
         };
-        let child = started().map_err(step)?;
+        let child = spawn().map_err(step)?;
         let mut process = Process {
             child,
             ended: None,
