@@ -207,7 +207,7 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
     Ok(Answer::Done)
 }
 
-/// A connection to the daemon of a testbed. Each call connects anew.
+/// A client of the daemon of a testbed. Each call opens a new connection.
 #[derive(Debug, Clone)]
 pub struct Client {
     name: String,
@@ -366,7 +366,7 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
-        // The daemon died meanwhile; the caller removes what remains.
+        // The daemon died before it answered. The caller removes what remains of the testbed.
         Err(Error::System { .. }) => Ok(()),
         other => other,
     }

@@ -17,7 +17,7 @@ pub enum Error {
     NoSuchHost(String, Vec<String>),
     /// The testbed has no link of this name; the second field lists the links.
     NoSuchLink(String, Vec<String>),
-    /// This host runs no process of its own; the second field says why.
+    /// The testbed runs no process on this host; the second field says why.
     NoProcess(String, String),
     /// A value for `set` is wrong.
     BadChange(String),

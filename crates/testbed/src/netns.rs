@@ -38,7 +38,7 @@ pub fn create(name: &str) -> io::Result<()> {
         .create_new(true)
         .mode(0o444)
         .open(&path)?;
-    // A thread of its own, since the calling thread must stay in its namespace.
+    // A new thread moves into the namespace, since the calling thread must stay in its own.
     let made = on_thread(|| {
         sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
@@ -219,7 +219,7 @@ fn prepare_directory() -> io::Result<()> {
 pub enum Capability {
     /// The program is root.
     Root,
-    /// The program runs in an unprivileged user namespace with network and mounts of its own.
+    /// The program runs in an unprivileged user namespace, with a separate network and separate mounts.
     UserNamespace,
 }
 

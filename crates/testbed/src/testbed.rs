@@ -131,7 +131,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] with the first step that failed; the others are still done.
+    /// [`Error::System`] with the first step that failed. The steps after it are still done.
     pub fn down(mut self) -> Result<(), Error> {
         self.tear_down()
     }

@@ -320,7 +320,8 @@ impl Page {
         }
     }
 
-    /// Draws the dots of all series from left to right. Series by series, the last one would cover the others.
+    /// Draws the dots of all series from left to right, mixed. If drawn series by series, the last series
+    /// would cover the others.
     fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();

@@ -21,7 +21,7 @@ const CHUNK_LEN: usize = 64 << 10;
 
 impl SessionScenario<'_> {
     /// Runs the session over emulated links with the kernel's sockets and strategy. The server sends
-    /// as much as it can while the client reads.
+    /// as fast as it can until the client has taken all samples.
     ///
     /// # Errors
     /// A namespace, a link or a socket cannot be set up; the connection breaks; the machine is too busy for
