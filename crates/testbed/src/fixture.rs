@@ -98,11 +98,11 @@ pub fn spec(description: &str) -> Result<Spec, Error> {
     Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
 
-/// A testbed that is up; taken down when dropped.
+/// A running testbed, which is taken down when this value is dropped.
 pub struct Fixture {
     /// The testbed.
     pub testbed: Testbed,
-    /// Returns true once waiting has to end.
+    /// Returns true if waits must end, for example after a signal.
     interrupted: Box<dyn Fn() -> bool>,
 }
 
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Fixture {
 }
 
 impl Fixture {
-    /// Builds the testbed. `interrupted` is asked during every wait.
+    /// Builds the testbed. Every wait ends with an error as soon as `interrupted` returns true.
     ///
     /// # Errors
     /// Fails as [`Testbed::up`] does.
@@ -210,7 +210,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Starts box or server and waits until it serves.
+    /// Starts the process of a box or server, and waits until its log says that it is ready.
     ///
     /// # Errors
     /// Fails if the process ends, or takes longer than `timeout`.
@@ -224,12 +224,12 @@ impl Fixture {
                 return Err(Error::Failed(text));
             }
             // A log that cannot be read counts as empty, which is shorter than before.
-            let since = log.get(old_log_len..).unwrap_or_default();
-            Ok(since.lines().any(|line| line.ends_with(READY)))
+            let new_log = log.get(old_log_len..).unwrap_or_default();
+            Ok(new_log.lines().any(|line| line.ends_with(READY)))
         })
     }
 
-    /// Waits until the box intercepts connections. It begins when it has reached the server.
+    /// Waits until the box intercepts connections: it does so after it has reached the server.
     ///
     /// # Errors
     /// Fails if that takes longer than `timeout`.

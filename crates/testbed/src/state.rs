@@ -27,6 +27,7 @@ pub(crate) fn directory(name: &str) -> PathBuf {
     root().join(name)
 }
 
+/// Returns the directory above all state directories of this user.
 fn root() -> PathBuf {
     let uid = rustix::process::getuid();
     match std::env::var(netns::USER_NAMESPACE_VARIABLE) {
@@ -86,7 +87,7 @@ pub fn is_up(name: &str) -> bool {
     false
 }
 
-/// Locks the name and makes its directory, which must not exist.
+/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock.
 pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
     let directory = directory(name);
     let make = || -> io::Result<File> {

@@ -101,6 +101,7 @@ fn vertical_scale(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Place
     Placed::new(figure.y.scale, scale::range(&figure.y, values, true), ends)
 }
 
+/// A figure in progress, filled from the top.
 struct Page {
     shapes: Vec<Shape>,
     /// The height of the page that is in use; the next part begins below it.

@@ -104,6 +104,7 @@ impl Lane {
         }
     }
 
+    /// Returns the time of the next delivery or change of settings.
     fn next_event(&self) -> Option<Instant> {
         let change = self.schedule.next_change().map(|at| self.origin + at);
         self.link.next_event().into_iter().chain(change).min()
@@ -130,7 +131,7 @@ impl Lane {
     }
 }
 
-/// The running emulator.
+/// The state of the emulator's thread.
 struct Running {
     ends: Vec<TunEnd>,
     lanes: Vec<Lane>,
@@ -175,6 +176,7 @@ impl Running {
         Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
+    /// Returns the time until the next event of any lane, as a timeout of `epoll`.
     fn until_next(&self) -> Option<Timespec> {
         let next = self.lanes.iter().filter_map(Lane::next_event).min()?;
         let wait = next.saturating_since(self.now());
