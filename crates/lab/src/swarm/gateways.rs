@@ -367,6 +367,7 @@ mod tests {
             }
         }
         if let Some(attacked) = &mut scenario.attacked {
+            // On average one packet in four, so that the attacker opens many subflows.
             (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
         }
         scenario.simulate_with(seed, &scenario.config(Protection::Tls))
