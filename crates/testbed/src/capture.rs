@@ -16,35 +16,35 @@ use crate::error::Error;
 use crate::netns;
 use crate::testbed::Testbed;
 
-/// Largest packet, bytes: GRO joins segments to 64 KiB at most.
+/// Maximum length of a packet, bytes: GRO makes super-segments of at most 64 KiB.
 const MAX_PACKET_LEN: usize = 1 << 16;
-/// Most packets that are kept; one more is an error.
+/// Maximum number of packets in a capture; one more is an error. A guess that bounds the memory.
 const MAX_PACKETS: usize = 200_000;
-/// Bytes of packets that may wait to be read.
+/// Size of the socket's receive buffer, bytes. A guess: room for bursts while the reader does not run.
 const BUFFER_LEN: usize = 16 << 20;
-/// Interval of looks at the flag that ends the capture.
+/// Interval at which the reader checks the flag that ends the capture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The time at which the packet passed the kernel, however late it was read here. A received packet has
-    /// its time of arrival, which may be earlier than the time of the packet before it in the list.
+    /// The time at which the packet passed the kernel, not the later time at which it was read here. A received
+    /// packet has its time of arrival, which may be earlier than the time of the previous packet in the list.
     pub at: SystemTime,
-    /// The packet, from its IP header on.
+    /// The bytes of the packet, which begin with its IP header.
     pub bytes: Vec<u8>,
 }
 
-/// Records every packet that one interface of a host, or any of them, sends or receives, until it is finished
-/// or dropped.
+/// A running capture of all packets that a host, or one of its interfaces, sends and receives. It ends when it
+/// is finished or dropped.
 #[derive(Debug)]
 pub struct Capture {
-    ending: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<io::Result<Vec<Captured>>>>,
 }
 
 impl Capture {
-    /// Starts on all interfaces of `host`. Packets that the host forwards appear twice.
+    /// Starts a capture on all interfaces of `host`. Packets that the host forwards appear twice.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Capture {
         Capture::start_where(testbed, host, None)
     }
 
-    /// Starts on one interface of `host`.
+    /// Starts a capture on one interface of `host`.
     ///
     /// # Errors
     ///
@@ -62,6 +62,7 @@ impl Capture {
         Capture::start_where(testbed, host, Some(interface))
     }
 
+    /// Starts a capture on `interface`, or on all interfaces if it is `None`.
     fn start_where(
         testbed: &Testbed,
         host: &str,
@@ -69,8 +70,8 @@ impl Capture {
     ) -> Result<Capture, Error> {
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
-            // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue
-            // packets of other interfaces until then.
+            // The socket has no protocol, so it gets no packets before it is bound. With a protocol it would
+            // queue packets of other interfaces until then.
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
             let interface = interface.map(|name| name_to_index(&socket, name));
             // Only root of the initial user namespace may exceed `net.core.rmem_max`.
@@ -80,8 +81,8 @@ impl Capture {
             socket.set_read_timeout(Some(POLL_INTERVAL))?;
             let interface = interface.transpose()?.unwrap_or(0);
             // No packet has come yet, but the first call makes the kernel take timestamps from now on.
-            let asked = sys::packet_timestamp(socket.as_fd());
-            if let Err(e) = asked
+            let enabled = sys::packet_timestamp(socket.as_fd());
+            if let Err(e) = enabled
                 && e.kind() != io::ErrorKind::NotFound
             {
                 return Err(e);
@@ -90,11 +91,11 @@ impl Capture {
             Ok(socket)
         });
         let socket = socket.map_err(|e| Error::system(format!("capture packets of {host}"), e))?;
-        let ending = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ending);
-        let reader = std::thread::spawn(move || read(&socket, &told));
+        let stop = Arc::new(AtomicBool::new(false));
+        let reader_stop = Arc::clone(&stop);
+        let reader = std::thread::spawn(move || read(&socket, &reader_stop));
         Ok(Capture {
-            ending,
+            stop,
             reader: Some(reader),
         })
     }
@@ -103,14 +104,14 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if packets could not be read, came too fast, or were more than are kept.
+    /// [`Error::System`] if packets could not be read, came too fast, or were more than 200,000.
     pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
         let packets = self.join();
         packets.map_err(|e| Error::system("capture packets", e))
     }
 
     fn join(&mut self) -> io::Result<Vec<Captured>> {
-        self.ending.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::Release);
         let Some(reader) = self.reader.take() else {
             return Ok(Vec::new());
         };
@@ -126,27 +127,27 @@ impl Drop for Capture {
     }
 }
 
-fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
+fn read(mut socket: &Socket, stop: &AtomicBool) -> io::Result<Vec<Captured>> {
     let mut packets = Vec::new();
     let mut buffer = vec![0; MAX_PACKET_LEN];
-    let mut ends = false;
+    let mut draining = false;
     loop {
-        if !ends && ending.load(Ordering::Acquire) {
-            // Packets that wait are still read.
-            ends = true;
+        if !draining && stop.load(Ordering::Acquire) {
+            // Packets that passed before the end are still read; the first empty read ends the loop.
+            draining = true;
             socket.set_nonblocking(true)?;
         }
         match socket.read(&mut buffer) {
             Ok(_) if packets.len() >= MAX_PACKETS => {
                 return Err(io::Error::other(format!(
-                    "there are more than {MAX_PACKETS}"
+                    "there are more than {MAX_PACKETS} packets"
                 )));
             }
             Ok(len) => packets.push(Captured {
                 at: sys::packet_timestamp(socket.as_fd())?,
                 bytes: buffer[..len].to_vec(),
             }),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && ends => break,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && draining => break,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
@@ -154,11 +155,14 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     }
     match dropped(socket)? {
         0 => Ok(packets),
-        n => Err(io::Error::other(format!("{n} came too fast to be kept"))),
+        n => Err(io::Error::other(format!(
+            "{n} packets came too fast to be read"
+        ))),
     }
 }
 
-/// Returns the number of packets that found no room (`tp_drops` of `struct tpacket_stats`, linux/if_packet.h).
+/// Returns the number of packets that found no room in the buffer: `tp_drops`, the second field of `struct
+/// tpacket_stats` (linux/if_packet.h).
 fn dropped(socket: &Socket) -> io::Result<u32> {
     let mut stats = [[0; 4]; 2];
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);

@@ -16,12 +16,12 @@ use crate::error::Error;
 /// A change of a running link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
-    /// Restarts the link first, as the file describes it: packets in it are dropped, and counters, traces,
-    /// schedule and random streams begin anew.
+    /// True to restart the link first, with the settings of the file: packets in the link are dropped, and its
+    /// counters, traces, schedule and random streams start again.
     pub restart: bool,
-    /// New settings; those that are `None` stay.
+    /// New settings. A setting that is `None` does not change.
     pub model: LinkModel,
-    /// True to carry packets, false to drop them all silently. The interfaces stay up.
+    /// True to carry packets, false to drop all packets while the interfaces stay up; `None` for no change.
     pub up: Option<bool>,
 }
 
@@ -31,7 +31,7 @@ impl LinkChange {
     ///
     /// # Errors
     ///
-    /// [`Error::BadChange`] with what to write instead.
+    /// [`Error::BadChange`], whose text says what to write instead.
     pub fn parse<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<LinkChange, Error> {
         let mut change = LinkChange::default();
         for word in words {
@@ -44,7 +44,7 @@ impl LinkChange {
     ///
     /// # Errors
     ///
-    /// [`Error::BadChange`] with what is wrong with it.
+    /// [`Error::BadChange`], whose text says what is wrong with the trace.
     pub fn load(&mut self, directory: &Path) -> Result<(), Error> {
         self.model.load(directory).map_err(Error::BadChange)
     }
@@ -85,8 +85,8 @@ impl FromStr for ScheduledChange {
     fn from_str(text: &str) -> Result<ScheduledChange, String> {
         let help = || {
             format!(
-                "`{text}` is no change of a link; write a time, `forward` or `reverse` if only \
-                 one direction is meant, and what changes, such as \"10s rate=1Mbit/s loss=5%\""
+                "`{text}` is no entry of a schedule; write a time, then `forward` or `reverse` to change \
+                 only one direction, then the changes, such as \"10s rate=1Mbit/s loss=5%\""
             )
         };
         let mut words = text.split_whitespace().peekable();
@@ -102,6 +102,7 @@ impl FromStr for ScheduledChange {
         for word in &words {
             change.apply_word(word)?;
         }
+        // A restart would begin the schedule again, and so repeat itself for ever.
         if words.is_empty() || change.restart {
             return Err(help());
         }
@@ -113,7 +114,7 @@ impl FromStr for ScheduledChange {
     }
 }
 
-/// Latest time in a schedule.
+/// Latest time in a schedule: a day. A guess, longer than any measurement: it rejects typing errors.
 const MAX_SCHEDULE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 impl<'de> Deserialize<'de> for ScheduledChange {

@@ -1,4 +1,4 @@
-//! A testbed in a process of its own, and its control socket.
+//! A testbed in a separate process, its daemon, and the daemon's control socket.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,22 +22,22 @@ use crate::status::Status;
 use crate::testbed::{Options, Testbed};
 use crate::{stale_resources, state};
 
-/// Time that a client has to send its request, and to take each part of the answer. It bounds only a
-/// client that hangs, for which the daemon keeps the others waiting.
+/// Maximum time for a client to send its request, and to read each part of the answer. It bounds only a client
+/// that hangs: the daemon serves one client at a time.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time that the daemon has to answer. It bounds only a daemon that hangs: the slowest request restarts a
-/// process that does not end, which takes two times 60 s and as much again to start.
+/// Maximum time for the daemon to answer. It bounds only a daemon that hangs. The slowest request restarts a
+/// process that does not end: 60 s after SIGTERM, 60 s after SIGKILL, and 60 s to start, so 180 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Time that the daemon has to exit once it has taken the testbed down. It bounds only one that hangs,
-/// and is killed then.
+/// Maximum time for the daemon to exit after it has taken the testbed down. A daemon that hangs is killed after
+/// that time.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest request, bytes.
+/// Maximum length of a request, bytes. A guess, far above the length of any change of a link.
 const MAX_REQUEST_LEN: usize = 64 << 10;
 
-/// Longest answer, bytes.
+/// Maximum length of an answer, bytes. A guess, far above the length of any status.
 const MAX_ANSWER_LEN: usize = 1 << 20;
 
 /// The line that the daemon writes to its standard output once the testbed is up.
@@ -83,7 +83,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // Otherwise the terminal's interrupt would end the daemon together with the program in the foreground.
+    // Ctrl-C in the terminal must not end the daemon together with the program in the foreground.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut first_line = String::new();
@@ -108,14 +108,14 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 ///
 /// # Errors
 ///
-/// As [`Testbed::up`]; [`spawn_daemon`] has got the message already.
+/// As [`Testbed::up`]. The message has also been sent to [`spawn_daemon`].
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
     let up = || -> Result<(Testbed, UnixListener, Signals), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
         let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
-        // From outside a user namespace, nobody could find the remains of a killed daemon in it.
+        // The user namespace hides the processes of a killed daemon from `down`, so they must die with it.
         let dies_with_thread = capability == Capability::UserNamespace;
         let testbed = Testbed::up_with(spec, options, dies_with_thread)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
@@ -127,14 +127,14 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
             serve(testbed, &listener, &signals)
         }
         Err(error) => {
-            // A message may have several lines; the reader takes one.
+            // `spawn_daemon` reads one line, but a message may have several.
             println!("{}", error.to_string().replace('\n', " "));
             Err(error)
         }
     }
 }
 
-/// Reports readiness and lets go of the terminal.
+/// Reports readiness, and redirects the output of the daemon from the terminal to a log.
 fn detach(testbed: &Testbed) -> io::Result<()> {
     println!("{READY}");
     io::stdout().flush()?;
@@ -164,7 +164,7 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         let request = match lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
             Ok(request) => request,
             Err(error) => {
-                tracing::warn!(%error, "a request on the control socket makes no sense");
+                tracing::warn!(%error, "a request on the control socket is not valid");
                 let answer = Answer::Failed(error.to_string());
                 let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
                 continue;
@@ -194,18 +194,20 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
             direction,
             mut change,
         } => {
-            // Loaded again here, since the contents of a trace are not sent; its path is absolute.
+            // Only the path of a trace is sent, not its contents, so the trace is loaded here again. The client
+            // has made the path absolute.
             change.load("/".as_ref())?;
             testbed.set(&link, direction, &change)?;
         }
         Request::Start(host) => testbed.start(&host)?,
         Request::Restart(host) => testbed.restart(&host)?,
+        // The caller handles this request, since the daemon ends with it.
         Request::Down => {}
     }
     Ok(Answer::Done)
 }
 
-/// A connection to the daemon of a testbed. Each call connects anew.
+/// A client of the daemon of a testbed. Each call opens a new connection.
 #[derive(Debug, Clone)]
 pub struct Client {
     name: String,
@@ -234,7 +236,8 @@ impl Client {
         match self.ask(&Request::Status)? {
             Answer::Status(status) => Ok(*status),
             _ => Err(Error::Daemon(
-                "the daemon answered something else".to_owned(),
+                "the testbed's daemon sent the wrong answer; it may be a different version"
+                    .to_owned(),
             )),
         }
     }
@@ -316,8 +319,8 @@ impl Client {
     }
 }
 
-/// Makes `command` start in a namespace as the daemon `pid` sees it. If the daemon has a user namespace of
-/// its own, the command starts in that one, with its mounts.
+/// Makes `command` start in the network namespace with the name `namespace` of the daemon `pid`. If the daemon
+/// runs in another user namespace, the command also joins that user namespace and its mounts.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
     let open_file =
         |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
@@ -326,16 +329,17 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     if same {
         return netns::enter_on_exec(command, namespace);
     }
-    // Only the daemon sees the mount of the namespace.
+    // The network namespace is mounted where only the daemon sees it.
     let network = open_file(&format!("root/run/netns/{namespace}"))?;
+    // The user namespace comes first, because it gives the rights to join the others.
     let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
     sys::join_on_exec(command, namespaces);
     Ok(())
 }
 
-/// Takes the testbed named `name` down, whichever process made it and whether it still lives. Asks the daemon
-/// to end if there is one, then removes what remains: processes, namespaces, state directory. Succeeds if
-/// there is nothing to do.
+/// Takes the testbed named `name` down, even if the process that made it is dead. Asks the daemon to end if
+/// there is one, and removes what remains: processes, namespaces, state directory. Succeeds if there is nothing
+/// to do.
 ///
 /// # Errors
 ///
@@ -362,7 +366,7 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
-        // The daemon died meanwhile; the caller removes what remains.
+        // The daemon died before it answered. The caller removes what remains of the testbed.
         Err(Error::System { .. }) => Ok(()),
         other => other,
     }

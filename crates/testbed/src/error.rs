@@ -17,7 +17,7 @@ pub enum Error {
     NoSuchHost(String, Vec<String>),
     /// The testbed has no link of this name; the second field lists the links.
     NoSuchLink(String, Vec<String>),
-    /// This host runs no process of its own; the second field says why.
+    /// The testbed runs no process on this host; the second field says why.
     NoProcess(String, String),
     /// A value for `set` is wrong.
     BadChange(String),
@@ -27,7 +27,7 @@ pub enum Error {
     NotUp(String),
     /// This process cannot make network namespaces.
     NotCapable(Reason),
-    /// The system refused a step.
+    /// A step failed with an error of the operating system.
     System {
         /// The step, for messages.
         step: String,
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a refused step.
+    /// Returns the error of a failed step.
     pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
         Error::System {
             step: step.into(),
@@ -59,14 +59,14 @@ impl fmt::Display for Error {
             Error::NoSuchHost(name, known) => {
                 write!(
                     f,
-                    "no host `{name}` in this testbed; there are: {}",
+                    "no host `{name}` in this testbed; its hosts are: {}",
                     known.join(", ")
                 )
             }
             Error::NoSuchLink(name, known) => {
                 write!(
                     f,
-                    "no link `{name}` in this testbed; there are: {}",
+                    "no link `{name}` in this testbed; its links are: {}",
                     known.join(", ")
                 )
             }
@@ -76,7 +76,7 @@ impl fmt::Display for Error {
                 write!(f, "testbed `{name}` is already up; take it down first")
             }
             Error::NotCapable(reason) => reason.fmt(f),
-            Error::NotUp(name) => write!(f, "testbed `{name}` is not up"),
+            Error::NotUp(name) => write!(f, "testbed `{name}` is not up; bring it up first"),
             Error::System { step, source } => write!(f, "{step}: {source}"),
             Error::Daemon(text) | Error::Failed(text) => f.write_str(text),
             Error::Interrupted => f.write_str("interrupted"),

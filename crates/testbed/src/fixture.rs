@@ -22,11 +22,11 @@ use crate::layout::{InterfaceLayout, SegmentKind};
 use crate::spec::Spec;
 use crate::testbed::{Options, Testbed};
 
-/// Interval between two looks at a condition that is waited for.
+/// Interval at which waits check their condition.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a description, after its name, that has a user behind a box. The user knows no links: its
-/// gateway is the box.
+/// The part of a description that has a user behind a box; it follows the line of the name. The user host does
+/// not see the links: its only gateway is the box.
 pub const USER_BEHIND_BOX: &str = r#"
 congestion = "cubic"
 
@@ -41,6 +41,7 @@ hosts = ["box", "user"]
 private = true
 "#;
 
+/// The other hosts of a description, and the LAN that connects all but the box.
 const HOSTS: &str = r#"
 [[host]]
 name = "box"
@@ -68,8 +69,8 @@ name = "backbone"
 hosts = ["internet", "server", "content"]
 "#;
 
-/// Returns the description of a testbed called `name`: user, box, two links of these rates and delays, a
-/// router, server and content host.
+/// Returns the description of a testbed named `name`: a user, a box, two links from the box to a router, a server
+/// and a content host. `links` has the rates and one-way delays of the links.
 pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     let links = (1..).zip(links).map(|(n, (rate, delay))| {
         format!(
@@ -81,7 +82,7 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
-/// Returns the same description with plain LANs in place of the emulated links.
+/// Returns the same description, but with plain LANs in place of the emulated links.
 pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
@@ -97,11 +98,11 @@ pub fn spec(description: &str) -> Result<Spec, Error> {
     Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
 
-/// A testbed that is up; taken down when dropped.
+/// A running testbed, which is taken down when this value is dropped.
 pub struct Fixture {
     /// The testbed.
     pub testbed: Testbed,
-    /// Returns true once waiting has to end.
+    /// Returns true if waits must end, for example after a signal.
     interrupted: Box<dyn Fn() -> bool>,
 }
 
@@ -114,7 +115,7 @@ impl std::fmt::Debug for Fixture {
 }
 
 impl Fixture {
-    /// Builds the testbed. `interrupted` is asked during every wait.
+    /// Builds the testbed. Every wait ends with an error as soon as `interrupted` returns true.
     ///
     /// # Errors
     /// Fails as [`Testbed::up`] does.
@@ -192,49 +193,49 @@ impl Fixture {
     /// Waits until `condition` holds.
     ///
     /// # Errors
-    /// Fails if the condition does not hold within `longest` or returns an error, or if waiting is interrupted.
+    /// Fails if the condition does not hold within `timeout` or returns an error, or if waiting is interrupted.
     pub fn wait_for(
         &mut self,
         what: &str,
-        longest: Duration,
+        timeout: Duration,
         mut condition: impl FnMut(&mut Self) -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        let end = Instant::now() + longest;
+        let end = Instant::now() + timeout;
         while !condition(self)? {
             if Instant::now() > end {
-                return Err(Error::Failed(format!("waited in vain for {what}")));
+                return Err(Error::Failed(format!("timed out while waiting for {what}")));
             }
             self.sleep(POLL_INTERVAL)?;
         }
         Ok(())
     }
 
-    /// Starts box or server and waits until it serves.
+    /// Starts the process of a box or server, and waits until its log says that it is ready.
     ///
     /// # Errors
-    /// Fails if the process ends, or takes longer than `longest`.
-    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
-        let earlier = self.log(host).len();
+    /// Fails if the process ends, or takes longer than `timeout`.
+    pub fn start(&mut self, host: &str, timeout: Duration) -> Result<(), Error> {
+        let old_log_len = self.log(host).len();
         self.testbed.start(host)?;
-        self.wait_for(&format!("the {host} to get ready"), longest, |fixture| {
+        self.wait_for(&format!("the {host} to get ready"), timeout, |fixture| {
             let log = fixture.log(host);
             if fixture.testbed.pid(host).is_none() {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::Failed(text));
             }
-            // The log is shorter than before if it could not be read just now.
-            let since = log.get(earlier..).unwrap_or_default();
-            Ok(since.lines().any(|line| line.ends_with(READY)))
+            // A log that cannot be read counts as empty, which is shorter than before.
+            let new_log = log.get(old_log_len..).unwrap_or_default();
+            Ok(new_log.lines().any(|line| line.ends_with(READY)))
         })
     }
 
-    /// Waits until the box intercepts connections: it listens once it has reached the server.
+    /// Waits until the box intercepts connections: it does so after it has reached the server.
     ///
     /// # Errors
-    /// Fails if that takes longer than `longest`.
-    pub fn wait_for_interception(&mut self, longest: Duration) -> Result<(), Error> {
-        self.wait_for("the box to reach the server", longest, |fixture| {
-            // The address of the intercepting listener; other programs may listen elsewhere.
+    /// Fails if that takes longer than `timeout`.
+    pub fn wait_for_interception(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.wait_for("the box to reach the server", timeout, |fixture| {
+            // Only the intercepting listener of the box has this address.
             let only = ["-Hltn", "src", "127.0.0.1"];
             let listening = fixture.exec("box", "ss")?.args(only).output();
             let listening = listening.map_err(|e| Error::system("run ss", e))?;
@@ -251,7 +252,7 @@ impl Fixture {
         links.iter().map(bytes).collect()
     }
 
-    /// Returns what the process of a host has written so far.
+    /// Returns the log of a host's process so far; empty if there is no process or no log.
     pub fn log(&mut self, host: &str) -> String {
         let hosts = self.testbed.status().map(|status| status.hosts);
         let mut hosts = hosts.unwrap_or_default().into_iter();

@@ -1,5 +1,5 @@
-//! Kernel stream sockets with a chosen transport and congestion control: the peer in tests, and the yardstick
-//! of measurements.
+//! The kernel's stream sockets with a chosen transport and congestion control: the peer in tests, and the
+//! reference in measurements.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,16 @@ pub enum Transport {
     Mptcp,
 }
 
-/// Connections waiting to be accepted.
+/// Maximum number of connections that wait to be accepted. A guess: more than tests open at once.
 const BACKLOG: i32 = 1024;
-/// Time that a connection attempt may take: by then Linux has sent five SYNs, and would go on for two minutes.
+/// Maximum time of a connection attempt. By then Linux has sent five SYNs (at 0, 1, 3, 7 and 15 s). Without a
+/// limit it gives up only after about two minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
+/// Returns a listening socket with the congestion control `congestion`.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails if the socket cannot be made or bound. `NotFound` means an unknown congestion control.
 pub fn listen(
     address: SocketAddr,
     transport: Transport,
@@ -39,20 +40,20 @@ pub fn listen(
     Ok(socket.into())
 }
 
-/// Returns the next connection of `listener`.
+/// Returns the next connection of `listener`, with the congestion control `congestion`.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails if no connection can be accepted; with `NotFound` for an unknown congestion control.
 pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
     SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
     Ok(stream)
 }
 
-/// Returns the next connection of `listener`; `None` if none comes within `time`, or if a signal comes first.
+/// Returns the next connection of `listener`, or `None` if no connection comes within `time` or before a signal.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails if no connection can be accepted; with `NotFound` for an unknown congestion control.
 pub fn accept_within(
     listener: &TcpListener,
     congestion: &str,
@@ -67,18 +68,18 @@ pub fn accept_within(
     }
 }
 
-/// Makes the connection end by a reset as soon as `stream` is dropped: no more data is sent then.
+/// Makes the connection end by a reset when `stream` is dropped, so that no buffered data is sent after that.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if `SO_LINGER` cannot be set.
 pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
-/// Returns the congestion control that a socket really has.
+/// Returns the congestion control of a socket, as the kernel reports it.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if `TCP_CONGESTION` cannot be read.
 pub fn congestion(stream: &TcpStream) -> io::Result<String> {
     let name = SockRef::from(stream).tcp_congestion()?;
     let end = name
@@ -91,7 +92,8 @@ pub fn congestion(stream: &TcpStream) -> io::Result<String> {
 /// Returns a connected socket, bound to `bind` if there is one.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control; with `TimedOut` after 20 s.
+/// Fails if the connection does not open; with `NotFound` for an unknown congestion control; with `TimedOut`
+/// after 20 s.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -106,10 +108,10 @@ pub fn connect(
     Ok(socket.into())
 }
 
-/// Makes reads and writes fail that make no progress for `stall`. Zero waits for ever.
+/// Makes a read or write of `stream` fail if it makes no progress for `stall`. Zero means no limit.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails if the socket's timeouts cannot be set.
 pub fn set_stall(stream: &TcpStream, stall: Duration) -> io::Result<()> {
     let stall = (!stall.is_zero()).then_some(stall);
     stream.set_read_timeout(stall)?;
@@ -122,7 +124,8 @@ fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Resu
         Transport::Mptcp => Protocol::MPTCP,
     };
     if transport == Transport::Mptcp {
-        // A Multipath TCP socket takes any name and fails with its first subflow only, so a TCP socket tries it.
+        // An MPTCP socket accepts any name, and fails only when its first subflow opens. So a TCP socket checks
+        // the name.
         open(address, Transport::Tcp, congestion)?;
     }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;

@@ -1,4 +1,4 @@
-//! Namespaces, interfaces and addresses of the hosts, resolved from the file.
+//! Namespaces, interfaces and addresses of the hosts, computed from the testbed file.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,9 +24,9 @@ pub struct HostLayout {
     pub name: String,
     /// Role in the file.
     pub role: Role,
-    /// The time at which its process starts.
+    /// The way in which its process starts: with the testbed or later.
     pub start: Start,
-    /// Its network namespace, `<testbed>.<host>`, as named for `ip netns`.
+    /// Name of its network namespace, `<testbed>.<host>`, also for `ip netns`.
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
@@ -49,9 +49,9 @@ pub struct InterfaceLayout {
     pub subnet4: Ipv4Net,
     /// IPv6 network.
     pub subnet6: Ipv6Net,
-    /// The host's first gateway on this segment, if there is one: the next hop for IPv4.
+    /// IPv4 address of the host's first gateway on this segment, if there is one: the next hop.
     pub gateway4: Option<Ipv4Addr>,
-    /// The next hop for IPv6.
+    /// IPv6 address of the same gateway.
     pub gateway6: Option<Ipv6Addr>,
     /// The other hosts on the segment, with their addresses.
     pub neighbours: Vec<(String, Ipv4Addr, Ipv6Addr)>,
@@ -66,13 +66,14 @@ pub enum SegmentKind {
     Link,
 }
 
-/// A segment with the hosts on it.
+/// A LAN or link, with the hosts on it in the order of their addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub name: String,
     pub kind: SegmentKind,
     pub subnet4: Ipv4Net,
     pub subnet6: Ipv6Net,
+    /// True if hosts outside get no route to the segment.
     pub private: bool,
     pub hosts: Vec<String>,
 }
@@ -140,7 +141,7 @@ impl HostLayout {
     }
 }
 
-/// Returns the name of the namespace of `host`. Neither name has a dot in it.
+/// Returns the name of the namespace of `host`. Names of testbeds and hosts have no dots, so it is unique.
 pub(crate) fn namespace(testbed: &str, host: &str) -> String {
     format!("{testbed}.{host}")
 }
@@ -163,7 +164,7 @@ impl Segment {
     }
 
     fn address6(&self, host: &str) -> Option<Ipv6Addr> {
-        // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1).
+        // Skips the first address, the subnet-router anycast address (RFC 4291, section 2.6.1).
         self.subnet6.hosts().nth(self.position(host)? + 1)
     }
 
@@ -236,6 +237,7 @@ pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, ConfigError> {
 fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<(), ConfigError> {
     let error =
         |message| ConfigError::at(&spec.file.display().to_string(), "", None, message, None);
+    // The last host has the highest address.
     let last = segment.hosts.last().map_or("", String::as_str);
     if segment.address4(last).is_none() || segment.address6(last).is_none() {
         return Err(error(format!(
@@ -252,21 +254,22 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
     });
     match overlapping {
         Some(other) => Err(error(format!(
-            "the networks of `{}` and `{}` overlap; give one of them other ones",
+            "the networks of `{}` and `{}` overlap; give one of them another `subnet4` or `subnet6`",
             other.name, segment.name
         ))),
         None => Ok(()),
     }
 }
 
-/// Returns 198.18.N.0/24 of the benchmarking range (RFC 2544), which no proxy treats as private.
+/// Returns 198.18.N.0/24 for the segment of this index, N from 1. The range is for benchmarks (RFC 2544), so
+/// no proxy treats it as private.
 fn default4(index: usize) -> Ipv4Net {
     let n = (index as u32 + 1) << 8;
     let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n);
     Ipv4Net::new_assert(first, 24)
 }
 
-/// Returns 2001:db8:N::/64 of the documentation range (RFC 3849).
+/// Returns 2001:db8:N::/64 for the segment of this index, N from 1. The range is for documentation (RFC 3849).
 fn default6(index: usize) -> Ipv6Net {
     let n = index as u16 + 1;
     Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)

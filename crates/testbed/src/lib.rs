@@ -1,10 +1,10 @@
 //! Testbeds: hosts as network namespaces, emulated links and plain LANs between them, and the
 //! processes that run on the hosts, all described by one TOML file.
 //!
-//! Two ways to use it. In process: [`Testbed::up`] builds everything and owns it; dropping the
-//! value takes it down. As a daemon: [`spawn_daemon`] starts this executable again in the
-//! background, where [`run_daemon`] holds the [`Testbed`] and answers on a control socket; a
-//! [`Client`] talks to it.
+//! There are two ways to use it. In this process, [`Testbed::up`] builds everything and owns it; dropping
+//! the value takes the testbed down. As a daemon, [`spawn_daemon`] starts this executable again in the
+//! background, where [`run_daemon`] owns the [`Testbed`] and answers on a control socket; a [`Client`]
+//! talks to it.
 //!
 //! ```no_run
 //! use braid_testbed::{LinkChange, Options, Spec, Testbed};
@@ -19,9 +19,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The resources of a testbed are found by their names, namespaces `<testbed>.<host>`. So [`down`] removes all of
-//! them even after the daemon was killed, together with every process that still runs in one of the namespaces.
-//! one of its namespaces is killed then.
+//! The namespaces of a testbed are found by their names, `<testbed>.<host>`. So [`down`] removes everything even
+//! after the daemon was killed, and kills every process that still runs in one of the namespaces.
 
 mod capture;
 mod change;

@@ -21,7 +21,7 @@ const SUBFLOW_DATA_LEN: usize = 16;
 const TCP_INFO_LEN: usize = 216;
 /// `sizeof(struct mptcp_subflow_addrs)`: two `sockaddr_storage`.
 const ADDRS_LEN: usize = 256;
-/// Most subflows that are read; the kernel's own limit is 8 besides the first.
+/// Maximum number of subflows that are read. The kernel allows 8 besides the first.
 const MAX_SUBFLOWS: usize = 16;
 /// `sizeof(struct mptcp_info)` of Linux 6.18; older kernels fill less of it.
 const INFO_LEN: usize = 96;
@@ -31,9 +31,9 @@ const FLAG_FALLBACK: u32 = 1;
 /// State of one kernel MPTCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MptcpInfo {
-    /// Subflows now, the first included; 1 if the kernel is older than 6.6 and does not tell.
+    /// Number of subflows, the first included; 1 if the kernel is older than 6.6, which does not report it.
     pub subflows: u8,
-    /// The connection has fallen back to TCP (RFC 8684, section 3.7).
+    /// True if the connection has fallen back to TCP (RFC 8684, section 3.7).
     pub fallback: bool,
     /// The local token.
     pub token: u32,
@@ -60,11 +60,11 @@ pub struct SubflowInfo {
     pub retransmissions: u32,
 }
 
-/// Returns the present subflows of `socket`; none if it is, or has become, plain TCP. A subflow that comes or
-/// goes during the call may be missing.
+/// Returns the present subflows of `socket`; none if the socket uses plain TCP, by request or by fallback. A
+/// subflow that opens or closes during the call may be missing.
 ///
 /// # Errors
-/// Fails if `getsockopt` does for another reason.
+/// Fails if `getsockopt` fails for any reason but plain TCP.
 pub fn subflows(socket: BorrowedFd<'_>) -> io::Result<Vec<SubflowInfo>> {
     let addresses = subflow_array::<ADDRS_LEN>(socket, MPTCP_SUBFLOW_ADDRS)?;
     let counters = subflow_array::<TCP_INFO_LEN>(socket, MPTCP_TCPINFO)?;
@@ -90,7 +90,8 @@ fn subflow_array<const LEN: usize>(
     option: libc::c_int,
 ) -> io::Result<Vec<[u8; LEN]>> {
     let mut raw = vec![0u8; SUBFLOW_DATA_LEN + MAX_SUBFLOWS * LEN];
-    // Sets size_subflow_data and size_user; the kernel fills num_subflows and size_kernel between them.
+    // The fields are size_subflow_data, num_subflows, size_kernel and size_user. The caller sets the first and the
+    // last, the kernel the others.
     raw[..4].copy_from_slice(&(SUBFLOW_DATA_LEN as u32).to_ne_bytes());
     raw[12..16].copy_from_slice(&(LEN as u32).to_ne_bytes());
     if !get(socket, option, &mut raw)? {
@@ -110,11 +111,11 @@ fn socket_address(raw: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads the state of `socket`. `None` if it is not, or no longer, a Multipath TCP connection: a plain TCP
-/// socket, or one that fell back before it was established.
+/// Returns the state of `socket`; `None` if it uses plain TCP. A connection that fell back only after its
+/// handshake still has a state.
 ///
 /// # Errors
-/// Fails if `getsockopt` does for another reason.
+/// Fails if `getsockopt` fails for any reason but plain TCP.
 pub fn mptcp_info(socket: BorrowedFd<'_>) -> io::Result<Option<MptcpInfo>> {
     let mut raw = [0u8; INFO_LEN];
     let known = get(socket, MPTCP_INFO, &mut raw)?;

@@ -1,8 +1,8 @@
 //! Named network namespaces, compatible with `ip netns`: each is a file in `/run/netns` on which
 //! the namespace is mounted.
 //!
-//! Works as root, and inside an unprivileged user namespace with mounts of its own, into which
-//! [`ensure_capable`] moves a program that is not root.
+//! This needs root, or an unprivileged user namespace with separate mounts. [`ensure_capable`] starts a
+//! program that is not root again in such a user namespace.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -19,8 +19,8 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
-/// user namespace of its own; its value is the user id outside.
+/// Environment variable of a program that [`ensure_capable`] has started in a new user namespace. Its value is
+/// the user ID outside.
 pub const USER_NAMESPACE_VARIABLE: &str = "BRAID_USER_NAMESPACE";
 
 const DIRECTORY: &str = "/run/netns";
@@ -38,6 +38,7 @@ pub fn create(name: &str) -> io::Result<()> {
         .create_new(true)
         .mode(0o444)
         .open(&path)?;
+    // A new thread moves into the namespace, since the calling thread must stay in its own.
     let made = on_thread(|| {
         sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
@@ -49,15 +50,15 @@ pub fn create(name: &str) -> io::Result<()> {
     made
 }
 
-/// Removes the namespace named `name`, whose interfaces vanish once no process is left in it.
-/// Succeeds if there is none.
+/// Removes the namespace named `name`. Its interfaces vanish when no process is left in it. Succeeds if there is
+/// no such namespace.
 ///
 /// # Errors
 ///
 /// The system's error.
 pub fn delete(name: &str) -> io::Result<()> {
     let path = path(name)?;
-    // EINVAL means not mounted, ENOENT not there: in both cases at most the file remains.
+    // EINVAL means that it is not mounted, ENOENT that there is no file. In both cases at most the file remains.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -97,7 +98,7 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(File::open(path(name)?)?.into())
 }
 
-/// Moves the calling thread into the namespace named `name`, for good.
+/// Moves the calling thread into the namespace named `name`. The thread stays there.
 ///
 /// # Errors
 ///
@@ -108,8 +109,8 @@ pub fn enter(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `work` on a thread of its own inside the namespace named `name` and waits for it. Sockets
-/// and TUN devices made there stay in that namespace.
+/// Runs `work` on a new thread inside the namespace named `name`, and waits for its result. Sockets and TUN
+/// devices that `work` makes stay in that namespace.
 ///
 /// # Errors
 ///
@@ -185,6 +186,7 @@ pub fn processes(name: &str) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
+/// Returns device and inode, which identify a namespace.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::metadata(path)?;
@@ -199,11 +201,12 @@ fn path(name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(DIRECTORY).join(name))
 }
 
-/// Makes the directory a shared mount, as `ip netns` does. So a namespace that is deleted here also vanishes
-/// from mount namespaces that were cloned meanwhile.
+/// Makes the directory, and a shared mount of it, as `ip netns` does. So a namespace that is deleted here also
+/// vanishes from mount namespaces that were copied from this one.
 fn prepare_directory() -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    // Fails if the directory is no mount point yet; then it is mounted on itself.
     if mount_change(DIRECTORY, shared).is_err() {
         mount_bind_recursive(DIRECTORY, DIRECTORY)?;
         mount_change(DIRECTORY, shared)?;
@@ -216,11 +219,11 @@ fn prepare_directory() -> io::Result<()> {
 pub enum Capability {
     /// The program is root.
     Root,
-    /// The program runs in an unprivileged user namespace with network and mounts of its own.
+    /// The program runs in an unprivileged user namespace, with a separate network and separate mounts.
     UserNamespace,
 }
 
-/// The reason why no namespaces can be made here; reads well after "skipped: ".
+/// The reason why this program can make no namespaces, worded to follow "skipped: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(pub String);
 
@@ -233,19 +236,19 @@ impl fmt::Display for Reason {
 impl std::error::Error for Reason {}
 
 impl Reason {
-    /// Reports on standard error that `what` is skipped. It appears even from within a test that succeeds,
-    /// whose output is captured.
+    /// Reports on standard error that `what` is skipped. Writes to standard error directly: `eprintln` would not
+    /// appear in a test that succeeds.
     pub fn announce(&self, what: &str) {
         let _ = writeln!(io::stderr(), "{what} skipped: {self}");
     }
 }
 
-/// Finds out whether this program can have network namespaces and TUN devices, and on what ground. For
-/// [`Capability::UserNamespace`] the caller has to move there by [`ensure_capable`].
+/// Returns the grounds on which this program can have network namespaces and TUN devices. For
+/// [`Capability::UserNamespace`], the caller has to enter a user namespace by [`ensure_capable`].
 ///
 /// # Errors
 ///
-/// The reason if it cannot.
+/// The reason if this program cannot have them.
 pub fn capability() -> Result<Capability, Reason> {
     if std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
@@ -261,7 +264,7 @@ pub fn capability() -> Result<Capability, Reason> {
     match run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
         Ok(_) => Ok(Capability::UserNamespace),
         Err(e) => Err(Reason(format!(
-            "not root, and no unprivileged user namespace with TUN devices is to be had ({e})"
+            "not root, and no unprivileged user namespace with TUN devices is available ({e})"
         ))),
     }
 }
@@ -270,13 +273,13 @@ pub fn capability() -> Result<Capability, Reason> {
 ///
 /// As root it returns at once. Otherwise it starts this executable again, with the same arguments, inside a
 /// new user namespace with its own network, mounts and `/run`, waits for its end, and ends this process with
-/// its exit code. Inside the namespace it returns. So it has to be the first call of a program.
+/// its exit code. Inside the namespace it returns. So a program has to call it before it does anything else.
 ///
 /// # Errors
 ///
-/// The reason if neither is possible: the caller skips its work and reports that.
+/// The reason if neither is possible. The caller then skips its work and reports the reason.
 pub fn ensure_capable() -> Result<Capability, Reason> {
-    // Several threads of a test program may call this, but it must be started again only once.
+    // Several threads of a test program may call this, but only one may start the program again.
     static ASKING: Mutex<()> = Mutex::new(());
     let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
     let capability = capability()?;
@@ -296,6 +299,7 @@ fn open_tun() -> io::Result<File> {
     options.read(true).write(true).open("/dev/net/tun")
 }
 
+/// Makes an unnamed namespace, to find out whether this is allowed.
 fn probe() -> io::Result<()> {
     on_thread(sys::unshare_network)
 }
@@ -308,6 +312,6 @@ fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::Exit
     );
     sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
-    // The terminal's interrupt reaches both processes; this one has to wait for the child, which cleans up.
+    // Ctrl-C reaches both processes. This process ignores it and waits until the child has cleaned up.
     sys::ignoring_interrupts(|| child.wait())
 }

@@ -1,37 +1,37 @@
-//! The bytes of test transfers: word i of the stream, little-endian, is the i-th output of SplitMix64 from
-//! the seed. Any position can be computed alone.
+//! The bytes of test transfers. Word i of a stream is the i-th output of SplitMix64 from the stream's seed, in
+//! little-endian order. So sender and receiver need only the seed, and a word does not depend on earlier ones.
 
 /// A position in the stream of one seed.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     seed: u64,
-    at: u64,
+    position: u64,
 }
 
 impl Pattern {
     /// Returns the stream of `seed`, at its start.
     pub fn new(seed: u64) -> Self {
-        Pattern { seed, at: 0 }
+        Pattern { seed, position: 0 }
     }
 
     /// Fills `buf` with the next bytes of the stream.
     pub fn fill(&mut self, buf: &mut [u8]) {
         let mut rest = buf;
         while !rest.is_empty() {
-            let word = self.word(self.at / 8).to_le_bytes();
-            let skip = (self.at % 8) as usize;
+            let word = self.word(self.position / 8).to_le_bytes();
+            let skip = (self.position % 8) as usize;
             let n = rest.len().min(8 - skip);
             rest[..n].copy_from_slice(&word[skip..skip + n]);
-            self.at += n as u64;
+            self.position += n as u64;
             rest = &mut rest[n..];
         }
     }
 
-    /// Compares `bytes` with the next bytes of the stream; fails with the offset in the stream of the first
-    /// difference.
+    /// Compares `bytes` with the next bytes of the stream. The error is the position of the first different byte
+    /// in the stream.
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), u64> {
         let mut expected = vec![0; bytes.len()];
-        let start = self.at;
+        let start = self.position;
         self.fill(&mut expected);
         if expected == bytes {
             return Ok(());
@@ -59,8 +59,8 @@ mod tests {
         let mut whole = [0; 1000];
         Pattern::new(7).fill(&mut whole);
         let mut cut = Pattern::new(7);
-        for piece in whole.chunks(13) {
-            assert_eq!(cut.check(piece), Ok(()));
+        for part in whole.chunks(13) {
+            assert_eq!(cut.check(part), Ok(()));
         }
     }
 
@@ -76,6 +76,7 @@ mod tests {
 
     #[test]
     fn the_first_word_is_that_of_splitmix64() {
+        // The first output for this seed in Rosetta Code's task on SplitMix64.
         let mut bytes = [0; 8];
         Pattern::new(1_234_567).fill(&mut bytes);
         assert_eq!(u64::from_le_bytes(bytes), 6_457_827_717_110_365_317);

@@ -9,17 +9,18 @@ use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 use crate::spec::Role;
 use crate::testbed::{RenderConfig, Rendered};
 
-/// A path beside the configuration: at the default path, two testbeds would have the same socket.
+/// The setting of the control socket's path: beside the configuration. With the default path, all testbeds would
+/// have the same socket.
 const CONTROL: &str = "control = \"control.sock\"";
 
-/// Most targets to which a server may be told to measure.
+/// Maximum number of measurement targets that a server's configuration may have.
 const MAX_TARGETS: usize = 8;
 
-/// Makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with the congestion
-/// control `congestion` or their default.
+/// Returns a function that makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with
+/// the congestion control `congestion`, or the programs' default if it is `None`.
 ///
 /// # Errors
-/// Fails if the system has no random source.
+/// Fails if the operating system gives no random bytes.
 pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
     let keys = Keys(braid_linux::random()?);
     let congestion = congestion.map(|name| format!("congestion = \"{name}\"\n"));
@@ -31,12 +32,12 @@ pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
             Role::Server => server_config(layout, host, &settings, &keys)?,
             Role::User | Role::Router | Role::Content => return None,
         };
-        let key = keys.of(layout, host);
+        let key = keys.key_of(layout, host);
         Some(Rendered { text, key })
     }))
 }
 
-/// Returns the same configurations in plaintext.
+/// Returns a function that makes the same configurations as `render`, but with plaintext connections.
 pub fn with_plaintext(render: RenderConfig) -> RenderConfig {
     Box::new(move |layout, host| {
         let Rendered { text, key } = render(layout, host)?;
@@ -48,21 +49,23 @@ pub fn with_plaintext(render: RenderConfig) -> RenderConfig {
     })
 }
 
-/// The keys of a testbed's hosts.
+/// The seed of the keys of a testbed's hosts.
 struct Keys([u8; 32]);
 
 impl Keys {
     /// Returns a host's key. It is the same at every call, so that a restarted host keeps its identity.
-    fn of(&self, layout: &Layout, host: &HostLayout) -> PrivateKey {
-        let place = layout.hosts.iter().position(|h| h.name == host.name);
-        let place = place.map_or(u32::MAX, |place| place as u32);
+    fn key_of(&self, layout: &Layout, host: &HostLayout) -> PrivateKey {
+        let index = layout.hosts.iter().position(|h| h.name == host.name);
+        let index = index.map_or(u32::MAX, |index| index as u32);
+        // The host's index makes its seed differ from those of the other hosts.
         let mut seed = self.0;
-        seed[..4].copy_from_slice(&place.to_be_bytes());
+        seed[..4].copy_from_slice(&index.to_be_bytes());
         PrivateKey::generate(seed)
     }
 }
 
 fn box_config(layout: &Layout, host: &HostLayout, settings: &str, keys: &Keys) -> String {
+    // An interface without a gateway leads to users.
     let inside = host
         .interfaces
         .iter()
@@ -90,7 +93,7 @@ fn box_config(layout: &Layout, host: &HostLayout, settings: &str, keys: &Keys) -
             server.name,
             at.address4,
             at.address6,
-            keys.of(layout, server).public()
+            keys.key_of(layout, server).public()
         );
     }
     text
@@ -103,7 +106,7 @@ fn server_config(
     keys: &Keys,
 ) -> Option<String> {
     let listen = uplink(host)?;
-    // A testbed's networks lie in ranges that a server refuses as destinations unless they are allowed.
+    // A server refuses the address ranges of testbeds as destinations unless its configuration allows them.
     let contents = || layout.hosts.iter().filter(|h| h.role == Role::Content);
     let reachable = contents().flat_map(|content| &content.interfaces);
     let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
@@ -123,13 +126,14 @@ fn server_config(
             text,
             "\n[[user]]\nname = \"{}\"\nkey = \"{}\"\n",
             user.name,
-            keys.of(layout, user).public()
+            keys.key_of(layout, user).public()
         );
     }
     Some(text)
 }
 
-/// Returns the interface at which other hosts reach a host: the one towards its gateway, or the first.
+/// Returns the interface by which other hosts reach a host: the interface towards its gateway, or else the
+/// first.
 fn uplink(host: &HostLayout) -> Option<&InterfaceLayout> {
     host.interfaces
         .iter()

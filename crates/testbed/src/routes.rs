@@ -5,35 +5,38 @@ use std::collections::VecDeque;
 use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
 use crate::spec::{HostSpec, Spec};
 
-/// Metric of the default route over the first segment shared with the gateway.
+/// Metric of the default route over the first segment shared with a gateway. Lower metrics are left for routes
+/// that tests add.
 const FIRST_METRIC: usize = 100;
 
-/// First routing table and rule priority for routing by source. The rules come after those of a box.
+/// First routing table and rule priority of source routing. A box's own rules have lower numbers, so they come
+/// first.
 const FIRST_TABLE: usize = 20_000;
 
-/// Subflows and addresses that a kernel MPTCP host accepts: the kernel's maximum.
+/// Maximum number of subflows and of accepted addresses of the kernel's MPTCP: the largest value that the kernel
+/// allows.
 const MPTCP_LIMIT: u32 = 8;
 
-/// Packets that a device holds until the emulator reads them. Bursts must fit, since a drop in the device is
-/// part of no model.
+/// Maximum number of packets that wait in a device until the emulator reads them. A guess: every burst must fit,
+/// since no link model includes drops in the device.
 const DEVICE_QUEUE: u32 = 4096;
 
 /// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    /// Lines that may run again, to restore what was changed since.
+    /// Lines for IPv4 that may run again, to restore addresses and routes that were removed.
     pub v4: String,
-    /// The same lines for IPv6.
+    /// Such lines for IPv6.
     pub v6: String,
-    /// Lines that run once, after the others.
+    /// Lines for IPv4 that run once, after the others: running them again would fail or add duplicates.
     pub once4: String,
-    /// The same lines for IPv6.
+    /// Such lines for IPv6.
     pub once6: String,
 }
 
 impl Scripts {
-    /// Adds the settings of an emulated link's device. Without multicast the kernel sends no packets of its
-    /// own, so that in every run packets of the same index are lost.
+    /// Adds the settings of an emulated link's device. Multicast is off, so that the kernel sends no packets by
+    /// itself: they would change which packets a seed drops.
     pub fn device(&mut self, name: &str, mtu: u16) {
         self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
     }
@@ -147,8 +150,9 @@ fn add_shortest_routes(
     }
 }
 
-/// Returns each segment that `host` is not on, with the segment and the neighbour by which its packets leave.
-/// Routes lead only through hosts that forward; the first in the file wins a tie.
+/// Returns each segment that `host` is not on, with the first segment and the first neighbour on the shortest way
+/// to it. Routes lead only through hosts that forward packets. Of two equally short ways, the one whose segment
+/// or host comes first in the file is taken.
 fn shortest_ways<'a>(
     spec: &Spec,
     segments: &'a [Segment],
@@ -215,8 +219,8 @@ fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str
             ),
         ];
         for (script, once, via, address, prefix) in families {
-            // Without the unreachable route, packets of a link that lost its own route would leave by another
-            // one.
+            // When a link goes down, its default route vanishes. The unreachable route then keeps the packets
+            // with its address from leaving over another link.
             *script += &format!(
                 "route replace default via {via} dev {name} src {address} table {table} \
                  {congestion}\n\

@@ -1,4 +1,4 @@
-//! The testbed file.
+//! The testbed file: its keys, and the checks of their values.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -23,8 +23,8 @@ use crate::error::Error;
 pub struct Spec {
     /// Name of the testbed: prefix of its namespaces and name of its state directory.
     pub name: Name,
-    /// Congestion control of every route of every host (`congctl`), so that kernel TCP does not
-    /// depend on the machine's default.
+    /// Congestion control of all routes of all hosts (`congctl`), so that kernel TCP does not depend on the
+    /// machine's default.
     #[serde(default = "default_congestion")]
     pub congestion: String,
     /// Seed of the links' random streams.
@@ -39,7 +39,7 @@ pub struct Spec {
     /// Emulated links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkSpec>,
-    /// The file; relative paths in it start in its directory.
+    /// Path of the file. Relative paths in the file start in its directory.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -52,24 +52,24 @@ pub struct HostSpec {
     pub name: Name,
     /// The role.
     pub role: Role,
-    /// The time at which its process starts.
+    /// The way in which its process starts: with the testbed or later.
     #[serde(default)]
     pub start: Start,
     /// Configuration file of a box or server; made from the layout if absent.
     pub config: Option<PathBuf>,
     /// Directory that a content host serves; `www` in the state directory if absent.
     pub directory: Option<PathBuf>,
-    /// Gateways: one neighbour, or a list of neighbours, for all packets to segments that this host is not
-    /// on. If several segments are shared with them, the default routes have metrics 100, 101, … in the order
-    /// of the file. A host without a gateway has a route to every segment, by the shortest way.
+    /// Gateways, one neighbour or a list of neighbours: they get all packets to segments that this host is not on.
+    /// If this host shares several segments with them, the default routes have metrics 100, 101, … in the order
+    /// of the segments. A host without a gateway has a route to every segment, over the fewest hosts.
     #[serde(default)]
     pub gateway: Vec<Name>,
-    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each link, chosen
-    /// by source address.
+    /// True to configure the kernel's MPTCP, for comparisons: endpoints on the links, limits, and the routing
+    /// tables of `source_routing`.
     #[serde(default)]
     pub mptcp: bool,
-    /// A routing table for each link, chosen by source address, so that a socket bound to the
-    /// address of a link uses it. `mptcp` implies it.
+    /// True for a routing table for each link, chosen by source address, so that a socket bound to the address
+    /// of a link uses this link. `mptcp` includes it.
     #[serde(default)]
     pub source_routing: bool,
 }
@@ -108,7 +108,7 @@ impl Role {
     }
 }
 
-/// The time at which the process of a host starts.
+/// The way in which the process of a host starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
@@ -127,24 +127,24 @@ pub struct LanSpec {
     pub name: Name,
     /// Hosts on the segment, in the order of their addresses.
     pub hosts: Vec<Name>,
-    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
+    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 if absent (RFC 2544).
     #[serde(default, deserialize_with = "subnet4")]
     pub subnet4: Option<Ipv4Net>,
-    /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
+    /// IPv6 network, such as `fd00:1::/64`; 2001:db8:N::/64 if absent (RFC 3849).
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Hosts outside get no route to the segment, as to a network behind NAT.
+    /// True if hosts outside get no route to the segment, like to a network behind NAT.
     #[serde(default)]
     pub private: bool,
 }
 
-/// An emulated link between two hosts; the settings hold for both directions unless `forward`
-/// (`from` to `to`) or `reverse` say otherwise.
+/// An emulated link between two hosts. Its settings apply to both directions. Settings in `forward` (`from` to
+/// `to`) and `reverse` take precedence in their direction.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LinkSpec {
     /// Name of the link and of the interfaces at its ends.
     pub name: Name,
-    /// The host at one end; it has the first address.
+    /// The host at one end, which gets the first address of the networks.
     pub from: Name,
     /// The host at the other end.
     pub to: Name,
@@ -154,23 +154,22 @@ pub struct LinkSpec {
     /// IPv6 network; defaults as for a LAN.
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Settings of both directions, unless `forward` or `reverse` has another. Their keys are among the
-    /// link's own.
+    /// Settings of both directions. In the file, their keys are in the table of the link, beside the other keys.
     #[serde(skip)]
     pub model: LinkModel,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// Settings that differ from `from` to `to`.
+    /// Settings for the direction from `from` to `to`, in place of those of both directions.
     #[serde(default)]
     pub forward: LinkModel,
-    /// Settings that differ from `to` to `from`.
+    /// Settings for the direction from `to` to `from`, in place of those of both directions.
     #[serde(default)]
     pub reverse: LinkModel,
     /// Changes over time, in order.
     #[serde(default)]
     pub schedule: Vec<Spanned<ScheduledChange>>,
-    /// Seed of the link's random streams; the testbed's where absent.
+    /// Seed of the link's random streams; the testbed's seed if absent.
     pub seed: Option<u64>,
 }
 
@@ -189,6 +188,7 @@ impl LinkSpec {
 fn subnet4<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv4Net>, D::Error> {
     let text = String::deserialize(d)?;
     match value::prefix(&text).map_err(D::Error::custom)? {
+        // A /30 has just two addresses for hosts.
         IpNet::V4(net) if (8..=30).contains(&net.prefix_len()) => Ok(Some(net)),
         _ => {
             let expected = "one of /8 to /30 such as \"192.168.1.0/24\"";
@@ -218,13 +218,13 @@ fn default_mtu() -> u16 {
     1500
 }
 
-/// A name in the file, with its place for error messages.
+/// A name in the file, with its position for error messages.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Name(Spanned<String>);
 
 impl Name {
-    /// Returns its place in the file, in bytes.
+    /// Returns its position in the file, in bytes.
     pub(crate) fn span(&self) -> Range<usize> {
         self.0.span()
     }
@@ -248,7 +248,7 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::Spec`] if the file cannot be read, or with the place of the first mistake.
+    /// [`Error::Spec`] if the file cannot be read, or with the position of the first mistake.
     pub fn read(path: &Path) -> Result<Spec, Error> {
         let text = std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))?;
         Ok(Spec::parse(&text, path)?)
@@ -258,7 +258,7 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// The place of the first mistake and what to write instead.
+    /// The position of the first mistake and what to write instead.
     pub fn parse(text: &str, origin: &Path) -> Result<Spec, ConfigError> {
         let source = Source { text, origin };
         let mistake = |e| source.toml_error(&e);
@@ -283,6 +283,7 @@ impl Spec {
     }
 
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        // 32 is a guess that keeps names of namespaces and paths of sockets short.
         check_name(source, &self.name, 32)?;
         let mut hosts: Vec<&str> = Vec::new();
         for host in &self.hosts {
@@ -318,15 +319,18 @@ impl Spec {
             check_known(source, &link.from, &hosts)?;
             check_known(source, &link.to, &hosts)?;
             if *link.from == *link.to {
-                let message = format!("link `{}` ends where it starts", link.name);
+                let message = format!(
+                    "link `{}` has the same host at both ends; name two different hosts",
+                    link.name
+                );
                 return Err(source.error(link.to.span(), message));
             }
         }
-        let mut hosts_with = self
+        let mut gateways = self
             .hosts
             .iter()
             .flat_map(|h| h.gateway.iter().map(move |g| (h, g)));
-        hosts_with.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
+        gateways.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
     }
 
     fn check_gateway(
@@ -337,19 +341,19 @@ impl Spec {
         hosts: &[&str],
     ) -> Result<(), ConfigError> {
         check_known(source, gateway, hosts)?;
-        let both = |ends: &[&Name]| {
+        let has_both = |ends: &[&Name]| {
             ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
         };
         let neighbours = self
             .lans
             .iter()
-            .any(|l| both(&l.hosts.iter().collect::<Vec<_>>()))
-            || self.links.iter().any(|l| both(&[&l.from, &l.to]));
+            .any(|l| has_both(&l.hosts.iter().collect::<Vec<_>>()))
+            || self.links.iter().any(|l| has_both(&[&l.from, &l.to]));
         if neighbours && *host.name != **gateway {
             return Ok(());
         }
         let message = format!(
-            "`{gateway}` is no neighbour of `{}`; name a host it shares a lan or link with",
+            "`{gateway}` is no neighbour of `{}`; name a host that shares a lan or link with it",
             host.name
         );
         Err(source.error(gateway.span(), message))
@@ -380,8 +384,8 @@ impl Source<'_> {
     }
 }
 
-/// Takes the settings of the links out of the tables that they share with other keys. Serde's `flatten` would
-/// lose the place of a mistake.
+/// Removes the settings of the links from the tables that they share with other keys. Serde's `flatten` would
+/// lose the position of a mistake.
 fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, ConfigError> {
     let mut models = Vec::new();
     let links = file.get_mut("link").map(Spanned::get_mut);
@@ -414,7 +418,7 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
     Ok(models)
 }
 
-/// Turns a single gateway into a list. An untagged enum would lose the place of a mistake.
+/// Turns a single gateway into a list. An untagged enum would lose the position of a mistake.
 fn list_gateways(file: &mut DeTable<'_>) {
     let hosts = file.get_mut("host").map(Spanned::get_mut);
     let Some(DeValue::Array(hosts)) = hosts else {
@@ -440,6 +444,7 @@ fn load_link(
     link: &mut LinkSpec,
     directory: &Path,
 ) -> Result<(), ConfigError> {
+    // The path of a trace is looked for behind the link's name, since a model has no position.
     let after = link.name.span().end;
     for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());
@@ -468,17 +473,17 @@ fn load_link(
     Ok(())
 }
 
-fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), ConfigError> {
-    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+fn check_name(source: &Source<'_>, name: &Name, max_len: usize) -> Result<(), ConfigError> {
+    let is_valid = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        && name.len() <= longest;
-    if good && **name != *"lo" {
+        && name.len() <= max_len;
+    if is_valid && **name != *"lo" {
         return Ok(());
     }
     let message = format!(
-        "`{name}` cannot be a name here; write 1 to {longest} letters, digits, `-` or `_`, \
+        "`{name}` cannot be a name here; write 1 to {max_len} letters, digits, `-` or `_`, \
          starting with a letter (and not `lo`)"
     );
     Err(source.error(name.span(), message))

@@ -1,4 +1,4 @@
-//! Removal of a testbed's stale resources.
+//! Removal of everything that a testbed leaves behind, found by the testbed's name.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -8,11 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::Error;
 use crate::{layout, netns, state};
 
-/// Time that processes have to end after SIGKILL. It bounds only those that hang in the kernel.
+/// Maximum time for processes to end after SIGKILL. It bounds only processes that hang in the kernel.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Removes the namespaces, processes and state of a testbed named `name`.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
+    // A failure must not keep the other resources from being removed.
     let mut first_error = Ok(());
     let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
     for namespace in namespaces.iter().filter(|n| layout::belongs_to(n, name)) {
@@ -31,7 +32,8 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }
 
-/// Kills all processes in a namespace, and waits for their end, for [`EXIT_TIMEOUT`] at most.
+/// Kills all processes in a namespace, and waits for their end for at most [`EXIT_TIMEOUT`]. Repeats the search,
+/// since a process may start another before it dies.
 fn kill_all_in(namespace: &str) {
     let deadline = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < deadline {

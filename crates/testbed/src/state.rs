@@ -11,20 +11,23 @@ use rustix::process::Pid;
 use crate::error::Error;
 use crate::netns;
 
-/// Time that a child of a killed process has to become another program. It bounds only one that hangs.
+/// Maximum time for which a child of a killed daemon may hold the daemon's lock. It bounds only a child that
+/// hangs: the child inherits the lock, and releases it when it executes its program.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Attempts to make a directory while other testbeds go down. They are counted, not timed: a machine may
-/// stand still between two of them, and users need not wait if the parent does not exist.
+/// Maximum number of attempts to make a state directory, whose parent another testbed may remove meanwhile.
+/// Attempts are counted and not timed, since a machine may stand still between two of them. A guess: if the
+/// parent cannot exist at all, 100 attempts take no noticeable time.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Returns the state directory of the testbed named `name`: below `/run/braid` for root, otherwise below a
-/// directory of the user in the place for temporary files. The `/run` of a user namespace is private to it,
-/// but the control socket must be reachable from outside.
+/// Returns the state directory of the testbed named `name`. For root it is below `/run/braid`. For another user
+/// it is below a directory of that user among the temporary files: such a testbed runs in a user namespace,
+/// whose `/run` is not visible outside, but the control socket must be reachable from outside.
 pub(crate) fn directory(name: &str) -> PathBuf {
     root().join(name)
 }
 
+/// Returns the directory above all state directories of this user.
 fn root() -> PathBuf {
     let uid = rustix::process::getuid();
     match std::env::var(netns::USER_NAMESPACE_VARIABLE) {
@@ -44,18 +47,18 @@ pub(crate) fn socket(name: &str) -> PathBuf {
     directory(name).join("control")
 }
 
-/// The lock on a testbed's name, which ends when this is dropped or the process dies.
+/// The lock on a testbed's name. The lock ends when this value is dropped or the process dies.
 pub(crate) struct NameLock {
     _lock: File,
 }
 
-/// Returns whether a living process has locked the name of the testbed named `name`.
+/// Returns whether a living process holds the lock of the testbed named `name`.
 pub(crate) fn is_locked(name: &str) -> bool {
     File::open(directory(name).join("lock"))
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
-/// Returns the process that holds the testbed named `name`, as it wrote it into the lock.
+/// Returns the process that took the lock of the testbed named `name`: its ID is in the lock file.
 pub(crate) fn lock_holder(name: &str) -> Option<Pid> {
     if !is_locked(name) {
         return None;
@@ -64,7 +67,8 @@ pub(crate) fn lock_holder(name: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// Returns whether the testbed named `name` is held in the name of a dead process.
+/// Returns whether the process that took the lock of the testbed named `name` is dead. A child of that process
+/// then still holds the lock.
 pub(crate) fn is_lock_orphaned(name: &str) -> bool {
     let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
     lock_holder(name).is_some_and(dead)
@@ -72,7 +76,7 @@ pub(crate) fn is_lock_orphaned(name: &str) -> bool {
 
 /// Returns whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
-    // A child of a killed process holds the lock until it becomes another program.
+    // A child of a killed daemon holds the lock until it executes its program.
     let deadline = Instant::now() + EXEC_TIMEOUT;
     while is_locked(name) {
         if !is_lock_orphaned(name) || Instant::now() > deadline {
@@ -83,13 +87,13 @@ pub fn is_up(name: &str) -> bool {
     false
 }
 
-/// Locks the name and makes its directory, which must not exist.
+/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock.
 pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
     let directory = directory(name);
-    let made = || -> io::Result<File> {
-        // Another testbed that goes down may remove the root between the two calls.
+    let make = || -> io::Result<File> {
+        // Another testbed that goes down may remove the root between the two calls of `create_owned`.
         let mut attempts = 1;
-        while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
+        while let Err(e) = create_owned(&root()).and_then(|()| create_owned(&directory)) {
             if e.kind() != io::ErrorKind::NotFound || attempts >= MAX_ATTEMPTS {
                 return Err(e);
             }
@@ -100,23 +104,24 @@ pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
         write!(lock, "{}", std::process::id())?;
         Ok(lock)
     };
-    let lock = made().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
+    let lock = make().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
     Ok(NameLock { _lock: lock })
 }
 
-fn create_private(path: &Path) -> io::Result<()> {
+/// Makes a directory. An existing one must belong to this user.
+fn create_owned(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     match fs::DirBuilder::new().mode(0o755).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other,
     }
-    // In a directory for all users, another user may have made it first.
+    // Every user may write into the directory of temporary files, so another user may have made it first.
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        "it belongs to someone else",
+        "it belongs to another user",
     ))
 }

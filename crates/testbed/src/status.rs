@@ -62,7 +62,7 @@ pub struct LinkStatus {
 }
 
 impl LinkStatus {
-    /// Bytes delivered in both directions together (IP packets, headers included).
+    /// Returns the bytes delivered in both directions together (IP packets, headers included).
     pub fn bytes(&self) -> u64 {
         self.forward.bytes_delivered + self.reverse.bytes_delivered
     }
@@ -73,14 +73,14 @@ impl LinkStatus {
 pub struct DirectionStatus {
     /// True if the direction carries packets.
     pub up: bool,
-    /// bit/s, the mean for a trace; `None` if not limited.
+    /// Rate in bit/s, for a trace its mean; `None` if the rate is not limited.
     pub rate: Option<u64>,
-    /// Length of the trace that sets the rate, after which it repeats, ms.
+    /// Length of the trace that sets the rate, ms. The trace repeats after that time.
     #[serde(default)]
     pub trace_ms: Option<f64>,
     /// One-way delay, ms.
     pub delay_ms: f64,
-    /// Largest additional delay, ms.
+    /// Maximum additional delay, ms.
     pub jitter_ms: f64,
     /// Queue bound, as in the file.
     pub queue: String,
@@ -92,7 +92,7 @@ pub struct DirectionStatus {
     /// The parameters of the Gilbert-Elliott model, if losses come in bursts.
     #[serde(default)]
     pub bursts: Option<String>,
-    /// Probability of being overtaken, 0 to 1.
+    /// Probability that a packet takes a detour, so that later packets overtake it, 0 to 1.
     #[serde(default)]
     pub reorder: f64,
     /// Probability of duplication, 0 to 1.
@@ -133,7 +133,7 @@ pub struct DirectionStatus {
     pub dropped_device: u64,
     /// Bytes in the queue now.
     pub queue_bytes: u64,
-    /// Most bytes ever in the queue.
+    /// Maximum number of bytes in the queue since the start of the link.
     pub queue_bytes_max: u64,
 }
 
@@ -153,7 +153,7 @@ pub struct DeliveryLagStatus {
 }
 
 impl DirectionStatus {
-    /// Returns those settings as text that are usually off and are on.
+    /// Returns the settings that are usually off, as far as they are on, as text.
     fn further_settings(&self) -> String {
         let mut text = String::new();
         if let Some(bursts) = &self.bursts {

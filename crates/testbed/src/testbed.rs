@@ -1,4 +1,4 @@
-//! A testbed in this process.
+//! A testbed that this process owns.
 
 mod build;
 mod links;
@@ -18,8 +18,8 @@ use crate::{stale_resources, state};
 use links::LinkState;
 use process::Process;
 
-/// Makes the configuration of a box or server from the layout and the host. Returns `None` if it has none for
-/// that host.
+/// A function that makes the configuration of a box or server from the layout and the host. It returns `None`
+/// for other hosts.
 pub type RenderConfig = Box<dyn Fn(&Layout, &HostLayout) -> Option<Rendered> + Send + Sync>;
 
 /// The configuration of a box or server.
@@ -31,7 +31,7 @@ pub struct Rendered {
     pub key: PrivateKey,
 }
 
-/// The options of bringing a testbed up, apart from the file.
+/// The options for building a testbed that are not in its file.
 #[derive(Default)]
 pub struct Options {
     /// The program that has the `box` and `server` commands; by default `braid`, beside this one
@@ -39,7 +39,8 @@ pub struct Options {
     pub executable: Option<PathBuf>,
     /// Makes the configuration of boxes and servers whose `config` the file does not name.
     pub render: Option<RenderConfig>,
-    /// Start no processes, whatever `start` says in the file, but leave that to [`Testbed::start`].
+    /// True to start no processes with the testbed, even those with `start = "auto"` in the file.
+    /// [`Testbed::start`] starts them later.
     pub start_nothing: bool,
 }
 
@@ -53,7 +54,9 @@ pub struct Testbed {
     link_states: Vec<LinkState>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
+    /// True if the kernel kills the processes when the thread that started them ends.
     dies_with_thread: bool,
+    /// True once the testbed has been taken down.
     removed: bool,
     _name_lock: state::NameLock,
 }
@@ -70,7 +73,8 @@ impl Testbed {
         Testbed::up_with(spec, options, false)
     }
 
-    /// Does the same as [`up`](Self::up); `dies_with_thread` processes are killed when the calling thread ends.
+    /// Does the same as [`up`](Self::up). If `dies_with_thread`, the processes are killed when the calling thread
+    /// ends.
     pub(crate) fn up_with(
         spec: Spec,
         options: Options,
@@ -99,7 +103,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Returns addresses, interfaces and namespaces as they were resolved.
+    /// Returns the addresses, interfaces and namespaces of the hosts.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -127,7 +131,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] with the first step that failed; the others are still done.
+    /// [`Error::System`] with the first step that failed. The steps after it are still done.
     pub fn down(mut self) -> Result<(), Error> {
         self.tear_down()
     }
@@ -136,7 +140,7 @@ impl Testbed {
 impl Drop for Testbed {
     fn drop(&mut self) {
         if let Err(error) = self.tear_down() {
-            tracing::warn!(%error, "testbed not entirely removed");
+            tracing::warn!(%error, "the testbed was not removed completely");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Transfers {
     /// Opens a connection.
     ///
     /// # Errors
-    /// The engine's error: it has no path, or no room.
+    /// The engine has no usable path, or no room for a connection.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -98,6 +98,7 @@ impl Transfers {
         self.done.len() == self.total
     }
 
+    /// Registers a connection and sends its first bytes.
     fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
         let mut transfer = Transfer::new(now, peer, &self.args);
         transfer.send(now, conn, &self.args, stack);
@@ -117,6 +118,7 @@ impl Transfers {
         }
     }
 
+    /// Calls `act` with the transfer of a connection, if the connection is open.
     fn with_transfer(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
         if let Some(transfer) = self.open.get_mut(&conn) {
             act(transfer, &self.args);

@@ -90,7 +90,7 @@ pub fn relay(
     }
 }
 
-/// Copies both directions until their ends, and closes each direction at the other side too.
+/// Copies the bytes of both directions. At the end of a direction, closes it towards the other side too.
 fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     thread::scope(|scope| {
         let up = scope.spawn(|| pump(near, far));

@@ -61,6 +61,7 @@ pub fn scene(figure: &Figure) -> Scene {
     let below = match &figure.body {
         Body::Plane(series) => {
             let values = series.iter().flat_map(|s| &s.points).map(|p| p.x);
+            // Unlike a vertical axis, a linear horizontal axis need not include zero.
             let range = scale::range(&figure.x, values, figure.x.scale == Scale::Log);
             let x = Placed::new(figure.x.scale, range, (frame.left, frame.right));
             page.horizontal_axis(figure, &x, frame);
@@ -100,6 +101,7 @@ fn vertical_scale(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Place
     Placed::new(figure.y.scale, scale::range(&figure.y, values, true), ends)
 }
 
+/// A figure in progress, filled from the top.
 struct Page {
     shapes: Vec<Shape>,
     /// The height of the page that is in use; the next part begins below it.
@@ -319,7 +321,8 @@ impl Page {
         }
     }
 
-    /// Draws the dots of all series from left to right. Series by series, the last one would cover the others.
+    /// Draws the dots of all series from left to right, mixed. If drawn series by series, the last series
+    /// would cover the others.
     fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();

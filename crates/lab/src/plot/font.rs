@@ -1,6 +1,6 @@
-//! The width of text, so that it can be laid out without a font.
+//! The width of text, so that the layout of a figure needs no font file.
 
-/// Units of an em in [`WIDTHS`].
+/// Units of an em in [`WIDTHS`], as in the font file of DejaVu Sans.
 const EM: f64 = 2048.0;
 /// Advance widths of DejaVu Sans, the font that figures ask for, from the space to the tilde. Verdana,
 /// the second choice, has nearly the same widths.
@@ -19,12 +19,14 @@ pub fn width(text: &str, size: f64) -> f64 {
     f64::from(units) * size / EM
 }
 
+/// Returns the advance width of a character, in units of the em.
 fn advance(c: char) -> u16 {
     match c {
         ' '..='~' => WIDTHS[c as usize - ' ' as usize],
         '\u{a0}' => WIDTHS[0],
+        // DejaVu Sans draws these signs as wide as `+`.
         '×' | '±' | '−' | '≤' | '≥' => 1716,
-        // Most other letters are as wide as a digit.
+        // Other letters count as wide as a digit: most are about that wide.
         _ => 1303,
     }
 }

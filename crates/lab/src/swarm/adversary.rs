@@ -14,7 +14,7 @@ use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 
 /// Maximum number of recent packets to choose a replay from. A guess.
 const MAX_RECENT: usize = 64;
-/// The attacker's header address (RFC 5737, for documentation). Forged ADD_ADDRs announce it, to draw subflows
+/// The attacker's own address (RFC 5737, for documentation). Forged ADD_ADDRs announce it, to draw subflows
 /// to it.
 const ATTACKER_ADDR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
 /// First port of the subflows that the attacker opens in the box's name.
@@ -225,6 +225,7 @@ impl Adversary {
         forged
     }
 
+    /// Returns random known keys, with the address of their server.
     fn any_keys(&mut self) -> Option<(SocketAddr, Keys)> {
         let n = self.rng.below(self.keys.len().max(1) as u64) as usize;
         self.keys.get(n).copied()

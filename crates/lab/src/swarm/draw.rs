@@ -1,4 +1,5 @@
-//! Drawing the scenario of a seed. A choice listed more than once in a draw is that much more likely.
+//! Drawing the scenario of a seed. A choice that is listed more than once is more likely. Probabilities
+//! and ranges without another source are guesses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -31,6 +31,7 @@ pub fn check(scenario: &HostScenario, run: &ScenarioRun<'_>) -> Result<Figures, 
     }
 }
 
+/// Checks the end of one flow, and counts it in `figures`.
 fn check_flow(
     scenario: &HostScenario,
     run: &ScenarioRun<'_>,
@@ -129,16 +130,19 @@ fn paths_of<'a>(scenario: &'a HostScenario, flow: &Flow) -> impl Iterator<Item =
         .map(|(_, path)| path)
 }
 
+/// Returns whether a middlebox on the path may break MPTCP connections.
 fn breaks(path: &Path) -> bool {
     path.middleboxes.iter().any(|m| m.breaks_mptcp())
 }
 
+/// Returns whether the path may lose packets in bursts.
 fn bursts(path: &Path) -> bool {
     let changes = path.changes.iter().flat_map(|(_, up, down)| [up, down]);
     let mut all = [&path.up, &path.down].into_iter().chain(changes);
     all.any(|s| matches!(s.loss, Loss::GilbertElliott { .. }))
 }
 
+/// Returns whether the path may lose packets other than by full queues.
 fn loses(path: &Path) -> bool {
     let lossy = |s: &braid_links::Settings| s.loss != Loss::None || s.corrupt > 0.0;
     !path.changes.is_empty() || lossy(&path.up) || lossy(&path.down)

@@ -118,6 +118,7 @@ impl GatewayScenario {
         self.simulate_with(seed, &config)
     }
 
+    /// Does the same as [`Self::simulate`], with another configuration.
     fn simulate_with(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
         let attacker = self.attacked.map(|attacked| {
             let rng = Rng::for_component(seed, ADVERSARY_STREAM);
@@ -183,6 +184,7 @@ impl GatewayScenario {
         Ok(figures)
     }
 
+    /// Returns the actions of all users in order of time.
     fn steps(&self) -> Vec<(Duration, Step)> {
         let mut steps = Vec::new();
         for (n, transfer) in self.transfers.iter().enumerate() {
@@ -197,6 +199,7 @@ impl GatewayScenario {
         steps
     }
 
+    /// Checks the end of transfer `n`, and counts it in `figures`.
     fn check(
         &self,
         n: usize,
@@ -364,6 +367,7 @@ mod tests {
             }
         }
         if let Some(attacked) = &mut scenario.attacked {
+            // On average one packet in four, so that the attacker opens many subflows.
             (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
         }
         scenario.simulate_with(seed, &scenario.config(Protection::Tls))

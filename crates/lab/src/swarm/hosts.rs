@@ -40,18 +40,20 @@ pub struct ScenarioRun<'a> {
     /// The host that shares each path, if there is one.
     neighbours: Vec<Option<NodeId>>,
     links: Vec<LinkId>,
-    /// For each flow, true if it could be opened.
+    /// True for each flow that could be opened.
     opened: Vec<bool>,
 }
 
 /// An action on the hosts at a certain time.
 #[derive(Debug, Clone, Copy)]
 enum Action {
+    /// Opens the flow.
     Open(usize),
     /// Resets the flow from one end.
     Abort(usize, End),
     /// Stops reading if true, resumes if false.
     Pause(usize, End, bool),
+    /// Tells the client's engine about a path.
     Notice(Notice),
 }
 
@@ -93,10 +95,10 @@ impl<'a> ScenarioRun<'a> {
     /// Builds path `n` between client and server.
     fn build_path(&mut self, seed: u64, n: usize, path: &Path) {
         let mut inside = self.client;
-        let mut behind = None;
+        let mut router_and_neighbour = None;
         if path.shared {
-            // The router numbers its interfaces in the order of the calls of `connect`: 0 leads to the
-            // client, 1 out to the server, 2 to the neighbour.
+            // The router's interfaces have numbers in the order of the calls of `connect` below: 0 leads to the
+            // client, 1 towards the server, 2 to the neighbour.
             let routes = addresses(&path.config).into_iter().map(|addr| (addr, 0));
             let neighbour = neighbour_path(n);
             let others = addresses(&neighbour).into_iter().map(|addr| (addr, 2));
@@ -113,7 +115,7 @@ impl<'a> ScenarioRun<'a> {
             inside = router;
             let config = &self.scenario.client;
             let host = host(&mut self.world, config, vec![neighbour], Vec::new());
-            behind = Some((router, host));
+            router_and_neighbour = Some((router, host));
         }
         let mut outer = self.server;
         if !path.middleboxes.is_empty() {
@@ -138,11 +140,12 @@ impl<'a> ScenarioRun<'a> {
         self.world.schedule(up, changes(|c| &c.1));
         self.world.schedule(down, changes(|c| &c.2));
         self.links.extend([up, down]);
-        if let Some((router, neighbour)) = behind {
+        if let Some((router, neighbour)) = router_and_neighbour {
             self.world
                 .connect(router, neighbour, lan_settings(), lan_settings());
         }
-        self.neighbours.push(behind.map(|(_, neighbour)| neighbour));
+        self.neighbours
+            .push(router_and_neighbour.map(|(_, neighbour)| neighbour));
     }
 
     /// Makes the server listen for each flow at a separate port.
@@ -371,10 +374,12 @@ pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
     }
 }
 
+/// Returns the server's port of a flow.
 fn port(flow: usize) -> u16 {
     FIRST_PORT + flow as u16
 }
 
+/// Returns the server's addresses of a flow, IPv4 and IPv6.
 fn remotes(flow: usize) -> [SocketAddr; 2] {
     let port = port(flow);
     [(SERVER_V4, port).into(), (SERVER_V6, port).into()]
@@ -441,6 +446,7 @@ fn lan_settings() -> Settings {
     }
 }
 
+/// Adds a middlebox of path `n` to a chain.
 fn add_middlebox(
     chain: Chain,
     middlebox: MiddleboxSpec,

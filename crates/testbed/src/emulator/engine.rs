@@ -16,23 +16,26 @@ use rustix::event::{Timespec, epoll};
 use super::tun_end::{self, TunEnd};
 use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
 
-/// Packets read from one device before the others get their turn.
+/// Maximum number of packets that are read from one device before the other devices get their turn. A guess:
+/// enough to save system calls, and few enough not to delay other links.
 const MAX_BATCH: usize = 64;
 
-/// `epoll` data of the wake-up descriptor; devices have their index.
+/// `epoll` data of the wake-up descriptor. The `epoll` data of a device is its index.
 const WAKE: u64 = u64::MAX;
 
-/// Most empty buffers that are kept for reuse.
+/// Maximum number of empty buffers that are kept for reuse. A guess that bounds memory.
 const MAX_POOLED_BUFFERS: usize = 4096;
 
-/// Largest delivery lag that is recorded, ns; greater ones count as this.
+/// Maximum recorded delivery lag, ns: 10 s. A longer lag is recorded as this value.
 const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
-/// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and `2 i + 1` at
-/// its `to` end. A lane, which is one direction, has the index of the device that it reads.
+/// The devices and settings of the emulator, before its thread runs. Link `i` has device `2 i` at its `from` end,
+/// and device `2 i + 1` at its `to` end. A lane is one direction of a link, and has the index of the device from
+/// which it reads.
 #[derive(Default)]
 pub(super) struct Engine {
     ends: Vec<TunEnd>,
+    /// The settings of each lane, and the seed of its link.
     lane_settings: Vec<(ScheduledSettings, u64)>,
     buffer_len: usize,
 }
@@ -62,6 +65,7 @@ impl Engine {
         }
         let lanes = (self.lane_settings.into_iter().enumerate())
             .map(|(index, (scheduled, seed))| Lane::start(Instant::ZERO, index, scheduled, seed));
+        // Two significant digits are enough for microseconds of lag.
         let histogram = Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2);
         Running {
             lanes: lanes.collect(),
@@ -83,6 +87,7 @@ impl Engine {
 struct Lane {
     link: Link<Packet>,
     rng: Rng,
+    /// The start of the lane, from which the schedule counts.
     origin: Instant,
     schedule: Schedule,
 }
@@ -99,13 +104,16 @@ impl Lane {
         }
     }
 
+    /// Returns the time of the next delivery or change of settings.
     fn next_event(&self) -> Option<Instant> {
         let change = self.schedule.next_change().map(|at| self.origin + at);
         self.link.next_event().into_iter().chain(change).min()
     }
 
+    /// Changes the settings and the schedule. The new settings include the past changes of the schedule, so those
+    /// are skipped.
     fn set(&mut self, now: Instant, scheduled: ScheduledSettings) {
-        self.keep_schedule(now);
+        self.apply_due_changes(now);
         self.link.set(now, scheduled.settings);
         self.schedule = scheduled.schedule;
         while self
@@ -115,15 +123,15 @@ impl Lane {
         {}
     }
 
-    /// Applies the changes that are due, each at its time.
-    fn keep_schedule(&mut self, now: Instant) {
+    /// Applies the changes of the schedule that are due, each at its exact time.
+    fn apply_due_changes(&mut self, now: Instant) {
         while let Some(change) = self.schedule.poll(now.saturating_since(self.origin)) {
             self.link.set(self.origin + change.at, change.settings);
         }
     }
 }
 
-/// The running emulator.
+/// The state of the emulator's thread.
 struct Running {
     ends: Vec<TunEnd>,
     lanes: Vec<Lane>,
@@ -150,7 +158,8 @@ impl Running {
             for event in &events {
                 match event.data.u64() {
                     WAKE => {
-                        // Reset before the inbox is read, so that no request is overlooked.
+                        // The eventfd is reset before the inbox is read. A request that comes in between then
+                        // wakes the thread again.
                         let _ = rustix::io::read(wake, &mut [0u8; 8]);
                         if !self.answer_requests(inbox) {
                             return Ok(());
@@ -167,6 +176,7 @@ impl Running {
         Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
+    /// Returns the time until the next event of any lane, as a timeout of `epoll`.
     fn until_next(&self) -> Option<Timespec> {
         let next = self.lanes.iter().filter_map(Lane::next_event).min()?;
         let wait = next.saturating_since(self.now());
@@ -185,14 +195,15 @@ impl Running {
                     packet.len = len;
                     let now = self.now();
                     let lane = &mut self.lanes[index];
-                    lane.keep_schedule(now);
+                    lane.apply_due_changes(now);
                     lane.link
                         .enqueue(now, packet, (len - VNET_HDR_LEN) as u32, &mut lane.rng);
                 }
+                // A header without a packet.
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(error) => {
-                    // The device has vanished with its namespace; its descriptor would stay ready for ever.
+                    // The device has vanished with its namespace. Its descriptor would wake the thread for ever.
                     tracing::debug!(%error, "end {index} of an emulated link is gone");
                     let _ = epoll::delete(&self.epoll, &self.ends[index]);
                     return;
@@ -205,17 +216,19 @@ impl Running {
     fn deliver(&mut self) {
         for index in 0..self.lanes.len() {
             let mut now = self.now();
-            self.lanes[index].keep_schedule(now);
+            self.lanes[index].apply_due_changes(now);
             while let Some(mut delivery) = self.lanes[index].link.poll_deliver(now) {
                 let bytes = &mut delivery.packet.buffer[..delivery.packet.len];
                 if let Some(bit) = delivery.flip {
                     tun_end::corrupt(bytes, bit);
                 }
+                // The other end of the link: indices differ in the lowest bit. A device that is down drops the
+                // packet, as a real one would.
                 self.ends[index ^ 1].write(bytes);
                 now = self.now();
-                let late = now.saturating_since(delivery.at).as_nanos() as u64;
+                let lag = now.saturating_since(delivery.at).as_nanos() as u64;
                 self.delivery_lag
-                    .saturating_record(late.clamp(1, MAX_RECORDED_LAG_NS));
+                    .saturating_record(lag.clamp(1, MAX_RECORDED_LAG_NS));
             }
         }
     }
@@ -264,7 +277,7 @@ fn lane(link: usize, direction: Direction) -> usize {
     2 * link + usize::from(direction == Direction::Reverse)
 }
 
-/// A packet behind its header. Dropping it returns the buffer to the pool.
+/// A packet behind its `virtio_net_hdr`. Dropping the packet returns its buffer to the pool.
 struct Packet {
     buffer: Vec<u8>,
     len: usize,
@@ -272,14 +285,15 @@ struct Packet {
 }
 
 impl Packet {
-    /// Marks congestion if the packet is ECN-capable (RFC 3168), in all segments of a super-segment.
+    /// Marks congestion if the packet is ECN-capable (RFC 3168), and returns whether it is. The mark of a
+    /// super-segment applies to all its segments.
     fn mark(&mut self) -> bool {
         let packet = &mut self.buffer[VNET_HDR_LEN..self.len];
         ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
     }
 }
 
-/// Buffers for reuse, so that packets cost no allocation.
+/// A pool of buffers, so that packets need no allocation.
 struct Pool {
     buffers: RefCell<Vec<Vec<u8>>>,
     buffer_len: usize,
@@ -297,7 +311,7 @@ impl Pool {
     }
 }
 
-/// Clones into a buffer of its own, from the pool.
+/// Copies the packet into another buffer of the pool, for a link that duplicates packets.
 impl Clone for Packet {
     fn clone(&self) -> Self {
         let mut copy = Pool::packet(&self.pool);

@@ -1,9 +1,10 @@
 //! The link emulator: the models of `braid_links` between network namespaces, in wall-clock time.
 //!
-//! Each end of a link is a TUN device in its host's namespace. The emulator reads each packet that the host sends
-//! into it, hands it to the model, and writes it to the TUN device at the other end at the time that the model
-//! computes. One thread does it all, under SCHED_FIFO if the system permits, and records how late it was. Rates
-//! are exact whatever the delivery lag, since the model computes with the intended times, but delays are not.
+//! Each end of a link is a TUN device in its host's namespace. The emulator reads the packets that the host sends
+//! into the device and hands them to the model. It writes each packet to the TUN device at the other end at the
+//! time that the model computes. One thread does all this, under SCHED_FIFO if the system permits, and records its
+//! lateness, the delivery lag. The model computes with the intended times, so the lag falsifies delays, but not
+//! rates.
 
 mod engine;
 mod tun_end;
@@ -24,8 +25,8 @@ use crate::netns;
 use engine::Engine;
 use tun_end::TunEnd;
 
-/// Priority of the link emulator under SCHED_FIFO: above ordinary work, below the kernel's own
-/// threads (50).
+/// Priority of the link emulator under SCHED_FIFO: above all ordinary processes, below the kernel's own threads,
+/// which have 50.
 pub const EMULATOR_PRIORITY: i32 = 10;
 
 /// A direction of a link.
@@ -34,7 +35,7 @@ pub const EMULATOR_PRIORITY: i32 = 10;
 pub enum Direction {
     /// From the link's `from` end to its `to` end.
     Forward,
-    /// From its `to` end to its `from` end.
+    /// From the link's `to` end to its `from` end.
     Reverse,
 }
 
@@ -52,11 +53,11 @@ pub struct LinkPlan {
     pub from: String,
     /// Namespace of the `to` end.
     pub to: String,
-    /// Largest IP packet, bytes. The caller who gives the devices addresses has to set their MTU to it.
+    /// Maximum length of an IP packet, bytes. The caller has to set the devices' MTU to this value.
     pub mtu: u16,
-    /// From `from` to `to`.
+    /// Settings of the direction from `from` to `to`.
     pub forward: ScheduledSettings,
-    /// From `to` to `from`.
+    /// Settings of the direction from `to` to `from`.
     pub reverse: ScheduledSettings,
     /// Seed of this link's random streams.
     pub seed: u64,
@@ -67,7 +68,7 @@ pub struct LinkPlan {
 pub struct ScheduledSettings {
     /// Settings at the start.
     pub settings: Settings,
-    /// Changes, in time from the start.
+    /// Changes after the start of the link.
     pub schedule: Schedule,
 }
 
@@ -87,22 +88,23 @@ pub struct DeliveryLag {
     pub samples: u64,
     /// Median.
     pub p50: Duration,
-    /// 99th percentile. Measurements with more than 1 ms are invalid.
+    /// 99th percentile. Measurements with more than 1 ms are invalid, because the lag falsifies their delays.
     pub p99: Duration,
     /// Largest.
     pub max: Duration,
 }
 
-/// Runs links between network namespaces until it is dropped; the devices vanish with it.
+/// A running emulator of links between network namespaces. Dropping it stops the links and removes their devices.
 pub struct Emulator {
     names: Vec<String>,
     requests: Sender<Request>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    /// True if the thread runs under SCHED_FIFO.
     realtime: bool,
 }
 
-/// A request to the emulator's thread; links are given by their index.
+/// A request to the emulator's thread. The number is the index of a link.
 enum Request {
     Set(usize, Direction, Box<ScheduledSettings>),
     Restart(usize, Box<[ScheduledSettings; 2]>, u64),
@@ -113,14 +115,15 @@ enum Request {
 }
 
 impl Emulator {
-    /// Makes the devices and starts the links; the namespaces must exist. The devices are down and without
-    /// address yet. Random numbers come from the link's seed, in a stream per direction: direction `d` (0
-    /// forward, 1 reverse) of the `n`th link has [`Rng::for_component`](braid_wire::Rng::for_component) of
-    /// component `2 n + d`, as in the simulator. So packets of one index have the same fate in both.
+    /// Makes the devices in existing namespaces and starts the links. The caller gives the devices their
+    /// addresses and brings them up. Random numbers come from the link's seed, in a stream for each direction:
+    /// direction `d` (0 forward, 1 reverse) of link `n` has
+    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`, as in the simulator. So the
+    /// i-th packet of a direction has the same fate in both.
     ///
     /// # Errors
     ///
-    /// Fails if the system refuses.
+    /// Fails if a namespace cannot be entered, or a device or the thread cannot be made.
     pub fn start(links: &[LinkPlan]) -> io::Result<Emulator> {
         let mut engine = Engine::default();
         for plan in links {
@@ -158,8 +161,8 @@ impl Emulator {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Changes a link in one direction from now on. The new schedule replaces the old one; its times count
-    /// from the start of the link, and past changes are left out.
+    /// Changes one direction of a link from now on. The new schedule replaces the old one. Its times count
+    /// from the start of the link, and its past changes are skipped.
     ///
     /// # Errors
     ///
@@ -178,8 +181,8 @@ impl Emulator {
         self.request(Request::Set(link, direction, Box::new(scheduled)))
     }
 
-    /// Restarts a link in both directions: packets in it are dropped without being counted, counters are at
-    /// zero, and traces, schedules and random streams begin anew.
+    /// Restarts both directions of a link: packets in the link are dropped without being counted, counters return
+    /// to zero, and traces, schedules and random streams start again.
     ///
     /// # Errors
     ///
@@ -221,7 +224,7 @@ impl Emulator {
         self.ask(Request::DeliveryLag)
     }
 
-    /// Forgets past delivery lag, for a measurement that begins now.
+    /// Resets the delivery lag, at the start of a measurement.
     ///
     /// # Errors
     ///

@@ -7,10 +7,10 @@ use braid_links::flip_bit;
 use braid_linux::tun::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN, open_plain};
 use braid_wire::checksum;
 
-/// A TUN device that carries one packet a call, never larger than its MTU, each behind a `virtio_net_hdr`.
-/// The header serves for the checksum alone. The kernel leaves the checksum open when a packet enters, marks
-/// that in the header, and trusts it when the packet comes back with this header. So no checksum is computed
-/// over an emulated link, and a capture there shows it as wrong.
+/// A TUN device. Each call reads or writes one packet, never larger than the MTU, behind a `virtio_net_hdr`. The
+/// header is there only to save checksums: the kernel does not complete the checksum of a packet that it sends,
+/// and says so in the header. When the packet is written to the other end with this header, the kernel there
+/// trusts it. So packets on emulated links have no complete checksum, and captures show it as wrong.
 pub(super) struct TunEnd {
     fd: OwnedFd,
 }
@@ -22,18 +22,18 @@ impl TunEnd {
         Ok(TunEnd { fd })
     }
 
-    /// Reads a header and packet; `None` if there is none.
+    /// Reads a header and packet. Returns their length, or `None` if no packet waits.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::io::read(&self.fd, buffer) {
             Ok(n) => Ok(Some(n)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-            // The device is down, or was a moment ago.
+            // The device is down, or was down until now.
             Err(rustix::io::Errno::IO) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Writes a header and packet; returns false if the device did not take it, for example because it is down.
+    /// Writes a header and packet. Returns false if the device did not accept them, for example when down.
     pub fn write(&self, bytes: &[u8]) -> bool {
         rustix::io::write(&self.fd, bytes).is_ok()
     }
@@ -45,8 +45,8 @@ impl AsFd for TunEnd {
     }
 }
 
-/// Flips a bit of the packet behind its header. Before that, the checksum that the kernel left open is
-/// computed, and the header's mark is removed, so that the receiver can notice the damage.
+/// Flips a bit of the packet behind the `virtio_net_hdr`. First completes the checksum and clears the header, so
+/// that the receiver checks the checksum and notices the damage.
 pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<VNET_HDR_LEN>() else {
         return;
@@ -57,7 +57,7 @@ pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
         if let Some(segment) = packet.get_mut(start..)
             && offset + 2 <= segment.len()
         {
-            // The field holds the sum over the pseudo-header, so this sum covers everything.
+            // The kernel has put the sum over the pseudo-header into the field, so this sum covers all.
             let sum = checksum::finish(checksum::sum(checksum::Sum::default(), segment));
             segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
         }
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn an_open_checksum_is_completed_before_a_bit_is_flipped() {
-        // A 4-byte IP header stands in; the checksum is at offset 2 of what follows, and holds
-        // the pseudo-header's sum.
+        // Four bytes stand for the IP header. The checksum is at offset 2 behind them, and holds the sum over
+        // the pseudo-header. Bit 39 is the lowest bit of the first byte behind the IP header: 0x12 becomes 0x13.
         let mut bytes = [0u8; VNET_HDR_LEN + 4 + 6];
         bytes[0] = VIRTIO_NET_HDR_F_NEEDS_CSUM;
         bytes[6..8].copy_from_slice(&4u16.to_ne_bytes());

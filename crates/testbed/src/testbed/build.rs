@@ -14,8 +14,9 @@ use crate::{routes, stale_resources};
 use super::Testbed;
 use super::links::LinkState;
 
-/// Kernel settings of every host. Routes must not be learnt, connections must not start from measurements of
-/// earlier ones, and a packet may arrive at any interface of a multi-homed host.
+/// Kernel settings of every host: a host learns no routes, a TCP connection does not start with the metrics of an
+/// earlier one, and a packet may arrive at any interface of a multi-homed host. Addresses are usable at once,
+/// without duplicate address detection.
 const SYSCTLS: [(&str, &str); 9] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -59,7 +60,7 @@ impl Testbed {
             .filter(|h| h.start == Start::Auto && has_process(h.role))
             .map(|h| h.name.clone())
             .collect();
-        // Servers come later in the file than their clients, and have to start first.
+        // Files describe users and boxes before servers and content hosts, which have to start first.
         auto.iter().rev().try_for_each(|host| self.start(host))
     }
 
@@ -83,7 +84,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchHost`]; [`Error::System`] with the first line that was refused.
+    /// [`Error::NoSuchHost`]; [`Error::System`] with the first line that `ip` rejected.
     pub fn ip(&self, host: &str, script: &str) -> Result<(), Error> {
         ip(&self.layout.host(host)?.namespace, "-4", script)
     }
@@ -101,7 +102,7 @@ impl Testbed {
         }
     }
 
-    /// Makes a veth pair between two hosts; between more, a bridge in a namespace of its own.
+    /// Connects two hosts by a veth pair, or more hosts by a bridge in a separate namespace.
     fn build_lan(&self, lan: &Segment) -> Result<(), Error> {
         let namespace = |host: &str| layout::namespace(&self.spec.name, host);
         if let [one, other] = &lan.hosts[..] {
@@ -126,8 +127,9 @@ impl Testbed {
         ip(&switch, "-4", &script)
     }
 
+    /// Stops all processes and removes everything that was made.
     pub(super) fn tear_down(&mut self) -> Result<(), Error> {
-        // Only once: afterwards the name may belong to another testbed.
+        // Runs only once, since another testbed may have the same name afterwards.
         if std::mem::replace(&mut self.removed, true) {
             return Ok(());
         }
@@ -150,7 +152,7 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // `ip` stops reading at the first error, and its own message tells more than a broken pipe.
+            // `ip` stops reading at the first error. Its own message says more than the broken pipe here.
             let _ = stdin.write_all(script.as_bytes());
         }
         let output = child.wait_with_output()?;
@@ -158,6 +160,7 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr);
+        // The last line of the message ends in the number of the failed line of the script.
         let line = stderr
             .rsplit(':')
             .next()

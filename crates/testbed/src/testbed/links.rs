@@ -16,12 +16,13 @@ use crate::netns;
 use crate::spec::LinkSpec;
 use crate::status::{DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
 
-/// The settings of a link at present, with its pending changes.
+/// The present settings of a link, and its pending changes.
 #[derive(Debug, Clone)]
 pub(super) struct LinkState {
     /// The start of the link.
     start: Instant,
-    /// Settings and state (up or down) of both directions: the file's, with all changes by schedule and `set`.
+    /// Settings of both directions, and true if the direction is up: those of the file, with all changes made by
+    /// the schedule and by `set`.
     directions: [(LinkModel, bool); 2],
     /// The pending changes of the schedule.
     schedule: VecDeque<ScheduledChange>,
@@ -48,7 +49,7 @@ impl LinkState {
     }
 
     /// Applies the changes of the schedule that are due.
-    fn keep_schedule(&mut self) {
+    fn apply_due_changes(&mut self) {
         let elapsed = self.start.elapsed();
         while self
             .schedule
@@ -67,7 +68,7 @@ impl LinkState {
         let mut changes = [Vec::new(), Vec::new()];
         for entry in &self.schedule {
             later.apply(entry.direction, &entry.change);
-            // Both directions, since a queue in BDP depends on the delay of the way back.
+            // A change of one direction may change the other: a queue given in BDP depends on both delays.
             for (changes, settings) in changes.iter_mut().zip(later.settings()) {
                 let at = entry.at;
                 changes.push(Change { at, settings });
@@ -89,7 +90,7 @@ impl LinkState {
 }
 
 impl Testbed {
-    /// Changes a running link; `None` as `direction` changes both.
+    /// Changes a running link in one direction, or in both if `direction` is `None`.
     ///
     /// # Errors
     ///
@@ -113,7 +114,7 @@ impl Testbed {
             self.link_states[index] = state;
         }
         let state = &mut self.link_states[index];
-        state.keep_schedule();
+        state.apply_due_changes();
         state.apply(direction, change);
         let scheduled_settings = state.scheduled_settings();
         let emulator = self.emulator()?;
@@ -124,8 +125,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Restarts all links, with `links` (settings, forward and reverse) in place of the file's, and
-    /// with random streams of `seed`, for the next run of a measurement.
+    /// Restarts all links for the next run of a measurement. `links` has the settings of each link, forward and
+    /// reverse, in place of those of the file. `seed` is the seed of all random streams.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl Testbed {
             let restarted = emulator.restart(index, directions, seed);
             restarted.map_err(|e| Error::system("restart the links", e))?;
         }
-        // The emulator answers in order, so its answer means that the restarts are done.
+        // The emulator handles requests in order, so its answer to this one shows that the restarts are done.
         self.delivery_lag().map(drop)
     }
 
@@ -182,7 +183,7 @@ impl Testbed {
         })
     }
 
-    /// Returns the status of everything, ready to print or serialise.
+    /// Returns the status of all hosts and links, for people (`Display`) and for machines (serde).
     ///
     /// # Errors
     ///
@@ -238,20 +239,20 @@ impl Testbed {
     /// [`Error::System`] if the emulator has ended.
     pub fn delivery_lag(&self) -> Result<DeliveryLagStatus, Error> {
         let emulator = self.emulator()?;
-        let late = emulator
+        let lag = emulator
             .delivery_lag()
             .map_err(|e| Error::system("ask for the emulator's lateness", e))?;
         let micros = |d: std::time::Duration| d.as_nanos() as f64 / 1e3;
         Ok(DeliveryLagStatus {
-            samples: late.samples,
-            p50_us: micros(late.p50),
-            p99_us: micros(late.p99),
-            max_us: micros(late.max),
+            samples: lag.samples,
+            p50_us: micros(lag.p50),
+            p99_us: micros(lag.p99),
+            max_us: micros(lag.max),
             realtime: emulator.realtime(),
         })
     }
 
-    /// Forgets past delivery lag, for a measurement that begins now.
+    /// Resets the delivery lag, at the start of a measurement.
     ///
     /// # Errors
     ///
@@ -327,13 +328,13 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
     }
 }
 
-/// Returns the packets that the device of this namespace dropped on their way out.
+/// Returns the number of packets that `device`, in the thread's namespace, dropped before the emulator read them.
 fn device_drops(device: &str) -> io::Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/dev")?;
     Ok(parse_device_drops(&text, device).unwrap_or_default())
 }
 
-/// Finds the twelfth counter, "drop" under "Transmit", in the text of `/proc/net/dev`.
+/// Finds the counter "drop" under "Transmit", the twelfth, in the text of `/proc/net/dev`.
 fn parse_device_drops(text: &str, device: &str) -> Option<u64> {
     let counters = text
         .lines()

@@ -18,11 +18,12 @@ use crate::netns;
 use crate::spec::{HostSpec, Role};
 use crate::status::ChildStatus;
 
-/// Time that a process has to end after a signal. It bounds only a process that hangs: after SIGTERM a
-/// box calls `nft` several times, on a machine that may stand still for seconds.
+/// Maximum time for a process to end after a signal. It bounds only a process that hangs. It is long because a box
+/// runs `nft` several times after SIGTERM, and the machine may stand still for seconds.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time that nginx has to listen. It bounds only an nginx that hangs: one that ends is noticed at once.
+/// Maximum time for nginx to listen. It bounds only an nginx that hangs, since an nginx that ends is noticed at
+/// once.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process of a host, running or ended.
@@ -56,6 +57,7 @@ impl Process {
         }
     }
 
+    /// Waits for the end of the process. Returns false if it still runs after `limit`.
     fn wait(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.running_pid().is_some() {
@@ -67,6 +69,7 @@ impl Process {
         true
     }
 
+    /// Ends the process. If `gently`, sends SIGTERM first.
     fn stop(&mut self, gently: bool) {
         if gently {
             self.signal(Signal::TERM);
@@ -80,7 +83,7 @@ impl Process {
 }
 
 impl Testbed {
-    /// Starts the process of `host` (box, server or content). Nothing happens if it runs already.
+    /// Starts the process of `host` (box, server or content), unless it runs already.
     ///
     /// # Errors
     ///
@@ -115,7 +118,8 @@ impl Testbed {
             }
         };
         let log = directory.join("log");
-        let mut started = || -> io::Result<Child> {
+        let mut spawn = || -> io::Result<Child> {
+            // A restarted process continues the log of the process before it.
             let output = File::options().create(true).append(true).open(&log)?;
             netns::enter_on_exec(&mut command, &layout.namespace)?;
             command
@@ -127,7 +131,7 @@ impl Testbed {
             }
             command.spawn()
         };
-        let child = started().map_err(step)?;
+        let child = spawn().map_err(step)?;
         let mut process = Process {
             child,
             ended: None,
@@ -162,7 +166,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// As those two.
+    /// As [`stop`](Self::stop) and [`start`](Self::start).
     pub fn restart(&mut self, host: &str) -> Result<(), Error> {
         self.stop(host)?;
         self.start(host)
@@ -181,6 +185,7 @@ impl Testbed {
         Ok(())
     }
 
+    /// Stops all processes. They all get SIGTERM first, so that they end at the same time.
     pub(super) fn stop_all(&mut self) {
         for process in self.processes.values_mut() {
             process.signal(Signal::TERM);
@@ -235,8 +240,9 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     options.open(path)?.write_all(text.as_bytes())
 }
 
-/// Returns the command for nginx, as one process that needs no other user, so that root of a user namespace
-/// may run it. A request with `?rate=2m` limits its response to 2 MiB/s.
+/// Returns the command for nginx. It runs as a single process of user root, since a user namespace has no other
+/// users. A request with `?rate=2m` limits its response to 2 MiB/s. The limits of files, connections and backlogs
+/// are a guess: more connections than any test opens.
 fn nginx(
     host: &HostLayout,
     spec: &HostSpec,
@@ -266,7 +272,7 @@ fn nginx(
     );
     let path = directory.join("nginx.conf");
     fs::write(&path, config)?;
-    // PATH of users other than root often lacks sbin.
+    // The PATH of users other than root often lacks sbin directories.
     let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"];
     let program = program
         .iter()
@@ -277,6 +283,7 @@ fn nginx(
     Ok(command)
 }
 
+/// Waits until the process listens on `port`. If it does not, kills it, and fails with the last line of its log.
 fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let deadline = Instant::now() + START_TIMEOUT;
