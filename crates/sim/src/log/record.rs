@@ -110,8 +110,8 @@ pub enum Kind {
     Retransmission,
 }
 
-/// The state of a sender of payload after a segment of its peer arrived. Only segments that arrive while payload is
-/// in flight on their subflow are recorded.
+/// The state of a sender of payload after a segment of its peer arrived. Only segments that arrive while
+/// payload is in flight on their subflow are recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ack<'a> {
     /// The time of arrival.

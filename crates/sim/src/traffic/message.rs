@@ -13,7 +13,8 @@ use crate::oracle::Oracle;
 
 /// The bytes of a header; each part of a message has one.
 pub const HEADER: u64 = 32;
-/// Bytes 4 to 7 of every header ("Braid sim message"). Without them the reader has lost the boundaries of messages.
+/// Bytes 4 to 7 of every header ("Braid sim message"). Without them the reader has lost the boundaries of
+/// messages.
 const MAGIC: [u8; 4] = *b"BRSM";
 /// The maximum number of messages that wait to be written; the sender drops further ones. A guess, which bounds
 /// memory if the network is too slow for a session.
