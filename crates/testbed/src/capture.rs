@@ -1,4 +1,4 @@
-//! Capture of the packets that pass a host, or one of its interfaces.
+//! Capture of the packets that a host, or one of its interfaces, sends and receives.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -16,35 +16,38 @@ use crate::error::Error;
 use crate::netns;
 use crate::testbed::Testbed;
 
-/// Largest packet, bytes: GRO joins segments to 64 KiB at most.
+/// The maximum size of a packet, bytes: GRO merges segments up to 64 KiB.
 const MAX_PACKET_LEN: usize = 1 << 16;
-/// Most packets that are kept; one more is an error.
+/// The maximum number of packets of a capture, which bounds memory; more are an error. A guess.
 const MAX_PACKETS: usize = 200_000;
-/// Bytes of packets that may wait to be read.
+/// The size of the socket's receive buffer, bytes. A guess: room for the packets that arrive while the thread does
+/// not run.
 const BUFFER_LEN: usize = 16 << 20;
-/// Interval of looks at the flag that ends the capture.
+/// The interval at which the thread checks the flag that ends the capture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A packet that passed a host.
+/// A packet that a host sent or received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The time at which the packet passed the kernel, however late it was read here. A received packet has
-    /// its time of arrival, which may be earlier than the time of the packet before it in the list.
+    /// The kernel's timestamp of the packet, which does not depend on the time of the read. A received packet
+    /// has the time of its arrival, so packets are not sorted by time.
     pub at: SystemTime,
     /// The packet, from its IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// Records every packet that one interface of a host, or any of them, sends or receives, until it is finished
-/// or dropped.
+/// A capture of the packets of one interface or of all interfaces of a host. It runs until it is finished or
+/// dropped.
 #[derive(Debug)]
 pub struct Capture {
+    /// Set to true to make the reader end.
     ending: Arc<AtomicBool>,
     reader: Option<JoinHandle<io::Result<Vec<Captured>>>>,
 }
 
 impl Capture {
-    /// Starts on all interfaces of `host`. Packets that the host forwards appear twice.
+    /// Starts a capture on all interfaces of `host`. A packet that the host forwards is captured twice: as it
+    /// arrives and as it leaves.
     ///
     /// # Errors
     ///
@@ -53,11 +56,11 @@ impl Capture {
         Capture::start_where(testbed, host, None)
     }
 
-    /// Starts on one interface of `host`.
+    /// Starts a capture on one interface of `host`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchHost`]; [`Error::System`], also if there is no such interface.
+    /// [`Error::NoSuchHost`]; [`Error::System`], for example if there is no such interface.
     pub fn start_on(testbed: &Testbed, host: &str, interface: &str) -> Result<Capture, Error> {
         Capture::start_where(testbed, host, Some(interface))
     }
@@ -69,8 +72,8 @@ impl Capture {
     ) -> Result<Capture, Error> {
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
-            // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue
-            // packets of other interfaces until then.
+            // A socket without a protocol receives nothing until it is bound. With a protocol, it would queue
+            // packets of all interfaces before `bind` selects one.
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
             let interface = interface.map(|name| name_to_index(&socket, name));
             // Only root of the initial user namespace may exceed `net.core.rmem_max`.
@@ -79,9 +82,10 @@ impl Capture {
             }
             socket.set_read_timeout(Some(POLL_INTERVAL))?;
             let interface = interface.transpose()?.unwrap_or(0);
-            // No packet has come yet, but the first call makes the kernel take timestamps from now on.
-            let asked = sys::packet_timestamp(socket.as_fd());
-            if let Err(e) = asked
+            // The kernel takes timestamps only after the first request for one. Without a packet, that request
+            // fails with `NotFound`.
+            let first_request = sys::packet_timestamp(socket.as_fd());
+            if let Err(e) = first_request
                 && e.kind() != io::ErrorKind::NotFound
             {
                 return Err(e);
@@ -91,19 +95,20 @@ impl Capture {
         });
         let socket = socket.map_err(|e| Error::system(format!("capture packets of {host}"), e))?;
         let ending = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ending);
-        let reader = std::thread::spawn(move || read(&socket, &told));
+        let reader_ending = Arc::clone(&ending);
+        let reader = std::thread::spawn(move || read(&socket, &reader_ending));
         Ok(Capture {
             ending,
             reader: Some(reader),
         })
     }
 
-    /// Ends the capture, and returns all packets that have passed, in the order in which they were seen.
+    /// Ends the capture, and returns its packets in the order in which the kernel queued them.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if packets could not be read, came too fast, or were more than are kept.
+    /// [`Error::System`] if packets could not be read, if the receive buffer overflowed, or if there were more
+    /// than 200,000 packets.
     pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
         let packets = self.join();
         packets.map_err(|e| Error::system("capture packets", e))
@@ -121,7 +126,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Neither the packets nor an error matter to a capture that is dropped.
+        // The owner wants neither the packets nor an error.
         let _ = self.join();
     }
 }
@@ -129,11 +134,11 @@ impl Drop for Capture {
 fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     let mut packets = Vec::new();
     let mut buffer = vec![0; MAX_PACKET_LEN];
-    let mut ends = false;
+    let mut is_ending = false;
     loop {
-        if !ends && ending.load(Ordering::Acquire) {
-            // Packets that wait are still read.
-            ends = true;
+        if !is_ending && ending.load(Ordering::Acquire) {
+            // Packets in the receive buffer belong to the capture, so they are read before it ends.
+            is_ending = true;
             socket.set_nonblocking(true)?;
         }
         match socket.read(&mut buffer) {
@@ -146,7 +151,7 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
                 at: sys::packet_timestamp(socket.as_fd())?,
                 bytes: buffer[..len].to_vec(),
             }),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && ends => break,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && is_ending => break,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
@@ -158,7 +163,8 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     }
 }
 
-/// Returns the number of packets that found no room (`tp_drops` of `struct tpacket_stats`, linux/if_packet.h).
+/// Returns the number of packets that the full receive buffer dropped (`tp_drops` of `struct tpacket_stats`,
+/// linux/if_packet.h).
 fn dropped(socket: &Socket) -> io::Result<u32> {
     let mut stats = [[0; 4]; 2];
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);

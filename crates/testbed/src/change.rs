@@ -1,4 +1,4 @@
-//! Changes of a link, from the schedule in the file or by `set`.
+//! Changes of a running link, by the schedule in the testbed file or by the command `set`.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -16,18 +16,20 @@ use crate::error::Error;
 /// A change of a running link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
-    /// Restarts the link first, as the file describes it: packets in it are dropped, and counters, traces,
-    /// schedule and random streams begin anew.
+    /// True to restart the link before the other changes. It then has the settings of the file; packets on it are
+    /// dropped, and counters, traces, schedule and random streams begin anew.
     pub restart: bool,
-    /// New settings; those that are `None` stay.
+    /// New settings. A setting that is `None` keeps its value.
     pub model: LinkModel,
-    /// True to carry packets, false to drop them all silently. The interfaces stay up.
+    /// False to make the link drop all packets silently, true to make it deliver them again. The interfaces at its
+    /// ends stay up in both cases.
     pub up: Option<bool>,
 }
 
 impl LinkChange {
-    /// Reads `rate=… trace=… delay=… jitter=… queue=… codel=… loss=… reorder=… duplicate=… corrupt=… up down
-    /// restart` in any order. A trace has to be [loaded](Self::load) afterwards.
+    /// Parses words such as `rate=…`, `trace=…`, `delay=…`, `jitter=…`, `queue=…`, `codel=…`, `loss=…`,
+    /// `reorder=…`, `duplicate=…`, `corrupt=…`, `up`, `down` and `restart`, in any order. A trace must be
+    /// [loaded](Self::load) afterwards.
     ///
     /// # Errors
     ///
@@ -40,11 +42,11 @@ impl LinkChange {
         Ok(change)
     }
 
-    /// Reads the trace, if one is named; a relative path starts at `directory`.
+    /// Reads the file of the trace, if the change has one. A relative path starts at `directory`.
     ///
     /// # Errors
     ///
-    /// [`Error::BadChange`] with what is wrong with it.
+    /// [`Error::BadChange`] with the mistake.
     pub fn load(&mut self, directory: &Path) -> Result<(), Error> {
         self.model.load(directory).map_err(Error::BadChange)
     }
@@ -68,7 +70,7 @@ impl LinkChange {
     }
 }
 
-/// An entry of a link's schedule: `"10s rate=1Mbit/s loss=5%"`, `"12s forward down"`.
+/// An entry of a link's schedule, such as `"10s rate=1Mbit/s loss=5%"` or `"12s forward down"`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScheduledChange {
     /// Time from the start of the link.
@@ -102,6 +104,7 @@ impl FromStr for ScheduledChange {
         for word in &words {
             change.apply_word(word)?;
         }
+        // A restart would begin the schedule anew, so it would never end.
         if words.is_empty() || change.restart {
             return Err(help());
         }
@@ -113,7 +116,7 @@ impl FromStr for ScheduledChange {
     }
 }
 
-/// Latest time in a schedule.
+/// The maximum time of a schedule's entry. A guess: longer than any test.
 const MAX_SCHEDULE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 impl<'de> Deserialize<'de> for ScheduledChange {
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_survives_the_way_to_the_daemon() {
+    fn a_change_is_the_same_after_its_way_to_the_daemon() {
         let words = [
             "rate=1.5M",
             "delay=200us",

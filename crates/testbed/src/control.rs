@@ -1,4 +1,4 @@
-//! A testbed in a process of its own, and its control socket.
+//! The daemon that owns a testbed, its control socket, and the client.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,27 +22,28 @@ use crate::status::Status;
 use crate::testbed::{Options, Testbed};
 use crate::{stale_resources, state};
 
-/// Time that a client has to send its request, and to take each part of the answer. It bounds only a
-/// client that hangs, for which the daemon keeps the others waiting.
+/// The longest wait for a client to send its request, and to take each part of the answer. A guess: only a
+/// client that hangs takes seconds. The daemon serves one client at a time, so it would block the others.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time that the daemon has to answer. It bounds only a daemon that hangs: the slowest request restarts a
-/// process that does not end, which takes two times 60 s and as much again to start.
+/// The longest wait for the daemon's answer. The slowest request restarts a process that does not end: 60 s
+/// until it is killed, 60 s until it is gone, and twice 60 s for the start of the new one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Time that the daemon has to exit once it has taken the testbed down. It bounds only one that hangs,
-/// and is killed then.
+/// The longest wait for the daemon to exit after it has taken the testbed down. A guess: only a daemon that
+/// hangs takes seconds; it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest request, bytes.
+/// The maximum length of a request and of the daemon's first line, bytes. A guess, which bounds memory.
 const MAX_REQUEST_LEN: usize = 64 << 10;
 
-/// Longest answer, bytes.
+/// The maximum length of an answer, bytes. A guess, which bounds memory.
 const MAX_ANSWER_LEN: usize = 1 << 20;
 
-/// The line that the daemon writes to its standard output once the testbed is up.
+/// The line that the daemon writes to standard output when the testbed is up.
 const READY: &str = "ready";
 
+/// A request of a client, one line of JSON.
 #[derive(Serialize, Deserialize)]
 enum Request {
     Status,
@@ -63,12 +64,12 @@ enum Answer {
     Failed(String),
 }
 
-/// Starts this executable again with `arguments` (a hidden subcommand that ends up in
-/// [`run_daemon`]) in the background, and waits until the testbed named `name` is up.
+/// Starts this executable again in the background, and waits until the testbed named `name` is up. `arguments`
+/// must name a command that calls [`run_daemon`].
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], or [`Error::Daemon`] with the daemon's message before it ended.
+/// [`Error::Busy`], or [`Error::Daemon`] with the message of a daemon that failed.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
@@ -83,7 +84,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // Otherwise the terminal's interrupt would end the daemon together with the program in the foreground.
+    // Ctrl-C in the terminal must end the program in the foreground only, and not the daemon.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut first_line = String::new();
@@ -101,21 +102,24 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     }
 }
 
-/// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers
-/// on the control socket. Returns once a client asks for the end or a SIGTERM or SIGINT comes, after
-/// everything was removed. Must be called before any other thread is started and before anything is written
-/// to standard output. Moves to a user namespace first if it is not root.
+/// Runs the daemon: brings the testbed up, reports it to [`spawn_daemon`] on standard output, and answers
+/// requests on the control socket. A request, SIGTERM or SIGINT makes it take the testbed down and return. A
+/// daemon that is not root moves to a user namespace first.
+///
+/// Call it before any other thread starts, since signals are blocked in the calling thread and later ones only,
+/// and before anything is written to standard output.
 ///
 /// # Errors
 ///
-/// As [`Testbed::up`]; [`spawn_daemon`] has got the message already.
+/// As [`Testbed::up`]. The message has already been sent to [`spawn_daemon`].
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
     let up = || -> Result<(Testbed, UnixListener, Signals), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
         let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
-        // From outside a user namespace, nobody could find the remains of a killed daemon in it.
+        // Nobody outside a user namespace can find the processes that a killed daemon leaves in it, so they die
+        // with the daemon.
         let dies_with_thread = capability == Capability::UserNamespace;
         let testbed = Testbed::up_with(spec, options, dies_with_thread)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
@@ -127,14 +131,14 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
             serve(testbed, &listener, &signals)
         }
         Err(error) => {
-            // A message may have several lines; the reader takes one.
+            // `spawn_daemon` reads one line, and a message may have several.
             println!("{}", error.to_string().replace('\n', " "));
             Err(error)
         }
     }
 }
 
-/// Reports readiness and lets go of the terminal.
+/// Reports readiness, and redirects output from the terminal to a log.
 fn detach(testbed: &Testbed) -> io::Result<()> {
     println!("{READY}");
     io::stdout().flush()?;
@@ -164,7 +168,7 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         let request = match lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
             Ok(request) => request,
             Err(error) => {
-                tracing::warn!(%error, "a request on the control socket makes no sense");
+                tracing::warn!(%error, "a request on the control socket cannot be read");
                 let answer = Answer::Failed(error.to_string());
                 let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
                 continue;
@@ -181,7 +185,7 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         }
         let answer = answer(&mut testbed, request);
         let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
-        // A client that has gone away needs no answer.
+        // A failed write means that the client has gone; it needs no answer.
         let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
     }
 }
@@ -194,18 +198,20 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
             direction,
             mut change,
         } => {
-            // Loaded again here, since the contents of a trace are not sent; its path is absolute.
+            // A request carries the path of a trace but not its contents. The path is absolute, since the
+            // client has resolved it.
             change.load("/".as_ref())?;
             testbed.set(&link, direction, &change)?;
         }
         Request::Start(host) => testbed.start(&host)?,
         Request::Restart(host) => testbed.restart(&host)?,
+        // `serve` handles it, since it ends the daemon.
         Request::Down => {}
     }
     Ok(Answer::Done)
 }
 
-/// A connection to the daemon of a testbed. Each call connects anew.
+/// A client of a testbed's daemon. Each request uses a connection of its own.
 #[derive(Debug, Clone)]
 pub struct Client {
     name: String,
@@ -229,17 +235,18 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotUp`] if the daemon went away.
+    /// [`Error::NotUp`] if the daemon has ended.
     pub fn status(&self) -> Result<Status, Error> {
         match self.ask(&Request::Status)? {
             Answer::Status(status) => Ok(*status),
             _ => Err(Error::Daemon(
-                "the daemon answered something else".to_owned(),
+                "the daemon gave an answer that does not fit the request".to_owned(),
             )),
         }
     }
 
-    /// Returns a command as [`Testbed::exec`] does; also works from outside the daemon's user namespace.
+    /// Returns a command on a host, as [`Testbed::exec`] does. It also works from outside the daemon's user
+    /// namespace.
     ///
     /// # Errors
     ///
@@ -272,7 +279,7 @@ impl Client {
         direction: Option<Direction>,
         change: &LinkChange,
     ) -> Result<(), Error> {
-        self.order(&Request::Set {
+        self.execute(&Request::Set {
             link: link.to_owned(),
             direction,
             change: Box::new(change.clone()),
@@ -285,7 +292,7 @@ impl Client {
     ///
     /// As [`Testbed::start`].
     pub fn start(&self, host: &str) -> Result<(), Error> {
-        self.order(&Request::Start(host.to_owned()))
+        self.execute(&Request::Start(host.to_owned()))
     }
 
     /// Restarts a host's process as [`Testbed::restart`] does.
@@ -294,17 +301,18 @@ impl Client {
     ///
     /// As [`Testbed::restart`].
     pub fn restart(&self, host: &str) -> Result<(), Error> {
-        self.order(&Request::Restart(host.to_owned()))
+        self.execute(&Request::Restart(host.to_owned()))
     }
 
-    fn order(&self, request: &Request) -> Result<(), Error> {
+    /// Sends a request whose answer has no content.
+    fn execute(&self, request: &Request) -> Result<(), Error> {
         self.ask(request).map(drop)
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let stream = self.dial()?;
-        let asked = lines::write(&stream, request, CLIENT_TIMEOUT);
-        match asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT)) {
+        let written = lines::write(&stream, request, CLIENT_TIMEOUT);
+        match written.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT)) {
             Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
             Ok(answer) => Ok(answer),
             Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
@@ -316,26 +324,26 @@ impl Client {
     }
 }
 
-/// Makes `command` start in a namespace as the daemon `pid` sees it. If the daemon has a user namespace of
-/// its own, the command starts in that one, with its mounts.
+/// Makes `command` start in a network namespace of the daemon `pid`. If the daemon is in another user
+/// namespace, the command enters its user and mount namespaces too.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
     let open_file =
-        |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
-    let same = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
+        |path: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{path}"))?.into());
+    let same_user_namespace = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
         == std::fs::read_link("/proc/self/ns/user")?;
-    if same {
+    if same_user_namespace {
         return netns::enter_on_exec(command, namespace);
     }
-    // Only the daemon sees the mount of the namespace.
+    // The network namespace is mounted in the daemon's mount namespace only.
     let network = open_file(&format!("root/run/netns/{namespace}"))?;
     let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
     sys::join_on_exec(command, namespaces);
     Ok(())
 }
 
-/// Takes the testbed named `name` down, whichever process made it and whether it still lives. Asks the daemon
-/// to end if there is one, then removes what remains: processes, namespaces, state directory. Succeeds if
-/// there is nothing to do.
+/// Takes the testbed named `name` down, even if the process that made it is dead. Asks a running daemon to end,
+/// and then removes remaining processes, namespaces and the state directory. Succeeds if there is no such
+/// testbed.
 ///
 /// # Errors
 ///
@@ -352,17 +360,17 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         Ok(client) => client,
         Err(_) => return Ok(()),
     };
-    let result = client.order(&Request::Down);
+    let result = client.execute(&Request::Down);
     let deadline = Instant::now() + EXIT_TIMEOUT;
     while state::is_locked(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    if let Some(hung) = state::lock_holder(name) {
-        let killed = kill_process(hung, Signal::KILL);
+    if let Some(hanging_daemon) = state::lock_holder(name) {
+        let killed = kill_process(hanging_daemon, Signal::KILL);
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
-        // The daemon died meanwhile; the caller removes what remains.
+        // The connection broke because the daemon died; the caller removes what remains.
         Err(Error::System { .. }) => Ok(()),
         other => other,
     }

@@ -17,7 +17,7 @@ pub enum Error {
     NoSuchHost(String, Vec<String>),
     /// The testbed has no link of this name; the second field lists the links.
     NoSuchLink(String, Vec<String>),
-    /// This host runs no process of its own; the second field says why.
+    /// The testbed runs no process on this host; the second field says why.
     NoProcess(String, String),
     /// A value for `set` is wrong.
     BadChange(String),
@@ -27,23 +27,23 @@ pub enum Error {
     NotUp(String),
     /// This process cannot make network namespaces.
     NotCapable(Reason),
-    /// The system refused a step.
+    /// A system call or a program that the testbed needs failed.
     System {
-        /// The step, for messages.
+        /// The operation that failed, as in "delete namespace demo.box".
         step: String,
         /// The system's error.
         source: io::Error,
     },
-    /// The daemon's message.
+    /// An error message of the daemon.
     Daemon(String),
-    /// A wait, a process or a download failed; the text says how.
+    /// A wait, a process or a download failed; the text describes the failure.
     Failed(String),
     /// The wait was interrupted.
     Interrupted,
 }
 
 impl Error {
-    /// Returns the error of a refused step.
+    /// Returns the error of an operation that the system did not carry out.
     pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
         Error::System {
             step: step.into(),

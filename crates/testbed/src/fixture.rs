@@ -1,4 +1,5 @@
-//! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
+//! Fixtures: testbeds with a user, a box, servers and a content host, for the demo, the lab, the end-to-end
+//! tests and the benchmarks.
 
 mod cross_traffic;
 mod download;
@@ -22,11 +23,11 @@ use crate::layout::{InterfaceLayout, SegmentKind};
 use crate::spec::Spec;
 use crate::testbed::{Options, Testbed};
 
-/// Interval between two looks at a condition that is waited for.
+/// The interval at which a wait checks its condition.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a description, after its name, that has a user behind a box. The user knows no links: its
-/// gateway is the box.
+/// A part of a testbed description, to follow the name: a user on a LAN with a box. The box is the user's
+/// gateway, so that the user needs no knowledge of the links.
 pub const USER_BEHIND_BOX: &str = r#"
 congestion = "cubic"
 
@@ -68,8 +69,8 @@ name = "backbone"
 hosts = ["internet", "server", "content"]
 "#;
 
-/// Returns the description of a testbed called `name`: user, box, two links of these rates and delays, a
-/// router, server and content host.
+/// Returns the description of a testbed with user, box, two links, router, server and content host. `links` has
+/// the rate and the delay of each link.
 pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     let links = (1..).zip(links).map(|(n, (rate, delay))| {
         format!(
@@ -81,7 +82,8 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
-/// Returns the same description with plain LANs in place of the emulated links.
+/// Returns the same description with plain LANs in place of the emulated links, so that no emulator limits the
+/// rate.
 pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
@@ -89,7 +91,7 @@ pub fn unshaped(name: &str) -> String {
     format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
-/// Reads a description that is not in a file.
+/// Parses a description that is not in a file.
 ///
 /// # Errors
 /// Fails if the description is wrong.
@@ -97,11 +99,11 @@ pub fn spec(description: &str) -> Result<Spec, Error> {
     Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
 
-/// A testbed that is up; taken down when dropped.
+/// A running testbed. Dropping it takes it down.
 pub struct Fixture {
     /// The testbed.
     pub testbed: Testbed,
-    /// Returns true once waiting has to end.
+    /// Returns true once waits must end, for example after a signal.
     interrupted: Box<dyn Fn() -> bool>,
 }
 
@@ -114,7 +116,7 @@ impl std::fmt::Debug for Fixture {
 }
 
 impl Fixture {
-    /// Builds the testbed. `interrupted` is asked during every wait.
+    /// Builds the testbed. Every wait calls `interrupted`, and fails once it returns true.
     ///
     /// # Errors
     /// Fails as [`Testbed::up`] does.
@@ -192,14 +194,14 @@ impl Fixture {
     /// Waits until `condition` holds.
     ///
     /// # Errors
-    /// Fails if the condition does not hold within `longest` or returns an error, or if waiting is interrupted.
+    /// Fails if the condition does not hold within `limit` or returns an error, or if waiting is interrupted.
     pub fn wait_for(
         &mut self,
         what: &str,
-        longest: Duration,
+        limit: Duration,
         mut condition: impl FnMut(&mut Self) -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        let end = Instant::now() + longest;
+        let end = Instant::now() + limit;
         while !condition(self)? {
             if Instant::now() > end {
                 return Err(Error::Failed(format!("waited in vain for {what}")));
@@ -209,40 +211,41 @@ impl Fixture {
         Ok(())
     }
 
-    /// Starts box or server and waits until it serves.
+    /// Starts a box or server, and waits until it serves.
     ///
     /// # Errors
-    /// Fails if the process ends, or takes longer than `longest`.
-    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
-        let earlier = self.log(host).len();
+    /// Fails if the process ends, or is not ready within `limit`.
+    pub fn start(&mut self, host: &str, limit: Duration) -> Result<(), Error> {
+        // An earlier process of the host may have written to the same log.
+        let old_len = self.log(host).len();
         self.testbed.start(host)?;
-        self.wait_for(&format!("the {host} to get ready"), longest, |fixture| {
+        self.wait_for(&format!("the {host} to get ready"), limit, |fixture| {
             let log = fixture.log(host);
             if fixture.testbed.pid(host).is_none() {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::Failed(text));
             }
-            // The log is shorter than before if it could not be read just now.
-            let since = log.get(earlier..).unwrap_or_default();
-            Ok(since.lines().any(|line| line.ends_with(READY)))
+            // `log` returns an empty text if the file cannot be read.
+            let new_lines = log.get(old_len..).unwrap_or_default();
+            Ok(new_lines.lines().any(|line| line.ends_with(READY)))
         })
     }
 
-    /// Waits until the box intercepts connections: it listens once it has reached the server.
+    /// Waits until the box intercepts connections. Its intercepting socket listens once it has reached the server.
     ///
     /// # Errors
-    /// Fails if that takes longer than `longest`.
-    pub fn wait_for_interception(&mut self, longest: Duration) -> Result<(), Error> {
-        self.wait_for("the box to reach the server", longest, |fixture| {
-            // The address of the intercepting listener; other programs may listen elsewhere.
-            let only = ["-Hltn", "src", "127.0.0.1"];
-            let listening = fixture.exec("box", "ss")?.args(only).output();
+    /// Fails if the box does not intercept within `limit`.
+    pub fn wait_for_interception(&mut self, limit: Duration) -> Result<(), Error> {
+        self.wait_for("the box to reach the server", limit, |fixture| {
+            // The intercepting socket has this address. Other sockets may listen at other addresses.
+            let filter = ["-Hltn", "src", "127.0.0.1"];
+            let listening = fixture.exec("box", "ss")?.args(filter).output();
             let listening = listening.map_err(|e| Error::system("run ss", e))?;
             Ok(!listening.stdout.is_empty())
         })
     }
 
-    /// Returns the bytes that each of these links has delivered towards its `from` end.
+    /// Returns the number of bytes that each of these links has delivered towards its `from` end.
     ///
     /// # Errors
     /// Fails if there is no such link.
@@ -251,7 +254,7 @@ impl Fixture {
         links.iter().map(bytes).collect()
     }
 
-    /// Returns what the process of a host has written so far.
+    /// Returns the output of a host's process so far; empty if it cannot be read.
     pub fn log(&mut self, host: &str) -> String {
         let hosts = self.testbed.status().map(|status| status.hosts);
         let mut hosts = hosts.unwrap_or_default().into_iter();

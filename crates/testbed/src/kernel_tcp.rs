@@ -1,5 +1,5 @@
-//! Kernel stream sockets with a chosen transport and congestion control: the peer in tests, and the yardstick
-//! of measurements.
+//! Kernel stream sockets with a chosen transport and congestion control. They are the peers in tests, and the
+//! baseline of measurements.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,15 @@ pub enum Transport {
     Mptcp,
 }
 
-/// Connections waiting to be accepted.
+/// The maximum number of connections that wait to be accepted. A guess: more than any test opens at once.
 const BACKLOG: i32 = 1024;
-/// Time that a connection attempt may take: by then Linux has sent five SYNs, and would go on for two minutes.
+/// The timeout of a connection attempt. After 20 s Linux has sent five SYNs; it would go on for two minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
+/// Returns a listening socket. [`accept`] sets the congestion control of the accepted sockets again.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails with the error of the system call, which is `NotFound` for an unknown congestion control.
 pub fn listen(
     address: SocketAddr,
     transport: Transport,
@@ -42,17 +42,18 @@ pub fn listen(
 /// Returns the next connection of `listener`.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails with the error of the system call, which is `NotFound` for an unknown congestion control.
 pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
     SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
     Ok(stream)
 }
 
-/// Returns the next connection of `listener`; `None` if none comes within `time`, or if a signal comes first.
+/// Returns the next connection of `listener`, or `None` after `time` without one or if a signal interrupts the
+/// wait.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
+/// Fails with the error of the system call, which is `NotFound` for an unknown congestion control.
 pub fn accept_within(
     listener: &TcpListener,
     congestion: &str,
@@ -67,18 +68,18 @@ pub fn accept_within(
     }
 }
 
-/// Makes the connection end by a reset as soon as `stream` is dropped: no more data is sent then.
+/// Makes the kernel reset the connection when `stream` is dropped. Unsent data is discarded.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails with the error of the system call.
 pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
-/// Returns the congestion control that a socket really has.
+/// Returns the congestion control of a socket according to the kernel.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails with the error of the system call.
 pub fn congestion(stream: &TcpStream) -> io::Result<String> {
     let name = SockRef::from(stream).tcp_congestion()?;
     let end = name
@@ -91,7 +92,7 @@ pub fn congestion(stream: &TcpStream) -> io::Result<String> {
 /// Returns a connected socket, bound to `bind` if there is one.
 ///
 /// # Errors
-/// Fails if the system refuses; with `NotFound` for an unknown congestion control; with `TimedOut` after 20 s.
+/// Fails with the error of the system call: `NotFound` for an unknown congestion control, `TimedOut` after 20 s.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -106,10 +107,10 @@ pub fn connect(
     Ok(socket.into())
 }
 
-/// Makes reads and writes fail that make no progress for `stall`. Zero waits for ever.
+/// Makes reads and writes fail after `stall` without progress. With zero, they wait for ever.
 ///
 /// # Errors
-/// Fails if the system refuses.
+/// Fails with the error of the system call.
 pub fn set_stall(stream: &TcpStream, stall: Duration) -> io::Result<()> {
     let stall = (!stall.is_zero()).then_some(stall);
     stream.set_read_timeout(stall)?;
@@ -122,7 +123,8 @@ fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Resu
         Transport::Mptcp => Protocol::MPTCP,
     };
     if transport == Transport::Mptcp {
-        // A Multipath TCP socket takes any name and fails with its first subflow only, so a TCP socket tries it.
+        // A Multipath TCP socket accepts any name of a congestion control, and fails later with its first
+        // subflow. A TCP socket fails at once for an unknown name.
         open(address, Transport::Tcp, congestion)?;
     }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;

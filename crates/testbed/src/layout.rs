@@ -1,4 +1,4 @@
-//! Namespaces, interfaces and addresses of the hosts, resolved from the file.
+//! The layout of a testbed: namespaces, interfaces and addresses of the hosts, computed from the file.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,9 +24,9 @@ pub struct HostLayout {
     pub name: String,
     /// Role in the file.
     pub role: Role,
-    /// The time at which its process starts.
+    /// Tells whether its process starts with the testbed.
     pub start: Start,
-    /// Its network namespace, `<testbed>.<host>`, as named for `ip netns`.
+    /// The name of its network namespace for `ip netns`: `<testbed>.<host>`.
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
@@ -49,9 +49,9 @@ pub struct InterfaceLayout {
     pub subnet4: Ipv4Net,
     /// IPv6 network.
     pub subnet6: Ipv6Net,
-    /// The host's first gateway on this segment, if there is one: the next hop for IPv4.
+    /// The IPv4 address of the host's first gateway on this segment, if there is one.
     pub gateway4: Option<Ipv4Addr>,
-    /// The next hop for IPv6.
+    /// The IPv6 address of the same gateway.
     pub gateway6: Option<Ipv6Addr>,
     /// The other hosts on the segment, with their addresses.
     pub neighbours: Vec<(String, Ipv4Addr, Ipv6Addr)>,
@@ -140,7 +140,8 @@ impl HostLayout {
     }
 }
 
-/// Returns the name of the namespace of `host`. Neither name has a dot in it.
+/// Returns the name of the namespace of `host`. Names of testbeds and hosts have no dots, so the name is
+/// unambiguous.
 pub(crate) fn namespace(testbed: &str, host: &str) -> String {
     format!("{testbed}.{host}")
 }
@@ -163,7 +164,7 @@ impl Segment {
     }
 
     fn address6(&self, host: &str) -> Option<Ipv6Addr> {
-        // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1).
+        // The first address is skipped: it is the subnet-router anycast address (RFC 4291 section 2.6.1).
         self.subnet6.hosts().nth(self.position(host)? + 1)
     }
 
@@ -172,8 +173,8 @@ impl Segment {
     }
 
     fn interface(&self, host: &str, gateways: &[Name]) -> Option<InterfaceLayout> {
-        let here = |gateway: &&Name| self.hosts.iter().any(|h| **h == ***gateway);
-        let gateway = gateways.iter().find(here);
+        let on_segment = |gateway: &&Name| self.hosts.iter().any(|h| **h == ***gateway);
+        let gateway = gateways.iter().find(on_segment);
         Some(InterfaceLayout {
             name: self.name.clone(),
             kind: self.kind,
@@ -236,6 +237,7 @@ pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, ConfigError> {
 fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<(), ConfigError> {
     let error =
         |message| ConfigError::at(&spec.file.display().to_string(), "", None, message, None);
+    // Hosts have addresses in order, so if the last one has an address, all have.
     let last = segment.hosts.last().map_or("", String::as_str);
     if segment.address4(last).is_none() || segment.address6(last).is_none() {
         return Err(error(format!(
@@ -259,14 +261,15 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
     }
 }
 
-/// Returns 198.18.N.0/24 of the benchmarking range (RFC 2544), which no proxy treats as private.
+/// Returns 198.18.N.0/24 of the benchmarking range (RFC 2544), with N one more than the index. Programs do not
+/// treat this range as private.
 fn default4(index: usize) -> Ipv4Net {
     let n = (index as u32 + 1) << 8;
     let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n);
     Ipv4Net::new_assert(first, 24)
 }
 
-/// Returns 2001:db8:N::/64 of the documentation range (RFC 3849).
+/// Returns 2001:db8:N::/64 of the documentation range (RFC 3849), with N one more than the index.
 fn default6(index: usize) -> Ipv6Net {
     let n = index as u16 + 1;
     Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)

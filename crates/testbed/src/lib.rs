@@ -1,10 +1,9 @@
-//! Testbeds: hosts as network namespaces, emulated links and plain LANs between them, and the
-//! processes that run on the hosts, all described by one TOML file.
+//! Testbeds on one machine: hosts as network namespaces, emulated links and plain LANs between them, and the
+//! processes on the hosts. One TOML file describes a testbed.
 //!
-//! Two ways to use it. In process: [`Testbed::up`] builds everything and owns it; dropping the
-//! value takes it down. As a daemon: [`spawn_daemon`] starts this executable again in the
-//! background, where [`run_daemon`] holds the [`Testbed`] and answers on a control socket; a
-//! [`Client`] talks to it.
+//! A program can own a testbed: [`Testbed::up`] builds it, and dropping the value takes it down. Or a daemon can
+//! own it: [`spawn_daemon`] starts this executable again in the background, where [`run_daemon`] holds the
+//! [`Testbed`] and answers requests on a control socket. A [`Client`] sends the requests.
 //!
 //! ```no_run
 //! use braid_testbed::{LinkChange, Options, Spec, Testbed};
@@ -19,9 +18,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The resources of a testbed are found by their names, namespaces `<testbed>.<host>`. So [`down`] removes all of
-//! them even after the daemon was killed, together with every process that still runs in one of the namespaces.
-//! one of its namespaces is killed then.
+//! A testbed's namespaces are named `<testbed>.<host>`. By these names, [`down`] finds and removes a testbed even
+//! after its daemon was killed. It also kills every process that still runs in one of the namespaces.
 
 mod capture;
 mod change;

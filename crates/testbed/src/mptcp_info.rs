@@ -17,29 +17,30 @@ const MPTCP_TCPINFO: libc::c_int = 2;
 const MPTCP_SUBFLOW_ADDRS: libc::c_int = 3;
 /// `sizeof(struct mptcp_subflow_data)`, which precedes the array of the two options above.
 const SUBFLOW_DATA_LEN: usize = 16;
-/// Bytes of `struct tcp_info` up to and with `tcpi_bytes_retrans` (Linux 4.19).
+/// Bytes of `struct tcp_info` up to the end of `tcpi_bytes_retrans` (since Linux 4.19). The kernel truncates to
+/// it.
 const TCP_INFO_LEN: usize = 216;
 /// `sizeof(struct mptcp_subflow_addrs)`: two `sockaddr_storage`.
 const ADDRS_LEN: usize = 256;
-/// Most subflows that are read; the kernel's own limit is 8 besides the first.
+/// The maximum number of subflows that are read. The kernel allows 8 besides the first.
 const MAX_SUBFLOWS: usize = 16;
-/// `sizeof(struct mptcp_info)` of Linux 6.18; older kernels fill less of it.
+/// `sizeof(struct mptcp_info)` of Linux 6.18. Older kernels fill a part of it, and the rest stays zero.
 const INFO_LEN: usize = 96;
-/// `MPTCP_INFO_FLAG_FALLBACK`.
+/// `MPTCP_INFO_FLAG_FALLBACK` of linux/mptcp.h.
 const FLAG_FALLBACK: u32 = 1;
 
 /// State of one kernel MPTCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MptcpInfo {
-    /// Subflows now, the first included; 1 if the kernel is older than 6.6 and does not tell.
+    /// The number of subflows, including the first. Always 1 on a kernel before 6.6, which does not report it.
     pub subflows: u8,
-    /// The connection has fallen back to TCP (RFC 8684, section 3.7).
+    /// True if the connection has fallen back to TCP (RFC 8684 section 3.7).
     pub fallback: bool,
     /// The local token.
     pub token: u32,
-    /// Bytes sent, retransmissions excluded.
+    /// Bytes sent, without retransmissions.
     pub bytes_sent: u64,
-    /// Bytes received, duplicates excluded.
+    /// Bytes received, without duplicates.
     pub bytes_received: u64,
     /// Bytes retransmitted at the connection level.
     pub bytes_retransmitted: u64,
@@ -52,19 +53,19 @@ pub struct SubflowInfo {
     pub local: IpAddr,
     /// Address at the other end.
     pub remote: IpAddr,
-    /// Payload bytes sent, retransmissions included.
+    /// Payload bytes sent, including retransmissions.
     pub bytes_sent: u64,
-    /// Bytes retransmitted on this subflow, which are part of the bytes sent.
+    /// Bytes retransmitted on this subflow; `bytes_sent` includes them.
     pub bytes_retransmitted: u64,
     /// Segments retransmitted on this subflow.
     pub retransmissions: u32,
 }
 
-/// Returns the present subflows of `socket`; none if it is, or has become, plain TCP. A subflow that comes or
-/// goes during the call may be missing.
+/// Returns the current subflows of `socket`. Returns none if it is plain TCP or has fallen back to TCP. A
+/// subflow that opens or closes during the call may be missing.
 ///
 /// # Errors
-/// Fails if `getsockopt` does for another reason.
+/// Fails with another error of `getsockopt`.
 pub fn subflows(socket: BorrowedFd<'_>) -> io::Result<Vec<SubflowInfo>> {
     let addresses = subflow_array::<ADDRS_LEN>(socket, MPTCP_SUBFLOW_ADDRS)?;
     let counters = subflow_array::<TCP_INFO_LEN>(socket, MPTCP_TCPINFO)?;
@@ -90,7 +91,8 @@ fn subflow_array<const LEN: usize>(
     option: libc::c_int,
 ) -> io::Result<Vec<[u8; LEN]>> {
     let mut raw = vec![0u8; SUBFLOW_DATA_LEN + MAX_SUBFLOWS * LEN];
-    // Sets size_subflow_data and size_user; the kernel fills num_subflows and size_kernel between them.
+    // The caller sets `size_subflow_data` (bytes 0 to 3) and `size_user` (12 to 15). The kernel sets
+    // `num_subflows` (4 to 7) and `size_kernel` (8 to 11).
     raw[..4].copy_from_slice(&(SUBFLOW_DATA_LEN as u32).to_ne_bytes());
     raw[12..16].copy_from_slice(&(LEN as u32).to_ne_bytes());
     if !get(socket, option, &mut raw)? {
@@ -110,11 +112,11 @@ fn socket_address(raw: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads the state of `socket`. `None` if it is not, or no longer, a Multipath TCP connection: a plain TCP
-/// socket, or one that fell back before it was established.
+/// Reads the state of `socket`. Returns `None` if it is no Multipath TCP connection: a plain TCP socket, or a
+/// connection that fell back before it was established.
 ///
 /// # Errors
-/// Fails if `getsockopt` does for another reason.
+/// Fails with another error of `getsockopt`.
 pub fn mptcp_info(socket: BorrowedFd<'_>) -> io::Result<Option<MptcpInfo>> {
     let mut raw = [0u8; INFO_LEN];
     let known = get(socket, MPTCP_INFO, &mut raw)?;

@@ -1,8 +1,7 @@
-//! Named network namespaces, compatible with `ip netns`: each is a file in `/run/netns` on which
-//! the namespace is mounted.
+//! Named network namespaces, compatible with `ip netns`. Each is mounted on a file in `/run/netns`.
 //!
-//! Works as root, and inside an unprivileged user namespace with mounts of its own, into which
-//! [`ensure_capable`] moves a program that is not root.
+//! The functions work as root, or as root of an unprivileged user namespace with its own mounts.
+//! [`ensure_capable`] moves a program that is not root into such a user namespace.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -19,17 +18,17 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
-/// user namespace of its own; its value is the user id outside.
+/// Environment variable that [`ensure_capable`] sets for the program in the user namespace. Its value is the
+/// user id outside the user namespace.
 pub const USER_NAMESPACE_VARIABLE: &str = "BRAID_USER_NAMESPACE";
 
 const DIRECTORY: &str = "/run/netns";
 
-/// Makes a namespace named `name` that holds only a loopback interface, which is down.
+/// Creates a namespace named `name`. It has only a loopback interface, which is down.
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if there is one of this name; otherwise the system's error.
+/// `AlreadyExists` if a namespace has this name; otherwise the error of the system call.
 pub fn create(name: &str) -> io::Result<()> {
     prepare_directory()?;
     let path = path(name)?;
@@ -38,26 +37,28 @@ pub fn create(name: &str) -> io::Result<()> {
         .create_new(true)
         .mode(0o444)
         .open(&path)?;
-    let made = on_thread(|| {
+    // Only the thread that calls `unshare` moves to the new namespace, and it ends here. The mount keeps the
+    // namespace.
+    let created = on_thread(|| {
         sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
         Ok(())
     });
-    if made.is_err() {
+    if created.is_err() {
         let _ = fs::remove_file(&path);
     }
-    made
+    created
 }
 
-/// Removes the namespace named `name`, whose interfaces vanish once no process is left in it.
-/// Succeeds if there is none.
+/// Removes the name of the namespace `name`. The kernel removes the namespace and its interfaces when no
+/// process is left in it. Succeeds if there is no such namespace.
 ///
 /// # Errors
 ///
-/// The system's error.
+/// The error of the system call.
 pub fn delete(name: &str) -> io::Result<()> {
     let path = path(name)?;
-    // EINVAL means not mounted, ENOENT not there: in both cases at most the file remains.
+    // Errors mean that nothing is mounted (EINVAL) or that there is no file (ENOENT). Both are handled below.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -74,7 +75,7 @@ pub fn exists(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The system's error; a missing directory counts as no namespaces.
+/// The error of the system call. A missing directory is no error: there are no namespaces.
 pub fn list() -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(DIRECTORY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -97,19 +98,19 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(File::open(path(name)?)?.into())
 }
 
-/// Moves the calling thread into the namespace named `name`, for good.
+/// Moves the calling thread into the namespace named `name`. It does not move back.
 ///
 /// # Errors
 ///
-/// `NotFound` if there is none; otherwise the system's error.
+/// `NotFound` if there is none; otherwise the error of the system call.
 pub fn enter(name: &str) -> io::Result<()> {
     let namespace = open(name)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
     Ok(())
 }
 
-/// Runs `work` on a thread of its own inside the namespace named `name` and waits for it. Sockets
-/// and TUN devices made there stay in that namespace.
+/// Runs `work` on a new thread inside the namespace named `name`, and waits for it. Sockets and TUN devices
+/// that `work` opens stay in that namespace.
 ///
 /// # Errors
 ///
@@ -185,6 +186,7 @@ pub fn processes(name: &str) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
+/// Returns device and inode of a file, which identify a namespace.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::metadata(path)?;
@@ -199,8 +201,8 @@ fn path(name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(DIRECTORY).join(name))
 }
 
-/// Makes the directory a shared mount, as `ip netns` does. So a namespace that is deleted here also vanishes
-/// from mount namespaces that were cloned meanwhile.
+/// Makes the directory a shared mount, as `ip netns` does. Otherwise a mount namespace that was cloned
+/// meanwhile would keep a namespace that is deleted here.
 fn prepare_directory() -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
@@ -211,7 +213,7 @@ fn prepare_directory() -> io::Result<()> {
     Ok(())
 }
 
-/// The grounds on which a program may make namespaces.
+/// The privilege by which a program may create namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     /// The program is root.
@@ -220,7 +222,7 @@ pub enum Capability {
     UserNamespace,
 }
 
-/// The reason why no namespaces can be made here; reads well after "skipped: ".
+/// The reason why this program cannot create namespaces, as a text to follow "skipped: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(pub String);
 
@@ -233,19 +235,19 @@ impl fmt::Display for Reason {
 impl std::error::Error for Reason {}
 
 impl Reason {
-    /// Reports on standard error that `what` is skipped. It appears even from within a test that succeeds,
-    /// whose output is captured.
+    /// Reports on standard error that `what` is skipped. It writes directly, since the test runner captures and
+    /// drops what `eprintln!` prints in a test that succeeds.
     pub fn announce(&self, what: &str) {
         let _ = writeln!(io::stderr(), "{what} skipped: {self}");
     }
 }
 
-/// Finds out whether this program can have network namespaces and TUN devices, and on what ground. For
-/// [`Capability::UserNamespace`] the caller has to move there by [`ensure_capable`].
+/// Returns the privilege by which this program can create network namespaces and TUN devices. For
+/// [`Capability::UserNamespace`], the caller must first move to a user namespace by [`ensure_capable`].
 ///
 /// # Errors
 ///
-/// The reason if it cannot.
+/// The reason why the program can create none.
 pub fn capability() -> Result<Capability, Reason> {
     if std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
@@ -261,24 +263,25 @@ pub fn capability() -> Result<Capability, Reason> {
     match run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
         Ok(_) => Ok(Capability::UserNamespace),
         Err(e) => Err(Reason(format!(
-            "not root, and no unprivileged user namespace with TUN devices is to be had ({e})"
+            "not root, and cannot create an unprivileged user namespace with TUN devices ({e})"
         ))),
     }
 }
 
-/// Makes sure that this program may make network namespaces and TUN devices.
+/// Makes sure that this program may create network namespaces and TUN devices. Must be the first call of a
+/// program.
 ///
-/// As root it returns at once. Otherwise it starts this executable again, with the same arguments, inside a
-/// new user namespace with its own network, mounts and `/run`, waits for its end, and ends this process with
-/// its exit code. Inside the namespace it returns. So it has to be the first call of a program.
+/// As root, or inside a user namespace that an earlier call has created, it returns at once. Otherwise it
+/// starts this executable again with the same arguments, inside a new user namespace with its own network,
+/// mounts and `/run`. It waits for the end of that process, and ends this process with the same exit code.
 ///
 /// # Errors
 ///
-/// The reason if neither is possible: the caller skips its work and reports that.
+/// The reason why the program can create none. A test should report that it is skipped.
 pub fn ensure_capable() -> Result<Capability, Reason> {
-    // Several threads of a test program may call this, but it must be started again only once.
-    static ASKING: Mutex<()> = Mutex::new(());
-    let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Several threads of a test program may call this function, but only one may start the program again.
+    static RESTART_LOCK: Mutex<()> = Mutex::new(());
+    let _lock = RESTART_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let capability = capability()?;
     if capability == Capability::Root || std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         return Ok(capability);
@@ -296,6 +299,7 @@ fn open_tun() -> io::Result<File> {
     options.read(true).write(true).open("/dev/net/tun")
 }
 
+/// Tries to create a network namespace, which vanishes with its thread.
 fn probe() -> io::Result<()> {
     on_thread(sys::unshare_network)
 }
@@ -308,6 +312,6 @@ fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::Exit
     );
     sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
-    // The terminal's interrupt reaches both processes; this one has to wait for the child, which cleans up.
+    // Ctrl-C in the terminal reaches both processes. This one must outlive the child, which cleans up.
     sys::ignoring_interrupts(|| child.wait())
 }

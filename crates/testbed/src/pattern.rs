@@ -1,37 +1,37 @@
-//! The bytes of test transfers: word i of the stream, little-endian, is the i-th output of SplitMix64 from
-//! the seed. Any position can be computed alone.
+//! The bytes of test transfers. Word `i` of the stream is output `i` of SplitMix64, little-endian. A word can be
+//! computed from its index and the seed alone, so a reader can check any part of the stream.
 
 /// A position in the stream of one seed.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     seed: u64,
-    at: u64,
+    offset: u64,
 }
 
 impl Pattern {
     /// Returns the stream of `seed`, at its start.
     pub fn new(seed: u64) -> Self {
-        Pattern { seed, at: 0 }
+        Pattern { seed, offset: 0 }
     }
 
     /// Fills `buf` with the next bytes of the stream.
     pub fn fill(&mut self, buf: &mut [u8]) {
         let mut rest = buf;
         while !rest.is_empty() {
-            let word = self.word(self.at / 8).to_le_bytes();
-            let skip = (self.at % 8) as usize;
+            let word = self.word(self.offset / 8).to_le_bytes();
+            let skip = (self.offset % 8) as usize;
             let n = rest.len().min(8 - skip);
             rest[..n].copy_from_slice(&word[skip..skip + n]);
-            self.at += n as u64;
+            self.offset += n as u64;
             rest = &mut rest[n..];
         }
     }
 
-    /// Compares `bytes` with the next bytes of the stream; fails with the offset in the stream of the first
-    /// difference.
+    /// Compares `bytes` with the next bytes of the stream. Fails with the offset of the first difference, counted
+    /// from the start of the stream.
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), u64> {
         let mut expected = vec![0; bytes.len()];
-        let start = self.at;
+        let start = self.offset;
         self.fill(&mut expected);
         if expected == bytes {
             return Ok(());
@@ -55,17 +55,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_do_not_matter() {
-        let mut whole = [0; 1000];
-        Pattern::new(7).fill(&mut whole);
-        let mut cut = Pattern::new(7);
-        for piece in whole.chunks(13) {
-            assert_eq!(cut.check(piece), Ok(()));
+    fn the_length_of_chunks_does_not_matter() {
+        let mut bytes = [0; 1000];
+        Pattern::new(7).fill(&mut bytes);
+        let mut pattern = Pattern::new(7);
+        // 13 is no multiple or divisor of a word's 8 bytes.
+        for chunk in bytes.chunks(13) {
+            assert_eq!(pattern.check(chunk), Ok(()));
         }
     }
 
     #[test]
-    fn a_difference_is_found_where_it_is() {
+    fn the_offset_of_a_difference_is_found() {
         let mut bytes = [0; 100];
         Pattern::new(7).fill(&mut bytes);
         bytes[42] ^= 1;

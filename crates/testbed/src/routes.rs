@@ -5,35 +5,37 @@ use std::collections::VecDeque;
 use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
 use crate::spec::{HostSpec, Spec};
 
-/// Metric of the default route over the first segment shared with the gateway.
+/// Metric of a host's first default route. A guess: room for routes of lower metric that tests add.
 const FIRST_METRIC: usize = 100;
 
-/// First routing table and rule priority for routing by source. The rules come after those of a box.
+/// The first routing table, and the first rule priority, for source routing. Rules of a box have lower numbers,
+/// so they come first.
 const FIRST_TABLE: usize = 20_000;
 
-/// Subflows and addresses that a kernel MPTCP host accepts: the kernel's maximum.
+/// The maximum number of additional subflows and of accepted addresses of a kernel MPTCP host: the kernel's
+/// maximum.
 const MPTCP_LIMIT: u32 = 8;
 
-/// Packets that a device holds until the emulator reads them. Bursts must fit, since a drop in the device is
-/// part of no model.
+/// The length of a TUN device's queue, packets. A guess: bursts must fit until the emulator reads them, since a
+/// drop by the device is in no model of a link.
 const DEVICE_QUEUE: u32 = 4096;
 
 /// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    /// Lines that may run again, to restore what was changed since.
+    /// Lines that are idempotent: [`Testbed::reconfigure`](crate::Testbed::reconfigure) runs them again.
     pub v4: String,
-    /// The same lines for IPv6.
+    /// The same for IPv6.
     pub v6: String,
-    /// Lines that run once, after the others.
+    /// Lines that can run only once, after the others, since a repetition would be an error or a duplicate.
     pub once4: String,
-    /// The same lines for IPv6.
+    /// The same for IPv6.
     pub once6: String,
 }
 
 impl Scripts {
-    /// Adds the settings of an emulated link's device. Without multicast the kernel sends no packets of its
-    /// own, so that in every run packets of the same index are lost.
+    /// Adds the settings of an emulated link's device. Multicast is off, so that the kernel sends no packets of
+    /// its own (such as router solicitations). Otherwise the random losses would hit other packets in each run.
     pub fn device(&mut self, name: &str, mtu: u16) {
         self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
     }
@@ -94,11 +96,11 @@ fn add_addresses(scripts: &mut Scripts, interface: &InterfaceLayout, congestion:
 }
 
 fn add_default_routes(scripts: &mut Scripts, host: &HostLayout, congestion: &str) {
-    let towards = host
+    let with_gateway = host
         .interfaces
         .iter()
         .filter_map(|i| Some((i, i.gateway4?, i.gateway6?)));
-    for (index, (interface, gateway4, gateway6)) in towards.enumerate() {
+    for (index, (interface, gateway4, gateway6)) in with_gateway.enumerate() {
         let (metric, name) = (FIRST_METRIC + index, &interface.name);
         scripts.v4 += &format!(
             "route replace default via {gateway4} dev {name} metric {metric} src {} {congestion}\n",
@@ -118,7 +120,7 @@ fn add_shortest_routes(
     host: &HostLayout,
     congestion: &str,
 ) {
-    for (segment, first_segment, next_hop) in shortest_ways(spec, segments, &host.name) {
+    for (segment, first_segment, next_hop) in shortest_routes(spec, segments, &host.name) {
         if segment.private {
             continue;
         }
@@ -147,9 +149,10 @@ fn add_shortest_routes(
     }
 }
 
-/// Returns each segment that `host` is not on, with the segment and the neighbour by which its packets leave.
-/// Routes lead only through hosts that forward; the first in the file wins a tie.
-fn shortest_ways<'a>(
+/// Returns each segment that `host` is not on, with the first segment and the next hop of the shortest route to
+/// it. Routes lead only through hosts that forward. Of routes of the same length, the first one in the order of
+/// the file is chosen.
+fn shortest_routes<'a>(
     spec: &Spec,
     segments: &'a [Segment],
     host: &str,
@@ -163,16 +166,18 @@ fn shortest_ways<'a>(
         .iter()
         .filter(|s| s.hosts.iter().any(|h| h == host))
         .collect();
+    // A breadth-first search over hosts: `queue` holds the first segment and the next hop of the route to each
+    // host.
     let mut seen: Vec<&str> = vec![host];
     let mut reached: Vec<&str> = own.iter().map(|s| s.name.as_str()).collect();
     let mut next_hops = Vec::new();
-    let mut open: VecDeque<(&Segment, &str, &str)> = VecDeque::new();
+    let mut queue: VecDeque<(&Segment, &str, &str)> = VecDeque::new();
     for segment in &own {
         for neighbour in segment.hosts.iter().filter(|h| *h != host) {
-            open.push_back((segment, neighbour, neighbour));
+            queue.push_back((segment, neighbour, neighbour));
         }
     }
-    while let Some((first, next_hop, at)) = open.pop_front() {
+    while let Some((first, next_hop, at)) = queue.pop_front() {
         if seen.contains(&at) || !forwards(at) {
             continue;
         }
@@ -183,7 +188,7 @@ fn shortest_ways<'a>(
                 next_hops.push((segment, first, next_hop));
             }
             for neighbour in &segment.hosts {
-                open.push_back((first, next_hop, neighbour));
+                queue.push_back((first, next_hop, neighbour));
             }
         }
     }
@@ -215,8 +220,8 @@ fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str
             ),
         ];
         for (script, once, via, address, prefix) in families {
-            // Without the unreachable route, packets of a link that lost its own route would leave by another
-            // one.
+            // If the link goes down, the kernel removes its route. Without the unreachable route, packets with its
+            // address would then leave by another link.
             *script += &format!(
                 "route replace default via {via} dev {name} src {address} table {table} \
                  {congestion}\n\

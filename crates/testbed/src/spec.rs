@@ -23,8 +23,8 @@ use crate::error::Error;
 pub struct Spec {
     /// Name of the testbed: prefix of its namespaces and name of its state directory.
     pub name: Name,
-    /// Congestion control of every route of every host (`congctl`), so that kernel TCP does not
-    /// depend on the machine's default.
+    /// Congestion control on every route of every host (`congctl`). Without it, kernel TCP would depend on the
+    /// machine's default.
     #[serde(default = "default_congestion")]
     pub congestion: String,
     /// Seed of the links' random streams.
@@ -39,12 +39,12 @@ pub struct Spec {
     /// Emulated links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkSpec>,
-    /// The file; relative paths in it start in its directory.
+    /// The path of the file. Relative paths in the file start in its directory.
     #[serde(skip)]
     pub file: PathBuf,
 }
 
-/// A host: one network namespace, and perhaps one process in it.
+/// A host: a network namespace, and at most one process that the testbed runs in it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
@@ -52,24 +52,23 @@ pub struct HostSpec {
     pub name: Name,
     /// The role.
     pub role: Role,
-    /// The time at which its process starts.
+    /// Selects whether the host's process starts with the testbed.
     #[serde(default)]
     pub start: Start,
-    /// Configuration file of a box or server; made from the layout if absent.
+    /// Configuration file of a box or server. If absent, the configuration is generated from the layout.
     pub config: Option<PathBuf>,
-    /// Directory that a content host serves; `www` in the state directory if absent.
+    /// Directory that a content host serves. If absent, it is `www` in the state directory.
     pub directory: Option<PathBuf>,
-    /// Gateways: one neighbour, or a list of neighbours, for all packets to segments that this host is not
-    /// on. If several segments are shared with them, the default routes have metrics 100, 101, … in the order
-    /// of the file. A host without a gateway has a route to every segment, by the shortest way.
+    /// Gateways: one neighbour, or a list of neighbours. The host has a default route on each segment that it
+    /// shares with a gateway, with metrics 100, 101, … in the order of the file. A host without a gateway has
+    /// the shortest route to every segment instead.
     #[serde(default)]
     pub gateway: Vec<Name>,
-    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each link, chosen
-    /// by source address.
+    /// True to set up kernel MPTCP, as a baseline: endpoints on the links, limits, and source routing.
     #[serde(default)]
     pub mptcp: bool,
-    /// A routing table for each link, chosen by source address, so that a socket bound to the
-    /// address of a link uses it. `mptcp` implies it.
+    /// True to give each link a routing table for packets with the link's address as their source. Thus a
+    /// socket that is bound to this address uses the link. `mptcp` implies it.
     #[serde(default)]
     pub source_routing: bool,
 }
@@ -78,13 +77,13 @@ pub struct HostSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Runs ordinary programs; forwards nothing.
+    /// Runs ordinary programs, and does not forward.
     User,
-    /// Runs `braid box`; forwards.
+    /// Runs `braid box`, and forwards.
     Box,
-    /// Forwards only.
+    /// Forwards, and runs no process.
     Router,
-    /// Runs `braid server`; forwards.
+    /// Runs `braid server`, and forwards.
     Server,
     /// Runs nginx on port 80.
     Content,
@@ -127,19 +126,19 @@ pub struct LanSpec {
     pub name: Name,
     /// Hosts on the segment, in the order of their addresses.
     pub hosts: Vec<Name>,
-    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
+    /// IPv4 network, such as `192.168.1.0/24`. The default is 198.18.N.0/24 (RFC 2544), with N counted from 1.
     #[serde(default, deserialize_with = "subnet4")]
     pub subnet4: Option<Ipv4Net>,
-    /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
+    /// IPv6 network, such as `fd00:1::/64`. The default is 2001:db8:N::/64 (RFC 3849), with N counted from 1.
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Hosts outside get no route to the segment, as to a network behind NAT.
+    /// True if hosts on other segments get no route to this one, as to a network behind NAT.
     #[serde(default)]
     pub private: bool,
 }
 
-/// An emulated link between two hosts; the settings hold for both directions unless `forward`
-/// (`from` to `to`) or `reverse` say otherwise.
+/// An emulated link between two hosts. Its settings apply to both directions; `forward` (`from` to `to`) and
+/// `reverse` override them for one direction.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LinkSpec {
     /// Name of the link and of the interfaces at its ends.
@@ -154,23 +153,22 @@ pub struct LinkSpec {
     /// IPv6 network; defaults as for a LAN.
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Settings of both directions, unless `forward` or `reverse` has another. Their keys are among the
-    /// link's own.
+    /// Settings of both directions. In the file, their keys stand beside those of the other fields.
     #[serde(skip)]
     pub model: LinkModel,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// Settings that differ from `from` to `to`.
+    /// Settings that override `model` in the direction from `from` to `to`.
     #[serde(default)]
     pub forward: LinkModel,
-    /// Settings that differ from `to` to `from`.
+    /// Settings that override `model` in the direction from `to` to `from`.
     #[serde(default)]
     pub reverse: LinkModel,
     /// Changes over time, in order.
     #[serde(default)]
     pub schedule: Vec<Spanned<ScheduledChange>>,
-    /// Seed of the link's random streams; the testbed's where absent.
+    /// Seed of the link's random streams. The default is the testbed's seed.
     pub seed: Option<u64>,
 }
 
@@ -180,7 +178,7 @@ impl LinkSpec {
         "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
     ];
 
-    /// Returns the settings at the start, forward and reverse.
+    /// Returns the settings of both directions at the start: forward, then reverse.
     pub(crate) fn models(&self) -> [LinkModel; 2] {
         [&self.forward, &self.reverse].map(|own| own.or(&self.model))
     }
@@ -283,6 +281,7 @@ impl Spec {
     }
 
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        // A guess: names of namespaces and directories stay readable.
         check_name(source, &self.name, 32)?;
         let mut hosts: Vec<&str> = Vec::new();
         for host in &self.hosts {
@@ -322,11 +321,11 @@ impl Spec {
                 return Err(source.error(link.to.span(), message));
             }
         }
-        let mut hosts_with = self
+        let mut gateways = self
             .hosts
             .iter()
             .flat_map(|h| h.gateway.iter().map(move |g| (h, g)));
-        hosts_with.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
+        gateways.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
     }
 
     fn check_gateway(
@@ -337,14 +336,14 @@ impl Spec {
         hosts: &[&str],
     ) -> Result<(), ConfigError> {
         check_known(source, gateway, hosts)?;
-        let both = |ends: &[&Name]| {
+        let connects = |ends: &[&Name]| {
             ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
         };
         let neighbours = self
             .lans
             .iter()
-            .any(|l| both(&l.hosts.iter().collect::<Vec<_>>()))
-            || self.links.iter().any(|l| both(&[&l.from, &l.to]));
+            .any(|l| connects(&l.hosts.iter().collect::<Vec<_>>()))
+            || self.links.iter().any(|l| connects(&[&l.from, &l.to]));
         if neighbours && *host.name != **gateway {
             return Ok(());
         }
@@ -356,14 +355,14 @@ impl Spec {
     }
 }
 
-/// The text being checked, for error messages.
+/// The text and the path of the file, for error messages.
 struct Source<'a> {
     text: &'a str,
     origin: &'a Path,
 }
 
 impl Source<'_> {
-    /// Finds the first occurrence of `words` from byte `from` on; returns `from` if there is none.
+    /// Returns the place of the first `words` from byte `from` on, or `from` if there is none.
     fn find(&self, words: &str, from: usize) -> Range<usize> {
         let rest = self.text.get(from..).unwrap_or_default();
         let at = rest.find(words).map_or(from, |at| from + at);
@@ -380,8 +379,8 @@ impl Source<'_> {
     }
 }
 
-/// Takes the settings of the links out of the tables that they share with other keys. Serde's `flatten` would
-/// lose the place of a mistake.
+/// Moves the settings of the links out of the tables that hold other keys too. Serde's `flatten` could do it, but
+/// errors would lose their line and column.
 fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, ConfigError> {
     let mut models = Vec::new();
     let links = file.get_mut("link").map(Spanned::get_mut);
@@ -393,10 +392,10 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
         let DeValue::Table(keys) = link.get_mut() else {
             continue;
         };
-        let (settings, own) = std::mem::take(keys)
+        let (settings, other_keys) = std::mem::take(keys)
             .into_iter()
             .partition(|(key, _)| LinkModel::KEYS.contains(&&**key.get_ref()));
-        *keys = own;
+        *keys = other_keys;
         let known = |key: &str| LinkSpec::KEYS.contains(&key);
         if let Some(unknown) = keys.keys().find(|key| !known(key.get_ref())) {
             let message = format!(
@@ -414,7 +413,7 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
     Ok(models)
 }
 
-/// Turns a single gateway into a list. An untagged enum would lose the place of a mistake.
+/// Turns a single gateway into a list. With an untagged enum, errors would lose their line and column.
 fn list_gateways(file: &mut DeTable<'_>) {
     let hosts = file.get_mut("host").map(Spanned::get_mut);
     let Some(DeValue::Array(hosts)) = hosts else {
@@ -440,6 +439,7 @@ fn load_link(
     link: &mut LinkSpec,
     directory: &Path,
 ) -> Result<(), ConfigError> {
+    // A trace's path has no span, so its place is found by its text after the link's name.
     let after = link.name.span().end;
     for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());
@@ -468,17 +468,18 @@ fn load_link(
     Ok(())
 }
 
-fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), ConfigError> {
-    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+fn check_name(source: &Source<'_>, name: &Name, max_len: usize) -> Result<(), ConfigError> {
+    let valid = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        && name.len() <= longest;
-    if good && **name != *"lo" {
+        && name.len() <= max_len;
+    // Every namespace has a loopback interface of this name.
+    if valid && **name != *"lo" {
         return Ok(());
     }
     let message = format!(
-        "`{name}` cannot be a name here; write 1 to {longest} letters, digits, `-` or `_`, \
+        "`{name}` cannot be a name here; write 1 to {max_len} letters, digits, `-` or `_`, \
          starting with a letter (and not `lo`)"
     );
     Err(source.error(name.span(), message))

@@ -1,4 +1,4 @@
-//! Removal of a testbed's stale resources.
+//! Removal of the resources that a testbed has left behind.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -8,10 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::Error;
 use crate::{layout, netns, state};
 
-/// Time that processes have to end after SIGKILL. It bounds only those that hang in the kernel.
+/// The longest wait for processes to end after SIGKILL. A guess: only a process that hangs in the kernel takes
+/// seconds.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Removes the namespaces, processes and state of a testbed named `name`.
+/// Removes the namespaces, the processes and the state directory of the testbed named `name`. Goes on after a
+/// failure, and returns the first error.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
     let mut first_error = Ok(());
     let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
@@ -31,7 +33,8 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }
 
-/// Kills all processes in a namespace, and waits for their end, for [`EXIT_TIMEOUT`] at most.
+/// Kills all processes in a namespace, and waits at most [`EXIT_TIMEOUT`] for their end. Kills repeatedly, since a
+/// process may fork before it ends.
 fn kill_all_in(namespace: &str) {
     let deadline = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < deadline {
