@@ -27,8 +27,8 @@ pub struct Background {
     pub span: Duration,
 }
 
-/// The rate of each generator, bit/s: that of the UDP generator in the paper on MPTCP-MAPS. With four TCP generators
-/// of the same rate, TCP has the 80 % that both papers name.
+/// The rate of each generator, bit/s: that of the UDP generator in the paper on MPTCP-MAPS. With four TCP
+/// generators of the same rate, TCP has the 80 % that both papers name.
 const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {

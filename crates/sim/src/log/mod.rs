@@ -1,15 +1,14 @@
-//! A log of a run: one JSON object a line, for tools that read tables.
+//! A log of a run with one JSON object per line, for tools that read tables.
 //!
-//! [`Log::start`] taps all links of a world, watches the engines of some hosts and samples both every 10
-//! ms of simulated time. The lines are the [`Record`]s, which describe their fields. Times end in `_ns`
-//! and count nanoseconds as the world does, which starts at 1 s; lengths and windows are in bytes; `null`
-//! stands for no value. The same seed and the same build give the same log, byte for byte, and logging
-//! does not change a run.
+//! [`Log::start`] taps all links of a world, watches the engines of some hosts, and samples both every 10 ms of
+//! virtual time. Each line is a [`Record`]. Fields with times end in `_ns` and count nanoseconds; a world starts
+//! at 1 s. Lengths and windows are in bytes. `null` stands for no value. The same seed and the same build give
+//! the same log, byte for byte, and logging does not change a run.
 //!
-//! Lines stand in the order in which they became known. A segment is one line, written when the receiver
-//! has the stream up to the segment's end, or at the next sample if the segment was dropped or told the
-//! receiver nothing new. Segments still under way when the log ends come last, by time of sending. At
-//! most [`MAX_OPEN`] segments are held back; beyond that the oldest one is written as far as known.
+//! Lines stand in the order in which their facts became final. A segment has one line. It is written when the
+//! receiver has the whole stream up to the segment's end. If the segment was dropped or brought the receiver no
+//! new bytes, it is written at the next sample. Segments that are in flight when the log ends come last, by time
+//! of sending. At most [`MAX_OPEN`] segments wait for their fates; beyond it the oldest is written as it is.
 
 mod record;
 mod segments;
@@ -30,7 +29,7 @@ pub use segments::MAX_OPEN;
 pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
-    /// Begins a log of `hosts`, by names, and of all links. No packet may have been sent before.
+    /// Begins a log of `hosts`, each with its name, and of all links. Call it before any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].
@@ -38,7 +37,7 @@ impl Log {
         Log::read(world, hosts, Box::new(BufWriter::new(out)))
     }
 
-    /// Begins a log for a `reader` that takes the records as they are.
+    /// Begins a log whose records go to `reader`. Call it before any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].

@@ -1,4 +1,4 @@
-//! The lines of a log.
+//! The records of a log. Each is one line of JSON with these fields.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 pub enum Record<'a> {
     /// The first line.
     Header(Header<'a>),
-    /// A segment with payload, written once its fate is final.
+    /// A segment with payload, written when its fate is final.
     Segment(Segment<'a>),
-    /// The arrival of a segment that acknowledged something.
+    /// The state of a sender after a segment of its peer arrived.
     Ack(Ack<'a>),
     /// A sample of a link, at fixed intervals.
     Link(LinkSample),
@@ -22,7 +22,7 @@ pub enum Record<'a> {
     Event(EngineEvent<'a>),
 }
 
-/// The meaning of the numbers of a log.
+/// The facts that a reader needs to interpret the other records.
 #[derive(Debug, Clone, Serialize)]
 pub struct Header<'a> {
     /// Version of the format: 1.
@@ -35,7 +35,7 @@ pub struct Header<'a> {
     pub sample_ns: u64,
     /// The hosts that are logged.
     pub hosts: Vec<&'a str>,
-    /// The links of the world: `link` counts them from 0.
+    /// The links of the world; fields named `link` are indices into this list.
     pub links: Vec<LinkEnds<'a>>,
 }
 
@@ -48,8 +48,8 @@ pub struct LinkEnds<'a> {
     pub to: Cow<'a, str>,
 }
 
-/// One transmission of a range of bytes; a repetition is another segment. The parts of a segment that a
-/// middlebox cuts count as one. If a middlebox joins two segments, the second is never seen to arrive.
+/// One transmission of a range of bytes; a retransmission is another record. If a middlebox cuts a segment, its
+/// parts count as one. If a middlebox merges two segments, the second one has no arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Segment<'a> {
     /// Number of the packet in the world, by time of sending.
@@ -62,16 +62,16 @@ pub struct Segment<'a> {
     pub subflow: u32,
     /// The subflow's local path.
     pub path: u8,
-    /// The link that the segment left by, which tells the paths of a host with one address apart; `null`
-    /// if the segment has not left.
+    /// The link by which the segment left, which identifies the path if the host has one address only; `null` if
+    /// the segment has not left.
     pub link: Option<u32>,
     /// The kind of transmission.
     pub kind: Kind,
-    /// The offset of the first byte in the connection's stream, from 0: the data sequence number less the
-    /// initial one less 1.
+    /// The offset of the first byte in the connection's stream, from 0: its data sequence number minus the initial
+    /// one minus 1.
     pub dsn: u64,
-    /// The offset of the first byte in the subflow's sequence, from 1: the sequence number less the
-    /// initial one.
+    /// The offset of the first byte in the subflow, from 1: its sequence number minus the initial one. The SYN has
+    /// offset 0.
     pub ssn: u64,
     /// Payload bytes.
     pub len: u64,
@@ -81,8 +81,8 @@ pub struct Segment<'a> {
     pub dropped_ns: Option<u64>,
     /// The link that dropped the segment.
     pub dropped_by: Option<u32>,
-    /// The reason of the drop: `queue`, `codel`, `loss` or `down`; `corruption` if the receiver found the
-    /// checksum wrong, and no link dropped it.
+    /// The reason of the drop: `queue`, `codel`, `loss` or `down`. `corruption` means that the receiving host
+    /// dropped the segment because of a wrong checksum.
     pub dropped_for: Option<&'static str>,
     /// The host that received the segment first.
     pub to: Option<&'a str>,
@@ -90,11 +90,11 @@ pub struct Segment<'a> {
     pub to_conn: Option<u64>,
     /// The time of arrival; `null` if the segment never arrived at a logged host.
     pub arrived_ns: Option<u64>,
-    /// Payload bytes that the receiver took from this segment and had from no other. Over all segments
-    /// every byte of a stream counts once.
+    /// Payload bytes that the receiver got first from this segment. Summed over all segments, every byte of a
+    /// stream counts once.
     pub fresh: u64,
-    /// The time at which the receiver had the stream up to the end of the segment without a hole; `null`
-    /// if that never happened or `fresh` is 0.
+    /// The time at which the receiver had the whole stream up to the end of the segment; `null` if it never had,
+    /// or if `fresh` is 0.
     pub delivered_ns: Option<u64>,
 }
 
@@ -102,16 +102,16 @@ pub struct Segment<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Bytes that were never sent before.
+    /// The bytes are sent for the first time.
     New,
-    /// Bytes sent before under another mapping, mostly on another subflow.
+    /// The bytes were sent before with another mapping, usually on another subflow.
     Copy,
-    /// Bytes sent before on the same subflow under the same mapping.
+    /// The bytes were sent before on the same subflow with the same mapping.
     Retransmission,
 }
 
-/// The sender's state after an acknowledgement: a segment that arrived while payload was in flight on its
-/// subflow.
+/// The state of a sender of payload after a segment of its peer arrived. Only segments that arrive while
+/// payload is in flight on their subflow are recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ack<'a> {
     /// The time of arrival.
@@ -132,9 +132,9 @@ pub struct Ack<'a> {
     pub ssthresh: Option<u64>,
     /// Smoothed round-trip time.
     pub srtt_ns: u64,
-    /// Retransmission timeout, backoff included.
+    /// Retransmission timeout, including backoff.
     pub rto_ns: u64,
-    /// Payload bytes in flight: neither acknowledged nor deemed lost.
+    /// Payload bytes in flight: neither acknowledged nor considered lost.
     pub in_flight: u64,
 }
 
@@ -145,9 +145,9 @@ pub struct LinkSample {
     pub at_ns: u64,
     /// The link.
     pub link: u32,
-    /// Packets in the link's queue, without the one on the line.
+    /// Packets in the link's queue, without the packet that the link is transmitting.
     pub queue_packets: u64,
-    /// Bytes of the packets in the queue, with IP headers.
+    /// Bytes of the packets in the queue, including IP headers.
     pub queue_bytes: u64,
 }
 
@@ -164,11 +164,11 @@ pub struct ConnSample<'a> {
     pub unsent: u64,
     /// Bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
-    /// Bytes of the peer's window not used yet.
+    /// Bytes that this end may still send within the peer's window.
     pub peer_window: u64,
-    /// Bytes that may still come within the window announced to the peer.
+    /// Bytes that the peer may still send within the window of this end.
     pub recv_window: u64,
-    /// Bytes received behind a hole in the stream: out of order at the data level.
+    /// Bytes received behind a hole in the stream, so out of order at the data level.
     pub out_of_order: u64,
     /// Bytes received in order and not read.
     pub unread: u64,
@@ -187,7 +187,7 @@ pub struct SubflowSample {
     pub cwnd: u64,
     /// Payload bytes in flight.
     pub in_flight: u64,
-    /// Bytes received behind a hole in the subflow's own sequence.
+    /// Bytes received behind a hole in the subflow's sequence.
     pub out_of_order: u64,
 }
 

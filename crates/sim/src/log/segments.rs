@@ -1,4 +1,4 @@
-//! Segments whose fate is not final yet.
+//! The segments of a log whose fates are not final.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use braid_wire::Instant;
 use super::record::Kind;
 use crate::world::{LinkId, NodeId};
 
-/// Most segments that a log holds back.
+/// The maximum number of segments that wait for their fates. A guess, which bounds memory.
 pub const MAX_OPEN: usize = 1 << 16;
 
 /// An end of a connection.
 pub(super) type End = (NodeId, ConnId);
 
-/// A segment as sent.
+/// A segment at the time of sending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
     pub id: u64,
@@ -29,7 +29,7 @@ pub(super) struct Sent {
     pub at: Instant,
 }
 
-/// The loss of a segment: on a link, or at the host that found it corrupted.
+/// The loss of a segment. Without link and cause, the receiving host found the segment corrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub at: Instant,
@@ -42,9 +42,9 @@ pub(super) struct Lost {
 pub(super) struct Arrival {
     pub at: Instant,
     pub host: NodeId,
-    /// The connection there, if it exists.
+    /// The connection at the host, if it exists.
     pub conn: Option<ConnId>,
-    /// Bytes that the receiver took and had not had before.
+    /// Bytes that the receiver accepted and did not have before.
     pub fresh: u64,
 }
 
@@ -52,17 +52,20 @@ pub(super) struct Arrival {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fate {
     pub sent: Sent,
-    /// The number of its packets on links: more than one if the segment was duplicated or cut.
+    /// The number of the segment's packets on links. It exceeds one if a link duplicated the segment, or if a
+    /// middlebox cut it.
     on_links: u32,
     /// The first link of the segment.
     pub link: Option<LinkId>,
     pub lost: Option<Lost>,
     pub arrival: Option<Arrival>,
+    /// The time at which the receiver had the whole stream up to the segment's end.
     pub delivered: Option<Instant>,
 }
 
 impl Fate {
-    /// Returns whether no packet of the segment is under way, and none of its bytes wait behind a hole.
+    /// Returns whether no packet of the segment is on a link, and none of its bytes wait behind a hole in the
+    /// stream.
     fn is_final(&self) -> bool {
         self.on_links == 0 && self.arrival.is_none_or(|arrival| arrival.fresh == 0)
     }
@@ -73,11 +76,12 @@ impl Fate {
 pub(super) struct Segments {
     /// Segments by number, which is in order of sending.
     open: BTreeMap<u64, Fate>,
-    /// Segments that arrived and wait behind a hole, by the offset of their end and their number.
+    /// Segments that arrived and wait behind a hole in the stream of a connection: the offset of the segment's
+    /// end, and its number.
     waiting: BTreeMap<End, BTreeSet<(u64, u64)>>,
-    /// Segments that become final unless another part comes. A middlebox hands parts to a link one after
-    /// the other, and the link may drop the first before it has the second.
-    doubtful: Vec<u64>,
+    /// Segments that are final unless another part appears. A middlebox that cuts a segment hands the parts to a
+    /// link one after the other, and the link may drop the first part before it gets the second.
+    provisional: Vec<u64>,
     finalized: Vec<Fate>,
 }
 
@@ -99,7 +103,7 @@ impl Segments {
         self.open.insert(fate.sent.id, fate);
     }
 
-    /// Counts a packet of the segment that was handed to a link, or duplicated by it.
+    /// Counts a packet of the segment that a node handed to a link, or that a link duplicated.
     pub fn on_link(&mut self, id: u64, link: LinkId) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links += 1;
@@ -107,32 +111,32 @@ impl Segments {
         }
     }
 
-    /// Counts a packet of the segment that left a link at its end.
+    /// Counts a packet of the segment that a link delivered or dropped.
     pub fn off_link(&mut self, id: u64) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links = fate.on_links.saturating_sub(1);
         }
     }
 
-    /// Notes that a packet is gone. The segment is lost if that was the last one and none arrived.
+    /// Records that a packet was lost. The segment is lost if no other packet of it arrives.
     pub fn on_lost(&mut self, id: u64, lost: Lost) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.lost = Some(lost);
-            self.doubtful.push(id);
+            self.provisional.push(id);
         }
     }
 
-    /// Makes segments final that were lost, or arrived without news, and had no later part.
+    /// Finalizes segments that were lost or brought no new bytes, and of which no other part has appeared.
     pub fn review(&mut self) {
-        for id in core::mem::take(&mut self.doubtful) {
+        for id in core::mem::take(&mut self.provisional) {
             if self.open.get(&id).is_some_and(Fate::is_final) {
                 self.finalize(id);
             }
         }
     }
 
-    /// Notes that a segment, or the next part of one, arrived at a connection that now has the stream up
-    /// to `rcv_nxt`.
+    /// Records that a segment, or the next part of a segment, arrived at a connection. The connection now has the
+    /// whole stream up to `rcv_nxt`.
     pub fn on_arrived(&mut self, id: u64, arrival: Arrival, rcv_nxt: u64) {
         let Some(fate) = self.open.get_mut(&id) else {
             return;
@@ -147,7 +151,7 @@ impl Segments {
             self.waiting.entry(to).or_default().insert(end);
             self.on_in_order(to, rcv_nxt, arrival.at);
         } else {
-            self.doubtful.push(id);
+            self.provisional.push(id);
         }
     }
 
@@ -175,7 +179,7 @@ impl Segments {
     /// Makes all segments final.
     pub fn close(&mut self) {
         self.waiting.clear();
-        self.doubtful.clear();
+        self.provisional.clear();
         while let Some((id, _)) = self.open.first_key_value() {
             self.finalize(*id);
         }

@@ -1,4 +1,4 @@
-//! The state of a log, and the reports of its hosts and links.
+//! The state of a log, and the functions by which hosts and links report to it.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use crate::node::{LinkId, NodeId, Packet};
 use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
 
-/// The time between samples.
+/// The interval between samples. A guess: short against round-trip times, and not too many lines.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
@@ -31,10 +31,11 @@ pub(super) struct State {
     /// Names of the logged nodes.
     pub hosts: Vec<(NodeId, String)>,
     pub segments: Segments,
-    /// Connections of the logged hosts that exist.
+    /// The open connections of the logged hosts.
     pub live: BTreeSet<(NodeId, ConnId)>,
-    /// The state of the receiving host before it takes in a packet.
-    before: Before,
+    /// The state of the current receiver before its engine takes the packet. Worlds run one node at a time, so
+    /// one place is enough.
+    before: BeforeReceive,
 }
 
 /// A consumer of a log's records.
@@ -42,10 +43,10 @@ pub trait Reader: Send {
     /// Takes the next record.
     ///
     /// # Errors
-    /// Fails if the reader can take no more; [`Log::finish`] then returns the error.
+    /// Fails if the reader cannot take the record. The log then stops, and [`Log::finish`] returns the error.
     fn take(&mut self, record: &Record<'_>) -> io::Result<()>;
 
-    /// Ends the records.
+    /// Ends the log: no record follows.
     ///
     /// # Errors
     /// Fails with an error that [`Log::finish`] returns.
@@ -66,23 +67,23 @@ impl Reader for BufWriter<Box<dyn Write + Send>> {
     }
 }
 
-/// The output.
+/// The output of a log.
 pub(super) struct Lines {
     out: Box<dyn Reader>,
-    /// The first error; later records are not written.
+    /// The first error. After an error no record is written.
     error: Option<io::Error>,
 }
 
-/// State of the receiving host that a packet may change.
+/// The state of a receiving host that a packet may change.
 #[derive(Debug, Default)]
-struct Before {
+struct BeforeReceive {
     /// The subflow of the packet.
     subflow: Option<(ConnId, SubflowId)>,
     /// Payload bytes in flight on the subflow.
     in_flight: u64,
     /// Bytes that the connection has received, in any order.
     received: u64,
-    /// Packets found corrupted so far.
+    /// The number of packets that the host has found corrupted.
     corrupted: u64,
 }
 
@@ -96,20 +97,20 @@ impl fmt::Debug for State {
 }
 
 impl Log {
-    /// Makes a log of `hosts`, by names, that is not attached to anything yet.
+    /// Makes a log of `hosts`, each with its name, that no host or link reports to yet.
     pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
         let mut state = State {
             lines: Lines { out, error: None },
             hosts,
             segments: Segments::default(),
             live: BTreeSet::new(),
-            before: Before::default(),
+            before: BeforeReceive::default(),
         };
         state.write_header(world);
         Log(Arc::new(Mutex::new(state)))
     }
 
-    /// Returns the handle by which the host `node` reports.
+    /// Returns the handle by which the host `node` reports to the log.
     pub(super) fn of_host(&self, node: NodeId) -> HostLog {
         HostLog {
             log: self.clone(),
@@ -117,7 +118,7 @@ impl Log {
         }
     }
 
-    /// Writes the segments still held back, and completes the output.
+    /// Writes the segments whose fates are not final, and completes the output.
     ///
     /// # Errors
     /// Fails with the first error of the output.
@@ -137,9 +138,9 @@ impl Log {
 }
 
 impl Tap for Log {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet) {
         let mut state = self.state();
-        match what {
+        match event {
             PacketEvent::Sent | PacketEvent::Duplicated => state.segments.on_link(packet.id, link),
             PacketEvent::Delivered { .. } => state.segments.off_link(packet.id),
             PacketEvent::Dropped { cause, .. } => {
@@ -163,7 +164,7 @@ pub(crate) struct HostLog {
 }
 
 impl HostLog {
-    /// Notes that `transmit` leaves in packets numbered from `first`.
+    /// Records that the host sends `transmit` as packets with numbers from `first` on.
     pub fn on_sent(&self, now: Instant, transmit: &Transmit<'_>, first: u64) {
         let Some(info) = &transmit.info else { return };
         let kind = match info.kind {
@@ -194,11 +195,11 @@ impl HostLog {
         state.write_finalized();
     }
 
-    /// Notes the state before the engine takes in `packet`.
+    /// Keeps the state of the engine before it takes `packet`.
     pub fn before_receive(&self, stack: &Stack, packet: &Packet) {
         let subflow = subflow_of(stack, packet);
         let stats = subflow.and_then(|(conn, subflow)| stack.subflow(conn, subflow));
-        self.log.state().before = Before {
+        self.log.state().before = BeforeReceive {
             subflow,
             in_flight: stats.map_or(0, |stats| stats.in_flight),
             received: subflow.map_or(0, |(conn, _)| received(stack, conn)),
@@ -206,10 +207,11 @@ impl HostLog {
         };
     }
 
-    /// Notes the changes after the engine has taken in `packet`.
+    /// Records the changes that the engine made when it took `packet`.
     pub fn after_receive(&self, now: Instant, stack: &Stack, packet: &Packet) {
         let state = &mut *self.log.state();
         let before = &state.before;
+        // The engine does not return its verdict on a packet, but its counter rises.
         if corrupted(stack) > before.corrupted {
             let lost = Lost {
                 at: now,
@@ -246,7 +248,7 @@ impl HostLog {
     pub fn on_event(&self, now: Instant, event: &Event) {
         let state = &mut *self.log.state();
         let conn = event.conn();
-        let (event, on, reason) = match *event {
+        let (event, subflow_and_path, reason) = match *event {
             Event::Accepted { .. } => ("accepted", None, None),
             Event::Connected { .. } => ("connected", None, None),
             Event::FellBack { cause, .. } => ("fell_back", None, Some(format!("{cause:?}"))),
@@ -282,8 +284,8 @@ impl HostLog {
             host: name(&state.hosts, self.node),
             conn: conn.as_u64(),
             event,
-            subflow: on.map(|(subflow, _)| subflow.0),
-            path: on.map(|(_, path)| path.0),
+            subflow: subflow_and_path.map(|(subflow, _)| subflow.0),
+            path: subflow_and_path.map(|(_, path)| path.0),
             reason,
         }));
     }
@@ -302,13 +304,13 @@ fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
     stack.subflow_between(local, remote)
 }
 
-/// Returns the number of packets with a wrong checksum of IP or TCP, or a malformed header.
+/// Returns the number of received packets with a wrong IP or TCP checksum or a malformed header.
 fn corrupted(stack: &Stack) -> u64 {
     let stats = stack.stats();
     stats.malformed + stats.bad_checksum
 }
 
-/// Returns how many bytes of its stream a connection has received, in any order.
+/// Returns the number of bytes of its stream that a connection has received, in any order.
 fn received(stack: &Stack, conn: ConnId) -> u64 {
     let stats = stack.conn_stats(conn);
     stats.map_or(0, |stats| stats.rcv_nxt + stats.out_of_order)
@@ -356,7 +358,8 @@ impl State {
             path: stats.path.0,
             una: stats.snd_una,
             cwnd: stats.cwnd,
-            ssthresh: Some(stats.ssthresh).filter(|set| *set != u64::MAX),
+            // The engine starts with the largest threshold, which stands for none.
+            ssthresh: Some(stats.ssthresh).filter(|ssthresh| *ssthresh != u64::MAX),
             srtt_ns: stats.srtt.as_nanos() as u64,
             rto_ns: stats.rto.as_nanos() as u64,
             in_flight: stats.in_flight,
@@ -404,6 +407,7 @@ pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
     host.map_or("", |(_, name)| name)
 }
 
+/// Returns the name of a drop's cause in a log.
 fn cause(cause: Option<DropCause>) -> &'static str {
     match cause {
         Some(DropCause::Queue) => "queue",

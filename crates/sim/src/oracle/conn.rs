@@ -1,5 +1,5 @@
-//! A connection as the packets of one end show it. Offsets count from the first byte of the stream, which
-//! has offset 0.
+//! The oracle's record of a connection, built from the packets of one end. Offsets count bytes of the stream from
+//! 0.
 
 use core::ops::Range;
 
@@ -34,81 +34,87 @@ impl Key {
         }
     }
 
-    /// Returns the offset of a data sequence number near the offset `near`. The first `in_syn` bytes of
-    /// the stream have no data sequence number (RFC 8684 appendix B.2).
+    /// Returns the offset of a data sequence number. Of the offsets that a short number may stand for, it is the
+    /// one nearest to `near`. The first `in_syn` bytes of the stream were in a SYN and have no data sequence
+    /// number (RFC 8684 appendix B.2).
     fn offset(&self, dsn: WireDsn, near: u64, in_syn: u64) -> Option<u64> {
         let expected = self.idsn.add(1).add(near.wrapping_sub(in_syn));
         near.checked_add_signed(dsn.expand(expected).diff(expected))
     }
 }
 
-/// Notes a key. Each key is hashed only once, because hashing is slow.
+/// Stores a key. A key that is known already is not hashed again, because hashing is slow.
 fn learn(known: &mut Option<Key>, key: u64) {
     if known.is_none_or(|known| known.key != key) {
         *known = Some(Key::new(key));
     }
 }
 
-/// Returns the offset of a subflow sequence number near the offset `near`. The first `in_syn` bytes have
-/// no number.
-fn numbered_from(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
-    let sub = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
-    Some(sub + in_syn)
+/// Returns the offset in a subflow of a mapping's relative subflow sequence number, nearest to `near`. These
+/// numbers do not count the first `in_syn` bytes, which were in the SYN.
+fn subflow_offset(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
+    let offset = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
+    Some(offset + in_syn)
 }
 
-/// The length of a mapping without an end; a quarter of the range, so that sums do not overflow.
+/// The length that stands for no end; a quarter of the range, so that sums do not overflow.
 const INFINITE_LEN: u64 = u64::MAX >> 2;
 
-/// Returns the payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
-fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
+/// Returns the number of payload bytes of a mapping, without DATA_FIN, which takes a data sequence number. An
+/// infinite mapping has no end (RFC 8684 section 3.7).
+fn mapped_len(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
         true => INFINITE_LEN,
         false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
     }
 }
 
+/// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub opened_at: Instant,
-    /// The engine has reported the connection.
+    /// True once the engine has reported the connection as open.
     pub open: bool,
-    /// The engine has reported the connection's end.
+    /// True once the engine has reported the connection as closed.
     pub ended: bool,
+    /// The time of the peer's last segment.
     pub last_heard: Instant,
-    /// The last time at which the peer acknowledged new data, or nothing was left to acknowledge; and the
-    /// offset up to which it had acknowledged then.
+    /// The time of the last progress, and the acknowledged offset at that time. Progress means that the peer
+    /// acknowledged new data, or that there was nothing to acknowledge.
     pub moved: (Instant, u64),
-    /// MPTCP is not in use.
+    /// True once the engine has reported a fallback to TCP.
     fell_back: bool,
-    /// The subflow of the last MP_CAPABLE or plain SYN. An unanswered SYN may be followed by another, on
-    /// another path and with another key; answers to the first then no longer count.
+    /// The subflow of the last SYN with MP_CAPABLE or without MPTCP. If a SYN gets no answer, the engine may send
+    /// another one on another path and with another key; an answer to the first one then does not count.
     initial: Option<SubflowId>,
     local: Option<Key>,
     remote: Option<Key>,
-    /// A mapping has been received.
+    /// True once a mapping has been received.
     mapped: bool,
-    /// Payload of SYNs that was taken: this end's, and the peer's.
+    /// The number of accepted payload bytes in the SYN of this end and in the SYN of the peer.
     in_syn: (u64, u64),
-    // --- sent
-    /// The first offset never sent.
+    // --- The sending direction.
+    /// The first offset that was never sent.
     nxt: u64,
-    /// The offset up to which the peer has acknowledged, on any subflow.
+    /// The offset up to which the peer has acknowledged the stream, on any subflow.
     acked: u64,
     /// The first offset past the peer's window.
     edge: u64,
+    /// The offset of this end's DATA_FIN.
     fin: Option<u64>,
-    /// The end of the last mapping sent; true if DATA_FIN is on that mapping.
+    /// The end of the last mapping sent, and whether that mapping has DATA_FIN.
     last: (u64, bool),
-    // --- received
+    // --- The receiving direction.
     pub arrived: Arrived,
-    /// The end of the peer's stream by DATA_FIN, and by the FIN of the initial subflow.
+    /// The end of the peer's stream according to DATA_FIN.
     peer_fin: Option<u64>,
+    /// The end of the peer's stream according to the FIN of the initial subflow, which counts in plain TCP.
     peer_end: Option<u64>,
-    /// The right edge of the announced windows.
+    /// The right edge of the windows that this end has announced.
     announced: u64,
-    /// Bytes handed to the application.
+    /// The number of bytes handed to the application.
     pub delivered: u64,
-    /// So much data came out of order that the oracle no longer follows.
+    /// True once so many ranges arrived out of order that the oracle stopped to record them.
     pub blind: bool,
 }
 
@@ -140,12 +146,12 @@ impl Conn {
         }
     }
 
-    /// Returns whether the stream's bytes are the subflow's bytes.
+    /// Returns whether the connection is plain TCP, in which the stream's bytes are the subflow's bytes.
     fn is_plain(&self) -> bool {
         self.fell_back || self.local.is_none() || self.remote.is_none()
     }
 
-    /// Returns the end of the peer's stream, once that is known.
+    /// Returns the end of the peer's stream, if it is known.
     pub fn end(&self) -> Option<u64> {
         match self.is_plain() {
             true => self.peer_end,
@@ -153,8 +159,8 @@ impl Conn {
         }
     }
 
-    /// Notes that the engine fell back, with one of `flows` left. All payload of that subflow belongs to
-    /// the stream, in order, even payload that came without a mapping just before (RFC 8684 section 3.7).
+    /// Records that the engine fell back to TCP on the initial subflow, one of `flows`. From then on, its
+    /// payload is the stream, including payload that arrived without a mapping before (RFC 8684 section 3.7).
     pub fn on_fallback<'a>(&mut self, flows: impl Iterator<Item = &'a mut Flow>) {
         self.fell_back = true;
         let whole = Map {
@@ -172,7 +178,7 @@ impl Conn {
         }
     }
 
-    /// Checks this end's SYN or SYN/ACK; `first` marks the first one of its subflow.
+    /// Checks a SYN or SYN/ACK of this end. `first` is true unless it is a retransmission.
     pub fn on_syn_sent(
         &mut self,
         (flow, first): (&Flow, bool),
@@ -213,10 +219,10 @@ impl Conn {
         });
     }
 
-    /// Notes the peer's SYN or SYN/ACK. `taken` means that its subflow goes on.
-    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, taken: bool) {
-        // Among several SYNs in parallel the one that is answered first opens the connection.
-        if taken && segment.ack.is_some() && self.remote.is_none() {
+    /// Records a SYN or SYN/ACK of the peer. `alive` is true if the engine has the subflow.
+    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, alive: bool) {
+        // If several SYNs are sent in parallel, the one with the first answer opens the connection.
+        if alive && segment.ack.is_some() && self.remote.is_none() {
             self.initial = flow.id;
         }
         if flow.id != self.initial {
@@ -225,7 +231,7 @@ impl Conn {
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
             learn(&mut self.remote, sender_key);
         }
-        // The window of a SYN is not scaled, and counts from the first byte after the acknowledged ones.
+        // RFC 7323 section 2.2: the window of a SYN is not scaled. It begins at the acknowledged byte.
         if segment.ack.is_some() {
             let taken = flow.in_syn.0;
             self.in_syn.0 = taken;
@@ -234,7 +240,7 @@ impl Conn {
         }
     }
 
-    /// Checks a segment of this end, which is `placed` in its subflow.
+    /// Checks a segment of this end. `placed` is its place in the subflow.
     pub fn on_sent(
         &mut self,
         flow: &Flow,
@@ -250,7 +256,7 @@ impl Conn {
         self.check_data_ack(flow, segment, checker);
         let map = self.map_sent(flow, segment, placed.payload.start, checker);
         if info.kind == SegmentKind::Control {
-            // A probe repeats a byte of the subflow.
+            // A keepalive or window probe repeats a byte of the subflow.
             checker.check(!placed.new || segment.len == 0, Rule::Info, || {
                 format!("payload {:?} goes as control", placed.payload)
             });
@@ -277,6 +283,7 @@ impl Conn {
         self.check_place(&place, (info, placed.new, edge), checker);
     }
 
+    /// Checks the place in the stream of a segment's payload.
     fn check_place(
         &mut self,
         place: &Range<u64>,
@@ -306,8 +313,8 @@ impl Conn {
         self.nxt = nxt.max(place.end);
     }
 
-    /// Checks and returns the mapping of a segment of this end. Its payload starts at `near` and may
-    /// carry DATA_FIN.
+    /// Checks and returns the mapping of a segment of this end. The payload starts at offset `near` of the
+    /// subflow.
     fn map_sent(
         &mut self,
         flow: &Flow,
@@ -326,7 +333,7 @@ impl Conn {
         let dss = segment.dss?;
         let mapping = dss.mapping?;
         let data = self.local?.offset(mapping.dsn, self.nxt, self.in_syn.0)?;
-        let len = mapped(&mapping, dss.data_fin);
+        let len = mapped_len(&mapping, dss.data_fin);
         self.check_last(data..data + len, dss.data_fin, checker);
         if dss.data_fin {
             let at = data + len;
@@ -338,35 +345,36 @@ impl Conn {
         }
         Some(Map {
             data,
-            sub: numbered_from(mapping.subflow_seq, near, in_syn)?,
+            sub: subflow_offset(mapping.subflow_seq, near, in_syn)?,
             len,
         })
     }
 
-    /// Checks that either all mappings that end with the last byte carry DATA_FIN, or none: Linux
-    /// overlooks DATA_FIN on one that comes late.
+    /// Checks that of the mappings that end with the last byte, either all or none have DATA_FIN. Linux
+    /// overlooks a DATA_FIN on a later copy of a mapping.
     fn check_last(&mut self, mapping: Range<u64>, fin: bool, checker: &mut Checker<'_>) {
         if mapping.is_empty() {
             return;
         }
-        let (end, rides) = self.last;
+        let (end, last_has_fin) = self.last;
         if mapping.end > end {
             self.last = (mapping.end, fin);
         }
-        checker.check(mapping.end != end || rides == fin, Rule::Fin, || {
+        let consistent = mapping.end != end || last_has_fin == fin;
+        checker.check(consistent, Rule::Fin, || {
             format!("DATA_FIN on one copy of {mapping:?} and not on another")
         });
     }
 
-    /// Checks that acknowledged data has arrived at the data level, and that the window is not taken
-    /// back.
+    /// Checks that data acknowledged at the data level has arrived, and that the right edge of the window does not
+    /// move left.
     fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, checker: &mut Checker<'_>) {
         let next = self.arrived.next;
         let ack = match segment.dss.and_then(|dss| dss.data_ack) {
             Some(ack) => self
                 .remote
                 .and_then(|key| key.offset(ack, next, self.in_syn.1)),
-            // FIN is acknowledged too, but is no byte of the stream.
+            // An acknowledgement counts the FIN, which is no byte of the stream.
             None if self.is_plain() => flow
                 .acknowledged(segment)
                 .map(|ack| ack.min(self.peer_end.unwrap_or(u64::MAX))),
@@ -382,6 +390,8 @@ impl Conn {
         let shift = flow.local_shift();
         let edge = ack + (u64::from(segment.window) << shift);
         let announced = self.announced;
+        // Scaling rounds the window down by less than one unit (RFC 7323 section 2.4), and a FIN may be
+        // acknowledged that `ack` leaves out.
         checker.check(
             edge + (1 << shift) + 1 > announced,
             Rule::WindowShrunk,
@@ -390,15 +400,15 @@ impl Conn {
         self.announced = announced.max(edge);
     }
 
-    /// Notes a segment of the peer, not a SYN or RST.
+    /// Records a segment of the peer that is neither SYN nor RST.
     pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
         self.last_heard = now;
         let ack = segment.dss.and_then(|dss| dss.data_ack);
         let ack = ack.and_then(|ack| self.local?.offset(ack, self.nxt, self.in_syn.0));
-        let news = ack.is_some_and(|ack| ack > self.acked);
+        let advances = ack.is_some_and(|ack| ack > self.acked);
         let sent = self.nxt + u64::from(self.fin.is_some());
         self.acked = self.acked.max(ack.unwrap_or(0).min(sent));
-        let Some(payload) = flow.on_received(segment, news) else {
+        let Some(payload) = flow.on_received(segment, advances) else {
             return;
         };
         let window = u64::from(segment.window) << flow.peer_shift();
@@ -431,7 +441,7 @@ impl Conn {
         self.blind |= flow.is_blind() || self.arrived.is_full();
     }
 
-    /// Returns the mapping of a segment of the peer whose payload starts at `near`.
+    /// Returns the mapping of a segment of the peer. The payload starts at offset `near` of the subflow.
     fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
         let in_syn = flow.in_syn.1;
         if let Some(Capable::Data { data_len, .. }) =
@@ -447,13 +457,13 @@ impl Conn {
         let mapping = dss.mapping?;
         let next = self.arrived.next;
         let data = self.remote?.offset(mapping.dsn, next, self.in_syn.1)?;
-        let len = mapped(&mapping, dss.data_fin);
+        let len = mapped_len(&mapping, dss.data_fin);
         if dss.data_fin {
             self.peer_fin.get_or_insert(data + len);
         }
         Some(Map {
             data,
-            sub: numbered_from(mapping.subflow_seq, near, in_syn)?,
+            sub: subflow_offset(mapping.subflow_seq, near, in_syn)?,
             len,
         })
     }

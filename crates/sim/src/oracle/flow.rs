@@ -1,5 +1,5 @@
-//! A subflow (or TCP connection) as the packets of one end show it. Offsets count from the SYN, which has
-//! offset 0.
+//! The oracle's record of a subflow (or TCP connection), built from the packets of one end. Offsets count sequence
+//! numbers from the SYN, which has offset 0.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -13,18 +13,19 @@ use braid_wire::{Instant, Seq32};
 use super::segment::Segment;
 use super::violation::{Checker, Rule};
 
-/// Most ranges and mappings remembered of one subflow; beyond that its receiving side is no longer
-/// judged.
+/// The maximum number of ranges and of mappings that are recorded for a subflow. A guess, which bounds memory.
+/// Beyond it, the receiving direction is not checked any more.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// Bytes by which the options grow when data sequence numbers and DATA_ACKs are sent in full.
+/// The growth of the options when the data sequence number and the DATA_ACK have 8 bytes each instead of 4.
 const MAX_OPTION_GROWTH: u64 = 8;
 
-/// The ranges of a sequence that arrived, in any order.
+/// The ranges of a sequence that have arrived, in any order.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
-    /// The first missing offset.
+    /// The first offset that has not arrived.
     pub next: u64,
+    /// Ranges that arrived behind the gap at `next`.
     behind: RangeSet,
 }
 
@@ -48,7 +49,7 @@ impl Arrived {
     }
 }
 
-/// Bytes of the subflow that carry bytes of the stream.
+/// A mapping: `len` bytes from offset `sub` of the subflow are the bytes from offset `data` of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Map {
     pub data: u64,
@@ -73,83 +74,87 @@ impl Map {
     }
 }
 
-/// A segment of this end, in offsets.
+/// The place of a segment of this end in its subflow.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub payload: Range<u64>,
-    /// The segment has bytes that were not sent on this subflow before.
+    /// True if the segment has bytes that were not sent on this subflow before.
     pub new: bool,
 }
 
+/// A subflow.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     pub conn: Option<ConnId>,
     pub id: Option<SubflowId>,
     pub iss: Option<Seq32>,
     pub irs: Option<Seq32>,
-    /// Window scales of the SYNs: this end's, and the peer's.
+    /// The window scales in the SYN of this end and in the SYN of the peer.
     scales: (Option<u8>, Option<u8>),
-    /// The SYNs permit SACK.
-    takes_sack: (bool, bool),
-    /// Payload of the SYNs that was taken, of this end and the peer. No mapping counts it (RFC 8684
-    /// appendix B.2).
+    /// Whether the SYN of this end, and the SYN of the peer, permit SACK.
+    permits_sack: (bool, bool),
+    /// The number of accepted payload bytes in the SYN of this end and in the SYN of the peer. Mappings do not
+    /// count them (RFC 8684 appendix B.2).
     pub in_syn: (u64, u64),
-    /// Payload that the SYNs had.
+    /// The number of payload bytes in the SYN of this end and in the SYN of the peer.
     offered: (u64, u64),
-    // --- sent
+    // --- The sending direction.
     una: u64,
     nxt: u64,
     sacked: RangeSet,
-    /// Duplicate acknowledgements where there is no SACK, each for a segment that has arrived (RFC 9937
-    /// section 6.1), less the segments acknowledged since.
+    /// The number of duplicate acknowledgements without SACK, minus the segments acknowledged since. Each
+    /// stands for a segment that has arrived (RFC 9937 section 6.1).
     duplicates: u64,
-    /// The longest segment that a duplicate may stand for, bytes: the size may have changed since.
+    /// The maximum size of a segment for which a duplicate may stand, bytes. The segment size can change.
     duplicate_len: u64,
-    /// Window fields of the peer's last acknowledgements, the newest first. The engine may have ignored
-    /// an acknowledgement that was overtaken.
+    /// The window fields of the peer's last two acknowledgements, the newest first. An acknowledgement that was
+    /// overtaken is ignored by the engine, so the engine may compare with either.
     windows: [u16; 2],
     /// The first offset past the peer's window.
     pub edge: u64,
     fin: Option<u64>,
-    /// The congestion window when last seen outside fast recovery.
+    /// The congestion window at the last segment outside fast recovery.
     window: u64,
-    /// The segment size at that time.
+    /// The segment size at the last segment.
     mss: u64,
-    /// The next offset when fast recovery began, if the last segment left in it. Recovery is over once
-    /// all bytes below are acknowledged, and another one may follow at once.
+    /// The value of `nxt` at the begin of fast recovery, if the last segment left in fast recovery. Recovery ends
+    /// when this offset is acknowledged; another recovery may begin at once.
     recovering: Option<u64>,
-    /// The time at which a segment last left although the window was used up.
+    /// The time of the last segment that exceeded the window.
     excess_at: Option<Instant>,
-    // --- received
+    // --- The receiving direction.
     pub arrived: Arrived,
+    /// The highest acknowledgement that this end has sent.
     acked: u64,
+    /// Mappings of the peer that also cover other segments than their own.
     mappings: VecDeque<Map>,
-    /// Payload that came before its mapping.
+    /// Payload that arrived before its mapping.
     unmapped: RangeSet,
 }
 
 impl Flow {
-    /// Returns the shift of the windows that the peer announces.
+    /// Returns the scale of the windows that the peer announces. RFC 7323 section 2.2: windows are scaled only
+    /// if both SYNs have the option.
     pub fn peer_shift(&self) -> u8 {
         self.scales.0.and(self.scales.1).unwrap_or(0)
     }
 
-    /// Returns the shift of the windows announced here.
+    /// Returns the scale of the windows that this end announces.
     pub fn local_shift(&self) -> u8 {
         self.scales.1.and(self.scales.0).unwrap_or(0)
     }
 
-    /// Returns the bytes sent that the peer has not acknowledged, selectively or not.
+    /// Returns the number of bytes sent that the peer has acknowledged neither cumulatively nor selectively.
     fn outstanding(&self) -> u64 {
         (self.nxt - self.una).saturating_sub(self.sacked.bytes())
     }
 
-    /// Returns whether a segment of the peer that acknowledges nothing new is a duplicate
-    /// acknowledgement, each of which tells of an arrival behind the missing data (RFC 5681 section 2). A
-    /// window update is none, and there are no more duplicates than segments.
+    /// Returns whether a segment of the peer is a duplicate acknowledgement, if it acknowledges no new data
+    /// (RFC 5681 section 2). Each duplicate means that a segment behind the missing one has arrived, so there
+    /// cannot be more of them than segments in flight. A window update is no duplicate.
     fn is_duplicate(&self, segment: &Segment) -> bool {
         let segments = (self.nxt - self.una).div_ceil(self.mss.max(1));
-        self.takes_sack != (true, true)
+        self.permits_sack != (true, true)
             && segment.len == 0
             && !segment.has(Flags::FIN)
             && !segment.signals
@@ -157,13 +162,13 @@ impl Flow {
             && self.duplicates < segments
     }
 
-    /// Returns whether more ranges came than are remembered.
+    /// Returns whether more ranges or mappings arrived than the oracle records.
     pub fn is_blind(&self) -> bool {
         let remembered = self.mappings.len().max(self.unmapped.len());
         remembered > MAX_REMEMBERED || self.arrived.is_full()
     }
 
-    /// Notes this end's SYN or SYN/ACK. Returns whether it is the first.
+    /// Records a SYN or SYN/ACK of this end. Returns false for a retransmission.
     pub fn on_syn_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> bool {
         let first = self.iss != Some(segment.seq);
         if first {
@@ -175,12 +180,12 @@ impl Flow {
             (self.una, self.nxt) = (0, 1);
         }
         if let Some((ack, irs)) = segment.ack.zip(self.irs) {
-            let (taken, came) = (ack.diff(irs.add(1)), self.offered.1);
-            let sound = u64::try_from(taken).is_ok_and(|taken| taken <= came);
-            checker.check(sound, Rule::Gap, || {
-                format!("acknowledges {taken} bytes of a SYN that carried {came}")
+            let (taken, offered) = (ack.diff(irs.add(1)), self.offered.1);
+            let possible = u64::try_from(taken).is_ok_and(|taken| taken <= offered);
+            checker.check(possible, Rule::Gap, || {
+                format!("acknowledges {taken} bytes of a SYN that carried {offered}")
             });
-            if first && sound {
+            if first && possible {
                 self.in_syn.1 = taken as u64;
                 self.arrived.next = 1 + self.in_syn.1;
                 self.acked = self.arrived.next;
@@ -192,12 +197,12 @@ impl Flow {
             });
         }
         self.scales.0 = segment.scale;
-        self.takes_sack.0 = segment.takes_sack;
+        self.permits_sack.0 = segment.permits_sack;
         first
     }
 
-    /// Returns how much of the payload of this end's SYN an answer takes; `None` if it answers another
-    /// SYN.
+    /// Returns the number of payload bytes of this end's SYN that an answer acknowledges, or `None` if it answers
+    /// another SYN.
     pub fn taken(&self, answer: &Segment) -> Option<u64> {
         let taken = answer.ack?.diff(self.iss?.add(1));
         u64::try_from(taken)
@@ -205,14 +210,14 @@ impl Flow {
             .filter(|taken| *taken <= self.offered.0)
     }
 
-    /// Notes the peer's SYN or SYN/ACK.
+    /// Records a SYN or SYN/ACK of the peer.
     pub fn on_syn_received(&mut self, segment: &Segment) {
         self.irs = Some(segment.seq);
         self.arrived.next = 1;
         self.acked = 1;
         self.scales.1 = segment.scale;
         self.windows[0] = segment.window;
-        self.takes_sack.1 = segment.takes_sack;
+        self.permits_sack.1 = segment.permits_sack;
         if segment.ack.is_none() {
             self.offered.1 = segment.len;
         } else if let Some(taken) = self.taken(segment) {
@@ -222,7 +227,7 @@ impl Flow {
         }
     }
 
-    /// Checks a segment of this end, not a SYN or RST, and returns its place.
+    /// Checks a segment of this end that is neither SYN nor RST, and returns its place.
     pub fn on_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> Option<Placed> {
         let start = segment.seq.offset_near(self.iss?, self.nxt)?;
         let nxt = self.nxt;
@@ -238,7 +243,7 @@ impl Flow {
             });
         }
         if let Some(fin) = self.fin {
-            // A probe repeats the last acknowledged byte, even if that is FIN.
+            // A keepalive repeats the last acknowledged sequence number, which may be that of the FIN.
             checker.check(payload.end <= fin.max(nxt), Rule::Fin, || {
                 format!("payload {payload:?} behind FIN at {fin}")
             });
@@ -250,8 +255,7 @@ impl Flow {
         Some(Placed { payload, new })
     }
 
-    /// Returns the acknowledgement of a segment of this end, as an offset of the stream if that is the
-    /// subflow's.
+    /// Returns the acknowledgement of a segment of this end, as an offset of the stream of a plain TCP connection.
     pub fn acknowledged(&self, segment: &Segment) -> Option<u64> {
         let ack = segment.ack?.offset_near(self.irs?, self.arrived.next)?;
         Some(ack.saturating_sub(1))
@@ -274,21 +278,23 @@ impl Flow {
         self.acked = acked.max(ack);
     }
 
-    /// Notes a segment of the peer, not a SYN or RST, and returns its payload. A segment that brings
-    /// `news` of the data level may have been sent for that alone.
-    pub fn on_received(&mut self, segment: &Segment, news: bool) -> Option<Range<u64>> {
+    /// Records a segment of the peer that is neither SYN nor RST, and returns the range of its payload.
+    /// `data_ack_new` is true if its DATA_ACK advances: the segment may have been sent for that, so it is no
+    /// duplicate acknowledgement.
+    pub fn on_received(&mut self, segment: &Segment, data_ack_new: bool) -> Option<Range<u64>> {
         let ack = segment.ack?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {
-                // The first of these segments was the missing one, so no duplicate stood for it.
-                let told = (ack - self.una) / self.mss.max(1);
-                self.duplicates = self.duplicates.saturating_sub(told.saturating_sub(1));
+                // The first of the acknowledged segments was missing, so no duplicate stands for it.
+                let acked_segments = (ack - self.una) / self.mss.max(1);
+                let counted = acked_segments.saturating_sub(1);
+                self.duplicates = self.duplicates.saturating_sub(counted);
                 self.una = ack;
                 self.sacked.remove_below(ack);
                 if self.una == self.nxt {
                     self.duplicates = 0;
                 }
-            } else if ack == self.una && !news && self.is_duplicate(segment) {
+            } else if ack == self.una && !data_ack_new && self.is_duplicate(segment) {
                 self.duplicate_len = match self.duplicates {
                     0 => self.mss,
                     _ => self.duplicate_len.max(self.mss),
@@ -316,8 +322,8 @@ impl Flow {
         Some(start..end)
     }
 
-    /// Calls `place` with the place in the stream of payload `range`, as far as that is known. `map` is
-    /// the mapping of the payload's segment, if any.
+    /// Calls `place` with the place in the stream of each mapped part of the payload `range`. `map` is the
+    /// mapping in the payload's segment, if it has one. It may also place earlier payload that had no mapping.
     pub fn locate(
         &mut self,
         range: Range<u64>,
@@ -341,22 +347,23 @@ impl Flow {
             }
             self.unmapped.remove(map.sub..map.end());
         }
-        let elsewhere = map.sub < range.start || map.end() > range.end;
-        if elsewhere && self.mappings.back() != Some(&map) {
+        let covers_more = map.sub < range.start || map.end() > range.end;
+        if covers_more && self.mappings.back() != Some(&map) {
             self.remember(map);
         }
     }
 
+    /// Keeps a mapping for later payload, and removes mappings whose payload has arrived.
     fn remember(&mut self, map: Map) {
-        let passed = self.arrived.next;
-        while self.mappings.front().is_some_and(|m| m.end() <= passed) {
+        let arrived = self.arrived.next;
+        while self.mappings.front().is_some_and(|m| m.end() <= arrived) {
             self.mappings.pop_front();
         }
         self.mappings.push_back(map);
     }
 
-    /// Compares the engine's figures with the packets and with its window, after a segment of this end
-    /// has left.
+    /// Compares the engine's statistics with the packets and with the congestion window, after a segment of
+    /// this end has left.
     pub fn check_flight(
         &mut self,
         now: Instant,
@@ -366,55 +373,57 @@ impl Flow {
     ) {
         let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
-        // The missing segment itself has not arrived.
+        // The engine may subtract a segment for each duplicate acknowledgement, but never the missing one.
         let len = self.duplicate_len.max(self.mss).max(mss);
-        let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
-        let outstanding = outstanding - told;
+        let arrived = (self.duplicates * len).min(outstanding.saturating_sub(1));
+        let outstanding = outstanding - arrived;
         checker.check(
             stats.in_flight + stats.lost >= outstanding,
             Rule::Flight,
             || format!("{outstanding} bytes are outstanding: {stats:?}"),
         );
-        // Longer options make segments smaller at the moment of sending, and the window counts segments.
-        let before = match core::mem::replace(&mut self.mss, mss) {
+        // The window counts segments. Longer options make a segment smaller just when it is sent, so the window
+        // may still count segments of the size before.
+        let size_before = match core::mem::replace(&mut self.mss, mss) {
             0 => mss + MAX_OPTION_GROWTH,
-            before => before.max(mss),
+            size => size.max(mss),
         };
         let limit = match stats.recovery {
-            // At first the flight may exceed the reduced window, but it grows neither above its size
-            // before nor above the new window (RFC 9937); the first retransmission does not wait. The
-            // size before may exceed the window last seen: if a timeout turned out spurious just before,
-            // the window that it had closed is open again, and a window may have grown while nothing was
-            // sent. Nearly all controllers halve the window at most.
+            // The data in flight may exceed the reduced window at first. It may not grow above the larger of
+            // its size at the begin of recovery and the new window (RFC 9937), plus the first retransmission,
+            // which does not wait. The window before recovery may be larger than the last one that this oracle
+            // saw: a spurious timeout may have been undone, or the window may have grown without a segment.
+            // Twice ssthresh bounds it, since nearly all controllers reduce the window to half or more.
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
-                    let before = stats.ssthresh.saturating_mul(2);
-                    self.window = self.window.max(stats.in_flight).max(before);
+                    let window_before = stats.ssthresh.saturating_mul(2);
+                    self.window = self.window.max(stats.in_flight).max(window_before);
                 }
                 self.window.max(stats.ssthresh).saturating_add(mss)
             }
             _ => {
                 self.recovering = None;
-                self.window = (stats.cwnd * before).div_ceil(mss);
+                self.window = (stats.cwnd * size_before).div_ceil(mss);
                 // One segment may always be in flight.
-                self.window.max(before)
+                self.window.max(size_before)
             }
         };
-        // FIN takes a sequence number and no window.
+        // The engine counts the sequence number of FIN as in flight, but FIN needs no room in the window.
         let in_flight = stats
             .in_flight
             .saturating_sub(u64::from(self.fin.is_some()));
         if in_flight <= limit {
             return;
         }
-        // A tail loss probe leaves although the window is used up (RFC 8985 section 7.3): one segment a
-        // round trip. The engine does not use limited transmit (RFC 3042).
-        let pause = stats.min_rtt / 2;
-        let rare = self.excess_at.is_none_or(|at| now >= at + pause);
+        // A tail loss probe may exceed the window by one segment (RFC 8985 section 7.3). Probes are at least a
+        // round trip apart; half the minimum leaves a margin. The engine does not use limited transmit (RFC
+        // 3042), which may exceed the window too.
+        let min_interval = stats.min_rtt / 2;
+        let rare = self.excess_at.is_none_or(|at| now >= at + min_interval);
         self.excess_at = Some(now);
-        let excused = kind == SegmentKind::Retransmission && single && rare;
-        checker.check(excused, Rule::CongestionWindow, || {
+        let is_probe = kind == SegmentKind::Retransmission && single && rare;
+        checker.check(is_probe, Rule::CongestionWindow, || {
             format!("{in_flight} bytes in flight after {kind:?}, {limit} allowed: {stats:?}")
         });
     }

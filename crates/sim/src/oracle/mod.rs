@@ -1,12 +1,12 @@
-//! Invariants of every run, checked while it runs.
+//! Oracles, which check invariants of the protocol while a world runs.
 //!
-//! An [`Oracle`] stands beside one engine. It reads the packets that reach the engine and leave it, and
-//! keeps its own record from these alone: sequences and mappings sent and received, acknowledgements,
-//! windows, keys. It compares this record with the packets that the engine sends, the bytes that it
-//! delivers and the figures that it reports. So a fault in the engine's own bookkeeping cannot hide
-//! itself. [`Rule`] lists the checks.
+//! An [`Oracle`] observes one engine. It reads the packets that the engine receives and sends, and builds its own
+//! record from them: sequences and mappings, acknowledgements, windows, keys. It compares this record with the
+//! packets that the engine sends, the bytes that the engine delivers, and the statistics that the engine reports.
+//! The oracle takes nothing else from the engine, so that a fault in the engine's bookkeeping is visible. [`Rule`]
+//! lists the checks.
 //!
-//! The oracle keeps violations until the node takes them ([`Oracle::take`]) and reports them to its world
+//! A node takes the violations from its oracle ([`Oracle::take`]) and reports them to its world
 //! ([`Turn::report`](crate::node::Turn::report)), which panics or keeps them.
 
 mod conn;
@@ -32,7 +32,7 @@ use self::segment::Segment;
 use self::violation::{Checker, ViolationLog};
 pub use self::violation::{Rule, Violation};
 
-/// The ends of a subflow, local and remote, as numbers, which compare faster than addresses.
+/// The local and the remote address of a subflow as numbers, which compare faster than addresses.
 type Tuple = [(u128, u16); 2];
 
 fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
@@ -45,15 +45,15 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
     })
 }
 
-/// An observer of one engine. Its user calls, in this order:
+/// An observer of one engine. The node that owns the engine calls in this order:
 ///
 /// 1. [`on_received`](Self::on_received) after [`Stack::receive`];
 /// 2. [`on_event`](Self::on_event) for each event of [`Stack::poll_event`];
-/// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end) where the
-///    application reads and knows what to expect;
+/// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end) when the
+///    application reads, if it knows the bytes that its peer sends;
 /// 4. [`on_transmit`](Self::on_transmit) for each packet of [`Stack::poll_transmit`], and
-///    [`check_sent`](Self::check_sent) when that packet is handed on;
-/// 5. [`end_turn`](Self::end_turn) once both are drained;
+///    [`check_sent`](Self::check_sent) after the packet has been passed on;
+/// 5. [`end_turn`](Self::end_turn) when the engine has no more events and packets;
 /// 6. [`take`](Self::take).
 #[derive(Debug)]
 pub struct Oracle {
@@ -61,26 +61,27 @@ pub struct Oracle {
     log: ViolationLog,
     flows: BTreeMap<Tuple, Flow>,
     conns: BTreeMap<ConnId, Conn>,
-    /// Connections whose end was reported, with the time of the report.
+    /// The closed connections, each with the time at which the engine reported the close.
     ended: VecDeque<(Instant, ConnId)>,
     timers: TimerCheck,
-    /// Packets that the engine found damaged so far.
+    /// The number of packets that the engine has found corrupted or malformed.
     damaged: u64,
 }
 
-/// A packet in the course of being sent: see [`Oracle::check_sent`].
+/// A packet that the engine is sending: see [`Oracle::check_sent`]. The packet borrows the engine, so
+/// statistics can be read only afterwards.
 #[derive(Debug)]
 #[must_use]
 pub struct Sent(Option<Payload>);
 
-/// Payload of a connection.
+/// A packet with payload that the engine is sending.
 #[derive(Debug)]
 struct Payload {
     conn: ConnId,
     subflow: SubflowId,
     tuple: Tuple,
     kind: SegmentKind,
-    /// The payload is one segment on the wire.
+    /// True if the payload is one segment, and not a super-segment.
     single: bool,
 }
 
@@ -98,16 +99,17 @@ impl Oracle {
         }
     }
 
-    /// Takes the violations noted since the last call, the first one first; later ones may follow from
-    /// it. A bounded number is kept.
+    /// Returns the first violations since the last call, in order. Later violations are often consequences of the
+    /// first.
     pub fn take(&mut self) -> Vec<Violation> {
         self.log.take()
     }
 
-    /// Notes that `packet` was handed to `stack`.
+    /// Records that `stack` has received `packet`.
     pub fn on_received(&mut self, now: Instant, packet: &[u8], stack: &Stack) {
         self.timers.progressed();
         let stats = stack.stats();
+        // The engine has dropped this packet, so it must not count as received.
         let damaged = stats.bad_checksum + stats.malformed;
         if core::mem::replace(&mut self.damaged, damaged) != damaged {
             return;
@@ -133,11 +135,11 @@ impl Oracle {
     fn on_syn_received(&mut self, now: Instant, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        // Several answers may come, as when both a host and a box in its place have the SYN; the first
-        // one counts.
+        // A SYN can have several answers, for example from its destination and from a box that intercepts its
+        // retransmission. The first one counts.
         let expected = flow.taken(segment).is_some();
-        let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
-        if flow.irs == Some(segment.seq) || (answer && idle) {
+        let awaits_none = flow.iss.is_none() || flow.irs.is_some() || !expected;
+        if flow.irs == Some(segment.seq) || (answer && awaits_none) {
             return;
         }
         let alive = flow.conn.is_some_and(|conn| {
@@ -145,7 +147,7 @@ impl Oracle {
             subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
         });
         if !answer {
-            // An old SYN does not disturb a subflow that exists.
+            // RFC 5961 section 4.2: a SYN does not reset an existing subflow, which answers with a challenge ACK.
             if alive {
                 return;
             }
@@ -158,7 +160,7 @@ impl Oracle {
         if let Some((conn, subflow)) = opened
             && !self.conns.contains_key(&conn)
         {
-            // The application may have the payload before anything is sent.
+            // TCP Fast Open: the engine may deliver the payload of the SYN before it sends the SYN/ACK.
             (flow.conn, flow.id) = (Some(conn), Some(subflow));
             let conn = self.conns.entry(conn).or_insert_with(|| Conn::new(now));
             conn.arrived.insert(0..segment.len);
@@ -174,14 +176,14 @@ impl Oracle {
         let conn = event.conn();
         let known = self.conns.get_mut(&conn);
         let ended = known.as_ref().is_some_and(|c| c.ended);
-        let about = (now, Some(conn));
-        self.log.check(!ended, Rule::Event, about, || {
+        let time_and_conn = (now, Some(conn));
+        self.log.check(!ended, Rule::Event, time_and_conn, || {
             format!("{event:?} after the connection's end")
         });
         match *event {
             Event::Accepted { .. } | Event::Connected { .. } => {
-                let fresh = known.is_some_and(|c| !core::mem::replace(&mut c.open, true));
-                self.log.check(fresh, Rule::Event, about, || {
+                let first = known.is_some_and(|c| !core::mem::replace(&mut c.open, true));
+                self.log.check(first, Rule::Event, time_and_conn, || {
                     format!("{event:?} of a connection that was never opened, or is open")
                 });
             }
@@ -204,41 +206,42 @@ impl Oracle {
         let Some(known) = self.conns.get_mut(&conn) else {
             return;
         };
-        let about = (now, Some(conn));
+        let time_and_conn = (now, Some(conn));
         let delivered = known.delivered;
         let log = &mut self.log;
-        log.check(range.start == delivered, Rule::Bytes, about, || {
+        log.check(range.start == delivered, Rule::Bytes, time_and_conn, || {
             format!("byte {} is delivered after {delivered}", range.start)
         });
         known.delivered = range.end;
         let next = known.arrived.next;
-        log.check(range.end <= next || known.blind, Rule::Gap, about, || {
+        let arrived = range.end <= next || known.blind;
+        log.check(arrived, Rule::Gap, time_and_conn, || {
             format!("bytes {range:?} are delivered, those below {next} are here")
         });
     }
 
-    /// Checks `bytes` read at `at`, of a stream or of a part of it that is checked by itself. `expected`
-    /// returns the bytes sent from an offset on, at least one. No packets are needed.
+    /// Checks `bytes` that were read at `offset` of a stream, or of one stream of a session. `expected` returns
+    /// the bytes that the peer sends from an offset on, at least one. This check works without the packets.
     pub fn on_content<'a>(
         &mut self,
-        about: (Instant, Option<ConnId>),
-        mut at: u64,
+        time_and_conn: (Instant, Option<ConnId>),
+        mut offset: u64,
         mut bytes: &[u8],
         expected: impl Fn(u64) -> &'a [u8],
     ) {
         while !bytes.is_empty() {
-            let run = expected(at);
+            let run = expected(offset);
             let len = run.len().min(bytes.len());
             if bytes[..len] != run[..len] {
                 let wrong = bytes.iter().zip(run).position(|(a, b)| a != b);
-                let wrong = at + wrong.unwrap_or(0) as u64;
-                self.log.check(false, Rule::Bytes, about, || {
+                let wrong = offset + wrong.unwrap_or(0) as u64;
+                self.log.check(false, Rule::Bytes, time_and_conn, || {
                     format!("byte {wrong} of the stream is not what was sent")
                 });
                 return;
             }
             bytes = &bytes[len..];
-            at += len as u64;
+            offset += len as u64;
         }
     }
 
@@ -310,8 +313,8 @@ impl Oracle {
         }))
     }
 
-    /// Compares the engine's figures with the packet for which [`on_transmit`](Self::on_transmit)
-    /// returned `sent`, after the packet has left.
+    /// Compares the engine's statistics with the packets, after the packet of the
+    /// [`on_transmit`](Self::on_transmit) that returned `sent` has left.
     pub fn check_sent(&mut self, now: Instant, sent: Sent, stack: &Stack) {
         let Some(payload) = sent.0 else { return };
         let flow = self.flows.get_mut(&payload.tuple);
@@ -326,8 +329,8 @@ impl Oracle {
         }
     }
 
-    /// Checks, once the engine's outputs are drained, that timers lie ahead and bounds hold, and from
-    /// time to time that no connection has outlived its time.
+    /// Checks that timers lie in the future and that bounds hold, and once a second that no connection lives too
+    /// long. Call it when the engine has no more events and packets.
     pub fn end_turn(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
         self.timers
@@ -344,6 +347,7 @@ impl Oracle {
         }
     }
 
+    /// Checks all connections, and forgets those that are gone.
     fn sweep(&mut self, now: Instant, stack: &Stack) {
         let mut gone = BTreeSet::new();
         while let Some(&(at, conn)) = self.ended.front() {
@@ -351,8 +355,8 @@ impl Oracle {
                 break;
             }
             let lingers = stack.conn_stats(conn).is_some();
-            let about = (now, Some(conn));
-            self.log.check(!lingers, Rule::Liveness, about, || {
+            let time_and_conn = (now, Some(conn));
+            self.log.check(!lingers, Rule::Liveness, time_and_conn, || {
                 format!("ended at {at} and still there")
             });
             self.ended.pop_front();
@@ -374,7 +378,8 @@ impl Oracle {
                     check_life(&self.config, conn, &stats, &mut checker);
                 }
                 None => {
-                    // Only a connection that was never reported may end without a report.
+                    // A connection that the engine never reported as open may end without a report, such as one
+                    // whose SYN got no third ACK.
                     checker.check(!conn.open, Rule::Liveness, || {
                         "vanished without an end".to_owned()
                     });
@@ -383,7 +388,7 @@ impl Oracle {
             }
         }
         self.conns.retain(|id, _| !gone.contains(id));
-        // A flow without a connection is a SYN that was refused or dropped.
+        // A flow without a connection belongs to a SYN that the engine refused or dropped.
         let known = |conn| self.conns.contains_key(&conn);
         self.flows.retain(|_, flow| flow.conn.is_some_and(known));
     }

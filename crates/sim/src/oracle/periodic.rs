@@ -1,4 +1,4 @@
-//! The periodic checks: timers, ends, bounds.
+//! Checks that do not follow a packet: timers, bounds, and the lives of connections.
 
 use core::time::Duration;
 
@@ -10,42 +10,46 @@ use super::violation::{Checker, Rule, ViolationLog};
 
 /// The interval between checks of all connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// The time after its end for which the engine may still report a connection: 10 s, and a last timer.
+/// The maximum time for which the engine keeps a connection whose close it has reported. The engine keeps it for
+/// 10 s, and removes it at its next timer.
 pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
-/// The time by which the engine may give up later than its settings say: its longest timer, and a sweep.
+/// The maximum delay between a timeout of the settings and the engine's reaction: its longest timer, and one
+/// sweep.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(15);
-/// The longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
+/// The maximum time of a handshake at the accepting end: five SYN/ACKs, the last one after 23 s, and its timeout.
 const MAX_ACCEPT_TIME: Duration = Duration::from_secs(35);
-/// The longest life of a connection whose peer answers but acknowledges nothing new, if the user timeout
-/// is shorter. It has a margin over the engine's bound of 100 s for a subflow (R2 of RFC 9293 section
-/// 3.8.3).
+/// The maximum time for which a peer may answer without acknowledging new data, if the user timeout is shorter. It
+/// exceeds the engine's bound of 100 s for a subflow (R2 of RFC 9293 section 3.8.3), since a connection may go on
+/// with another subflow.
 const MAX_STALL_TIME: Duration = Duration::from_secs(180);
-/// Timers in a row that may pass without a packet or an event: the engine keeps up to 4 stale timers a
-/// connection and 64 more.
+/// The maximum number of consecutive timers without a packet or an event: a fixed part, and a part for each
+/// connection. The engine keeps up to 64 stale timers, and 4 more for each connection; the limits are at least
+/// twice as large.
 const MAX_IDLE_TIMERS: u32 = 200;
 const IDLE_TIMERS_PER_CONN: u32 = 8;
-/// Timers without effect come at longer intervals than this.
+/// The mean interval above which timers without effect are no fault: virtual time moves on.
 const MIN_IDLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The check of timers.
 #[derive(Debug, Default)]
 pub(super) struct TimerCheck {
+    /// True if a packet or an event has occurred since the last check.
     progressed: bool,
-    /// The time that the engine asked for last.
+    /// The engine's next timer at the last check.
     next: Option<Instant>,
-    /// The number of timers in a row without effect, and the time of the first.
+    /// The number of consecutive timers without effect, and the time of the first one.
     idle: u32,
     idle_since: Instant,
     swept_at: Instant,
 }
 
 impl TimerCheck {
-    /// Notes that a packet came or left, or an event was reported.
+    /// Records that a packet arrived or left, or that an event was reported.
     pub fn progressed(&mut self) {
         self.progressed = true;
     }
 
-    /// Checks the timers after a turn: the engine wants the next at `next`, and has `connections`.
+    /// Checks the timers after a turn. `next` is the engine's next timer, `connections` its number of connections.
     pub fn check(
         &mut self,
         now: Instant,
@@ -70,12 +74,12 @@ impl TimerCheck {
             self.idle_since = now;
         }
         self.idle += 1;
-        let most = MAX_IDLE_TIMERS.saturating_add(IDLE_TIMERS_PER_CONN * connections as u32);
+        let limit = MAX_IDLE_TIMERS.saturating_add(IDLE_TIMERS_PER_CONN * connections as u32);
         let since = self.idle_since;
-        if self.idle > most {
-            let slow = now.saturating_since(since) > MIN_IDLE_INTERVAL * most;
+        if self.idle > limit {
+            let slow = now.saturating_since(since) > MIN_IDLE_INTERVAL * limit;
             log.check(slow, Rule::Timer, (now, None), || {
-                format!("{most} timers since {since} led to nothing")
+                format!("{limit} timers since {since} led to nothing")
             });
             self.idle = 0;
         }
@@ -107,7 +111,7 @@ pub(super) fn check_bounds(
     );
 }
 
-/// Checks that a connection opens, makes progress or is given up in time.
+/// Checks that a connection opens, makes progress, or is given up in time.
 pub(super) fn check_life(
     config: &braid_engine::Config,
     conn: &mut Conn,

@@ -1,4 +1,4 @@
-//! The parts of a TCP segment that the oracles look at, parsed once and independently of the engine.
+//! The parts of a TCP segment that oracles check. They are parsed once, and independently of the engine.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -19,14 +19,16 @@ pub(super) struct Segment {
     pub window: u16,
     /// Payload bytes.
     pub len: u64,
+    /// The window scale of a SYN.
     pub scale: Option<u8>,
-    /// The SYN permits SACK.
-    pub takes_sack: bool,
+    /// True if a SYN permits SACK.
+    pub permits_sack: bool,
     pub sack: SackBlocks,
     pub dss: Option<Dss>,
     pub capable: Option<Capable>,
     pub join: Option<Join>,
-    /// The segment has an MPTCP option other than a DSS without a mapping.
+    /// True if the segment has an MPTCP option other than a DSS without a mapping. Such a segment is sent for its
+    /// option, so it is no duplicate acknowledgement.
     pub signals: bool,
 }
 
@@ -46,7 +48,7 @@ impl Segment {
             window: view.window(),
             len: payload.unwrap_or(view.payload().len() as u64),
             scale: None,
-            takes_sack: false,
+            permits_sack: false,
             sack: SackBlocks::new(),
             dss: None,
             capable: None,
@@ -55,20 +57,21 @@ impl Segment {
         };
         for option in tcp::raw_options(view.options()).flatten() {
             match option.kind() {
+                // RFC 7323 section 2.3: a scale above 14 counts as 14.
                 kind::WINDOW_SCALE => segment.scale = option.body().first().map(|s| (*s).min(14)),
-                kind::SACK_PERMITTED => segment.takes_sack = true,
+                kind::SACK_PERMITTED => segment.permits_sack = true,
                 kind::SACK => {
                     for block in option.body().chunks_exact(8).take(4) {
                         let number = |at| {
                             let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
                             Seq32(u32::from_be_bytes(bytes))
                         };
-                        // The list takes four blocks, which is all that fits a header.
+                        // The list has room for four blocks, which is the maximum in a TCP header.
                         segment.sack.push((number(0), number(4)));
                     }
                 }
                 kind::MPTCP => {
-                    // Receivers ignore a malformed option.
+                    // Receivers ignore a malformed option, so oracles do too.
                     let Ok(option) = MptcpOption::parse(option.bytes()) else {
                         continue;
                     };

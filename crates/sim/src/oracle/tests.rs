@@ -619,7 +619,7 @@ fn bytes_in_flight_that_are_forgotten() {
     assert_eq!(rule, Some(Rule::Flight));
 }
 
-fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> Segment {
+fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, permits_sack: bool) -> Segment {
     Segment {
         src: SocketAddr::from((CLIENT, PORT)),
         dst: SocketAddr::from((SERVER, PORT)),
@@ -629,7 +629,7 @@ fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> 
         window: u16::MAX,
         len,
         scale: None,
-        takes_sack,
+        permits_sack,
         sack: SackBlocks::new(),
         dss: None,
         capable: None,
@@ -638,8 +638,8 @@ fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> 
     }
 }
 
-/// Returns a flow with 20,000 bytes outstanding; its SYNs permit SACK if `takes_sack`.
-fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
+/// Returns a flow with 20,000 bytes outstanding; its SYNs permit SACK if `permits_sack`.
+fn outstanding(pair: &mut Pair, permits_sack: bool) -> (Tuple, SubflowStats) {
     let (tuple, stats) = flight(pair);
     let mut flow = Flow::default();
     let mut checker = Checker {
@@ -648,7 +648,7 @@ fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
         conn: pair.conn,
     };
     flow.on_syn_sent(&segment(Flags::SYN, (0, 0), 0, true), &mut checker);
-    flow.on_syn_received(&segment(Flags::SYN | Flags::ACK, (0, 1), 0, takes_sack));
+    flow.on_syn_received(&segment(Flags::SYN | Flags::ACK, (0, 1), 0, permits_sack));
     flow.on_sent(&segment(Flags::ACK, (1, 1), 20_000, false), &mut checker);
     pair.oracle.flows.insert(tuple, flow);
     let stats = SubflowStats {
@@ -662,13 +662,13 @@ fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
 /// Returns whether the oracle believes that `arrived` of 20,000 outstanding bytes have arrived, after
 /// `times` acknowledgements `dup`. SACK may be permitted, and the DATA_ACK may move.
 fn is_believed(
-    (takes_sack, news): (bool, bool),
+    (permits_sack, news): (bool, bool),
     dup: &Segment,
     times: usize,
     arrived: u64,
 ) -> bool {
     let mut pair = Pair::open(honest);
-    let (tuple, stats) = outstanding(&mut pair, takes_sack);
+    let (tuple, stats) = outstanding(&mut pair, permits_sack);
     assert_eq!(judge(&mut pair, tuple, &stats, SegmentKind::New), None);
     let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
     for _ in 0..times {

@@ -1,38 +1,38 @@
-//! Violations, and the rules that they break.
+//! The rules that oracles check, and violations of them.
 
 use core::fmt;
 
 use braid_engine::ConnId;
 use braid_wire::Instant;
 
-/// The rule that was broken.
+/// A rule that oracles check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Bytes delivered are the bytes sent, once and in order.
+    /// The bytes delivered are the bytes sent, once and in order.
     Bytes,
-    /// Nothing is delivered or acknowledged behind a gap, of the stream or of a subflow.
+    /// No byte behind a gap is delivered or acknowledged, neither in the stream nor in a subflow.
     Gap,
-    /// A direction ends at one place, DATA_FIN or FIN, and nothing lies beyond it.
+    /// The position of DATA_FIN or FIN never changes, and no byte lies beyond it.
     Fin,
     /// New data stays within the window that the peer has announced.
     PeerWindow,
     /// The data in flight stays within the congestion window.
     CongestionWindow,
-    /// The engine's count of data in flight covers the packets seen.
+    /// The engine's count of bytes in flight is at least the number of unacknowledged bytes that the oracle saw.
     Flight,
-    /// An announced window is not taken back (RFC 9293 section 3.8.6).
+    /// The right edge of an announced window does not move left (RFC 9293 section 3.8.6).
     WindowShrunk,
-    /// A mapping covers its payload, and a join names the peer's token.
+    /// A mapping covers its payload, and an MP_JOIN has the token of the peer.
     Mapping,
-    /// The engine describes a packet as it is.
+    /// The engine's `TransmitInfo` of a packet matches the packet.
     Info,
-    /// A timer lies in the future, and has an effect.
+    /// A timer lies in the future, and an expired timer has an effect.
     Timer,
-    /// A connection ends, or makes progress, within a bound.
+    /// A connection makes progress or ends within a bounded time.
     Liveness,
-    /// An event comes where it is possible.
+    /// An event fits the state of its connection.
     Event,
-    /// Memory, connections and subflows stay within their bounds.
+    /// Memory, connections and subflows stay within the configured bounds.
     Bound,
 }
 
@@ -43,7 +43,7 @@ pub struct Violation {
     pub at: Instant,
     /// The rule that was broken.
     pub rule: Rule,
-    /// The connection of the host, if the rule is about one.
+    /// The connection of the host, if the rule concerns one.
     pub conn: Option<ConnId>,
     /// A description of the observation.
     pub seen: String,
@@ -59,7 +59,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Most violations that an oracle keeps until they are taken; later ones mostly follow from the first.
+/// The maximum number of violations that an oracle keeps for [`ViolationLog::take`]. A guess: usually the later
+/// violations are consequences of the first.
 const MAX_KEPT: usize = 16;
 
 /// Violations not taken yet.
@@ -69,7 +70,7 @@ pub(super) struct ViolationLog {
 }
 
 impl ViolationLog {
-    /// Notes a violation unless `holds`; only then calls `seen`.
+    /// Records a violation unless `holds`. `seen` makes its description, and is called for a violation only.
     pub fn check(
         &mut self,
         holds: bool,
@@ -87,13 +88,13 @@ impl ViolationLog {
         }
     }
 
-    /// Takes the violations noted so far.
+    /// Returns and removes the violations recorded so far.
     pub fn take(&mut self) -> Vec<Violation> {
         core::mem::take(&mut self.kept)
     }
 }
 
-/// A log with the connection and the time of its next entries.
+/// A violation log for checks of one connection at one time.
 pub(super) struct Checker<'a> {
     pub log: &'a mut ViolationLog,
     pub at: Instant,
@@ -101,7 +102,7 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Notes a violation like [`ViolationLog::check`].
+    /// Records a violation unless `holds`, as [`ViolationLog::check`] does.
     pub fn check(&mut self, holds: bool, rule: Rule, seen: impl FnOnce() -> String) {
         self.log
             .check(holds, rule, (self.at, Some(self.conn)), seen);

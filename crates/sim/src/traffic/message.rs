@@ -1,4 +1,4 @@
-//! Messages over a connection, by which a reader tells streams and delays apart.
+//! Messages over a connection. Their headers tell a reader the stream, the priority and the time of each message.
 
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -13,11 +13,13 @@ use crate::oracle::Oracle;
 
 /// The bytes of a header; each part of a message has one.
 pub const HEADER: u64 = 32;
-/// The start of every header; if it is missing, framing is lost.
+/// Bytes 4 to 7 of every header ("Braid sim message"). Without them the reader has lost the boundaries of
+/// messages.
 const MAGIC: [u8; 4] = *b"BRSM";
-/// Most messages that wait to be written; beyond that the sender drops new ones.
+/// The maximum number of messages that wait to be written; the sender drops further ones. A guess, which bounds
+/// memory if the network is too slow for a session.
 const MAX_PENDING: usize = 1 << 16;
-/// Most messages that a reader remembers.
+/// The maximum number of messages that a reader remembers. A guess, which bounds memory.
 const MAX_RECORDS: usize = 1 << 20;
 
 /// The kind of a message.
@@ -25,9 +27,9 @@ const MAX_RECORDS: usize = 1 << 20;
 pub enum Kind {
     /// An I frame of a video: decodable by itself.
     I,
-    /// A P frame.
+    /// A P frame of a video: depends on an earlier frame.
     P,
-    /// A B frame.
+    /// A B frame of a video: depends on an earlier and a later frame.
     B,
     /// Part of a bulk transfer.
     Bulk,
@@ -37,21 +39,24 @@ pub enum Kind {
     Answer,
 }
 
-/// A message: a body in one or more parts, each after a header of [`HEADER`] bytes. One call into the
-/// engine takes one part; parts of other streams may come between.
+/// A message: a body in one or more parts, each with a header of [`HEADER`] bytes before it. One write to the
+/// engine carries one part. Parts of other streams may stand between the parts of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// The message's stream of the session. Bodies of one stream are checked as one sequence.
+    /// The stream of the session to which the message belongs. The bodies of a stream's messages form one
+    /// sequence of bytes, which the reader checks.
     pub stream: u16,
-    /// The message's priority: 0 goes before all others; 7 and more go last.
+    /// The message's priority; 0 is sent first, and 7 and more are sent last.
     pub priority: u8,
     /// The kind of the message.
     pub kind: Kind,
     /// Bytes of the body, less than 1 TiB.
     pub len: u64,
-    /// The time at which the application made the message; an answer has its request's time.
+    /// The time at which the application made the message. An answer has the time of its request, so that its
+    /// delay is the time of the whole exchange.
     pub made_at: Instant,
-    /// The time after which the message is useless; requests have none.
+    /// The time after which the message is useless. Requests have none: their headers hold the size of the answer
+    /// in its place.
     pub deadline: Option<Instant>,
 }
 
@@ -69,20 +74,20 @@ pub struct Received {
 }
 
 impl Received {
-    /// Returns the time from the making of the message to its last byte.
+    /// Returns the time from [`Message::made_at`] to the read of the last byte.
     pub fn delay(&self) -> Duration {
         self.complete_at.saturating_since(self.message.made_at)
     }
 
-    /// Returns by how much the message missed its deadline; zero if it was in time.
+    /// Returns the time by which the message missed its deadline, or zero if it was in time or has none.
     pub fn deadline_miss(&self) -> Duration {
         let deadline = self.message.deadline.unwrap_or(Instant::FAR_FUTURE);
         self.complete_at.saturating_since(deadline)
     }
 }
 
-/// Returns the delay variation: the differences between each message's delay and the one before (RFC 3393
-/// section 4.5, with the message before as the reference).
+/// Returns the delay variation: the absolute difference between the delays of each two consecutive messages (RFC
+/// 3393 section 4.5).
 pub fn jitter<'a>(
     messages: impl IntoIterator<Item = &'a Received>,
 ) -> impl Iterator<Item = Duration> {
@@ -93,8 +98,9 @@ pub fn jitter<'a>(
     })
 }
 
-/// The bound of a part's length: the length takes 24 bits of a header, and the message's takes 40.
-const PART: u64 = 1 << 24;
+/// The factor between the two lengths in a header's number of 64 bits: 40 bits for the length of the message, and
+/// 24 bits for the length of the part.
+const LENGTH_FACTOR: u64 = 1 << 24;
 
 impl Message {
     /// Returns the header of a part with `part` bytes of the body.
@@ -113,13 +119,13 @@ impl Message {
         header[1] = self.priority;
         header[2..4].copy_from_slice(&self.stream.to_be_bytes());
         header[4..8].copy_from_slice(&MAGIC);
-        header[8..16].copy_from_slice(&(self.len * PART + part).to_be_bytes());
+        header[8..16].copy_from_slice(&(self.len * LENGTH_FACTOR + part).to_be_bytes());
         header[16..24].copy_from_slice(&self.made_at.as_nanos().to_be_bytes());
         header[24..32].copy_from_slice(&extra.to_be_bytes());
         header
     }
 
-    /// Reads the message, and how many bytes of its body follow in this part.
+    /// Parses the header of a part. Returns the message, and the number of bytes of its body in this part.
     fn parse(header: &[u8; HEADER as usize]) -> Option<(Message, u64)> {
         let [kind, priority, s0, s1, rest @ ..] = header;
         let word = |n: usize| {
@@ -137,20 +143,21 @@ impl Message {
             5 => Kind::Answer,
             _ => return None,
         };
-        let timed = !matches!(kind, Kind::Ask(_)) && extra > 0;
+        let has_deadline = !matches!(kind, Kind::Ask(_)) && extra > 0;
         let message = Message {
             stream: u16::from_be_bytes([*s0, *s1]),
             priority: *priority,
             kind,
-            len: word(1) / PART,
+            len: word(1) / LENGTH_FACTOR,
             made_at: Instant::from_nanos(word(2)),
-            deadline: timed.then(|| Instant::from_nanos(extra)),
+            deadline: has_deadline.then(|| Instant::from_nanos(extra)),
         };
         rest.starts_with(&MAGIC)
-            .then_some((message, word(1) % PART))
+            .then_some((message, word(1) % LENGTH_FACTOR))
     }
 
-    /// Returns the class by which the engine sends the message's bytes.
+    /// Returns the class with which the engine sends the message's bytes. The deadline only measures here; the
+    /// engine must not act on it.
     fn class(&self) -> Class {
         Class {
             stream: self.stream.into(),
@@ -160,41 +167,41 @@ impl Message {
     }
 }
 
-/// Returns the offset in the pattern at which the bodies of a stream begin, so that no stream is taken
-/// for another.
+/// Returns the offset in the pattern at which the bodies of a stream begin. Streams begin at different offsets, so
+/// that a reader notices bytes of another stream.
 fn base(stream: u16) -> u64 {
-    // The pattern's period is prime, so the first 8,191 streams begin at different offsets.
+    // The pattern's period is the prime 8,191, so the multiples of any smaller factor differ for 8,191 streams.
     u64::from(stream) * 1_021
 }
 
-/// Messages to be written, the most urgent ones first.
+/// The messages to be written, by priority.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outbox {
     pending: VecDeque<Pending>,
-    /// Bytes of bodies written, by stream.
+    /// The number of bytes of bodies that were written, for each stream.
     offsets: BTreeMap<u16, u64>,
-    /// Messages dropped because too many waited.
+    /// The number of messages dropped because [`MAX_PENDING`] messages waited.
     pub dropped: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     message: Message,
-    /// Bytes of the body that were written.
+    /// The number of bytes of the body that were written.
     written: u64,
 }
 
 impl Outbox {
-    /// Adds `message` behind all messages of its stream and all of equal or higher precedence.
+    /// Adds `message` after all messages of its stream and all messages of the same or a more urgent priority.
     pub fn push(&mut self, message: Message) {
         if self.pending.len() >= MAX_PENDING {
             self.dropped += 1;
             return;
         }
-        let waits_for = |p: &Pending| {
+        let goes_before = |p: &Pending| {
             p.message.priority <= message.priority || p.message.stream == message.stream
         };
-        let last = (self.pending.iter()).rposition(waits_for);
+        let last = (self.pending.iter()).rposition(goes_before);
         let written = 0;
         self.pending
             .insert(last.map_or(0, |n| n + 1), Pending { message, written });
@@ -209,9 +216,8 @@ impl Outbox {
         self.pending.iter().any(|p| p.message.stream == stream)
     }
 
-    /// Writes as much as the connection takes, and returns the number of bytes. Each call into the engine
-    /// carries one part of one message, so its bytes have one class: parts stay whole, whatever overtakes
-    /// them.
+    /// Writes as much as the send buffer takes, and returns the number of bytes. Each write to the engine carries
+    /// one part of one message with one class. The engine reorders only whole writes, so parts stay in one piece.
     pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
         let mut total = 0;
         while let Some(Pending { message, written }) = self.pending.front_mut() {
@@ -221,21 +227,23 @@ impl Outbox {
             let result = stack.write_class(now, conn, message.class(), max, |slices| {
                 let room: u64 = slices.iter().map(|s| s.len() as u64).sum();
                 let part = left.min(room.saturating_sub(HEADER));
+                // A part without a byte of the body would make no progress.
                 if room < HEADER || part == 0 && left > 0 {
                     return Ok::<_, ApiError>(0);
                 }
                 let header = message.header(part);
-                let mut at = 0;
+                let mut done = 0;
                 for slice in slices.iter_mut() {
-                    put(slice, at, &header, base(message.stream) + *offset);
-                    at += slice.len() as u64;
+                    fill_part(slice, done, &header, base(message.stream) + *offset);
+                    done += slice.len() as u64;
                 }
                 Ok((HEADER + part) as usize)
             });
             let n = result.unwrap_or(0) as u64;
             total += n;
             if n == 0 {
-                // Only a write that takes nothing is followed by an event when there is room again.
+                // The engine reports new room only after a write that it could not take; the class write above may
+                // have declined room that was too small.
                 let _ = stack.write(now, conn, &[]);
                 break;
             }
@@ -249,45 +257,48 @@ impl Outbox {
     }
 }
 
-/// Fills `out` with the bytes from `at` on of a part whose body begins at `offset` of the pattern.
-fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
-    let from = (at as usize).min(header.len());
+/// Fills `out` with the bytes of a part from byte `done` on. The part is `header`, then the pattern from `offset`
+/// on.
+fn fill_part(out: &mut [u8], done: u64, header: &[u8], offset: u64) {
+    let from = (done as usize).min(header.len());
     let take = out.len().min(header.len() - from);
     let (head, body) = out.split_at_mut(take);
     head.copy_from_slice(&header[from..from + take]);
-    fill(body, offset + at.saturating_sub(HEADER));
+    fill(body, offset + done.saturating_sub(HEADER));
 }
 
-/// A message that has arrived in part.
+/// A message of which some parts have begun to arrive.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     message: Message,
     first_byte_at: Instant,
-    /// Bytes of the body that are not in the parts begun so far.
+    /// Bytes of the body in parts whose headers have not arrived.
     left: u64,
     parts: u32,
 }
 
-/// Messages that arrive.
+/// The messages that a connection receives.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Inbox {
     header: [u8; HEADER as usize],
-    /// Bytes of `header` that have arrived.
-    have: usize,
+    /// The number of bytes of `header` that have arrived.
+    header_len: usize,
+    /// The time at which the first byte of `header` arrived.
     header_at: Option<Instant>,
-    /// The incomplete messages by stream.
+    /// The incomplete message of each stream.
     partial: BTreeMap<u16, Partial>,
-    /// The part being read: its stream, and the bytes to come.
+    /// The stream of the current part, and the number of its bytes that have not arrived.
     part: Option<(u16, u64)>,
+    /// The number of bytes of bodies that have arrived, for each stream.
     offsets: BTreeMap<u16, u64>,
-    /// Complete messages in order of arrival.
+    /// Complete messages in the order of completion, at most [`MAX_RECORDS`].
     pub records: Vec<Received>,
-    /// Messages completed, including those that are not remembered.
+    /// The number of complete messages.
     pub count: u64,
 }
 
 impl Inbox {
-    /// Takes bytes in, checks them, and remembers every message that they complete.
+    /// Takes received bytes, checks them, and remembers every message that they complete.
     pub fn take(
         &mut self,
         (now, conn): (Instant, Option<ConnId>),
@@ -318,12 +329,13 @@ impl Inbox {
     /// Takes bytes of a header and returns the rest.
     fn take_header<'a>(&mut self, now: Instant, bytes: &'a [u8]) -> &'a [u8] {
         let first_byte_at = *self.header_at.get_or_insert(now);
-        let take = bytes.len().min(self.header.len() - self.have);
+        let at = self.header_len;
+        let take = bytes.len().min(self.header.len() - at);
         let (head, rest) = bytes.split_at(take);
-        self.header[self.have..self.have + take].copy_from_slice(head);
-        self.have += take;
-        if self.have == self.header.len() {
-            self.have = 0;
+        self.header[at..at + take].copy_from_slice(head);
+        self.header_len += take;
+        if self.header_len == self.header.len() {
+            self.header_len = 0;
             self.header_at = None;
             let (message, part) = Message::parse(&self.header)
                 .unwrap_or_else(|| panic!("not the header of a message: {:02x?}", self.header));
@@ -342,7 +354,7 @@ impl Inbox {
         rest
     }
 
-    /// Notes the end of a part of `stream`, which may complete its message.
+    /// Handles the end of a part of `stream`. The last part completes its message.
     fn end_part(&mut self, now: Instant, stream: u16) {
         let Entry::Occupied(partial) = self.partial.entry(stream) else {
             return;
@@ -380,7 +392,7 @@ mod tests {
 
     fn bytes(message: &Message, offset: u64) -> Vec<u8> {
         let mut out = vec![0; (HEADER + message.len) as usize];
-        put(
+        fill_part(
             &mut out,
             0,
             &message.header(message.len),
@@ -390,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_survive() {
+    fn a_parsed_header_gives_the_message() {
         let deadline = Some(Instant::from_millis(1750));
         for (kind, deadline) in [
             (Kind::I, deadline),
@@ -411,9 +423,9 @@ mod tests {
         assert_eq!(Message::parse(&header), None);
     }
 
-    /// However the bytes are cut, the same messages come out, with the times of their bytes.
+    /// Chunk `n` arrives at `n` ms, so each byte has a known time. The chunks' length must not matter otherwise.
     #[test]
-    fn messages_are_read_whole_from_any_pieces() {
+    fn messages_are_complete_for_any_length_of_chunks() {
         let first = message(1, Kind::I, 100);
         let empty = message(2, Kind::Ask(5), 0);
         let last = message(1, Kind::P, 50);
@@ -427,6 +439,7 @@ mod tests {
             let seen: Vec<Message> = inbox.records.iter().map(|r| r.message).collect();
             assert_eq!(seen, [first, empty, last], "pieces of {piece}");
             let at = |byte: usize| Instant::from_millis((byte / piece) as u64);
+            // The first message ends with byte 31 + 100; the header of the second has 32 bytes.
             assert_eq!(inbox.records[0].complete_at, at(131));
             assert_eq!(inbox.records[2].first_byte_at, at(164));
             assert_eq!(inbox.records[2].complete_at, at(all.len() - 1));
@@ -435,12 +448,12 @@ mod tests {
 
     /// Parts of other messages may come between the parts of a message.
     #[test]
-    fn parts_of_several_streams_are_put_together() {
+    fn parts_of_several_streams_may_alternate() {
         let long = message(1, Kind::Bulk, 100);
         let short = message(2, Kind::I, 10);
         let part = |from: u64, len: u64| {
             let mut out = vec![0; (HEADER + len) as usize];
-            put(&mut out, 0, &long.header(len), base(1) + from);
+            fill_part(&mut out, 0, &long.header(len), base(1) + from);
             out
         };
         let all = [part(0, 60), bytes(&short, 0), part(60, 40)].concat();

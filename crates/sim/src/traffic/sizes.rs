@@ -36,8 +36,8 @@ impl Sizes {
         built_in(include_str!("../../data/web-search.csv"))
     }
 
-    /// Returns the distribution of flows in a data-mining cluster (VL2, SIGCOMM 2009). 80 % of the flows are shorter
-    /// than 10 kB; almost all bytes are in the 5 % of flows that have 3 MB to 1 GB.
+    /// Returns the distribution of flows in a data-mining cluster (VL2, SIGCOMM 2009). 80 % of the flows are
+    /// shorter than 10 kB; almost all bytes are in the 5 % of flows that have 3 MB to 1 GB.
     pub fn data_mining() -> Sizes {
         built_in(include_str!("../../data/data-mining.csv"))
     }
