@@ -117,7 +117,7 @@ fn an_old_command_without_the_laboratory_says_what_to_do() {
     assert_eq!(said.lines().count(), 1, "{said}");
     for words in [
         "`braid testbed` is `braid-lab testbed` now",
-        "`braid-lab` is neither beside",
+        "`braid-lab` is neither in the directory of this program",
         "nor in PATH",
         "cargo build --release -p braid-lab",
     ] {

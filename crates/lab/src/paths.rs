@@ -212,7 +212,7 @@ mod tests {
             ("trace:/nowhere,40ms,0%;5mbit,40ms,0%", "`/nowhere`"),
             (
                 "trace:/dev/zero,40ms,0%;5mbit,40ms,0%",
-                "`/dev/zero` has more than",
+                "`/dev/zero` is longer than",
             ),
         ] {
             let error = text.parse::<Paths>().unwrap_err().to_string();

@@ -92,7 +92,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
         for host in ["server", "box"] {
             bed.testbed.start(host).expect("it starts");
         }
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         send_garbage_for_socks(&bed);
         bed.wait_for("the server to refuse it", |bed| {
             status(bed, "server").counters["plaintext_refused"] >= 4

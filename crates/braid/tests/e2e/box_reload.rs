@@ -138,7 +138,7 @@ fn a_box_begins_with_one_link_and_gets_another() {
     let child = child.args(["box", "-c"]).arg(&file.path);
     let child = child.current_dir(file.path.parent().expect("a directory"));
     let mut child = child.spawn().expect("it starts");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     let (download, expected) = under_way(&mut bed);
     file.write(&file.text);
     expect_reloaded(&bed, "changed: link link2 added\n");

@@ -57,7 +57,7 @@ impl Watched {
         let captures = ["link1", "link2"].map(|link| capture(link).expect("a link of the box"));
         bed.start("server");
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         Watched {
             bed,
             captures: captures.into(),

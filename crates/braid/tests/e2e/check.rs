@@ -39,7 +39,7 @@ impl Checked {
         let mut bed = Fixture::up_idle(changed(render, Role::Box, few));
         bed.start("server");
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         Checked { bed }
     }
 

@@ -46,7 +46,7 @@ impl Drop for Programs {
 
 /// Users are served over both links, box and server have agreed on this version, and nothing is wrong.
 fn expect_service(bed: &mut Fixture, version: u16) {
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     let expected = bed.offer("file", bulk());
     // The second connection comes with a ticket, or is one that has served the first.
     for _ in 0..2 {

@@ -177,7 +177,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
     bed.release();
     download.expect_bytes(&expected);
     expect_text(&bed, "box", &["proxy", "on"]);
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     bed.fetch(100_000);
     let joining = status(&bed, "box");
     assert_eq!(joining.counters["accepted"], 2);
@@ -202,7 +202,7 @@ fn a_box_that_is_restarted_knows_its_links() {
     let stopped = bed.testbed.stop("box");
     stopped.unwrap_or_else(|e| panic!("stop: {e}"));
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     let again = status(&bed, "box");
     assert_eq!(again.counters["accepted"], 0);
     assert!(again.paths[0].loss.is_some(), "{again:?}");

@@ -226,7 +226,7 @@ fn a_crash_under_load_leaves_nothing_behind() {
     let before = hosts.map(|name| settled_host(&mut bed, name));
     bed.start("server");
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     let under_way = UnderWay::begin(&mut bed);
     for name in hosts {
         bed.testbed.kill(name).expect("it ran");

@@ -111,7 +111,7 @@ fn a_server_without_ipv6_says_so_at_once() {
     bed.run("server", "ip", &flush);
     bed.start("server");
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     bed.wait_for("the box to be told", |bed| {
         !status(bed, "box").servers[0].families.v6
     });

@@ -110,7 +110,7 @@ impl Fixture {
         let mut bed = Fixture::up_idle(render);
         bed.start("server");
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         bed
     }
 
@@ -155,7 +155,7 @@ impl Fixture {
     }
 
     /// Waits until the box intercepts connections.
-    pub fn wait_for_intake(&mut self) {
+    pub fn wait_for_interception(&mut self) {
         let open = self.0.wait_for_interception(WAIT_TIMEOUT);
         open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
     }

@@ -228,7 +228,7 @@ fn what_began_while_the_box_was_dead_goes_on_when_it_is_back() {
     let (download, expected) = under_way(&mut bed);
     for _ in 0..3 {
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         expect_progress(&mut bed, &download);
         bed.testbed.kill("box").expect("it ran");
     }

@@ -43,7 +43,7 @@ impl SocksFixture {
         braid(&["key", "new", text(&key)]);
         bed.start("server");
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         for link in ["link1", "link2"] {
             bed.set_link(link, "rate=20mbit");
         }

@@ -107,7 +107,7 @@ fn a_captive_portal_is_named_and_avoided() {
         bed.start("server");
         let portal = Portal::put(&bed, answers);
         bed.start("box");
-        bed.wait_for_intake();
+        bed.wait_for_interception();
         wait_for_condition(&mut bed, 0, Condition::CaptivePortal);
         for _ in 0..5 {
             bed.fetch(10_000);
@@ -142,7 +142,7 @@ fn a_link_that_strips_multipath_tcp_is_named_and_avoided() {
          }\n";
     nft(&bed, rules);
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     wait_for_condition(&mut bed, 0, Condition::MptcpStripped);
     let before = bed.carried();
     bed.fetch(1_000_000);

@@ -178,7 +178,7 @@ fn a_join_is_forwarded_where_connections_are_taken_in() {
     let mut bed = Fixture::of_with(&hosts, render_changed(Role::Box, proxy));
     bed.start("server");
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     let [lan, own] = [0, 1].map(|index| bed.v4_of("user", index));
     let lan = lan.to_string();
     let endpoint = ["mptcp", "endpoint", "add", &lan, "dev", "home", "subflow"];

@@ -63,7 +63,7 @@ fn server_stops(bed: &mut Fixture, judge: Judge) {
     }
     bed.release();
     bed.start("server");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     bed.fetch(100_000);
 }
 
@@ -93,7 +93,7 @@ fn users_hear_that_the_box_stops() {
     assert!(!rules.contains("braid"), "{rules}");
     bed.release();
     bed.start("box");
-    bed.wait_for_intake();
+    bed.wait_for_interception();
     bed.expect_both_links();
 }
 

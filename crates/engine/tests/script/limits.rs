@@ -189,7 +189,7 @@ fn many_holes() {
 
 /// A writer that finds no memory is told when there is some.
 #[test]
-fn a_starved_writer_is_woken() {
+fn a_writer_without_memory_is_woken() {
     let (mut s, conns) = share_memory(5, 8 * BLOCK);
     let (last, greedy) = conns.split_last().unwrap();
     for conn in greedy {

@@ -1,4 +1,4 @@
-//! What the kernel has of a box's links, and the place of each link.
+//! The state that the kernel has of a box's links, and the place of each link.
 //!
 //! A place is a number from which the link's path, addresses, routing tables and marks follow. A link keeps its
 //! place as long as it is in the configuration, even if other links are added or removed.

@@ -369,7 +369,7 @@ fn write(sockets: &mut Sockets, id: DownstreamId, bytes: &[u8]) {
 #[ignore = "network"]
 fn connections_are_taken_in_but_those_to_be_bypassed() {
     let net = Net::new();
-    let _intake = Interception::start(&net, Quic::Forward);
+    let _interception = Interception::start(&net, Quic::Forward);
     assert_eq!(net.fetch(WEB[0]), "intercepted 198.51.100.7:80 ");
     assert_eq!(net.fetch(WEB[1]), "intercepted [2001:db8:7::7]:80 ");
     for address in BYPASSED {
@@ -382,7 +382,7 @@ fn connections_are_taken_in_but_those_to_be_bypassed() {
 fn the_mark_of_a_users_syn_is_seen() {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let net = Net::new();
-    let _intake = Interception::start(&net, Quic::Forward);
+    let _interception = Interception::start(&net, Quic::Forward);
     // EF (RFC 3246) and CS1 (RFC 2474).
     for (tos, dscp) in [(46 << 2, 46), (8 << 2, 8)] {
         let texts = net.world.inside("user", || {
@@ -450,7 +450,7 @@ fn multipath_connections_are_left_to_themselves_or_taken_in() {
         assert_eq!(fetch(web), "direct", "{web}");
     }
     interception.end();
-    let _intake = Interception::start_with(&net, (Quic::Forward, MptcpHosts::Proxy));
+    let _interception = Interception::start_with(&net, (Quic::Forward, MptcpHosts::Proxy));
     for web in WEB {
         let to = SocketAddr::new(web.parse().unwrap(), 80);
         assert_eq!(fetch(web), format!("intercepted {to} "));
@@ -541,7 +541,7 @@ fn quic_is_refused_or_forwarded() {
     let interception = Interception::start(&net, Quic::Forward);
     assert_eq!(outcome(&net, WEB[0]), None);
     interception.die();
-    let _intake = Interception::start(&net, Quic::Reject);
+    let _interception = Interception::start(&net, Quic::Reject);
     assert_eq!(outcome(&net, WEB[0]), Some(ErrorKind::ConnectionRefused));
     assert_eq!(outcome(&net, BYPASSED[0]), None, "its TCP is not joined");
 }

@@ -463,7 +463,7 @@ mod tests {
             (
                 bad(TrialEnd::Broken(ChannelError::WrongKey), None),
                 "link.server",
-                "wrong key: the server has not the key",
+                "wrong key: the server does not have the key",
             ),
         ] {
             let findings = judged(found(trial), true);
