@@ -424,7 +424,7 @@ fn ranges_that_others_have_are_named() {
             only.collect::<Vec<_>>().join("\n")
         )
     };
-    let words = (BROKEN, &["of [tun]", "no usable server is left"][..]);
+    let words = (BROKEN, &["of [tun]", "no server is left"][..]);
     checked.expect(of_server, "server.address", "server server", words);
 }
 

@@ -91,7 +91,7 @@ pub(super) struct Flow {
     pub irs: Option<Seq32>,
     /// The window scales in the SYN of this end and in the SYN of the peer.
     scales: (Option<u8>, Option<u8>),
-    /// Whether the SYN of this end, and the SYN of the peer, permit SACK.
+    /// True if the SYN of this end permits SACK, and if the SYN of the peer does.
     permits_sack: (bool, bool),
     /// The number of accepted payload bytes in the SYN of this end and in the SYN of the peer. Mappings do not
     /// count them (RFC 8684 appendix B.2).
