@@ -63,7 +63,7 @@ impl SentRange {
         !self.arrived && self.carried_by == 0
     }
 
-    fn to_in_flight(&self) -> InFlight {
+    fn as_in_flight(&self) -> InFlight {
         InFlight {
             start: self.start,
             end: self.end,
@@ -290,9 +290,9 @@ impl Scoreboard {
             }
         };
         Copies {
-            lost: lost.flatten().map(SentRange::to_in_flight),
-            single: single.map(SentRange::to_in_flight),
-            any: any.map(SentRange::to_in_flight),
+            lost: lost.flatten().map(SentRange::as_in_flight),
+            single: single.map(SentRange::as_in_flight),
+            any: any.map(SentRange::as_in_flight),
         }
     }
 
@@ -301,7 +301,7 @@ impl Scoreboard {
         let from = self.index_of(self.first_outstanding);
         let i = from + self.ranges.range(from..).position(|p| !p.arrived)?;
         self.first_outstanding = self.cursor_at(i);
-        Some(self.ranges[i].to_in_flight())
+        Some(self.ranges[i].as_in_flight())
     }
 
     /// Returns the index of the range that contains the cursor's offset, or else of the first range behind

@@ -137,7 +137,7 @@ impl ShortcutRules {
         for link in &self.links {
             let (ip, interface, public) = (link.ip(), Quoted(&link.interface), link.public);
             for hop in &link.hops {
-                write!(out, "{}", link.to_servers())?;
+                write!(out, "{}", link.outbound_rules())?;
                 if let Some(network) = hop.network {
                     write!(out, " {ip} daddr {network}")?;
                 }
@@ -184,7 +184,7 @@ impl ShortcutRules {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
                 };
-                for matched in self.from_servers(link) {
+                for matched in self.inbound_rules(link) {
                     writeln!(
                         out,
                         "{matched} {unfragmented} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
@@ -208,9 +208,9 @@ impl ShortcutRules {
                 out,
                 "iifname {} {} notrack",
                 Quoted(&self.tun),
-                link.to_servers()
+                link.outbound_rules()
             )?;
-            for matched in self.from_servers(link) {
+            for matched in self.inbound_rules(link) {
                 writeln!(
                     out,
                     "iifname {interface} {matched} notrack {ip} daddr set {inner}"
@@ -230,7 +230,7 @@ impl ShortcutRules {
                 out,
                 "oifname {} {} {} saddr set {}",
                 Quoted(&link.interface),
-                link.to_servers(),
+                link.outbound_rules(),
                 link.ip(),
                 link.public
             )?;
@@ -240,7 +240,7 @@ impl ShortcutRules {
 
     /// Returns the matches for packets that come in by a link for the engine: segments from servers, and ICMP
     /// errors about segments to servers.
-    fn from_servers(&self, link: &ShortcutLink) -> Vec<String> {
+    fn inbound_rules(&self, link: &ShortcutLink) -> Vec<String> {
         let (ip, public, server_set) = (link.ip(), link.public, server_set(link.is_v6()));
         let ports = format!("{}-{}", self.ports.start(), self.ports.end());
         let quoted = match_quoted_source(public, &ports);
@@ -265,7 +265,7 @@ impl ShortcutLink {
     }
 
     /// Returns a match for segments from the engine's address on the link to servers.
-    fn to_servers(&self) -> String {
+    fn outbound_rules(&self) -> String {
         let (ip, inner, server_set) = (self.ip(), self.inner, server_set(self.is_v6()));
         format!("{ip} saddr {inner} {ip} daddr . tcp dport @{server_set}")
     }
