@@ -457,7 +457,7 @@ impl BoxCore {
             if let Some(suppressed) = self.limiter.allow(now, "limit", host) {
                 tracing::warn!(
                     %host, open, of_host, suppressed,
-                    "too many connections: refused a connection of a user; see [limits] in box.toml"
+                    "too many connections: refused a connection of a user; see max_connections in [expert] of box.toml"
                 );
             }
             return false;

@@ -197,7 +197,7 @@ impl Refusal {
             ),
             Refusal::OverLimit => (
                 &mut c.over_limit,
-                "the user has too many connections; see [limits] in server.toml",
+                "the user has too many connections; see max_connections_per_user in [expert] of server.toml",
             ),
             Refusal::Failure(failure) => match failure {
                 ConnectFailure::NoResources => {

@@ -267,8 +267,12 @@ fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
 }
 
 fn counters(now: &Status) -> String {
-    // A status has renamed counters under both names, for programs that read the JSON. A page shows the new one.
-    let is_old = |name: &str| RENAMED_COUNTERS.iter().any(|(old, _)| *old == name);
+    // A status has renamed counters under both names, for programs that read the JSON. A page shows the new one. A
+    // process of an older version has only the old one.
+    let is_old = |name: &str| {
+        let mut renamed = RENAMED_COUNTERS.iter();
+        renamed.any(|(old, new)| *old == name && now.counters.contains_key(*new))
+    };
     let nonzero = now
         .counters
         .iter()
