@@ -32,7 +32,8 @@ fn flight() -> Sender {
     sender
 }
 
-/// The window is half of 1 MB/s times the shorter of the two round trips, for instance 1 MB/s * 100 ms / 2.
+/// The window is half of 1 MB/s times the lower round trip, the recorded or the measured one: for instance 1 MB/s
+/// * 100 ms / 2.
 #[test]
 fn a_known_path_starts_with_half_of_its_capacity() {
     let cases = [
@@ -40,7 +41,8 @@ fn a_known_path_starts_with_half_of_its_capacity() {
         (190, 100, 50_000),
         (60, 100, 30_000),
         (100, 30, 15_000),
-        // More than ten times, or less than half of, the recorded round trip is another path: an initial window.
+        // A round trip of more than ten times or less than half of the recorded one is that of another path, which
+        // starts with an initial window.
         (100, 9, 10_000),
         (100, 201, 10_000),
     ];
@@ -78,7 +80,8 @@ fn recovery_starts_from_the_flight_before_it() {
 }
 
 /// RFC 9937 section 6.2: an acknowledgement that reports a further loss allows only as many bytes as it reports as
-/// delivered, 2000, although it advances. The other one allows a segment more than the 3000 delivered bytes.
+/// delivered, 2000, although it advances. The acknowledgement without a further loss allows a segment more than
+/// the 3000 bytes that it reports.
 #[test]
 fn a_further_loss_allows_no_additional_segment() {
     for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
@@ -147,7 +150,7 @@ fn a_few_packets_do_not_measure_a_slow_path() {
 fn a_sender_that_fills_its_window_is_measured() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
-    // A timer expires 0.9 ms late, which is no pause; the window is full again.
+    // A timer that expires 0.9 ms late causes no pause. The window is full again.
     let now = START + RTT + Duration::from_micros(900);
     send(&mut sender, now, 41);
     sender.on_ack(now + RTT, 30_001, &[], None, &[]);
@@ -300,10 +303,10 @@ fn an_answer_that_is_too_fast_is_of_the_original() {
     }
 }
 
-/// In an outage of ten seconds half of the data in flight arrives, but no acknowledgement returns. Then a
-/// retransmission arrives, and its acknowledgement echoes the timestamp of the data that arrived first, as Linux
-/// does. If it also reports the retransmission as a duplicate, the rest is marked as lost. In either case the
-/// sample is capped at the timeout instead of including the outage.
+/// In an outage of ten seconds half of the data in flight arrives, but no acknowledgement returns. After the
+/// outage a retransmission arrives, and its acknowledgement echoes the timestamp of the data that arrived first,
+/// as Linux does. If the acknowledgement also reports the retransmission as a duplicate, the rest is marked as
+/// lost. In either case the sample is capped at the timeout instead of including the outage.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_outage_is_not_the_round_trip() {
@@ -362,9 +365,9 @@ fn a_round_trip_above_the_timeout() {
     assert_eq!(sender.rtt.latest(), age);
 }
 
-/// A queue of six seconds drains, and the last segments of the flight were dropped because the queue was full.
-/// The probe follows after a second of silence, although round trips through the queue were longer. On a path
-/// whose own round trip is 900 ms the probe waits for two round trips.
+/// A queue of six seconds drains, and the last segments of the flight were dropped because the queue was full. The
+/// probe follows after a second of silence, although round trips through the queue took longer than a second. On a
+/// path whose own round trip is 900 ms the probe waits for two round trips.
 // Conforms: 8985-7.2-1
 #[test]
 fn a_silence_behind_a_queue_is_probed_after_a_second() {
