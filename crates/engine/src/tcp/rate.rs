@@ -40,8 +40,8 @@ pub(crate) struct PacketState {
     in_flight: u64,
     /// The bytes lost before the record was sent.
     lost: u64,
-    /// True if the record was sent while a pause of the sender still had an effect
-    /// ([`RateEstimator::app_limited`]).
+    /// True if the record was sent while a pause of the sender still had an effect (see
+    /// `RateEstimator::app_limited`).
     app_limited: bool,
 }
 
