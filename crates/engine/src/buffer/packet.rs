@@ -67,7 +67,8 @@ impl PacketBuffer {
         self.len == 0
     }
 
-    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. They contain all headers.
+    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. These bytes contain all
+    /// headers.
     pub fn head(&self) -> &[u8] {
         self.parts()[0]
     }
@@ -145,7 +146,8 @@ impl<'a> Payload<'a> {
         let range = within(start)..within(end);
         match range.end == within(self.range.end) {
             true => Data::Block(block, range),
-            // The block has further payload, which the caller will request later, so it must not be adopted.
+            // The block has further payload, which the caller will request later. So the block must not be
+            // adopted.
             false => Data::Bytes(&block.bytes()[range]),
         }
     }
