@@ -42,7 +42,8 @@ impl Span {
         front
     }
 
-    /// Extends the span by `next` if `next` continues the span in the same block. Returns whether it does.
+    /// Extends the span by `next` if `next` continues the span in the same block. Returns whether the span was
+    /// extended.
     pub fn join(&mut self, next: Span) -> bool {
         let is_contiguous = self.slot == next.slot && self.end() == usize::from(next.start);
         self.len += if is_contiguous { next.len } else { 0 };
