@@ -36,7 +36,7 @@ pub(super) struct Queue {
     started: usize,
     /// The number of waiting bytes by urgency.
     bytes: [u64; Urgency::COUNT],
-    /// A time not later than any deadline of a waiting chunk; `None` if no chunk has a deadline.
+    /// A lower bound of the deadlines of all waiting chunks. If it is `None`, no waiting chunk has a deadline.
     first_deadline: Option<Instant>,
 }
 

@@ -114,7 +114,7 @@ impl RateSample {
     }
 }
 
-/// The values of one subflow that coupled controllers of the connection's other subflows use.
+/// The values of one subflow for the coupled controllers of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sibling {
     /// The window of the subflow's controller in bytes.

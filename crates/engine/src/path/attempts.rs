@@ -8,8 +8,8 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The delay after the first failure of a subflow. Each further failure doubles the delay, up to [`MAX_DELAY`].
-/// This value is a guess, and so are the other times and numbers in this file that cite no source.
+/// The first delay after a subflow could not be opened or broke. Each further failure doubles the delay, up to
+/// [`MAX_DELAY`]. This value is a guess, and so are the other times and numbers in this file that cite no source.
 const MIN_DELAY: Duration = Duration::from_millis(500);
 /// The maximum delay after a SYN without an answer: the path may have been down and may work again at any time.
 const MAX_DELAY: Duration = Duration::from_secs(10);

@@ -17,8 +17,8 @@ const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// too.
 const BASE_RTT_PERIOD: Duration = Duration::from_secs(10);
 
-/// The maximum queueing delay of a queue that counts as short on any path. The value is the target delay of CoDel
-/// (RFC 8289).
+/// The maximum queueing delay of a queue that counts as short on any path. The value is a guess; CoDel has the
+/// same target delay (RFC 8289).
 const SHORT_QUEUE_DELAY: Duration = Duration::from_millis(5);
 
 /// The number of samples after which the estimator trusts its samples. If fewer precede a far shorter sample, they
