@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
-/// The capacity above which the lists of slots are freed when all blocks are returned. A guess: 1 MiB of data
-/// fits without a new allocation.
+/// The capacity above which the lists of slots are freed when all blocks are returned. The value is a guess: with
+/// it, 1 MiB of data fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
 // The positions and the length of a `Span` have 16 bits.
@@ -92,7 +92,7 @@ impl Blocks {
         }
     }
 
-    /// Marks the `n` bytes from position `start` on of the block in `slot` as in use.
+    /// Marks `n` bytes of the block in `slot`, beginning at position `start`, as in use.
     pub fn take(&mut self, slot: u32, start: usize, n: usize) -> Span {
         self.slots[slot as usize].live += n;
         Span {

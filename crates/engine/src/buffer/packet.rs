@@ -129,8 +129,8 @@ impl<'a> Payload<'a> {
         self.range.is_empty()
     }
 
-    /// Returns at most `max` bytes of the payload, from position `from` on. The result is shorter if the bytes
-    /// are not contiguous in memory.
+    /// Returns at most `max` bytes of the payload, beginning at position `from`. The result is shorter if the
+    /// bytes are not contiguous in memory.
     pub fn slice(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The size of a block in bytes. A guess: smaller blocks would split a super-segment of 64 kB, which spans at
-/// most three blocks, into more slices; larger ones would waste more memory on connections with little data.
+/// The size of a block in bytes. The value is a guess: smaller blocks would split a super-segment of 64 kB, which
+/// spans at most three blocks, into more slices; larger ones would waste more memory on connections with little
+/// data.
 pub const BLOCK_SIZE: usize = 32 * 1024;
 
-/// The maximum number of free blocks kept for reuse (8 MiB); further ones return to the allocator. A guess.
+/// The maximum number of free blocks kept for reuse (8 MiB); further blocks return to the allocator. The value is
+/// a guess.
 const MAX_FREE_BLOCKS: usize = 256;
 
 /// The number of blocks of a small share. Two blocks hold 64 KiB in flight, one block is being written, and one
@@ -43,7 +45,7 @@ impl Block {
         &mut self.0[range]
     }
 
-    /// Writes `data` from position `at` on.
+    /// Writes `data` at position `at`.
     pub fn put(&mut self, at: usize, data: &[u8]) {
         debug_assert!(
             at + data.len() <= BLOCK_SIZE,

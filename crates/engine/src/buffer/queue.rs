@@ -12,7 +12,7 @@ use crate::{Class, Urgency};
 /// value is a guess.
 const MAX_MERGED_CHUNK: usize = 4096;
 
-/// The capacity above which the list is freed when the queue is cleared. A guess.
+/// The capacity above which the list is freed when the queue is cleared. The value is a guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// The bytes of one write that lie in one block.

@@ -79,7 +79,7 @@ impl RangeSet {
         if lo >= hi {
             return;
         }
-        // The parts of the first and the last affected range that remain, unless they are empty.
+        // The parts that remain of the first and of the last affected range. An empty part is dropped.
         let left = (self.ranges[lo].0, start);
         let right = (end, self.ranges[hi - 1].1);
         let affected_bytes: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();

@@ -21,7 +21,7 @@ pub const READ_SLICES: usize = 16;
 pub const MAX_HOLES: usize = 4096;
 
 /// The capacity above which the list of blocks is freed when the buffer becomes empty, so that idle connections
-/// hold little memory. A guess: 1 MiB of data fits without a new allocation.
+/// hold little memory. The value is a guess: with it, 1 MiB of data fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
@@ -275,8 +275,8 @@ impl RecvBuffer {
         (is_range_free && len >= MIN_ADOPTED_BYTES && wasted <= len).then_some(i)
     }
 
-    /// Inserts `block` as the place with index `i`. The block has the bytes of `range` from its position `at`
-    /// on. Its memory after them is for the data that follows in the stream.
+    /// Inserts `block` as the place with index `i`. In the block, the bytes of `range` begin at position `at`. The
+    /// memory after these bytes is for the data that follows in the stream.
     fn adopt(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
         if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
             before.end = before.end.min(range.start);

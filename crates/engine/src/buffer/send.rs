@@ -23,7 +23,7 @@ pub const WRITE_SLICES: usize = 8;
 pub const SEND_SLICES: usize = 8;
 
 /// The capacity above which lists of spans are reduced when they become empty, so that idle connections hold
-/// little memory. A guess.
+/// little memory. The value is a guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// Contiguous bytes that have an offset in the stream.
@@ -290,8 +290,8 @@ impl SendBuffer {
         start..self.nxt
     }
 
-    /// Unmaps all bytes from `offset` on. They wait again with the given urgency, before all other bytes, and
-    /// count as the rest of a partly sent write.
+    /// Unmaps all bytes at and above `offset`. These bytes wait again with the given urgency, ahead of all other
+    /// bytes, and count as the rest of a partly sent write.
     pub fn unmap_from(&mut self, offset: u64, urgency: Urgency) {
         let offset = offset.max(self.start);
         while let Some(last) = self.mapped.back_mut()

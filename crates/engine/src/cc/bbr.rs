@@ -34,9 +34,9 @@ const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// The minimum number of loss reports in one round for losses to end Startup (`StartupFullLossCnt`). The lost
 /// bytes must also be more than a probe may lose.
 const STARTUP_FULL_LOSSES: u32 = 6;
-/// The maximum number of round trips between probes of the rate. If the bandwidth-delay product (BDP) is fewer
-/// segments, the BDP in segments is the maximum instead: Reno needs about that many rounds to recover from a loss,
-/// so probes at this pace leave Reno a fair share (section 5.3.3.8).
+/// The maximum number of round trips between probes of the rate. If the bandwidth-delay product (BDP) is less than
+/// this number of segments, the BDP in segments is the maximum instead. Reno needs about that many rounds to
+/// recover from a loss, so probes at this pace leave Reno a fair share (section 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
 /// The maximum number of rounds in Drain: other flows may keep the queue from emptying.
 const MAX_DRAIN_ROUNDS: u64 = 3;
@@ -841,13 +841,13 @@ mod tests {
                 app_limited: false,
             },
         };
-        // 1000 of 50,000 bytes are 2 %, as much as a probe may lose.
+        // 1000 of 50,000 bytes are 2 %, which is the maximum that a probe may lose.
         flow.cc.on_lost(&loss(1000));
         assert_eq!(flow.cc.state, State::Up);
         flow.cc.on_lost(&loss(3000));
         assert_eq!(flow.cc.state, State::Down);
-        // Before the last 2000 bytes, 48,000 bytes were in flight and 1000 of them were lost, which is more than 2
-        // %. So none of the last 2000 bytes fits: the bound is 48,000.
+        // Before the last 2000 bytes, 48,000 were in flight and 1000 of these were lost. This is more than 2 %. So
+        // none of the last 2000 bytes fits: the bound is 48,000.
         assert_eq!(flow.cc.model.inflight_longterm, 48_000);
         // The loss was spurious: the probe begins anew.
         flow.cc.on_spurious(flow.now);
@@ -860,8 +860,8 @@ mod tests {
         assert_eq!(flow.cc.cwnd(), 40_800);
     }
 
-    /// Section 5.3.4: ProbeRTT keeps half of the bandwidth-delay product in flight for 200 ms and at least a
-    /// round, every five seconds, unless the queue has emptied by itself meanwhile.
+    /// Section 5.3.4: every five seconds ProbeRTT keeps half of the bandwidth-delay product in flight, for 200 ms
+    /// and at least a round. There is no ProbeRTT if the queue has emptied by itself in these five seconds.
     #[test]
     fn the_round_trip_is_probed_every_five_seconds() {
         let mut flow = Flow::new();

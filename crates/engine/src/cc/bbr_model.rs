@@ -368,8 +368,8 @@ impl Model {
             self.rounds.count += 1;
             self.rounds.start = true;
         }
-        // An application-limited sample is only a lower bound of the rate of the path, so it must not be lower
-        // than the highest rate.
+        // An application-limited sample is only a lower bound of the rate of the path, so it is ignored if it is
+        // lower than the highest rate.
         if !sample.tx.app_limited || rate >= self.max_bw() {
             self.max_bw[0] = self.max_bw[0].max(rate);
         }

@@ -231,7 +231,8 @@ mod tests {
             round(&mut hystart, 4, 40, |_| 60)[0],
             SlowStart::Grow(10_000)
         );
-        // A round of five samples, each of a single segment, has too few samples, as the first rounds do.
+        // Rounds of five samples, each of one segment, have too few samples. The first rounds of a flow are like
+        // this.
         let mut hystart = HyStart::default();
         round(&mut hystart, 5, 1, |_| 40);
         round(&mut hystart, 5, 1, |_| 60);

@@ -26,8 +26,8 @@ pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. A guess: more than a
-/// host has links.
+/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. The value is a guess:
+/// hosts have fewer links.
 const MAX_PATHS: usize = 32;
 
 /// A local path and its state.
@@ -75,12 +75,13 @@ pub(crate) struct ThirdAck {
 }
 
 impl ThirdAck {
-    /// Returns the earliest time at which a join sent on `path` arrives after the third ACK. A margin of an eighth
-    /// of the third ACK's round trip, a guess, covers jitter. If `path` has no record, its round trip counts as
-    /// equal to that of the third ACK.
+    /// Returns the earliest time at which a join sent on `path` arrives after the third ACK. A margin covers
+    /// jitter: an eighth of the third ACK's round trip, which is a guess. If `path` has no record, its round trip
+    /// counts as equal to that of the third ACK.
     fn earliest_join(&self, path: &PathView) -> Instant {
         let rtt = path.record.map_or(self.rtt, |record| record.base_rtt);
-        // One way takes half of a round trip: rtt / 2 + rtt / 8 for the third ACK, less the join's own way.
+        // One way takes half of a round trip: the third ACK takes rtt / 2 + rtt / 8, and the join's own way is
+        // subtracted.
         self.sent_at + (self.rtt + self.rtt / 4).saturating_sub(rtt) / 2
     }
 }
@@ -101,7 +102,7 @@ pub(crate) struct PathManager {
     attempts: Attempts,
     /// The paths on which a SYN with MP_CAPABLE was sent.
     offered: ArrayVec<PathId, MAX_PATHS>,
-    /// The paths on which a join was refused, although the join may only have arrived before the third ACK.
+    /// The paths on which a join was refused, perhaps because it had overtaken the third ACK.
     refused_early: ArrayVec<PathId, MAX_PATHS>,
     /// The target of the planned attempt and its time.
     next: Option<(Target, Instant)>,

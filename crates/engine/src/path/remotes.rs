@@ -8,8 +8,9 @@ use braid_wire::Instant;
 /// The maximum number of addresses that a peer may announce; further announcements are echoed and ignored. The
 /// value is a guess: a host rarely has more addresses on all its links together.
 const MAX_ANNOUNCED: usize = 8;
-/// The interval between joins to announced addresses after the first [`MAX_ANNOUNCED`], a guess. Without it, a
-/// peer that keeps announcing and withdrawing addresses could make this end flood third parties with SYNs.
+/// The interval between joins to announced addresses after the first [`MAX_ANNOUNCED`] joins. The value is a
+/// guess. Without it, a peer that keeps announcing and withdrawing addresses could make this end flood third
+/// parties with SYNs.
 const ANNOUNCED_JOIN_INTERVAL: Duration = Duration::from_secs(10);
 /// The time by which joins may run ahead of [`ANNOUNCED_JOIN_INTERVAL`]. This time allows [`MAX_ANNOUNCED`] joins
 /// at once.

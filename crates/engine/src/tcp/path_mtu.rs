@@ -17,7 +17,7 @@ const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
 /// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
 const MAX_PROBES: u32 = 3;
-/// The precision in bytes at which the search ends. A guess: 16 bytes are about 1 % of a packet.
+/// The precision in bytes at which the search ends. The value is a guess; 16 bytes are about 1 % of a packet.
 const SEARCH_PRECISION_BYTES: u32 = 16;
 
 /// The packet size of one path, and the search for a larger one. All sizes are of IP packets, in bytes.

@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn what_was_not_used_is_kept() {
         let mut prr = Prr::new(20_000, MSS);
-        // After 8000 delivered bytes, 8000 * 10,000 / 20,000 - 1000 sent = 3000 may be sent; after 9000, it is
-        // 3500.
+        // After 8000 delivered bytes, 8000 * 10,000 / 20,000 - 1000 sent = 3000 bytes may be sent; after 9000,
+        // 3500 bytes.
         prr.on_sent(1000);
         prr.on_ack(8000, 11_000, 10_000, MSS, true);
         assert_eq!(prr.room(), 3000);

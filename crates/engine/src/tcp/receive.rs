@@ -16,14 +16,14 @@ use crate::buffer::{Pool, RangeSet, RecvBuffer};
 
 /// The minimum time between answers to unacceptable segments, as in Linux (`tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// The maximum number of mappings stored for bytes not received yet. A guess: it bounds the memory that a peer can
-/// occupy, and lost data of one window needs far fewer.
+/// The maximum number of mappings stored for bytes not received yet. The limit bounds the memory that a peer can
+/// occupy. The value is a guess: the lost data of one window needs far fewer mappings.
 const MAX_MAPPINGS: usize = 512;
 /// The maximum number of stored mappings with checksums, a guess too. It is higher than [`MAX_MAPPINGS`] because
 /// these mappings cannot be merged: each of them is verified on its own.
 const MAX_CHECKED_MAPPINGS: usize = 4096;
-/// The maximum number of disjoint ranges stored out of order, a guess. It bounds the memory that a peer occupies
-/// by sending every second byte.
+/// The maximum number of disjoint ranges stored out of order. The limit bounds the memory that a peer occupies by
+/// sending every second byte. The value is a guess.
 const MAX_OUT_OF_ORDER_RANGES: usize = 4096;
 
 /// The time at which the next acknowledgement is due.
@@ -284,9 +284,9 @@ impl Receiver {
         }
     }
 
-    /// Limits the number of mappings. Mappings of data that has arrived are dropped first. If too many remain,
-    /// those with the highest offsets are dropped, because they arrive again with their data. The mapping of the
-    /// first missing bytes must be kept, or the subflow could not proceed.
+    /// Limits the number of mappings. Mappings of data that has arrived are dropped first. If too many remain, the
+    /// mappings with the highest offsets are dropped, because these mappings arrive again with their data. The
+    /// mapping of the first missing bytes must be kept, or the subflow could not proceed.
     fn bound_mappings(&mut self) {
         if self.mappings.len() <= MAX_MAPPINGS {
             return;

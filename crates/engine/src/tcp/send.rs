@@ -182,7 +182,7 @@ struct Losses {
     /// The bytes delivered since the last episode began, and the bytes delivered between the beginnings of the
     /// last two episodes.
     intervals: [u64; 2],
-    /// The bytes of non-congestive loss: those lost although the queue was short.
+    /// The bytes of non-congestive loss: bytes lost although the queue was short.
     non_congestive_loss: u64,
     /// True if the queue was short when this episode began. The queue is not checked again during an episode,
     /// because the losses themselves shorten it.

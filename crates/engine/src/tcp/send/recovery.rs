@@ -253,12 +253,12 @@ impl Sender {
         }
     }
 
-    /// Returns the reordering window (RFC 8985 section 6.2, step 4): a segment counts as lost if it arrives later
-    /// than this time after later segments.
+    /// Returns the reordering window (RFC 8985 section 6.2, step 4): a segment counts as lost if later segments
+    /// have arrived and it does not follow within this time.
     // Conforms: 8985-3.3.2-1, 8985-3.3.2-3, 8985-6.2-4
     pub(super) fn reordering_window(&self) -> Duration {
         // A record may be a super-segment of many segments. A super-segment counts once, because its segments
-        // travel together: if they overtake another record, this is one reordering and not three.
+        // travel together: a single super-segment that overtakes another record is no sign of loss.
         let is_threshold_reached = || {
             self.board
                 .iter()
@@ -317,8 +317,8 @@ impl Sender {
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
-    /// Handles `lost` bytes that were marked as lost. `in_flight` bytes were in flight before they were marked,
-    /// and the present acknowledgement had reported `delivered` bytes. Returns whether `lost` is not zero.
+    /// Handles `lost` bytes that were marked as lost. Before the marking, `in_flight` bytes were in flight. The
+    /// present acknowledgement had reported `delivered` bytes. Returns whether `lost` is not zero.
     fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
@@ -504,8 +504,7 @@ impl Sender {
     }
 }
 
-/// Reports a lost record to the evidence about sizes and, unless the record is a size probe, to the rate
-/// estimator.
+/// Reports a lost record to `sizes`. Unless the record is a size probe, it is also reported to the rate estimator.
 fn note_lost_record(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
     if !sizes.on_lost(lost) {
         rate.note_lost(lost.sent_at, &lost.packet);

@@ -32,8 +32,8 @@ fn flight() -> Sender {
     sender
 }
 
-/// The window is half of 1 MB/s times the lower round trip, the recorded or the measured one: for instance 1 MB/s
-/// * 100 ms / 2.
+/// The window is half of what 1 MB/s delivers in a round trip. The lower round trip counts, the recorded one or
+/// the measured one.
 #[test]
 fn a_known_path_starts_with_half_of_its_capacity() {
     let cases = [
