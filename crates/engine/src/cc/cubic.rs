@@ -272,7 +272,8 @@ impl CongestionControl for Cubic {
     }
 
     fn penalise(&mut self) {
-        // In congestion avoidance halve the threshold too, otherwise slow start restores the window at once.
+        // In congestion avoidance the threshold is halved too. Otherwise slow start would restore the window at
+        // once.
         if self.cwnd() >= self.ssthresh {
             self.ssthresh = (self.ssthresh / 2).max(2 * u64::from(self.mss));
         }

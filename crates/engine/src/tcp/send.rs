@@ -544,7 +544,7 @@ impl Sender {
     }
 
     /// Returns the window to start with: the initial window, or half of the path's known capacity if that is more.
-    /// The half is the jump of Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
+    /// Careful Resume starts with half of the capacity too (draft-ietf-tsvwg-careful-resume section 3.3).
     fn restart_window(&self) -> u64 {
         // The round trips of this subflow may include a queue, so a recorded round trip counts if it is lower.
         let base = match self.recorded_path.base_rtt {
@@ -781,7 +781,7 @@ impl Sender {
         (rtt, rate)
     }
 
-    /// Sets an earlier `drained_at` after the bottleneck turned out to be far faster than known.
+    /// Sets an earlier `drained_at` after the bottleneck turned out to be far faster than it was known to be.
     fn advance_drained_at(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
         self.pauses.drained_at = self.pauses.drained_at.min(now + Duration::from_nanos(ns));
@@ -808,9 +808,9 @@ impl Sender {
         } else {
             120
         };
-        // After heavy losses the window in fast recovery is only a few segments. Paced by such a window, few
-        // segments leave, so few acknowledgements return, and the rate stays low. Hence at least an initial window
-        // is sent in each round trip.
+        // After heavy losses the window in fast recovery is only a few segments. With a rate derived from such a
+        // window few segments leave, so few acknowledgements return, and the rate stays low. So at least an
+        // initial window is sent in each round trip.
         let window = match self.recovery {
             Recovery::Fast { .. } | Recovery::Marked { .. } => {
                 self.cwnd().max(self.initial_flight())

@@ -68,14 +68,15 @@ fn room(sender: &Sender) -> u64 {
     sender.cwnd() - sender.in_flight()
 }
 
-/// RFC 9937 section 6.1: the data that the first acknowledgement of a recovery delivered counts as having
-/// been in flight.
+/// RFC 9937 section 6.1: the data that the first acknowledgement of a recovery reports as delivered still counts
+/// as data in flight.
 #[test]
 fn recovery_starts_from_the_flight_before_it() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
     assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
-    // 3000 of 20,000 bytes were delivered: 3000 / 20,000 of the reduced window, 10,000 bytes, may be sent.
+    // The reduced window is 10,000 bytes. 3000 of 20,000 bytes were delivered, so 3000 / 20,000 of this window may
+    // be sent.
     assert_eq!(room(&sender), 1_500);
 }
 
@@ -111,7 +112,7 @@ fn an_application_limited_sender_keeps_its_rate() {
     assert_eq!(sender.delivery_rate(), 200_000);
 }
 
-/// With more in flight than the bandwidth-delay product, the delivery rate is that of the path, even if the
+/// If more is in flight than the bandwidth-delay product, the delivery rate is the rate of the path, even if the
 /// sender has paused.
 #[test]
 fn a_path_that_has_become_slow_is_measured_in_a_pause() {
@@ -219,14 +220,14 @@ fn every_loss_is_reported_with_its_flight() {
         let [loss] = reports[..] else {
             panic!("{name}: {reports:?}");
         };
-        // Nineteen segments were in flight before the lost one, the twentieth, was sent.
+        // The twentieth segment is lost. Nineteen segments were in flight before it was sent.
         let flight = (loss.tx.in_flight, loss.tx.lost);
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }
 
-/// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a
-/// quarter of the lowest round trip, up to a round trip; 16 recoveries without one reset the window.
+/// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a quarter
+/// of the lowest round trip, up to a round trip. 16 recoveries without a needless retransmission reset the window.
 // Conforms: 8985-3.3.2-2, 8985-3.3.2-3
 #[test]
 fn needless_repetitions_widen_the_reordering_window() {
@@ -265,8 +266,8 @@ fn needless_repetitions_widen_the_reordering_window() {
     }
 }
 
-/// RFC 8985 section 6.2, step 1: after 20 s the lowest round trip is that of the new route, 200 ms: two quarters
-/// of it are 100 ms.
+/// RFC 8985 section 6.2, step 1: after 20 s the lowest round trip is the 200 ms of the new route. Two quarters of
+/// this round trip are 100 ms.
 // Conforms: 8985-6.2-4
 #[test]
 fn the_reordering_window_follows_a_change_of_route() {
@@ -412,8 +413,8 @@ fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
     assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
 }
 
-/// The probe is sent while its original is in flight. The loss of the segment before them is not undone when the
-/// peer reports the probe as a duplicate.
+/// The probe is sent while its original is in flight. The segment before these two is lost. Its loss is not undone
+/// when the peer reports the probe as a duplicate.
 // Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_undoes_no_loss() {
