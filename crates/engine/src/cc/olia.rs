@@ -111,8 +111,8 @@ mod tests {
         assert_growth(&[far, near], 0.04);
     }
 
-    /// Of two paths, the better one has the smaller window. Its window grows by half a segment more for each
-    /// window, and the other path's window by half a segment less.
+    /// The better of two paths has the smaller window. This window grows by half a segment more for each window,
+    /// and the window of the other path by half a segment less.
     #[test]
     fn windows_move_to_better_paths() {
         let (good, large) = (subflow(10_000, 100, 90_000), subflow(30_000, 100, 30_000));
