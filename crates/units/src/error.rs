@@ -63,11 +63,11 @@ impl ConfigError {
     }
 }
 
-/// The character shown in place of a secret.
+/// The character that replaces a secret in messages.
 const HIDDEN: char = '…';
 
-/// Returns the line without the value of `secret =`, a setting of earlier versions that old files still have.
-/// Users copy errors into logs and into requests for help, where a secret must not appear.
+/// Returns the line without the value of `secret =`. Old files still have this setting of earlier versions. Users
+/// copy errors into logs and into requests for help, where a secret must not appear.
 fn without_secret(line: &str) -> String {
     let value = line.match_indices("secret").find_map(|(at, word)| {
         let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use ipnet::IpNet;
 
-/// The error about a text that is not a valid value.
+/// The error for a text that is not a valid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
     /// The text that was read, and what is wrong with it.
@@ -17,7 +17,7 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    /// Creates an error that says that `text` is not a value of this `kind`.
+    /// Creates an error which says that `text` is not a value of this `kind`.
     pub fn is_no(text: &str, kind: &str, expected: &str) -> ValueError {
         ValueError {
             what: format!("`{text}` is no {kind}"),
@@ -25,7 +25,7 @@ impl ValueError {
         }
     }
 
-    /// Creates an error that says that the value `text` is too low or too high.
+    /// Creates an error which says that the value `text` is too low or too high.
     pub fn out_of_range(text: &str, expected: impl Into<String>) -> ValueError {
         ValueError {
             what: format!("`{text}` is out of range"),
@@ -88,7 +88,7 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
     let factor = match unit.trim_end_matches("/s").trim_end_matches("ps") {
         "bit" | "b" => 1.0,
-        // Rates have no binary prefixes and a bit is the only unit, so that short forms are unambiguous.
+        // Rates have no binary prefixes, and their only unit is the bit, so short forms are unambiguous.
         "k" | "K" | "kbit" | "Kbit" | "kb" => 1e3,
         "M" | "m" | "Mbit" | "mbit" | "Mb" => 1e6,
         "G" | "g" | "Gbit" | "gbit" | "Gb" => 1e9,
@@ -128,8 +128,8 @@ pub fn duration(text: &str, max: Duration) -> Result<Duration, ValueError> {
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// Formats a duration so that [`duration`] can read it: in milliseconds, microseconds or nanoseconds, whichever
-/// is the largest unit that gives a whole number.
+/// Formats a duration so that [`duration`] can read it: in milliseconds, microseconds or nanoseconds. The unit is
+/// the largest one that gives a whole number.
 pub fn show_duration(duration: Duration) -> String {
     match duration.as_nanos() {
         nanos if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),

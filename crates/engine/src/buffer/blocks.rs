@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
-/// The capacity above which the lists of slots are freed when all blocks are returned. A guess: 1 MiB of data
-/// fits without a new allocation.
+/// The capacity above which the lists of slots are freed when all blocks are returned. The value is a guess: with
+/// it, 1 MiB of data fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
 // The positions and the length of a `Span` have 16 bits.
@@ -42,7 +42,8 @@ impl Span {
         front
     }
 
-    /// Extends the span by `next` if `next` continues the span in the same block. Returns whether it does.
+    /// Extends the span by `next` if `next` continues the span in the same block. Returns whether the span was
+    /// extended.
     pub fn join(&mut self, next: Span) -> bool {
         let is_contiguous = self.slot == next.slot && self.end() == usize::from(next.start);
         self.len += if is_contiguous { next.len } else { 0 };
@@ -91,7 +92,7 @@ impl Blocks {
         }
     }
 
-    /// Marks the `n` bytes from position `start` on of the block in `slot` as in use.
+    /// Marks `n` bytes of the block in `slot`, beginning at position `start`, as in use.
     pub fn take(&mut self, slot: u32, start: usize, n: usize) -> Span {
         self.slots[slot as usize].live += n;
         Span {

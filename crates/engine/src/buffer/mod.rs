@@ -1,16 +1,15 @@
 //! Payload buffers. Their memory consists of blocks from a bounded pool, so that an idle connection holds no
 //! memory.
 //!
-//! Written data waits in a queue, sorted by urgency, until it is sent. When it is first sent it gets its offset
-//! in the stream. Later calls address it by this offset.
+//! Written data waits in a queue, sorted by urgency, until it is sent. When data is first sent, it gets its offset
+//! in the stream. Later calls address the data by this offset.
 //!
-//! Received data is not copied if little memory is wasted that way: the block of the [`PacketBuffer`] that it
-//! was read into becomes part of the receive buffer, and a block of the pool replaces it.
+//! Received data is not copied if this wastes little memory. The data was read into a block of a [`PacketBuffer`];
+//! this block becomes part of the receive buffer, and a block of the pool replaces it.
 //!
-//! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]; both take their memory, in blocks of
-//! [`BLOCK_SIZE`] bytes, from the one [`Pool`] of the stack, which is handed into every call that
-//! may need it. A buffer that is dropped while it holds blocks would leave them accounted for:
-//! call its `clear` first.
+//! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]. Both take their memory, in blocks of [`BLOCK_SIZE`]
+//! bytes, from the one [`Pool`] of the stack. Every call that may need memory gets the pool as an argument. Call
+//! `clear` before a buffer is dropped: otherwise its blocks would count as used for ever.
 
 mod blocks;
 mod packet;

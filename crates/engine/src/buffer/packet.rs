@@ -67,7 +67,8 @@ impl PacketBuffer {
         self.len == 0
     }
 
-    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. They contain all headers.
+    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. These bytes contain all
+    /// headers.
     pub fn head(&self) -> &[u8] {
         self.parts()[0]
     }
@@ -128,8 +129,8 @@ impl<'a> Payload<'a> {
         self.range.is_empty()
     }
 
-    /// Returns at most `max` bytes of the payload, from position `from` on. The result is shorter if the bytes
-    /// are not contiguous in memory.
+    /// Returns at most `max` bytes of the payload, beginning at position `from`. The result is shorter if the
+    /// bytes are not contiguous in memory.
     pub fn slice(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);
@@ -145,7 +146,8 @@ impl<'a> Payload<'a> {
         let range = within(start)..within(end);
         match range.end == within(self.range.end) {
             true => Data::Block(block, range),
-            // The block has further payload, which the caller will request later, so it must not be adopted.
+            // The block has further payload, which the caller will request later. So the block must not be
+            // adopted.
             false => Data::Bytes(&block.bytes()[range]),
         }
     }

@@ -4,23 +4,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The size of a block in bytes. A guess: smaller blocks would split a super-segment of 64 kB, which spans at
-/// most three blocks, into more slices; larger ones would waste more memory on connections with little data.
+/// The size of a block in bytes. The value is a guess: smaller blocks would split a super-segment of 64 kB, which
+/// spans at most three blocks, into more slices; larger ones would waste more memory on connections with little
+/// data.
 pub const BLOCK_SIZE: usize = 32 * 1024;
 
-/// The maximum number of free blocks kept for reuse (8 MiB); further ones return to the allocator. A guess.
+/// The maximum number of free blocks kept for reuse (8 MiB); further blocks return to the allocator. The value is
+/// a guess.
 const MAX_FREE_BLOCKS: usize = 256;
 
-/// The number of blocks of a small share. They hold 64 KiB in flight (two blocks), while another block is being
-/// written and one waits for the acknowledgement of its last bytes.
+/// The number of blocks of a small share. Two blocks hold 64 KiB in flight, one block is being written, and one
+/// waits for the acknowledgement of its last bytes.
 const MIN_SHARE_BLOCKS: usize = 4;
 
 /// The number of blocks that a group may hold for each free block: see [`Pool`].
 const GROUP_QUOTA_FACTOR: usize = 3;
 
-/// Memory for [`BLOCK_SIZE`] bytes. The vector's length is the highest position ever written, up to which the
-/// block holds stale bytes of its last user. Memory above is never touched, so that the system need not provide
-/// it.
+/// Memory for [`BLOCK_SIZE`] bytes. The vector's length is the highest position ever written. Below it the block
+/// may hold stale bytes of its last user. The memory above it was never touched, so the system need not provide
+/// that memory.
 pub struct Block(Vec<u8>);
 
 impl Block {
@@ -43,7 +45,7 @@ impl Block {
         &mut self.0[range]
     }
 
-    /// Writes `data` from position `at` on.
+    /// Writes `data` at position `at`.
     pub fn put(&mut self, at: usize, data: &[u8]) {
         debug_assert!(
             at + data.len() <= BLOCK_SIZE,
@@ -69,19 +71,19 @@ impl fmt::Debug for Block {
 /// A holder is a buffer that takes blocks. The fractions below are guesses.
 ///
 /// An eighth of the pool is a reserve for received data that is in order. Without the reserve, out-of-order data
-/// and unacknowledged data could fill the pool. The in-order data and the acknowledgements that would free this
-/// memory could not be received any more.
+/// and unacknowledged data could fill the pool. In-order data and acknowledgements, which free this memory, could
+/// not be received any more.
 ///
 /// Half of the pool is for small shares of 128 KiB, to which each holder is entitled as long as there is memory.
-/// The remaining three eighths are common memory: a holder that has more than a small share gets at most an
-/// eighth of the part of it that is free (dynamic thresholds, Choudhury and Hahne 1998). So the limit of each
-/// holder shrinks as others take memory. Holders that never free memory, because their peers or readers accept
-/// no data, cannot exclude others.
+/// The remaining three eighths are common memory. A holder that has more than a small share may hold at most an
+/// eighth of the free common memory (dynamic thresholds, Choudhury and Hahne 1998). So the limit of each holder
+/// shrinks as others take memory. Holders that never free memory, because their peers or readers accept no data,
+/// cannot exclude others.
 ///
 /// A user with many connections could occupy all small shares. Therefore holders may belong to a group. A group
-/// may hold at most three times the memory that is left besides the reserve; that is three quarters of it for a
-/// group that is the only user. A group at its limit may still receive a block of data for each holder, until it
-/// holds three times the memory that is left including the reserve.
+/// may hold at most three times the memory that is left besides the reserve. If the group is the only user, this
+/// is three quarters of all memory besides the reserve. A group at its limit may still receive a block of data for
+/// each holder, until it holds three times the memory that is left including the reserve.
 #[derive(Debug)]
 pub struct Pool {
     /// The free blocks kept for reuse.
@@ -152,7 +154,7 @@ impl Pool {
         (GROUP_QUOTA_FACTOR * self.unreserved()).saturating_sub(held)
     }
 
-    /// Returns whether `group` holds so many blocks that its holders must refuse all received data, even holders
+    /// Returns whether `group` holds so many blocks that all its holders must refuse received data, even those
     /// that have few blocks.
     pub fn is_exhausted(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));

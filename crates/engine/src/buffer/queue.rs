@@ -8,11 +8,11 @@ use super::blocks::Span;
 use crate::{Class, Urgency};
 
 /// The maximum number of bytes of a merged chunk. Successive small writes of one stream are merged up to this
-/// size. The list stays short compared with its data, and yet urgent data does not have to wait long for the end
-/// of a chunk. The value is a guess.
+/// size. Merging keeps the list short; the limit keeps urgent data from waiting long for the end of a chunk. The
+/// value is a guess.
 const MAX_MERGED_CHUNK: usize = 4096;
 
-/// The capacity above which the list is freed when the queue is cleared. A guess.
+/// The capacity above which the list is freed when the queue is cleared. The value is a guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// The bytes of one write that lie in one block.
@@ -26,17 +26,17 @@ struct Chunk {
     is_continued: bool,
 }
 
-/// The waiting writes, sorted by urgency; writes of the same urgency are in the order in which they were
-/// written. The rest of a partly sent write comes first, so that no other data interrupts the units that readers
-/// parse.
+/// The waiting writes, sorted by urgency; writes of the same urgency are in the order in which they were written.
+/// The rest of a partly sent write precedes all other writes, so that no other data interrupts the units that
+/// readers parse.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     chunks: VecDeque<Chunk>,
-    /// The number of chunks at the front that are the rest of a partly sent write.
+    /// The number of chunks at the front that belong to a partly sent write.
     started: usize,
     /// The number of waiting bytes by urgency.
     bytes: [u64; Urgency::COUNT],
-    /// The earliest deadline of a waiting chunk, or an earlier time.
+    /// A lower bound of the deadlines of all waiting chunks. If it is `None`, no waiting chunk has a deadline.
     first_deadline: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Queue {
     /// Returns the highest urgency of the waiting bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
         let first = self.chunks.front()?;
-        // The rest of a partly sent write comes first even if the write after it is more urgent.
+        // The rest of a partly sent write comes first, although the next write may be more urgent.
         let next = self.chunks.get(self.started).unwrap_or(first);
         Some(first.urgency.min(next.urgency))
     }
@@ -72,8 +72,8 @@ impl Queue {
         self.bytes[first.urgency.index()]
     }
 
-    /// Raises the waiting bytes of the stream of `class` to at least the urgency of `class`, because the bytes
-    /// of a stream keep their order. If no less urgent bytes wait, this takes constant time.
+    /// Raises the waiting bytes of the stream of `class` to at least the urgency of `class`, because the bytes of
+    /// a stream keep their order. This takes constant time if all waiting bytes are at least as urgent as `class`.
     pub fn raise(&mut self, class: Class) {
         let is_as_urgent = |chunk: &Chunk| chunk.urgency <= class.urgency;
         if self.chunks.back().is_none_or(is_as_urgent) {
@@ -122,8 +122,8 @@ impl Queue {
         self.chunks.insert(at, chunk);
     }
 
-    /// Puts bytes that were [popped](Self::pop) last back to the front. They count as the rest of a partly sent
-    /// write.
+    /// Puts the bytes that were [popped](Self::pop) last back at the front. They count as the rest of a partly
+    /// sent write.
     pub fn push_front(&mut self, span: Span, urgency: Urgency) {
         self.bytes[urgency.index()] += span.len() as u64;
         self.started += 1;
@@ -136,8 +136,8 @@ impl Queue {
         });
     }
 
-    /// Returns the number of chunks that are at least as urgent as `urgency`, including the rest of a partly
-    /// sent write: the index at which a new chunk of this urgency is inserted.
+    /// Returns the number of chunks that are at least as urgent as `urgency`, including the rest of a partly sent
+    /// write. A new chunk of this urgency is inserted at this index.
     fn end_of(&self, urgency: Urgency) -> usize {
         // The fast path: if all data is of one class, no other case occurs.
         if self

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The capacity above which storage is freed when the set becomes empty, so that idle connections hold little
-/// memory. A guess: 1 KiB.
+/// memory. The value, which is 1 KiB, is a guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// A set of stream offsets, kept as sorted, disjoint, non-adjacent half-open ranges.
@@ -79,7 +79,7 @@ impl RangeSet {
         if lo >= hi {
             return;
         }
-        // The parts of the first and the last affected range that remain, unless they are empty.
+        // The parts that remain of the first and of the last affected range. An empty part is dropped.
         let left = (self.ranges[lo].0, start);
         let right = (end, self.ranges[hi - 1].1);
         let affected_bytes: u64 = self.ranges.range(lo..hi).map(|r| r.1 - r.0).sum();
@@ -119,8 +119,8 @@ impl RangeSet {
         self.trim();
     }
 
-    /// Removes and returns the first range if it starts at or below `offset`. This is the range that continues
-    /// in-order data up to `offset`.
+    /// Removes and returns the first range if it starts at or below `offset`. Such a range continues the in-order
+    /// data, which ends at `offset`.
     pub fn pop_front_up_to(&mut self, offset: u64) -> Option<Range<u64>> {
         let first = *self.ranges.front()?;
         if first.0 > offset {

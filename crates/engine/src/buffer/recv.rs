@@ -12,8 +12,8 @@ use super::packet::Data;
 use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::ranges::RangeSet;
 
-/// The maximum number of slices of [`RecvBuffer::slices`]. They have at least 64 KiB and mostly more than 256
-/// KiB, if that much is readable: enough for one system call.
+/// The maximum number of slices of [`RecvBuffer::slices`]. If enough is readable, the slices have at least 64 KiB
+/// and mostly more than 256 KiB, which is enough for one system call.
 pub const READ_SLICES: usize = 16;
 
 /// The maximum number of disjoint ranges stored out of order. Without a limit, the list of ranges could grow
@@ -21,14 +21,14 @@ pub const READ_SLICES: usize = 16;
 pub const MAX_HOLES: usize = 4096;
 
 /// The capacity above which the list of blocks is freed when the buffer becomes empty, so that idle connections
-/// hold little memory. A guess: 1 MiB of data fits without a new allocation.
+/// hold little memory. The value is a guess: with it, 1 MiB of data fits without a new allocation.
 const MAX_KEPT_CAPACITY: usize = 32;
 
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
-/// The minimum number of bytes for which the block that they were read into is adopted; fewer bytes are copied.
-/// So two adopted blocks begin at least this far apart in the stream, few other blocks lie between them, and
-/// [`READ_SLICES`] slices have at least 64 KiB.
+/// The minimum number of bytes of an adopted block; fewer bytes are copied out of the block that they were read
+/// into. So two adopted blocks begin at least this far apart in the stream, and few other blocks lie between them.
+/// This is why [`READ_SLICES`] slices have at least 64 KiB.
 const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].
@@ -42,12 +42,12 @@ pub struct Inserted {
     pub refused: usize,
 }
 
-/// The reason for which [`RecvBuffer::insert`] stored nothing. The peer has to retransmit the data.
+/// The reason why [`RecvBuffer::insert`] stored nothing. The peer has to retransmit the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertError {
     /// The pool is exhausted.
     PoolExhausted,
-    /// The number of out-of-order ranges is [`MAX_HOLES`], and the data would be another one.
+    /// The number of out-of-order ranges is [`MAX_HOLES`], and the data would be another range.
     TooFragmented,
 }
 
@@ -81,10 +81,10 @@ impl Place {
 
 /// The received bytes of a stream from the first one that is not read yet, addressed by stream offset.
 ///
-/// There are blocks only for ranges with data, and an empty buffer holds no block. Blocks for copied data begin
-/// at multiples of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. So data takes the
-/// same number of blocks in whatever order it arrives. A block that data was read into is adopted if at most as
-/// many bytes of memory are wasted as the block has bytes of data.
+/// There are blocks only for ranges with data, and an empty buffer holds no block. Blocks for copied data begin at
+/// multiples of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. So data takes the same
+/// number of blocks in whatever order it arrives. A block that data was read into is adopted unless this wastes
+/// more bytes of memory than the block has bytes of data.
 #[derive(Debug)]
 pub struct RecvBuffer {
     /// The blocks in the order of their ranges.
@@ -155,8 +155,8 @@ impl RecvBuffer {
     ///
     /// # Errors
     ///
-    /// Fails, and stores nothing, if the pool has no block left or there are too many holes. For out-of-order
-    /// data the pool's reserve does not count as left.
+    /// Fails, and stores nothing, if the pool has no block left or there are too many holes. Out-of-order data
+    /// cannot use the pool's reserve.
     pub fn insert<'a>(
         &mut self,
         offset: u64,
@@ -186,7 +186,7 @@ impl RecvBuffer {
             });
         }
         if !in_order && self.out_of_order.len() >= MAX_HOLES {
-            // Data that touches a stored range extends it and is no further range.
+            // Data that touches a stored range extends that range and adds no further one.
             let with_neighbours = range.start - 1..range.end.saturating_add(1);
             let gap = self.out_of_order.gaps(with_neighbours.clone()).next();
             if gap == Some(with_neighbours) {
@@ -213,7 +213,7 @@ impl RecvBuffer {
         data: Data<'_>,
         pool: &mut Pool,
     ) -> Result<(), InsertError> {
-        // Only in-order data may use the reserve, because only it can be read and then freed.
+        // Only in-order data may use the reserve, because only in-order data can be read and then freed.
         let room = match range.start == self.rcv_nxt {
             true => pool.available(),
             false => pool.unreserved(),
@@ -221,8 +221,8 @@ impl RecvBuffer {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
             Data::Block(block, within) => {
-                // Without a block of the pool to replace it, the block cannot be adopted. The data may still fit
-                // into blocks that the buffer has.
+                // A block can be adopted only if the pool has another block to replace it. Otherwise the data may
+                // still fit into blocks that the buffer has.
                 if room > 0
                     && let Some(i) = self.index_to_adopt(&range)
                     && let Some(spare) = pool.alloc()
@@ -254,8 +254,8 @@ impl RecvBuffer {
 
     /// Returns the index that a new place for exactly the bytes of `range` would get if their block is adopted.
     /// Returns `None` if the bytes are to be copied: they are few, some of them are here already, or too much
-    /// memory would be wasted. The wasted memory is the free end of the place before, which is cut off, and the
-    /// part of the adopted block that overlaps with the next place.
+    /// memory would be wasted. Two parts of memory are wasted: the free end of the place before, which is cut off,
+    /// and the part of the adopted block that overlaps with the next place.
     fn index_to_adopt(&self, range: &Range<u64>) -> Option<usize> {
         let len = range.end - range.start;
         let mut i = self.find(range.start);
@@ -275,8 +275,8 @@ impl RecvBuffer {
         (is_range_free && len >= MIN_ADOPTED_BYTES && wasted <= len).then_some(i)
     }
 
-    /// Inserts `block` as the place with index `i`. The block has the bytes of `range` from its position `at`
-    /// on. Its memory after them is for the data that follows in the stream.
+    /// Inserts `block` as the place with index `i`. In the block, the bytes of `range` begin at position `at`. The
+    /// memory after these bytes is for the data that follows in the stream.
     fn adopt(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
         if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
             before.end = before.end.min(range.start);

@@ -14,8 +14,8 @@ use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::queue::Queue;
 use crate::{Class, Urgency};
 
-/// The maximum number of slices of [`SendBuffer::write_slices`]. Seven whole blocks and the rest of one are at
-/// least 224 KiB.
+/// The maximum number of slices of [`SendBuffer::write_slices`]. The slices are seven whole blocks and the rest of
+/// another block: at least 224 KiB.
 pub const WRITE_SLICES: usize = 8;
 
 /// The maximum number of slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous in their
@@ -23,7 +23,7 @@ pub const WRITE_SLICES: usize = 8;
 pub const SEND_SLICES: usize = 8;
 
 /// The capacity above which lists of spans are reduced when they become empty, so that idle connections hold
-/// little memory. A guess.
+/// little memory. The value is a guess.
 const MAX_KEPT_CAPACITY: usize = 64;
 
 /// Contiguous bytes that have an offset in the stream.
@@ -52,11 +52,13 @@ struct Tail {
 /// A byte gets its offset in the stream when it is first sent ([`map_next`](Self::map_next)). Until then more
 /// urgent bytes may overtake it. These rules hold:
 ///
-/// - Bytes of higher urgency are sent first; among bytes of the same urgency, those written first.
-/// - The bytes of one write stay together: once the first of them is mapped, no other bytes are mapped before the
-///   last. So a reader can parse frames. A writer whose data may be overtaken has to write little at a time.
+/// - Bytes of higher urgency are sent first. Bytes of the same urgency are sent in the order in which they were
+///   written.
+/// - The bytes of one write stay together: once the first of these bytes is mapped, no other bytes are mapped
+///   until the last one is. So a reader can parse frames. A writer whose data may be overtaken has to write little
+///   at a time.
 /// - The bytes of one stream keep their order. A more urgent write raises the urgency of the stream's waiting
-///   bytes, which are sent before it.
+///   bytes, because these bytes are sent before the write.
 ///
 /// Bytes of the same urgency share blocks, and bytes are never moved. An empty buffer that retains nothing holds
 /// no block. If all data is of one class, the blocks are full, except for the first and the last one.
@@ -77,8 +79,8 @@ pub struct SendBuffer {
     end: u64,
     queue: Queue,
     tails: [Option<Tail>; Urgency::COUNT],
-    /// The length of the last [`write_slices`](Self::write_slices). No more may be committed, because the memory
-    /// after them holds stale bytes of its last user.
+    /// The length of the last [`write_slices`](Self::write_slices). No more bytes may be committed, because the
+    /// memory after the slices holds stale bytes of its last user.
     offered: usize,
     /// The class of the last [`write_slices`](Self::write_slices).
     class: Class,
@@ -281,15 +283,15 @@ impl SendBuffer {
                 let offset = self.nxt;
                 self.mapped.push_back(Mapped { offset, span });
             }
-            // A span merged with that of an earlier call still is the first slice of this call.
+            // A span that is merged with a span of an earlier call is still the first slice of this call.
             slices += usize::from(!is_merged || slices == 0);
             self.nxt += span.len() as u64;
         }
         start..self.nxt
     }
 
-    /// Unmaps all bytes from `offset` on. They wait again with the given urgency, before all other bytes, and
-    /// count as the rest of a partly sent write.
+    /// Unmaps all bytes at and above `offset`. These bytes wait again with the given urgency, ahead of all other
+    /// bytes, and count as the rest of a partly sent write.
     pub fn unmap_from(&mut self, offset: u64, urgency: Urgency) {
         let offset = offset.max(self.start);
         while let Some(last) = self.mapped.back_mut()
@@ -314,8 +316,8 @@ impl SendBuffer {
         }
     }
 
-    /// Returns the bytes of `range` in order. Bytes that are not mapped, are freed already, or lie beyond the
-    /// last of [`SEND_SLICES`] slices are left out.
+    /// Returns the bytes of `range` in order, in at most [`SEND_SLICES`] slices. Bytes beyond the last slice are
+    /// left out, and so are bytes that are not mapped or are freed already.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
         let retained = self.retained.partition_point(|k| k.end() <= range.start);
         let spans = self.retained.range(retained..);
@@ -345,8 +347,8 @@ impl SendBuffer {
         range.start..end
     }
 
-    /// Notes that all mapped bytes below `offset` are acknowledged, and frees them, except those that subflows
-    /// still need. `needed` returns the bytes that subflows need; it is called only if bytes could be freed.
+    /// Notes that all mapped bytes below `offset` are acknowledged, and frees those that no subflow needs.
+    /// `needed` returns the bytes that subflows still need. It is called only if there are bytes to free.
     pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
         self.start = offset.clamp(self.start, self.nxt);
         let retained_before = self.retained.len();
@@ -383,7 +385,7 @@ impl SendBuffer {
         }
     }
 
-    /// Frees all bytes, mapped or not. The next byte written gets the same offset as without this call.
+    /// Frees all bytes, mapped or not. The offset of the next written byte stays the same.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.blocks.clear(pool);
         self.fresh.drain(..).for_each(|b| pool.free(b));

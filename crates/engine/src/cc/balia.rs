@@ -1,5 +1,5 @@
-//! BALIA, the balanced linked adaptation: coupled like LIA. Its growth is a compromise between LIA, which adapts
-//! faster, and OLIA, which leaves more to single-path flows.
+//! BALIA, the balanced linked adaptation, couples subflows like LIA. Its growth is a compromise between LIA, which
+//! adapts faster, and OLIA, which leaves more to single-path flows.
 //!
 //! Q. Peng, A. Walid, J. Hwang, S. H. Low, "Multipath TCP: Analysis, Design, and Implementation",
 //! IEEE/ACM Transactions on Networking 24(1), 2016; draft-walid-mptcp-congestion-control-04.
@@ -16,7 +16,7 @@ pub const BALIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Balia>::new(mss, initial_window)),
 };
 
-/// The maximum of `alpha` in a decrease (section 3.2), so that at least a quarter of the window remains.
+/// The maximum of `alpha` in a decrease (section 3.2). It ensures that at least a quarter of the window remains.
 const MAX_ALPHA: f64 = 1.5;
 
 /// NewReno with the growth of BALIA in congestion avoidance, and with larger decreases on slower paths.
@@ -32,8 +32,8 @@ impl Default for Balia {
     }
 }
 
-/// Returns `alpha` of the first of `siblings`, and the number of segments by which its window grows for each byte
-/// delivered: `x / rtt / sum(x_i)^2 * (1 + alpha) / 2 * (4 + alpha) / 5` with `x = cwnd / rtt`.
+/// Returns `alpha` of the first sibling, and the number of segments by which the window of this sibling grows for
+/// each byte delivered: `x / rtt / sum(x_i)^2 * (1 + alpha) / 2 * (4 + alpha) / 5` with `x = cwnd / rtt`.
 fn growth(siblings: &[Sibling]) -> Option<(f64, f64)> {
     let rate = |s: &Sibling| s.cwnd as f64 / s.srtt.as_secs_f64();
     let rates = || {
@@ -59,8 +59,9 @@ impl Growth for Balia {
         reno.grow_by(ack, segments_per_byte);
     }
 
-    /// Leaves half of the window if this subflow is the fastest one, otherwise less, but at least a quarter: the
-    /// fraction `1 - min(alpha, 1.5) / 2`. NewReno has halved the window already, so the rest is twice that.
+    /// Reduces the window to the fraction `1 - min(alpha, 1.5) / 2`: to half if this subflow is the fastest one,
+    /// and otherwise to less, but at least to a quarter. NewReno has halved the window already, so twice this
+    /// fraction of the halved window remains.
     fn on_halved(&mut self, reno: &mut NewReno) {
         if self.alpha > 1.0 {
             let fraction = 2.0 - self.alpha.min(MAX_ALPHA);
@@ -112,7 +113,8 @@ mod tests {
         assert_eq!(growth(&[subflow(10_000, 0)]), None);
     }
 
-    /// With windows of 100,000 and 120,000 bytes alpha of the first is 1.2, which leaves 1 - 1.2 / 2 = 40 %.
+    /// The windows are 100,000 and 120,000 bytes. So alpha of the first subflow is 1.2, and 1 - 1.2 / 2 = 40 % of
+    /// its window remain.
     #[test]
     fn slower_subflows_lose_more() {
         for (other, left) in [

@@ -28,15 +28,15 @@ const HEADROOM_PERCENT: u64 = 15;
 /// The minimum window in segments (`MinPipeCwnd`): with fewer in flight, a peer that acknowledges every second
 /// segment would stall the flow.
 const MIN_PIPE_SEGMENTS: u64 = 4;
-/// The minimum time in ProbeRTT with little data in flight (`ProbeRTTDuration`). It is long enough for the
-/// ProbeRTT of several flows to overlap, since a queue that they share empties only if all hold back.
+/// The minimum time in ProbeRTT with little data in flight (`ProbeRTTDuration`). A queue that several flows share
+/// empties only while all of them hold back; in this time their ProbeRTT phases can overlap.
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
-/// The number of loss reports in one round that ends Startup, if more bytes are lost than a probe may lose
-/// (`StartupFullLossCnt`).
+/// The minimum number of loss reports in one round for losses to end Startup (`StartupFullLossCnt`). The lost
+/// bytes must also be more than a probe may lose.
 const STARTUP_FULL_LOSSES: u32 = 6;
-/// The maximum number of round trips between probes of the rate. On a path with a small bandwidth-delay
-/// product (BDP) the number is the BDP in segments, because Reno needs about that many rounds to recover from
-/// a loss, and probes at this pace leave it a fair share (section 5.3.3.8).
+/// The maximum number of round trips between probes of the rate. If the bandwidth-delay product (BDP) is less than
+/// this number of segments, the BDP in segments is the maximum instead. Reno needs about that many rounds to
+/// recover from a loss, so probes at this pace leave Reno a fair share (section 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
 /// The maximum number of rounds in Drain: other flows may keep the queue from emptying.
 const MAX_DRAIN_ROUNDS: u64 = 3;
@@ -99,15 +99,15 @@ impl State {
     }
 }
 
-/// The phase of the last probe of the rate that arriving acknowledgements report on. They lag a round trip
+/// The relation of the arriving acknowledgements to the last probe of the rate. Acknowledgements lag a round trip
 /// behind the state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckPhase {
     /// Acknowledgements do not report on a probe.
     Init,
-    /// The state is Refill.
+    /// The state is Refill: no data of the next probe was sent yet.
     Refilling,
-    /// The probe has begun; acknowledgements are for data sent before.
+    /// The probe has begun; acknowledgements are still for data sent before the probe.
     Starting,
     /// Acknowledgements are for data of the probe.
     Feedback,
@@ -118,7 +118,7 @@ enum AckPhase {
 /// The state that is restored after a spurious recovery (section 5.5.11).
 #[derive(Debug, Clone, Copy)]
 struct Undo {
-    /// The state that the machine left because of the losses; `None` if it left none.
+    /// The state that the machine left because of the losses; `None` if the losses did not change the state.
     state: Option<State>,
     bw_shortterm: u64,
     inflight_shortterm: u64,
@@ -128,7 +128,7 @@ struct Undo {
 /// The growth of the long-term bound in ProbeBW_UP (section 5.3.3.5).
 #[derive(Debug, Clone, Copy)]
 struct Slope {
-    /// The number of rounds of growth so far; each doubles the slope.
+    /// The number of rounds of growth so far. Each round doubles the slope.
     rounds: u32,
     /// The acknowledged bytes that have not led to growth yet.
     acked: u64,
@@ -139,11 +139,12 @@ struct Slope {
 /// The results of the last probes for bandwidth.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
-    /// True while losses may be those of data that a probe sent (`bw_probe_samples`).
+    /// True while data that is lost may be data of a probe (`bw_probe_samples`).
     is_sample: bool,
     /// True if the last probe lost too much.
     prev_too_high: bool,
-    /// True if the last probe ended early, at the bound at which the probe before it had lost too much.
+    /// True if the last probe ended early as a precaution: the probe before had lost too much, and the data in
+    /// flight reached the bound that these losses had set.
     prev_precautionary: bool,
 }
 
@@ -153,7 +154,7 @@ struct Bbr {
     mss: u64,
     cwnd: u64,
     initial_cwnd: u64,
-    /// The window before recovery or ProbeRTT, to be restored afterwards; zero before the first of them.
+    /// The window to restore after recovery or ProbeRTT; zero as long as there was neither.
     prior_cwnd: u64,
     /// The pacing rate in bytes/s; zero before the first round trip.
     pacing_rate: u64,
@@ -169,16 +170,16 @@ struct Bbr {
     rounds_since_probe: u64,
     slope: Slope,
     probe: Probe,
-    /// The earliest end of ProbeRTT; `None` until the data in flight has shrunk to its window.
+    /// The earliest end of ProbeRTT; `None` until the data in flight has shrunk to the window of ProbeRTT.
     probe_rtt_done: Option<Instant>,
-    /// True once ProbeRTT has spent a round trip with this window.
+    /// True once a round trip has passed since the data in flight shrank to that window.
     probe_rtt_round_done: bool,
     /// True from a pause to the next acknowledgement of data.
     idle_restart: bool,
     in_recovery: bool,
     undo: Option<Undo>,
-    /// The initial window in segments, as long as nothing has changed the window. A new segment size scales
-    /// only this window.
+    /// The initial window in segments; `None` once anything has changed the window. A new segment size scales only
+    /// an unchanged initial window.
     initial_segments: Option<u32>,
 }
 
@@ -224,7 +225,7 @@ impl Bbr {
         self.model.bdp(percent).unwrap_or(self.initial_cwnd)
     }
 
-    /// Returns `bytes` raised to the minimum for data in flight (`QuantizationBudget`).
+    /// Returns `bytes`, or the minimum for data in flight if it is higher (`QuantizationBudget`).
     fn with_minimum(&self, bytes: u64) -> u64 {
         // A burst of 1 ms at the pacing rate, but at least two segments (section 5.6.3).
         let quantum = (self.pacing_rate / 1000)
@@ -282,8 +283,8 @@ impl Bbr {
         }
     }
 
-    /// Ends Drain when no more is in flight than the bandwidth-delay product, so that the queue is empty
-    /// (`CheckDrainDone`).
+    /// Ends Drain when the data in flight has shrunk to the bandwidth-delay product, so that the queue is empty,
+    /// or after [`MAX_DRAIN_ROUNDS`] rounds (`CheckDrainDone`).
     fn check_drain(&mut self, ack: &AckSample<'_>) {
         let drained = ack.in_flight <= self.with_minimum(self.bdp(100))
             || self.model.rounds.count > self.drain_start + MAX_DRAIN_ROUNDS;
@@ -303,17 +304,18 @@ impl Bbr {
         self.state = State::Down;
     }
 
-    /// Picks the time of the next probe (`PickProbeWait`): after two to three seconds, and at random, so that
-    /// flows that share a link do not probe together. The random seed is made of the time and the number of
-    /// bytes delivered, which differ between those flows; a repeated simulation draws the same numbers.
+    /// Picks a random time for the next probe, two to three seconds from now (`PickProbeWait`), so that flows on
+    /// one link do not probe together. For the same reason the count of rounds begins at 0 or 1. The seed is made
+    /// of the time and the number of bytes delivered: it differs between flows, and a repeated simulation draws
+    /// the same numbers.
     fn pick_wait(&mut self, now: Instant) {
         let mut rng = Rng::for_component(now.as_nanos(), self.model.delivered());
         self.rounds_since_probe = rng.below(2);
         self.probe_wait = Duration::from_secs(2) + Duration::from_nanos(rng.below(1_000_000_000));
     }
 
-    /// Enters ProbeBW_REFILL, a round at the estimated rate that fills the path without a queue before the rate
-    /// is probed (`StartProbeBW_REFILL`).
+    /// Enters ProbeBW_REFILL (`StartProbeBW_REFILL`). For a round, the flow sends at the estimated rate. This
+    /// fills the path, without a queue, before the rate is probed.
     fn start_refill(&mut self) {
         self.model.forget_shortterm();
         self.slope.rounds = 0;
@@ -371,7 +373,8 @@ impl Bbr {
     /// Ends ProbeBW_UP if the rate no longer grows, or if more data in flight risks losses (`IsTimeToGoDown`).
     fn check_up(&mut self, ack: &AckSample<'_>) {
         if self.probe.prev_too_high && ack.in_flight >= self.model.inflight_longterm {
-            // With this much in flight the last probe lost too much: see first what the present data causes.
+            // The last probe lost too much with this much data in flight. Stop here, and see whether the present
+            // data is lost too.
             self.probe.prev_precautionary = true;
         } else if ack.cwnd_limited && self.cwnd >= self.model.inflight_longterm {
             // The bound limits the rate, so a rate that does not grow says nothing about the path.
@@ -413,7 +416,7 @@ impl Bbr {
         if is_inflight_too_high(tx.lost, tx.in_flight) || *bound == UNBOUNDED {
             return false;
         }
-        // As much in flight caused little loss, so the path holds it.
+        // With `tx.in_flight` bytes in flight, little was lost, so the path holds this number of bytes.
         *bound = (*bound).max(tx.in_flight);
         if self.state == State::Up {
             self.probe_upward(ack);
@@ -421,8 +424,7 @@ impl Bbr {
         false
     }
 
-    /// Raises the long-term bound while probing, but only if the bound limits the flow
-    /// (`ProbeInflightLongtermUpward`).
+    /// Raises the long-term bound during a probe if the bound limits the flow (`ProbeInflightLongtermUpward`).
     fn probe_upward(&mut self, ack: &AckSample<'_>) {
         if !ack.cwnd_limited || self.cwnd < self.model.inflight_longterm {
             return;
@@ -439,7 +441,7 @@ impl Bbr {
     /// Enters, continues or ends ProbeRTT (`CheckProbeRTT`); `expired` is set if the measurement of the lowest
     /// round trip is too old.
     fn check_probe_rtt(&mut self, ack: &AckSample<'_>, expired: bool) {
-        // After a pause the queue is empty, so that the next round trips show the lowest one without a probe.
+        // After a pause the queue is empty, so the next round trips are the lowest ones and no probe is needed.
         if self.state != State::ProbeRtt && expired && !self.idle_restart {
             self.save_cwnd();
             self.state = State::ProbeRtt;
@@ -478,7 +480,7 @@ impl Bbr {
         self.restore_cwnd();
         self.model.forget_shortterm();
         if self.model.full.reached {
-            // The draft starts DOWN to begin a cycle, and CRUISE at once, since the queue is empty.
+            // As in the draft, DOWN begins a cycle, and CRUISE follows at once because the queue is empty.
             self.start_down(now);
             self.state = State::Cruise;
         } else {
@@ -490,8 +492,8 @@ impl Bbr {
         self.bdp(State::ProbeRtt.cwnd_gain()).max(self.min_pipe())
     }
 
-    /// Saves the window to restore (`SaveCwnd`). If recovery or ProbeRTT has lowered the window already, the
-    /// higher of this window and the saved one.
+    /// Saves the window to restore (`SaveCwnd`). Recovery or ProbeRTT may have lowered the window already. In that
+    /// case the saved window remains, unless the present window is higher.
     fn save_cwnd(&mut self) {
         self.prior_cwnd = match self.in_recovery || self.state == State::ProbeRtt {
             true => self.prior_cwnd.max(self.cwnd),
@@ -519,7 +521,8 @@ impl Bbr {
         if self.model.full.reached {
             self.cwnd = (self.cwnd + ack.delivered).min(bound);
         } else if self.cwnd < bound || self.model.delivered() < self.initial_cwnd {
-            // Until an initial window is delivered, the estimate rests on a few packets and bounds nothing.
+            // Until an initial window is delivered, the estimate rests on few packets and does not limit the
+            // window.
             self.cwnd += ack.delivered;
         }
         self.cwnd = self.cwnd.max(self.min_pipe());
@@ -535,7 +538,8 @@ impl Bbr {
         self.cwnd = self.cwnd.min(cap);
     }
 
-    /// Notes a loss, and saves the state to restore if the loss turns out to be spurious (`NoteLoss`).
+    /// Notes a loss (`NoteLoss`). The first loss of a round saves the state, which is restored if the loss turns
+    /// out to be spurious.
     fn note_loss(&mut self) {
         if self.model.note_loss() {
             self.save_cwnd();
@@ -575,7 +579,7 @@ impl CongestionControl for Bbr {
     /// Updates model and state (`UpdateOnACK`).
     fn on_ack(&mut self, ack: &AckSample<'_>) {
         self.initial_segments = None;
-        // No estimate yet: the initial window in a round trip.
+        // Without an estimate of the rate, the flow begins with the rate of one window in each round trip.
         if self.pacing_rate == 0
             && let Some(rate) = rate_over(self.cwnd, ack.srtt)
         {
@@ -607,7 +611,7 @@ impl CongestionControl for Bbr {
             return;
         }
         self.probe.prev_too_high = true;
-        // Only one reaction for each probe.
+        // Each probe causes at most one reaction to losses.
         self.probe.is_sample = false;
         // The data in flight of an application-limited flow shows how much the application sent, not how much the
         // path holds.
@@ -633,7 +637,7 @@ impl CongestionControl for Bbr {
         self.cwnd = self.mss;
     }
 
-    /// Restores the state before a spurious loss (`HandleSpuriousLossDetection`).
+    /// Restores the state that a spurious loss has changed (`HandleSpuriousLossDetection`).
     fn on_spurious(&mut self, _now: Instant) {
         let Some(undo) = self.undo.take() else {
             return;
@@ -655,9 +659,10 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// Handles the start and pauses (`HandleRestartFromIdle`). After a pause the window stays as it is, because
-    /// data is paced at the estimated rate. In Startup the window grows to `restart_window`, which reflects the
-    /// capacity that earlier subflows measured, and the pacing rate grows with it.
+    /// Handles the start of the flow and the end of a pause (`HandleRestartFromIdle`). After a pause the window
+    /// stays as it is, because data is paced at the estimated rate. In Startup the window grows to
+    /// `restart_window`, and the pacing rate grows with the window: `restart_window` reflects the capacity that
+    /// earlier subflows measured.
     fn on_idle(&mut self, restart_window: u64) {
         if self.model.delivered() == 0 {
             if restart_window > self.cwnd {
@@ -673,7 +678,8 @@ impl CongestionControl for Bbr {
             let rate = self.model.rate_of(self.cwnd).unwrap_or(0);
             self.pacing_rate = self.pacing_rate.max(share(rate, STARTUP_PACING_GAIN));
         }
-        // The first packets after a pause meet no queue and probe nothing, in whatever phase of ProbeBW.
+        // The first packets after a pause meet no queue and probe nothing, so every phase of ProbeBW sends them at
+        // the estimated rate.
         if self.state.is_probe_bw() {
             self.set_pacing_rate(100);
         }
@@ -682,8 +688,8 @@ impl CongestionControl for Bbr {
     fn penalise(&mut self) {
         self.initial_segments = None;
         self.cwnd = (self.cwnd / 2).max(self.mss);
-        // Without a bound the next acknowledgement would restore the window. A state that probes goes on, as
-        // after a loss.
+        // Without a bound the next acknowledgement would restore the window. During a probe no bound is set: the
+        // probe goes on, as after a loss.
         if !self.state.is_probing() {
             self.model.inflight_shortterm = self.cwnd;
         }
@@ -835,13 +841,13 @@ mod tests {
                 app_limited: false,
             },
         };
-        // 1000 of 50,000 bytes are 2 %, as much as a probe may lose.
+        // 1000 of 50,000 bytes are 2 %, which is the maximum that a probe may lose.
         flow.cc.on_lost(&loss(1000));
         assert_eq!(flow.cc.state, State::Up);
         flow.cc.on_lost(&loss(3000));
         assert_eq!(flow.cc.state, State::Down);
-        // Without the last 2000 bytes, 48,000 were in flight, and the 1000 lost before are more than 2 % of them.
-        // So none of the last 2000 bytes fits: the bound is 48,000.
+        // Before the last 2000 bytes, 48,000 were in flight and 1000 of these were lost. This is more than 2 %. So
+        // none of the last 2000 bytes fits: the bound is 48,000.
         assert_eq!(flow.cc.model.inflight_longterm, 48_000);
         // The loss was spurious: the probe begins anew.
         flow.cc.on_spurious(flow.now);
@@ -854,8 +860,8 @@ mod tests {
         assert_eq!(flow.cc.cwnd(), 40_800);
     }
 
-    /// Section 5.3.4: ProbeRTT keeps half of the bandwidth-delay product in flight for 200 ms and at least a
-    /// round, every five seconds, unless the queue has emptied by itself meanwhile.
+    /// Section 5.3.4: every five seconds ProbeRTT keeps half of the bandwidth-delay product in flight, for 200 ms
+    /// and at least a round. There is no ProbeRTT if the queue has emptied by itself in these five seconds.
     #[test]
     fn the_round_trip_is_probed_every_five_seconds() {
         let mut flow = Flow::new();
@@ -873,20 +879,21 @@ mod tests {
         assert!(flow.cc.cwnd() >= 2 * PIPE);
     }
 
-    /// Section 5.3.4.4: rates measured during ProbeRTT say nothing about the path. A flow that its
-    /// application held back for five seconds continues with Startup afterwards.
+    /// Section 5.3.4.4: rates measured during ProbeRTT say nothing about the path. If the application has held
+    /// back a flow for five seconds, the flow continues with Startup after ProbeRTT.
     #[test]
     fn startup_goes_on_after_a_probe_of_the_round_trip() {
         let mut flow = Flow::new();
         flow.round(100_000, 10_000);
-        // The round trip is 25 ms longer. Up to 20 ms, the time of two segments at 100 kB/s, would count as
-        // equally low.
+        // The round trip is 25 ms longer. If it were at most 20 ms longer, the time of two segments at 100 kB/s,
+        // it would count as equally low.
         flow.rtt = RTT + RTT / 4;
         let probed = (0..100).any(|_| flow.round_of(100_000, 10_000, true) == State::ProbeRtt);
         assert!(probed);
         let rounds = (0..10).position(|_| flow.round(50_000, 5_000) != State::ProbeRtt);
         assert_eq!((rounds, flow.cc.state), (Some(3), State::Startup));
-        // The first sample is of data sent in ProbeRTT and does not count; then three rounds without growth.
+        // The first sample is of data sent in ProbeRTT and does not count. Later there are three rounds without
+        // growth.
         for rate in [50_000, 90_000, 90_000, 90_000] {
             assert_eq!(flow.round(rate, PIPE), State::Startup, "{rate}");
         }

@@ -12,19 +12,20 @@ use super::{AckSample, RateSample};
 pub(super) const UNBOUNDED: u64 = u64::MAX;
 /// The percentage of the data in flight that a probe of the path may lose (`LossThresh`).
 const LOSS_THRESH_PERCENT: u64 = 2;
-/// The percentage to which a round with losses lowers the short-term model at most (`Beta`), which is the
-/// factor of CUBIC too.
+/// The minimum percentage of the short-term model that remains after a round with losses (`Beta`). CUBIC has the
+/// same factor.
 pub(super) const BETA_PERCENT: u64 = 70;
 /// The time after which the lowest round trip is forgotten, because the route may have changed
 /// (`MinRTTFilterLen`).
 const MIN_RTT_FILTER_LEN: Duration = Duration::from_secs(10);
-/// The time without a round trip as low as the lowest one after which a probe is due (`ProbeRTTInterval`).
+/// The time after which a probe of the round trip is due (`ProbeRTTInterval`). The time begins anew with each
+/// round trip that is as low as the lowest one.
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
-/// Half of the draft's ten rounds for which an aggregation of acknowledgements counts (`ExtraAckedFilterLen`):
-/// two periods are kept, so that it counts for five to ten rounds.
+/// The number of rounds in a period of [`Aggregation`]: half of the draft's ten rounds (`ExtraAckedFilterLen`).
+/// The results of two periods are kept, so that each result counts for five to ten rounds.
 const EXTRA_ACKED_ROUNDS: u64 = 5;
-/// The number of rounds in a row with growth below a quarter that show the pipe to be full. In a single round
-/// the peer's window or a burst may hide growth.
+/// The number of rounds in a row after which the pipe counts as full, if the rate grows by less than a quarter in
+/// each of them. In a single round the peer's window or a burst may hide growth.
 const FULL_BW_ROUNDS: u32 = 3;
 
 /// Returns `percent` of `value`.
@@ -56,12 +57,12 @@ pub(super) fn is_inflight_too_high(lost: u64, in_flight: u64) -> bool {
     lost > share(in_flight, LOSS_THRESH_PERCENT)
 }
 
-/// Returns the number of bytes in flight at which losses passed the bound of a probe (`InflightAtLoss`). `lost`
-/// of `in_flight` bytes were lost, among them the `size` bytes sent last.
+/// Returns the number of bytes in flight at which the losses became more than a probe may cause
+/// (`InflightAtLoss`). `lost` of `in_flight` bytes were lost, among them the `size` bytes sent last.
 pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     let before = in_flight.saturating_sub(size);
     let lost_before = lost.saturating_sub(size);
-    // The losses pass the bound after the first `prefix` of the last `size` bytes. `prefix` solves the equation
+    // The losses reach 2 % after the first `prefix` of the last `size` bytes. `prefix` solves the equation
     // lost_before + prefix = 2 % * (before + prefix).
     let prefix = share(before, LOSS_THRESH_PERCENT).saturating_sub(lost_before) * 100
         / (100 - LOSS_THRESH_PERCENT);
@@ -72,7 +73,7 @@ pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
 /// (section 5.3.1.2).
 #[derive(Debug, Default)]
 pub(super) struct FullPipe {
-    /// The rate in bytes/s that the growth is measured from.
+    /// The rate in bytes/s from which growth is measured.
     pub bw: u64,
     /// The number of rounds in a row without growth.
     count: u32,
@@ -97,7 +98,9 @@ impl FullPipe {
         if self.now {
             return;
         }
-        // Growth by a quarter: Startup sends nearly three times as fast as the path delivered before.
+        // If the rate grows by a quarter, the pipe is not full. In Startup the flow sends nearly three times as
+        // fast as the path delivered before, so a pipe that is not full yet lets the rate grow by more than a
+        // quarter.
         if rate >= share(self.bw, 125) {
             self.restart(rate);
             return;
@@ -117,7 +120,7 @@ struct Aggregation {
     since: Instant,
     /// The bytes delivered in the interval.
     delivered: u64,
-    /// The largest excess in bytes of the current period and the previous one.
+    /// The largest excess in bytes in the current period, and that in the previous period.
     largest: [u64; 2],
     /// The number of the round in which the current period began.
     period_start: u64,
@@ -125,10 +128,11 @@ struct Aggregation {
 
 impl Aggregation {
     /// Processes an acknowledgement in the given round, at an estimated rate of `bw` bytes/s. A period takes
-    /// `period_rounds`. More than `cwnd` bytes cannot be acknowledged at once.
+    /// `period_rounds`. The excess is at most `cwnd`, since more bytes cannot be acknowledged at once.
     fn on_ack(&mut self, ack: &AckSample<'_>, bw: u64, cwnd: u64, round: u64, period_rounds: u64) {
         let mut expected = carried(bw, ack.now.saturating_since(self.since));
-        // Deliveries that fell behind the rate end the burst: measure the next one from here.
+        // If deliveries have fallen behind the rate, the burst is over, and the measurement of the next burst
+        // begins now.
         if self.delivered <= expected {
             self.restart(ack.now);
             expected = 0;
@@ -152,10 +156,10 @@ impl Aggregation {
     }
 }
 
-/// The lowest round trip, and the time to probe for a new one (section 5.3.4.3). Unlike in the draft, a round
-/// trip that is about as low as the lowest one postpones the probe too: it shows that the queue empties by itself.
-/// By the draft only a lower one does, so that a flow alone on its link would hold back every five seconds to
-/// measure what it has just measured.
+/// The lowest round trip, and the time to probe for a new one (section 5.3.4.3). Unlike in the draft, a round trip
+/// that is about as low as the lowest one postpones the probe too, because such a round trip shows that the queue
+/// empties by itself. In the draft only a lower round trip postpones the probe. So a flow that is alone on its
+/// link would hold back every five seconds, and would measure a round trip that it knows already.
 #[derive(Debug, Default)]
 struct MinRtt {
     /// The lowest round trip of the last ten seconds (`min_rtt`); zero before the first sample.
@@ -166,7 +170,7 @@ struct MinRtt {
     probed: Duration,
     /// The last time at which a round trip as low as `probed` was measured.
     probed_at: Instant,
-    /// True if no round trip as low as `probed` was measured during the interval between probes.
+    /// True if no round trip as low as `probed` was measured for [`PROBE_RTT_INTERVAL`].
     expired: bool,
 }
 
@@ -191,8 +195,9 @@ impl MinRtt {
     }
 }
 
-/// Packet-timed round trips (section 5.5.1): a round ends when data sent after its beginning is acknowledged.
-/// The rounds of the state machine restart with its states, the loss rounds with the first loss of a round.
+/// Packet-timed round trips (section 5.5.1): a round ends when data sent after its beginning is acknowledged. A
+/// round of the state machine also begins when the state changes. A loss round also begins anew at the first loss
+/// in it.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     /// The delivered count at the beginning of the current round.
@@ -218,8 +223,8 @@ pub(super) struct Model {
     delivered: u64,
     /// The sample of the acknowledgement that is being processed.
     pub sample: Option<RateSample>,
-    /// The range of values of `delivered` during which the flow held itself back (ProbeRTT): samples of data
-    /// sent then count as application-limited.
+    /// The values of `delivered` at which the flow held itself back for ProbeRTT. A sample counts as
+    /// application-limited if its data was sent at one of these values.
     app_limited_range: RangeInclusive<u64>,
     pub rounds: Rounds,
     pub full: FullPipe,
@@ -231,12 +236,14 @@ pub(super) struct Model {
     bw_latest: u64,
     /// The maximum number of bytes delivered during a round trip in the current loss round.
     inflight_latest: u64,
-    /// The bound of the rate in bytes/s since the last loss outside of a probe, until the next probe.
+    /// The short-term bound of the rate in bytes/s. A loss outside of a probe sets the bound; the next probe
+    /// removes it.
     pub bw_shortterm: u64,
-    /// The bound of the data in flight since the last loss outside of a probe, until the next probe.
+    /// The short-term bound of the data in flight. A loss outside of a probe sets the bound; the next probe
+    /// removes it.
     pub inflight_shortterm: u64,
-    /// The bound of the data in flight that the losses of Startup or of a probe have set. It outlasts the next
-    /// probe, and rises when more data in flight causes little loss.
+    /// The long-term bound of the data in flight. Losses in Startup or in a probe set the bound. The next probe
+    /// does not remove it. The bound rises when more data in flight causes little loss.
     pub inflight_longterm: u64,
 }
 
@@ -310,7 +317,8 @@ impl Model {
             }
             self.rounds.is_loss_in_round = false;
         }
-        // In Startup the rate grows so fast that an excess measured earlier is no longer one.
+        // In Startup the rate grows so fast that an excess over an earlier rate says nothing about the present
+        // one, so a period is a single round.
         let period_rounds = match self.full.reached {
             true => EXTRA_ACKED_ROUNDS,
             false => 1,
@@ -360,7 +368,8 @@ impl Model {
             self.rounds.count += 1;
             self.rounds.start = true;
         }
-        // An application-limited sample is a lower bound of the rate of the path.
+        // An application-limited sample is only a lower bound of the rate of the path, so it is ignored if it is
+        // lower than the highest rate.
         if !sample.tx.app_limited || rate >= self.max_bw() {
             self.max_bw[0] = self.max_bw[0].max(rate);
         }
@@ -379,8 +388,8 @@ impl Model {
         self.inflight_shortterm = self.inflight_latest.max(in_flight);
     }
 
-    /// Ends the processing of an acknowledgement (`AdvanceLatestDeliverySignals`). The draft calls it, like
-    /// `UpdateMinRTT`, after the updates of the state machine, which use the values of the round that ends.
+    /// Ends the processing of an acknowledgement (`AdvanceLatestDeliverySignals`). As in the draft, this step
+    /// follows the updates of the state machine, because these updates use the values of the round that ends.
     pub fn advance(&mut self) {
         if let (Some(sample), true) = (self.sample, self.rounds.loss_start) {
             self.bw_latest = sample.rate();
@@ -397,7 +406,8 @@ impl Model {
         // With an application-limited sample the rate says nothing about the path.
         let shows_path_rate = self.sample.is_some_and(|s| !s.tx.app_limited);
         // The lowest round trip may be that of a SYN. A segment of `mss` bytes takes longer to transmit, and only
-        // every second segment is acknowledged: with an empty queue, data can take the time of two segments more.
+        // every second segment is acknowledged: even with an empty queue, the round trip of data can be longer by
+        // the time of two segments.
         let slack = match shows_path_rate {
             true => time_of(2 * mss, self.bw()),
             false => Duration::ZERO,
@@ -427,8 +437,7 @@ impl Model {
         self.rounds.next = self.delivered;
     }
 
-    /// Ends a cycle of probing: the highest rate of the cycle before the last one is forgotten
-    /// (`AdvanceMaxBwFilter`).
+    /// Ends a cycle of probing, and forgets the highest rate of the cycle before it (`AdvanceMaxBwFilter`).
     pub fn advance_max_bw(&mut self) {
         self.max_bw = [0, self.max_bw[0]];
     }
@@ -446,7 +455,7 @@ impl Model {
         self.inflight_shortterm = UNBOUNDED;
     }
 
-    /// Restarts the measurement of aggregation after a pause: the time of the pause would count as time in which
+    /// Restarts the measurement of aggregation after a pause. Otherwise the pause would count as time in which
     /// data could have been delivered.
     pub fn restart(&mut self, now: Instant) {
         self.aggregation.restart(now);
@@ -462,7 +471,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Returns an acknowledgement of the data of a round of 100 ms at `rate`, with its sample.
+    /// Returns an acknowledgement of the data that `rate` delivers in a round of 100 ms, with its rate sample.
     fn ack<'a>(at: u64, rate: u64, app_limited: bool) -> AckSample<'a> {
         AckSample {
             now: Instant::from_millis(at),
@@ -505,7 +514,7 @@ mod tests {
         assert_eq!(model.bw(), 80_000);
     }
 
-    /// Section 5.3.1.2: three rounds without growth by a quarter.
+    /// Section 5.3.1.2: the pipe is full after three rounds without growth by a quarter.
     #[test]
     fn a_pipe_is_full_when_rates_grow_no_longer() {
         let mut full = FullPipe::default();
@@ -561,7 +570,7 @@ mod tests {
         assert!(model.on_rtt(&at(5_101, 60), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
         assert!(!model.on_rtt(&at(5_200, 60), 1_000));
-        // The lowest round trip found before is forgotten after ten seconds.
+        // The lowest round trip is forgotten ten seconds after its measurement.
         assert!(!model.on_rtt(&at(10_100, 50), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
         model.on_rtt(&at(10_101, 70), 1_000);
@@ -602,7 +611,7 @@ mod tests {
         take(&mut model, &ack(100, 100_000, false), false);
         model.full.reached = true;
         for n in 1..10 {
-            // 5,000 bytes at once every 50 ms, as many as 100 kB/s deliver in 50 ms.
+            // Every 50 ms 5,000 bytes arrive at once: the rate stays 100 kB/s.
             let burst = AckSample {
                 now: Instant::from_millis(100 + 50 * n),
                 delivered: 5_000,
@@ -614,7 +623,7 @@ mod tests {
     }
 
     /// Section 5.5.10.2, with a bound of 2 %. If 1,000 of 50,000 bytes were lost before, none of the last 10,000
-    /// fit. If none were lost before, 1,020 fit: 2 % of 51,020.
+    /// fit. If none were lost before, 1,020 of the last 10,000 fit: these are 2 % of 51,020.
     #[test]
     fn the_bound_is_where_losses_passed_two_percent() {
         assert!(!is_inflight_too_high(1_000, 50_000));

@@ -18,8 +18,8 @@ pub const CUBIC: Algorithm = Algorithm {
 const BETA: f64 = 0.7;
 /// The aggressiveness, in segments per s^3 (section 5).
 const C: f64 = 0.4;
-/// The additive increase in segments for each window (section 4.3): with it and a decrease to [`BETA`], a flow
-/// gets as much as Reno does with an increase of 1 and a decrease to 1/2.
+/// The additive increase in segments for each window (section 4.3). A flow with this increase and a decrease to
+/// [`BETA`] gets the same rate as Reno, which has an increase of 1 and a decrease to 1/2.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// A stage of congestion avoidance. Windows are in bytes.
@@ -62,7 +62,7 @@ struct Cubic {
     usage: Usage,
     recovery: Recovery,
     undo: Option<Undo>,
-    /// The initial window in segments, as long as nothing has changed the window.
+    /// The initial window in segments; `None` once anything has changed the window.
     initial_segments: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl Cubic {
         f64::from(self.mss)
     }
 
-    /// Sets `ssthresh` (section 4.6) and returns the window that the reduction starts from.
+    /// Sets `ssthresh` (section 4.6) and returns the window from which the reduction starts.
     fn reduce_ssthresh(&mut self, in_flight: u64) -> f64 {
         self.initial_segments = None;
         self.undo = Some(Undo {
@@ -148,7 +148,8 @@ impl Cubic {
             C * t * t * t * mss + epoch.w_max
         };
         let share = delivered / self.cwnd;
-        // Once the estimate reaches the window before the last reduction, it grows as fast as Reno (section 4.3).
+        // Once the estimate reaches the window before the last reduction, the estimate grows as fast as Reno's
+        // window (section 4.3).
         let alpha = if epoch.w_est >= self.cwnd_prior {
             1.0
         } else {
@@ -227,8 +228,8 @@ impl CongestionControl for Cubic {
             return;
         }
         let base = self.reduce_ssthresh(loss.in_flight);
-        // Fast convergence (section 4.7): a window that was reduced again before it reached the former maximum
-        // probably competes with a new flow, and makes room for it.
+        // Fast convergence (section 4.7): if the window was reduced again before it reached the former maximum,
+        // the flow probably competes with a new flow, and makes room for the new one.
         self.w_max = Some(match self.w_max {
             Some(w_max) if base < w_max => base * (1.0 + BETA) / 2.0,
             _ => base,
@@ -246,7 +247,7 @@ impl CongestionControl for Cubic {
 
     fn on_spurious(&mut self, _now: Instant) {
         if let Some(undo) = self.undo.take() {
-            // The window may have grown beyond the former one since.
+            // The window may have grown beyond the former window since the reduction, so the larger one counts.
             self.cwnd = self.cwnd.max(undo.cwnd);
             self.ssthresh = undo.ssthresh;
             self.cwnd_prior = undo.cwnd_prior;
@@ -271,7 +272,8 @@ impl CongestionControl for Cubic {
     }
 
     fn penalise(&mut self) {
-        // In congestion avoidance halve the threshold too, otherwise slow start restores the window at once.
+        // In congestion avoidance the threshold is halved too. Otherwise slow start would restore the window at
+        // once.
         if self.cwnd() >= self.ssthresh {
             self.ssthresh = (self.ssthresh / 2).max(2 * u64::from(self.mss));
         }

@@ -13,9 +13,9 @@ const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
 /// The minimum number of samples at the end of a round that delivered at least [`N_RTT_SAMPLE`] segments.
-/// Receivers that merge segments send few acknowledgements, so that a round may never reach
-/// [`N_RTT_SAMPLE`] samples. The value is a guess: with fewer samples jitter causes more false alarms, which
-/// Conservative Slow Start undoes, but not before a round of slower growth.
+/// Receivers that merge segments send few acknowledgements, so that a round may never reach [`N_RTT_SAMPLE`]
+/// samples. The value is a guess: with fewer samples, jitter causes more false alarms. Conservative Slow Start
+/// recovers from a false alarm, but only after a round of slower growth.
 const FEW_RTT_SAMPLES: u32 = 3;
 
 /// The reaction of slow start to an acknowledgement.
@@ -30,7 +30,8 @@ pub(super) enum SlowStart {
 /// The state of Conservative Slow Start.
 #[derive(Debug, Clone, Copy)]
 struct Css {
-    /// The lowest round trip of the round that started the state. A lower one shows that there was no queue.
+    /// The lowest round trip of the round that started the state. A lower round trip shows that there was no
+    /// queue.
     baseline: Duration,
     /// The number of complete rounds in the state.
     rounds: u32,
@@ -49,7 +50,7 @@ pub(super) struct HyStart {
     samples: u32,
     /// The bytes delivered in the current round.
     delivered: u64,
-    /// Present while slow start is conservative.
+    /// The state of Conservative Slow Start; `None` in normal slow start.
     css: Option<Css>,
 }
 
@@ -73,7 +74,7 @@ impl HyStart {
         })
     }
 
-    /// Ends a round. Returns whether Conservative Slow Start has lasted long enough.
+    /// Ends a round. Returns whether Conservative Slow Start has lasted long enough to end slow start.
     fn end_round(&mut self, mss: u32) -> bool {
         if self.samples < N_RTT_SAMPLE
             && self.samples >= FEW_RTT_SAMPLES
@@ -92,8 +93,8 @@ impl HyStart {
         })
     }
 
-    /// Starts or ends Conservative Slow Start by the round trips of this round and the last one (RFC 9406
-    /// section 4.2).
+    /// Starts or ends Conservative Slow Start by comparing the round trips of this round with those of the last
+    /// one (RFC 9406 section 4.2).
     fn update_css(&mut self) {
         let Some(round_min) = self.round_min else {
             return;
@@ -193,8 +194,8 @@ mod tests {
     fn jitter_does_not_end_slow_start() {
         let mut hystart = HyStart::default();
         for r in 0..40 {
-            // Jitter adds 0 to 15 ms to 50 ms, but in every round some samples have at most 3 ms of it. The
-            // threshold is at least 50 ms / 8 = 6.25 ms.
+            // Round trips are 50 ms plus a jitter of 0 to 15 ms, but in every round some samples have a jitter of
+            // at most 3 ms. The threshold is at least 50 ms / 8 = 6.25 ms.
             let rtts = |i: u64| {
                 50 + if i % 8 == r % 8 {
                     r % 4
@@ -230,7 +231,8 @@ mod tests {
             round(&mut hystart, 4, 40, |_| 60)[0],
             SlowStart::Grow(10_000)
         );
-        // Five samples of five segments, as in the first rounds, are not enough.
+        // Rounds of five samples, each of one segment, have too few samples. The first rounds of a flow are like
+        // this.
         let mut hystart = HyStart::default();
         round(&mut hystart, 5, 1, |_| 40);
         round(&mut hystart, 5, 1, |_| 60);

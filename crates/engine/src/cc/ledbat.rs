@@ -16,21 +16,22 @@ pub const LEDBAT: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Ledbat>::new(mss, initial_window)),
 };
 
-/// The queueing delay in the path that LEDBAT aims at. RFC 6817 allows at most 100 ms, which interactive traffic
-/// on the link would notice. A quarter of 100 ms is a guess.
+/// The queueing delay at which LEDBAT aims. RFC 6817 allows at most 100 ms, but interactive traffic on the link
+/// would notice such a delay. A quarter of 100 ms is a guess.
 const TARGET_DELAY: Duration = Duration::from_millis(25);
 
 /// The number of minutes over which the lowest round trip counts as the round trip without a queue (RFC 6817
 /// section 3.4.2). Older round trips are forgotten because the route may have changed. A shorter history would
-/// contain only round trips with the flow's own queue, so that the flow took its queue for the path.
+/// contain only round trips that include the flow's own queue. The flow would then take its queue for a part of
+/// the path.
 const BASE_HISTORY_MINUTES: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The number of latest samples of which the lowest counts as the current round trip, so that a single late
-/// acknowledgement does not count as a queue (`CURRENT_FILTER` of RFC 6817).
+/// The number of latest samples in the filter of the current round trip (`CURRENT_FILTER` of RFC 6817). The lowest
+/// of these samples counts, so that a single late acknowledgement does not look like a queue.
 const CURRENT_FILTER_SAMPLES: usize = 4;
 
-/// The maximum number of round trips for growth by one segment, as in LEDBAT++ (the lower bound of `GAIN`).
+/// The maximum number of round trips that growth by one segment takes: `GAIN` of LEDBAT++ is at least 1/16.
 const MAX_GROWTH_RTTS: u64 = 16;
 
 /// NewReno below the target delay, with slower growth on paths with short round trips. Above the target the
@@ -84,7 +85,7 @@ fn lowest(samples: &[Duration]) -> Duration {
 }
 
 impl Growth for Ledbat {
-    /// Other flows, to which LEDBAT yields, may have started during a pause.
+    /// After a pause the capacity may belong to other flows, to which LEDBAT yields.
     const RESTARTS_AT_CAPACITY: bool = false;
 
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
@@ -98,14 +99,15 @@ impl Growth for Ledbat {
             reno.shrink_to(reno.cwnd());
         }
         if queueing <= TARGET_DELAY {
-            // LEDBAT++ grows by a segment in `2 * TARGET / base` round trips, rounded up: 1 more than the
-            // quotient of whole numbers.
+            // LEDBAT++ grows by a segment in `2 * TARGET / base` round trips, rounded up. 1 more than the quotient
+            // of the integers comes close to that.
             let quotient = (2 * TARGET_DELAY).as_nanos() / self.base().as_nanos().max(1);
             let growth_rtts = (quotient as u64).saturating_add(1).min(MAX_GROWTH_RTTS);
             return reno.grow(ack, growth_rtts.saturating_mul(reno.cwnd()));
         }
         if ack.round_start && !ack.in_recovery {
-            // The multiplicative decrease of LEDBAT++: by the fraction that exceeds the target, at most by half.
+            // The multiplicative decrease of LEDBAT++: the window shrinks by the fraction by which the delay
+            // exceeds the target, at most by half.
             let excess = queueing.as_secs_f64() / TARGET_DELAY.as_secs_f64() - 1.0;
             reno.shrink_to((reno.cwnd() as f64 * (1.0 - excess.min(0.5))) as u64);
         }

@@ -1,5 +1,5 @@
-//! LIA, coupled congestion control (RFC 6356): all subflows together get as much as a single TCP flow would get on
-//! the best of their paths. Each subflow gets less the more congested its path is.
+//! LIA, coupled congestion control (RFC 6356). All subflows together get the rate that a single TCP flow would get
+//! on the best of their paths. The more congested a path is, the less its subflow gets.
 
 use core::time::Duration;
 
@@ -17,7 +17,8 @@ pub const LIA: Algorithm = Algorithm {
 #[derive(Debug, Default)]
 struct Lia;
 
-/// Returns the number of bytes to be delivered for growth by a segment, unless the window itself is larger.
+/// Returns the number of bytes after whose delivery the window grows by a segment. If the window itself is larger
+/// than this number, the size of the window counts instead.
 ///
 /// In section 3 a window grows by `min(alpha / cwnd_total, 1 / cwnd_i)` segments for each byte, with `alpha
 /// = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`. So it grows by one segment for
@@ -60,7 +61,7 @@ mod tests {
         }
     }
 
-    /// Each case has `cwnd_total`, and `alpha` of RFC 6356 section 3 computed by hand.
+    /// Each case names `cwnd_total` and the `alpha` of RFC 6356 section 3, which was computed by hand.
     #[test]
     fn alpha_is_that_of_the_rfc() {
         for (subflows, total, alpha) in [
@@ -126,7 +127,8 @@ mod tests {
         let equal = [subflow(10_000, 100); 2];
         assert_eq!(growth(10_000, &equal, 39_000), 0);
         assert_eq!(growth(10_000, &equal, 40_000), 1000);
-        // cwnd_total / alpha is 101,000 / 25.25 = 4000 bytes, less than the window of 100,000 bytes, which counts.
+        // cwnd_total / alpha is 101,000 / 25.25 = 4000 bytes. The window, 100,000 bytes, is larger and counts
+        // instead.
         let unequal = [subflow(100_000, 1000), subflow(1_000, 10)];
         assert_eq!(growth(100_000, &unequal, 99_000), 0);
         assert_eq!(growth(100_000, &unequal, 100_000), 1000);

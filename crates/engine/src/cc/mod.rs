@@ -31,8 +31,8 @@ pub use olia::OLIA;
 /// All controllers; the first is the default.
 pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, BBR, LIA, OLIA, BALIA, LEDBAT];
 
-/// The maximum number of subflows whose state a coupled controller sees; further ones are left out. A guess:
-/// far more than a host has links, and small enough for an array on the stack.
+/// The maximum number of subflows whose state a coupled controller sees; further subflows are left out. The value
+/// is a guess: hosts have far fewer links, and an array of this size fits on the stack.
 pub(crate) const MAX_SIBLINGS: usize = 16;
 
 /// A row of [`TABLE`]: the controller that a subflow runs.
@@ -86,7 +86,7 @@ impl FromStr for Algorithm {
 pub struct RateSample {
     /// The bytes delivered between the sending and the acknowledgement of a record.
     pub delivered: u64,
-    /// The time in which they were delivered; not zero, and at least the lowest round trip.
+    /// The time in which these bytes were delivered. It is not zero, and at least the lowest round trip.
     pub interval: Duration,
     /// The state when the newest delivered record was sent. If the state is application-limited, the path may be
     /// faster than the sample.
@@ -96,7 +96,7 @@ pub struct RateSample {
 /// The state of the connection when a record was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TxState {
-    /// The bytes in flight before the record.
+    /// The bytes in flight before the record was sent.
     pub in_flight: u64,
     /// The bytes lost since the record was sent.
     pub lost: u64,
@@ -114,14 +114,14 @@ impl RateSample {
     }
 }
 
-/// The state of a subflow that coupled congestion control of the connection's subflows uses.
+/// The values of one subflow for the coupled controllers of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sibling {
     /// The window of the subflow's controller in bytes.
     pub cwnd: u64,
     /// The smoothed round trip; zero if none was measured.
     pub srtt: Duration,
-    /// The number of bytes delivered between the subflow's last two losses, or since the last loss if that
+    /// The number of bytes delivered between the subflow's last two losses or since its last loss, whichever
     /// number is higher.
     pub loss_interval: u64,
 }
@@ -174,10 +174,10 @@ pub struct Loss {
 
 /// A congestion controller. All windows are in bytes.
 ///
-/// The `in_flight` of a reduction is the data in flight before the loss was marked. It matters only if the
-/// sender did not fill the window recently: otherwise the reduction starts from the window. After the [first
-/// loss](Loss::first) of an episode the window does not grow until an acknowledgement arrives whose `in_recovery`
-/// is unset; after [`on_rto`](Self::on_rto) the window grows by slow start during recovery.
+/// The `in_flight` of a reduction is the data in flight before the loss was marked. This value matters only if the
+/// sender did not fill the window recently. If the sender filled the window, the reduction starts from the window.
+/// After the [first loss](Loss::first) of an episode the window does not grow until an acknowledgement arrives
+/// whose `in_recovery` is unset; after [`on_rto`](Self::on_rto) the window grows by slow start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
     /// Returns the congestion window; at least one segment.
     fn cwnd(&self) -> u64;
@@ -215,8 +215,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Restores the window that was in place before the last reduction, because that reduction was spurious.
     fn on_spurious(&mut self, now: Instant);
     /// Handles the start, or a pause that was longer than a retransmission timeout (RFC 5681 section 4.1). A
-    /// window above `restart_window` bytes shrinks to it; a smaller one grows to it unless slow start has ended
-    /// before. A controller that paces by its model of the path may keep its window instead.
+    /// window above `restart_window` bytes shrinks to it. A smaller window grows to it, unless slow start has
+    /// ended already. A controller that paces by its model of the path may keep its window instead.
     fn on_idle(&mut self, restart_window: u64);
     /// Halves the window of a subflow whose missing data keeps the data of other subflows waiting at the
     /// receiver; the strategy decides when.

@@ -28,7 +28,7 @@ pub(super) struct NewReno {
     recovery: Recovery,
     /// The values of `cwnd` and `ssthresh` before the last reduction.
     undo: Option<(u64, u64)>,
-    /// The initial window in segments, as long as nothing has changed the window.
+    /// The initial window in segments; `None` once anything has changed the window.
     initial_segments: Option<u32>,
 }
 
@@ -81,8 +81,8 @@ impl NewReno {
         self.acked = 0;
     }
 
-    /// Grows the window on an acknowledgement. In congestion avoidance the window grows by a segment whenever as
-    /// many bytes as the window, and at least `min_bytes`, have been delivered.
+    /// Grows the window on an acknowledgement. In congestion avoidance the window grows by a segment whenever a
+    /// number of bytes was delivered: the size of the window or `min_bytes`, whichever is higher.
     pub(super) fn grow(&mut self, ack: &AckSample<'_>, min_bytes: u64) {
         self.on_delivery(ack, |reno, delivered| {
             reno.acked = reno.acked.saturating_add(delivered);
@@ -94,7 +94,7 @@ impl NewReno {
     }
 
     /// Grows the window on an acknowledgement. In congestion avoidance the window changes by `segments_per_byte`
-    /// for each byte delivered. A negative value shrinks the window, to two segments at the least.
+    /// for each byte delivered. A negative value shrinks the window to no less than two segments.
     pub(super) fn grow_by(&mut self, ack: &AckSample<'_>, segments_per_byte: f64) {
         self.on_delivery(ack, |reno, delivered| {
             if reno.cwnd < reno.ssthresh {
@@ -105,7 +105,7 @@ impl NewReno {
             reno.segment_fraction -= segments;
             let bytes = segments as i64 * reno.mss as i64;
             reno.cwnd = reno.cwnd.saturating_add_signed(bytes).max(2 * reno.mss);
-            // Lower ssthresh together with cwnd, so that slow start is not re-entered.
+            // If cwnd falls, ssthresh must fall too. Otherwise slow start would begin again.
             reno.ssthresh = reno.ssthresh.min(reno.cwnd);
         });
     }
@@ -159,7 +159,7 @@ impl CongestionControl for NewReno {
 
     fn on_spurious(&mut self, _now: Instant) {
         if let Some((cwnd, ssthresh)) = self.undo.take() {
-            // The window may have grown beyond the former one since.
+            // The window may have grown beyond the former window since the reduction, so the larger one counts.
             self.cwnd = self.cwnd.max(cwnd);
             self.ssthresh = ssthresh;
         }
@@ -181,7 +181,8 @@ impl CongestionControl for NewReno {
     }
 
     fn penalise(&mut self) {
-        // In congestion avoidance halve the threshold too, otherwise slow start restores the window at once.
+        // In congestion avoidance the threshold is halved too. Otherwise slow start would restore the window at
+        // once.
         if self.cwnd >= self.ssthresh {
             self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
         }

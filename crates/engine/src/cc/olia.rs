@@ -1,4 +1,4 @@
-//! OLIA, opportunistic linked increases: coupled like LIA, but windows move to the better paths.
+//! OLIA, opportunistic linked increases, couples subflows like LIA, but also moves windows to the better paths.
 //!
 //! R. Khalili, N. Gast, M. Popovic, J.-Y. Le Boudec, "MPTCP Is Not Pareto-Optimal: Performance Issues
 //! and a Possible Solution", IEEE/ACM Transactions on Networking 21(5), 2013;
@@ -20,9 +20,9 @@ pub const OLIA: Algorithm = Algorithm {
 #[derive(Debug, Default)]
 struct Olia;
 
-/// Returns the number of segments by which the window of the first of `siblings` changes for each byte delivered:
-/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`, the increase of the draft's section 2. Without a round
-/// trip the window stays as it is.
+/// Returns the number of segments by which the window of the first sibling changes for each byte delivered:
+/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`, the increase of section 2 of the draft. If this
+/// sibling has no round trip yet, its window stays as it is.
 fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     let measured = || siblings.iter().filter(|s| s.srtt > Duration::ZERO);
     let (Some(own), true) = (siblings.first(), measured().next().is_some()) else {
@@ -37,10 +37,10 @@ fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     linked_increase + alpha(own, measured) / own.cwnd as f64
 }
 
-/// Returns `alpha`, which moves windows to better paths. The best paths have the highest `l / rtt^2`, where
-/// `l` is the data delivered between losses: TCP would be fastest on them. The draft calls the best paths whose
-/// window is not the largest the collected paths. With `n` subflows, the collected paths share an increase of
-/// `1 / n`, and the paths with the largest window share a decrease of the same size.
+/// Returns `alpha`, which moves windows to better paths. The best paths have the highest `l / rtt^2`, where `l` is
+/// the data delivered between losses: TCP would be fastest on these paths. A best path whose window is not the
+/// largest is called a collected path in the draft. With `n` subflows, the collected paths share an increase of
+/// `1 / n`, and the paths with the largest window share an equally large decrease.
 fn alpha<'a, I: Iterator<Item = &'a Sibling>>(own: &Sibling, all: impl Fn() -> I) -> f64 {
     let quality = |s: &Sibling| {
         let rtt = s.srtt.as_secs_f64();
@@ -111,14 +111,15 @@ mod tests {
         assert_growth(&[far, near], 0.04);
     }
 
-    /// With two paths, the better one with the smaller window grows by half a segment more for each window, and
-    /// the other one by half a segment less.
+    /// The better of two paths has the smaller window. This window grows by half a segment more for each window,
+    /// and the window of the other path by half a segment less.
     #[test]
     fn windows_move_to_better_paths() {
         let (good, large) = (subflow(10_000, 100, 90_000), subflow(30_000, 100, 30_000));
         assert_growth(&[good, large], 1.0 / 16.0 + 0.5);
         assert_growth(&[large, good], 9.0 / 16.0 - 0.5);
-        // With three paths, the good one gains a third of a segment, and the two large ones lose a sixth each.
+        // Of three paths, the good one gains a third of a segment, and the two with a large window lose a sixth of
+        // a segment each.
         let three = [large, large, good];
         assert_growth(&three, 9.0 / 49.0 - 1.0 / 6.0);
         assert_growth(&[good, large, large], 1.0 / 49.0 + 1.0 / 3.0);

@@ -1,4 +1,4 @@
-//! Congestion window validation: how much of the window a sender uses. A small version of RFC 7661.
+//! Congestion window validation, which measures how much of the window a sender uses: a small version of RFC 7661.
 
 use core::time::Duration;
 
@@ -42,23 +42,24 @@ impl Usage {
     }
 
     /// Returns the bound of the window's growth in bytes. There is no bound if the window limited the sender;
-    /// otherwise it is twice the bytes in flight (RFC 7661 section 4.2). At this bound a sender of constant rate
-    /// has a window of twice its need, so that a loss, which halves the window, does not slow the sender down.
+    /// otherwise it is twice the bytes in flight (RFC 7661 section 4.2). At this bound, a sender of constant rate
+    /// has twice the window that it needs. So a loss, which halves the window, does not slow the sender down.
     pub(super) fn limit(&self, ack: &AckSample<'_>, slow_start: bool) -> u64 {
         if ack.cwnd_limited {
             return u64::MAX;
         }
         let used = match (slow_start, self.is_reduced) {
-            // A sender that holds back during slow start does so on purpose, so only recent round trips count.
+            // A sender that leaves a part of its window unused during slow start does so on purpose, so only
+            // recent round trips count.
             (true, _) => self.round_max,
             (false, true) => self.period_max,
-            // Slow start has ended without a loss: its window is large enough and does not grow.
+            // Slow start has ended without a loss: the window is large enough and does not grow.
             (false, false) => return 0,
         };
         used[0].max(used[1]).saturating_mul(2)
     }
 
-    /// Returns the window that a reduction starts from: `cwnd` if the sender filled it or used at least
+    /// Returns the window from which a reduction starts: `cwnd` if the sender filled the window or used at least
     /// half of it, otherwise the bytes in use (RFC 7661 section 4.4.1).
     ///
     /// The present bytes in flight alone would be too low a base: an acknowledgement of 64 kB that also reports a
@@ -77,7 +78,7 @@ impl Usage {
 pub(super) enum Recovery {
     #[default]
     None,
-    /// Fast recovery: the window does not grow until it ends.
+    /// Fast recovery: the window does not grow until the recovery ends.
     Fast,
     /// Recovery from a retransmission timeout: slow start from one segment, so the window grows.
     Timeout,

@@ -12,8 +12,8 @@ pub(super) trait Growth: fmt::Debug + Default + Send {
     /// The value of [`CongestionControl::is_coupled`].
     const COUPLED: bool = false;
 
-    /// True if the window may start from the capacity of the path that earlier subflows measured, even if that
-    /// capacity is more than an initial window.
+    /// True if the window may start from more than an initial window when earlier subflows have measured a higher
+    /// capacity of the path.
     const RESTARTS_AT_CAPACITY: bool = true;
 
     /// Processes an acknowledgement.

@@ -1,4 +1,5 @@
-//! The failures of subflows that could not be opened or ended soon, and the times at which they are tried again.
+//! The failures of subflows that could not be opened or that ended soon, and the times at which their targets are
+//! tried again.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,23 +8,23 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The first delay after a subflow could not be opened or broke; it doubles up to [`MAX_DELAY`]. Like the other
-/// times and numbers without a source here, it is a guess.
+/// The first delay after a subflow could not be opened or broke. Each further failure doubles the delay, up to
+/// [`MAX_DELAY`]. This value is a guess, and so are the other times and numbers in this file that cite no source.
 const MIN_DELAY: Duration = Duration::from_millis(500);
 /// The maximum delay after a SYN without an answer: the path may have been down and may work again at any time.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// The maximum delay after refusals: a peer that refuses a subflow will most likely refuse it again.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
-/// The number of RSTs without an MPTCP option that do not count as refusals yet. A middlebox may send them, or
-/// the kernel of the peer's host while the rules that divert packets to Braid are missing. Braid restores
-/// missing rules within 2 s, the time that this number of attempts takes.
+/// The number of RSTs without an MPTCP option that do not count as refusals yet. Such a RST may come from a
+/// middlebox. It may also come from the kernel of the peer's host while the rules that divert packets to Braid are
+/// missing. Braid restores missing rules within 2 s, the time that this number of attempts takes.
 const MAX_RESETS: u8 = 3;
-/// The maximum delay after a RST without an MPTCP option, unless an earlier delay was longer.
+/// The maximum delay after a RST without an MPTCP option, unless the delay before was longer already.
 const MAX_DELAY_RESET: Duration = Duration::from_millis(750);
 /// The number of consecutive refusals after which the target is not tried again until its path changes. The delays
-/// between them, 0.5 s to 32 s, make up about a minute.
+/// between the refusals, 0.5 s to 32 s, make up about a minute.
 const MAX_REFUSALS: u8 = 8;
-/// The lifetime from which on the end of a subflow does not count as a further failure of the target.
+/// The minimum lifetime of a subflow whose end does not count as a further failure of the target.
 const MIN_GOOD_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The target of a subflow: the local path and the peer's address.
@@ -61,7 +62,8 @@ struct Attempt {
 pub(crate) struct Attempts(Vec<Attempt>);
 
 impl Attempts {
-    /// Returns the earliest time at which a subflow to `target` may be opened; `None` if it was refused too often.
+    /// Returns the earliest time at which a subflow to `target` may be opened; `None` if the target refused too
+    /// often.
     pub fn not_before(&self, target: Target) -> Option<Instant> {
         let attempt = self.0.iter().find(|a| a.target == target);
         let Some(attempt) = attempt else {
@@ -118,7 +120,7 @@ impl Attempts {
             true => MIN_DELAY,
             false => (attempt.delay * 2).clamp(MIN_DELAY, max_delay),
         };
-        // The first failure of a subflow that had worked is mostly a changed NAT binding: retry at once.
+        // The first failure of a subflow that had worked is mostly caused by a changed NAT binding: retry at once.
         let retry_at_once = at.is_none() && !lifetime.is_zero();
         attempt.not_before = match retry_at_once {
             true => now,

@@ -8,9 +8,9 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The time for which such a network is remembered at first. It is short because a path that was down for a
-/// moment looks the same. It doubles each time the behaviour is seen again, up to [`MAX_BLACKHOLE_TIME`]. Both
-/// are guesses.
+/// The time for which such a network is remembered at first. This time is short because a path that was down for a
+/// moment looks the same. The time doubles whenever the behaviour is seen again, up to [`MAX_BLACKHOLE_TIME`].
+/// Both values are guesses.
 const MIN_BLACKHOLE_TIME: Duration = Duration::from_secs(60);
 /// The maximum time for which such a network is remembered.
 const MAX_BLACKHOLE_TIME: Duration = Duration::from_secs(3600);
@@ -24,8 +24,8 @@ struct Blackhole {
     duration: Duration,
 }
 
-/// A table of the paths, by the peer's address and the local path, on which only SYNs without a certain option
-/// arrive, or on which answers arrive without it (RFC 8684 section 3.7, RFC 7413 section 4.1.3).
+/// A table of the paths on which the network drops SYNs with a certain option, or strips the option (RFC 8684
+/// section 3.7, RFC 7413 section 4.1.3). The key is the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     entries: BTreeMap<(IpAddr, PathId), Blackhole>,

@@ -9,8 +9,8 @@ use braid_wire::Instant;
 
 use crate::{PathId, Urgency};
 
-/// The time for which an urgency counts as present after its last data was sent. A guess: longer than the pauses
-/// of interactive traffic such as calls, and than most round trips.
+/// The time for which an urgency counts as present after its last data was sent. The value is a guess: most round
+/// trips are shorter, and so are the pauses of interactive traffic such as calls.
 const CLAIM_TIME: Duration = Duration::from_millis(300);
 
 /// The time at which data of each urgency was last sent, by the peer's address and the local path.
@@ -18,8 +18,8 @@ const CLAIM_TIME: Duration = Duration::from_millis(300);
 pub(crate) struct Claims {
     claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
     max_len: usize,
-    /// The set of urgencies ever used, as bits. With a single one no connection has to give way, so that nothing
-    /// is recorded.
+    /// The set of urgencies ever used, as bits. If all data has the same urgency, no connection has to give way,
+    /// so nothing is recorded.
     urgencies: u8,
 }
 

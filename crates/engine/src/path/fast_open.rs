@@ -18,8 +18,8 @@ pub(crate) struct Grant {
     pub mss: u16,
 }
 
-/// The cookies of servers by the server's address and the local path (RFC 7413 section 4.1.3). A cookie belongs
-/// to a client address, which is a different one on each path.
+/// The cookies of servers by the server's address and the local path (RFC 7413 section 4.1.3). A cookie belongs to
+/// a client address, and the client has a different address on each path.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpens {
     grants: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
@@ -38,7 +38,7 @@ impl FastOpens {
         }
     }
 
-    /// Returns whether SYNs with the option may be sent: the network was not seen to drop them.
+    /// Returns whether SYNs with the option may be sent: no network is known to drop them.
     pub fn pass(&self, now: Instant, (peer, path): (IpAddr, PathId)) -> bool {
         !self.blackholes.contains(now, peer, path)
     }

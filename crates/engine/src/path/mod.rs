@@ -1,5 +1,5 @@
-//! The path manager of a connection: the addresses of the peer that can be reached from here, the failed attempts,
-//! and the next attempt with its time. The strategy decides which paths get a subflow.
+//! The path manager of a connection: the reachable addresses of the peer, the failed attempts, and the next
+//! attempt with its time. The strategy decides which paths get a subflow.
 
 mod attempts;
 mod blackholes;
@@ -26,8 +26,8 @@ pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. A guess: more than a
-/// host has links.
+/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. The value is a guess:
+/// hosts have fewer links.
 const MAX_PATHS: usize = 32;
 
 /// A local path and its state.
@@ -35,7 +35,8 @@ const MAX_PATHS: usize = 32;
 pub(crate) struct Path {
     pub config: PathConfig,
     pub up: bool,
-    /// The addresses, IPv4 and IPv6, at which peers can reach the path, if they are to be announced.
+    /// The addresses (IPv4 and IPv6) at which peers can reach the path; `None` for an address that is not to be
+    /// announced.
     pub announced: [Option<SocketAddr>; 2],
 }
 
@@ -60,9 +61,9 @@ pub(crate) struct Situation<'a> {
     pub stripped: &'a Blackholes,
     /// The targets of the subflows, including subflows that are being opened.
     pub in_use: ArrayVec<Target, MAX_PATHS>,
-    /// The opener's third ACK as long as it may not have arrived.
+    /// The opener's third ACK while it may still be on its way; otherwise `None`.
     pub third_ack: Option<ThirdAck>,
-    /// The view for the strategy, without the paths.
+    /// The view for the strategy. The path manager adds the paths.
     pub view: OpenView<'static>,
 }
 
@@ -74,12 +75,13 @@ pub(crate) struct ThirdAck {
 }
 
 impl ThirdAck {
-    /// Returns the earliest time at which a join sent on `path` arrives after the third ACK. A margin of an
-    /// eighth of the third ACK's round trip, a guess, covers jitter. A path without a record counts as equally
-    /// long.
+    /// Returns the earliest time at which a join sent on `path` arrives after the third ACK. A margin covers
+    /// jitter: an eighth of the third ACK's round trip, which is a guess. If `path` has no record, its round trip
+    /// counts as equal to that of the third ACK.
     fn earliest_join(&self, path: &PathView) -> Instant {
         let rtt = path.record.map_or(self.rtt, |record| record.base_rtt);
-        // One way takes half of a round trip: rtt / 2 + rtt / 8 for the third ACK, less the join's own way.
+        // One way takes half of a round trip: the third ACK takes rtt / 2 + rtt / 8, and the join's own way is
+        // subtracted.
         self.sent_at + (self.rtt + self.rtt / 4).saturating_sub(rtt) / 2
     }
 }
@@ -100,7 +102,7 @@ pub(crate) struct PathManager {
     attempts: Attempts,
     /// The paths on which a SYN with MP_CAPABLE was sent.
     offered: ArrayVec<PathId, MAX_PATHS>,
-    /// The paths on which a join was refused that may have arrived before the third ACK.
+    /// The paths on which a join was refused, perhaps because it had overtaken the third ACK.
     refused_early: ArrayVec<PathId, MAX_PATHS>,
     /// The target of the planned attempt and its time.
     next: Option<(Target, Instant)>,
@@ -212,8 +214,8 @@ impl PathManager {
         self.source.is_some() || (self.requested.is_some() && self.protocol == Protocol::Tcp)
     }
 
-    /// Returns the path and protocol with which the connection opens; `unanswered` is the path on which a SYN
-    /// got no answer. Returns `None` if there is no path, or no other one.
+    /// Returns the path and protocol with which the connection opens; `unanswered` is the path on which a SYN got
+    /// no answer. Returns `None` if no path, or no path other than `unanswered`, is left.
     pub fn open(
         &self,
         strategy: &mut dyn Strategy,
@@ -232,7 +234,7 @@ impl PathManager {
             return None;
         }
         let mut paths = self.usable_paths(situation);
-        // If any path can open an MPTCP connection, the others are left out.
+        // If any path can open an MPTCP connection, the paths that cannot are left out.
         let is_tcp_only = |path: &PathView| self.is_tcp_only(path.id, situation);
         if !paths.iter().all(is_tcp_only) {
             paths.retain(|path| !is_tcp_only(path));
@@ -265,7 +267,7 @@ impl PathManager {
     }
 
     /// Returns the time for which the SYN on `path` may remain unanswered before another SYN is sent in parallel
-    /// (as in Happy Eyeballs, RFC 8305); `None` if no other one is sent.
+    /// (as in Happy Eyeballs, RFC 8305); `None` if no parallel SYN is sent.
     pub fn attempt_delay(
         &self,
         strategy: &dyn Strategy,
@@ -321,8 +323,8 @@ impl PathManager {
         self.next = candidates.min_by_key(|(_, at)| *at);
     }
 
-    /// Returns whether a connection without a subflow cannot get one: all targets that it can reach refused the
-    /// last attempt. A server that has lost the connection, for instance by a restart, does so.
+    /// Returns whether a connection without a subflow cannot get one, because all reachable targets refused the
+    /// last attempt. A server that has lost the connection, for instance by a restart, refuses all attempts.
     pub fn is_refused(&self, situation: &Situation<'_>) -> bool {
         let paths = self.usable_paths(situation);
         let targets = paths.iter().flat_map(|path| {
@@ -342,8 +344,8 @@ impl PathManager {
         Some(at.max(self.remotes.not_before(target.1)))
     }
 
-    /// Returns the possible further subflows. Each path without a subflow can get one, to the address that may
-    /// be tried first. Each announced address without a subflow can get one, from the path with the fewest
+    /// Returns the possible further subflows. Each path without a subflow can get one: to the address that may be
+    /// tried soonest. Each announced address without a subflow can get one: from the path with the fewest
     /// subflows.
     fn missing<'a>(
         &'a self,
@@ -391,8 +393,8 @@ impl PathManager {
         Some(target)
     }
 
-    /// Notes that a wanted subflow ended. If the peer has withdrawn the address of the subflow, no further attempt
-    /// follows and the failure is not recorded.
+    /// Notes that a subflow ended although it was wanted. If the peer has withdrawn the address of the subflow, no
+    /// further attempt follows and the failure is not recorded.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         if self.remotes.has(target.1) {
             self.attempts.on_failure(now, target, failure);
@@ -406,8 +408,8 @@ impl PathManager {
         }
     }
 
-    /// Returns whether a SYN with MP_CAPABLE was sent on `path`. Only if it was can an answer to a SYN without the
-    /// option show that the network drops the option.
+    /// Returns whether a SYN with MP_CAPABLE was sent on `path`. Otherwise the answer to a SYN without the option
+    /// does not show that the network drops the option.
     pub fn was_offered(&self, path: PathId) -> bool {
         self.offered.contains(&path)
     }
@@ -453,8 +455,8 @@ impl PathManager {
 mod tests {
     use super::*;
 
-    /// An announced IPv6 address cannot be reached over an IPv4 path; an IPv4 address can, until it refused
-    /// eight times.
+    /// An announced IPv6 address cannot be reached over an IPv4 path. An IPv4 address can be reached until it has
+    /// refused eight times.
     #[test]
     fn no_subflow_is_missing_that_cannot_be_opened() {
         let now = Instant::from_millis(1_000);

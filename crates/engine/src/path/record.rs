@@ -1,4 +1,5 @@
-//! Records of the measurements on paths to peers. They outlive connections, so that later ones can use them.
+//! Records of the measurements on paths to peers. The records outlive connections, so that later connections can
+//! use them.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -8,8 +9,9 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// The number of sent bytes above which the old counts are halved before new ones are added, so that recent
-/// measurements outweigh old ones. A guess: some thousand packets, enough for a loss rate of 0.1 %.
+/// The number of sent bytes above which the old counts are halved before new counts are added, so that recent
+/// measurements outweigh old ones. The value is a guess: some thousand packets, which are enough to measure a loss
+/// rate of 0.1 %.
 const HALVING_BYTES: u64 = 4 << 20;
 
 /// The measurements of the last subflows on a path to a peer.
@@ -23,7 +25,8 @@ pub struct PathRecord {
     pub rttvar: Duration,
     /// The round-trip time without queues.
     pub base_rtt: Duration,
-    /// The rate of the bottleneck in bytes/s: the recent peak rate of acknowledgements; 0 if there were too few.
+    /// The rate of the bottleneck in bytes/s: the recent peak rate of acknowledgements; 0 if there were too few
+    /// acknowledgements.
     pub delivery_rate: u64,
     /// The number of bytes sent, including retransmissions. The older the bytes, the less they count: the number
     /// is halved at each update while it exceeds 4 MiB.
@@ -34,15 +37,15 @@ pub struct PathRecord {
 
 impl PathRecord {
     /// Returns whether a path whose round trip without queues is `base_rtt` now may be the recorded path. A very
-    /// different round trip shows another path. Careful Resume has the same limits of half and ten times the
-    /// recorded round trip (draft-ietf-tsvwg-careful-resume).
+    /// different round trip shows another path. The limits, half and ten times the recorded round trip, are those
+    /// of Careful Resume (draft-ietf-tsvwg-careful-resume).
     pub(crate) fn fits(&self, base_rtt: Duration) -> bool {
         base_rtt * 2 >= self.base_rtt && base_rtt <= self.base_rtt * 10
     }
 
     /// Adds later measurements. Their counts cover the time since the last update.
     fn add(&mut self, later: PathRecord) {
-        // Without a new rate the old one is kept, unless the path is a different one.
+        // If there is no new rate, the old rate is kept, unless the path is a different one.
         let rate = match later.delivery_rate {
             0 if self.fits(later.base_rtt) => self.delivery_rate,
             rate => rate,
@@ -138,7 +141,7 @@ mod tests {
         assert_eq!(known.srtt, Duration::from_millis(20));
         assert_eq!(known.delivery_rate, 500);
         assert_eq!((known.bytes_sent, known.bytes_lost), (6 << 20, 2 << 20));
-        // 6 MiB exceed the limit: half of 6 MiB, plus 3 MiB.
+        // 6 MiB exceed the limit, so half of them is added to the new 3 MiB.
         records.add(PEER, path, record(30, 700));
         let known = records.get(PEER, path).unwrap();
         assert_eq!((known.bytes_sent, known.bytes_lost), (6 << 20, 2 << 20));

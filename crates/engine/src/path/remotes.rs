@@ -5,13 +5,15 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The maximum number of addresses that a peer may announce; further announcements are echoed and ignored. A
-/// guess: as many as a host has links and address families.
+/// The maximum number of addresses that a peer may announce; further announcements are echoed and ignored. The
+/// value is a guess: a host rarely has more addresses on all its links together.
 const MAX_ANNOUNCED: usize = 8;
-/// The interval between joins to announced addresses after the first [`MAX_ANNOUNCED`], a guess. Without it, a
-/// peer that keeps announcing and withdrawing addresses could make this end flood third parties with SYNs.
+/// The interval between joins to announced addresses after the first [`MAX_ANNOUNCED`] joins. The value is a
+/// guess. Without it, a peer that keeps announcing and withdrawing addresses could make this end flood third
+/// parties with SYNs.
 const ANNOUNCED_JOIN_INTERVAL: Duration = Duration::from_secs(10);
-/// The time by which joins may run ahead of this interval: it allows [`MAX_ANNOUNCED`] joins at once.
+/// The time by which joins may run ahead of [`ANNOUNCED_JOIN_INTERVAL`]. This time allows [`MAX_ANNOUNCED`] joins
+/// at once.
 const ANNOUNCED_JOIN_BURST: Duration =
     ANNOUNCED_JOIN_INTERVAL.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 
@@ -24,9 +26,9 @@ struct Announced {
     not_before: Instant,
 }
 
-/// Returns whether an announced address may be the address of a single remote host. The peer chooses the hosts
-/// to which this end sends SYNs, so addresses of this machine, of the local link, or of many hosts are refused.
-/// Only a peer with a loopback address may announce further loopback addresses.
+/// Returns whether an announced address can be the address of a single remote host. The peer chooses the hosts to
+/// which this end sends SYNs, so addresses of this machine, of the local link, or of many hosts are refused. Only
+/// a peer with a loopback address may announce further loopback addresses.
 fn can_be_joined(addr: SocketAddr, initial: SocketAddr) -> bool {
     let is_host = match addr.ip() {
         ip if ip.is_loopback() => initial.ip().is_loopback(),
@@ -52,7 +54,7 @@ pub(crate) struct Remotes {
     /// True if the peer has withdrawn the initial address.
     initial_withdrawn: bool,
     announced: Vec<Announced>,
-    /// The earliest time of the next join to an announced address if all such joins kept the interval.
+    /// The time of the next join to an announced address if all these joins kept to [`ANNOUNCED_JOIN_INTERVAL`].
     next_paced_join: Instant,
 }
 
@@ -73,7 +75,7 @@ impl Remotes {
         self.initial
     }
 
-    /// Returns the addresses at which the connection may be opened.
+    /// Returns the addresses to which the connection may be opened.
     pub fn known(&self) -> impl Iterator<Item = SocketAddr> {
         [Some(self.initial), self.alt].into_iter().flatten()
     }
@@ -109,10 +111,10 @@ impl Remotes {
         announced.map_or(Instant::ZERO, |a| a.not_before)
     }
 
-    /// Handles the announcement of `addr` with the given id. If the id belongs to another address, the
-    /// announcement is ignored until that address is withdrawn; only the port may change. A withdrawn initial
-    /// address may be joined again once it is announced. Addresses that cannot be joined are ignored. Returns
-    /// the address that is replaced, if any.
+    /// Handles the announcement of `addr` with the given id. If the id belongs to another IP address, the
+    /// announcement is ignored until that address is withdrawn. Only the port of an address may change. A
+    /// withdrawn initial address may be joined again once it is announced. Addresses that cannot be joined are
+    /// ignored. Returns the address that is replaced, if any.
     // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9, 8684-3.4.1-13
     pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) -> Option<SocketAddr> {
         if addr == self.initial && !self.initial_denied {
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(remotes.announced().count(), MAX_ANNOUNCED);
     }
 
-    /// Eight joins at once, then one in ten seconds, however fast addresses come and go.
+    /// Eight joins may happen at once. Further joins are ten seconds apart, however fast addresses come and go.
     #[test]
     fn announced_addresses_are_joined_at_a_bounded_rate() {
         let mut remotes = Remotes::new(addr(0), None);

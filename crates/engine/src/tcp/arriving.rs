@@ -1,5 +1,6 @@
-//! Measurements of arriving payload. They describe the direction from the peer: the round trip with the queue of
-//! that direction, the rate, and the losses. Acknowledgements of sent data describe only the other direction.
+//! Measurements of arriving payload. These measurements describe the direction from the peer: the rate, the
+//! losses, and the round trip including the queue of that direction. Acknowledgements of sent data describe only
+//! the other direction.
 
 use core::time::Duration;
 
@@ -7,8 +8,8 @@ use braid_wire::Instant;
 
 use super::send::Echo;
 
-/// The length of a measurement span. Results are of the last one or two spans. A guess: longer than the round trip
-/// of most links, and short enough to follow the changes of a link.
+/// The length of a measurement span. Results are of the last one or two spans. The value is a guess: the span is
+/// longer than most round trips, and short enough to follow the changes of a link.
 const MEASURE_SPAN: Duration = Duration::from_millis(500);
 
 /// Statistics of the payload that arrived on a subflow.
@@ -46,7 +47,7 @@ impl ArrivalStats {
         }
     }
 
-    /// Processes `len` new bytes of payload; `late` is set if bytes with higher offsets arrived before.
+    /// Processes `len` new bytes of payload; `late` is set if bytes with higher offsets have arrived already.
     pub fn on_payload(&mut self, now: Instant, len: u64, late: bool) {
         self.roll(now);
         self.bytes += len;

@@ -133,7 +133,8 @@ mod tests {
         }
     }
 
-    /// The figure of RFC 9293 section 3.3.2, from ESTABLISHED on, with a queued CLOSE.
+    /// The transitions are those in the figure of RFC 9293 section 3.3.2 after ESTABLISHED. The states with a
+    /// queued CLOSE are added.
     #[test]
     fn the_table_of_transitions_is_that_of_the_rfc() {
         let mut table = String::new();

@@ -4,7 +4,7 @@
 /// The number of duplicates in a row that indicate a loss (RFC 5681 section 3.2).
 pub(super) const DUP_ACK_THRESHOLD: u32 = 3;
 
-/// The state derived from duplicate acknowledgements; sizes and offsets in bytes.
+/// The state derived from duplicate acknowledgements. Sizes and offsets are in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DupAcks {
     /// The number of duplicates in a row.
@@ -13,7 +13,7 @@ pub(crate) struct DupAcks {
     /// (RFC 9937 section 6.1).
     arrived: u64,
     /// The end of the sent data when the last recovery began. The retransmissions of that recovery may cause
-    /// duplicates up to here (RFC 6582 section 3.2, step 2).
+    /// duplicates of acknowledgements up to this offset (RFC 6582 section 3.2, step 2).
     recover: u64,
     /// The number of partial acknowledgements in this recovery.
     partial_acks: u32,
@@ -34,7 +34,8 @@ impl DupAcks {
         newly_arrived
     }
 
-    /// Returns whether duplicates show the segment at `una` to be lost. Only valid outside of a recovery.
+    /// Returns whether duplicates show the segment at `una` to be lost. The result is valid only outside of a
+    /// recovery.
     // Conforms: 6582-3.2-1
     pub fn is_loss(self, una: u64) -> bool {
         self.count >= DUP_ACK_THRESHOLD && una > self.recover
@@ -75,8 +76,8 @@ impl DupAcks {
         self.partial_acks = 0;
     }
 
-    /// Returns whether a partial acknowledgement no longer restarts the retransmission timer: only the
-    /// first one does (RFC 6582 section 3.2, step 3, the variant "Impatient").
+    /// Returns whether a partial acknowledgement no longer restarts the retransmission timer: only the first
+    /// partial acknowledgement does (RFC 6582 section 3.2, step 3, the variant "Impatient").
     pub fn is_impatient(self) -> bool {
         self.partial_acks > 1
     }

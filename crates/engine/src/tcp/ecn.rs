@@ -17,8 +17,8 @@ pub(crate) struct EcnState {
 }
 
 impl EcnState {
-    /// Returns the ECN flags of the SYN with the number `tries`, counted from 1. Only the first SYN offers ECN:
-    /// if no answer arrives, a middlebox may drop SYNs that offer ECN (RFC 3168 section 6.1.1.1).
+    /// Returns the ECN flags of the SYN with the number `tries`, counted from 1. Only the first SYN offers ECN. If
+    /// it is not answered, a middlebox may be dropping SYNs that offer ECN (RFC 3168 section 6.1.1.1).
     // Conforms: 3168-6.1.1-1, 3168-6.1.1.1-1
     pub fn of_syn(setting: Ecn, tries: u32) -> Flags {
         match setting {
@@ -56,12 +56,11 @@ impl EcnState {
     pub fn on_syn_ack(&mut self, setting: Ecn, flags: Flags, tries: u32) {
         let accepts = flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
         self.agreed = setting == Ecn::Ask && accepts;
-        // After a repetition the peer may have seen only the SYN that did not offer ECN.
+        // If the SYN was repeated, the peer may have received only a SYN that did not offer ECN.
         self.sends_ect = self.agreed && tries <= 1;
     }
 
-    /// Returns whether our payload may be sent as ECT. If ECN was agreed on, incoming marks are echoed in any
-    /// case.
+    /// Returns whether our payload may be sent as ECT. Incoming marks are echoed in any case if ECN was agreed on.
     pub fn sends_ect(self) -> bool {
         self.sends_ect
     }

@@ -41,10 +41,11 @@ impl Secret {
         core::array::from_fn(|n| u32::from_be_bytes([0, 1, 2, 3].map(|at| hash[4 * n + at])))
     }
 
-    /// Returns the initial sequence number (RFC 6528 section 3) and the first timestamp (RFC 7323 section
-    /// 7.1) of a subflow. If a subflow follows another with the same 4-tuple, delayed segments of the earlier one
-    /// have lower sequence numbers, unless it sent faster than the numbers grow (250 kB/s). They have lower
-    /// timestamps at any speed, so that they are never accepted (PAWS, RFC 7323 section 5.2).
+    /// Returns the initial sequence number (RFC 6528 section 3) and the first timestamp (RFC 7323 section 7.1) of
+    /// a subflow. If a subflow follows another with the same 4-tuple, delayed segments of the earlier subflow have
+    /// lower sequence numbers, unless that subflow sent faster than the numbers grow (250 kB/s). The timestamps of
+    /// these segments are lower at any speed, so that the segments are never accepted (PAWS, RFC 7323 section
+    /// 5.2).
     // Conforms: 8684-3-4, 9293-3.4.1-1
     pub fn first_numbers(&self, now: Instant, tuple: &FourTuple) -> (Seq32, u32) {
         let [iss, timestamp, ..] = self.hash(tuple, &[]);

@@ -5,10 +5,10 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 /// The time by which a sender may run ahead of its schedule. A longer lead needs fewer timers but allows larger
-/// bursts. A guess: half of the 1 ms that [`Pacer::burst`] spans.
+/// bursts. The value is a guess, and half of the 1 ms of a [burst](Pacer::burst).
 const MAX_PACING_LEAD: Duration = Duration::from_micros(500);
-/// The maximum unused time that a sender may make up for, so that late timers do not lower the rate. A guess: more
-/// than timers are usually late, and as long as a burst.
+/// The maximum unused time that a sender may make up for, so that late timers do not lower the rate. The value is
+/// a guess: it is as long as a burst, and timers are usually less late.
 const MAX_PACING_CREDIT: Duration = Duration::from_millis(1);
 
 /// The time-based pacer of one subflow.
@@ -49,8 +49,8 @@ impl Pacer {
         (self.rate > 0 && self.unpaced == 0 && at > now).then_some(at)
     }
 
-    /// Returns whether the sender has paused: for longer than it may make up for, all data had left by the
-    /// schedule and the window had room, which it has had since `room_at`.
+    /// Returns whether the sender has paused for longer than it may make up for. During a pause, all data has left
+    /// by the schedule and the window has room. The window has had room since `room_at`.
     pub fn has_paused(&self, now: Instant, room_at: Instant) -> bool {
         now - MAX_PACING_CREDIT > self.schedule_end.max(room_at)
     }
@@ -108,7 +108,8 @@ mod tests {
         pacer.on_sent(now, 3000);
         assert_eq!((pacer.blocked_until(now), pacer.free()), (None, 2000));
         pacer.on_sent(now, 4000);
-        // 2000 bytes more than may leave at once take 2 ms, less the credit of 1 ms and the lead of 0.5 ms.
+        // The 2000 bytes that may not leave at once take 2 ms. The credit of 1 ms and the lead of 0.5 ms shorten
+        // this time.
         let blocked = pacer.blocked_until(now);
         assert_eq!(blocked, Some(Instant::from_micros(101_500)));
     }
@@ -135,8 +136,8 @@ mod tests {
         let mut pacer = Pacer::default();
         pacer.set_rate(1_000_000);
         pacer.on_sent(Instant::from_millis(100), 5000);
-        // 5000 bytes take 5 ms. With the credit of 1 ms they count as sent from 99 to 104 ms; a pause begins when
-        // more than another 1 ms has passed.
+        // 5000 bytes take 5 ms. With the credit of 1 ms these bytes count as sent from 99 to 104 ms. The sender
+        // has paused once more than 1 ms has passed after that.
         let early = Instant::from_millis(50);
         assert!(!pacer.has_paused(Instant::from_millis(105), early));
         assert!(pacer.has_paused(Instant::from_millis(106), early));

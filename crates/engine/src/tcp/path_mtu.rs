@@ -6,37 +6,37 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 /// The sizes to fall back to, one after another, if the path drops large packets: the minimum MTU of IPv6, the
-/// base MSS of Linux, and the lowest MTU that Braid accepts for IPv4 (RFC 8899 section 5.1.2: BASE_PLPMTU,
-/// MIN_PLPMTU).
+/// base MSS of Linux, and the lowest MTU that Braid accepts for IPv4. They stand for BASE_PLPMTU and MIN_PLPMTU of
+/// RFC 8899 section 5.1.2.
 const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
-/// The time between a fallback or a lost probe and the next probe. A guess: a short congestion or a change of
-/// route may have caused the losses, and is over by then.
+/// The time between a fallback or a lost probe and the next probe. The value is a guess: a short congestion or a
+/// change of route may have caused the losses, and is mostly over after this time.
 const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
 const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
 /// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
 const MAX_PROBES: u32 = 3;
-/// The precision in bytes at which the search ends. A guess: 16 bytes are about 1 % of a packet.
+/// The precision in bytes at which the search ends. The value is a guess; 16 bytes are about 1 % of a packet.
 const SEARCH_PRECISION_BYTES: u32 = 16;
 
 /// The packet size of one path, and the search for a larger one. All sizes are of IP packets, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathMtu {
-    /// The lowest size; lower reports are not believed.
+    /// The minimum size. A report of a lower size is raised to it.
     min: u32,
     /// The MTU of the link.
     link_mtu: u32,
     current: u32,
     /// The largest size that the path may forward: the MTU of the link, or the last reported size.
     max: u32,
-    /// The smallest size that the path is known to drop; more than `max` if there is none.
+    /// The smallest size that the path is known to drop; more than `max` if no such size is known.
     too_large: u32,
-    /// The number of lost probes of the present size.
+    /// The number of lost probes of the size that is being probed.
     lost_probes: u32,
     /// The size of the probe in flight.
     probing: Option<u32>,
-    /// The time of the next probe; `None` while a probe is in flight, and if no larger size is possible.
+    /// The time of the next probe; `None` while a probe is in flight, or if no larger size is possible.
     next_at: Option<Instant>,
 }
 
@@ -135,8 +135,9 @@ impl PathMtu {
         }
     }
 
-    /// Returns the size to probe now, if any: first the largest size, because most paths have the MTU of the link,
-    /// then the middle between the current size and the smallest size that the path drops.
+    /// Returns the size to probe now, if any: the largest size, because most paths have the MTU of the link. If
+    /// the path drops the largest size, it is the middle between the current size and the smallest size that the
+    /// path drops.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
         match self.too_large > self.max {
@@ -196,8 +197,8 @@ mod tests {
     }
 
     /// RFC 8899 section 5.3.2: the search ends within 16 bytes of the path MTU. A size counts as too large after
-    /// three losses. With 1300: three probes each of 1500, 1390, 1335 and 1307, one of 1293. With 1492: three of
-    /// 1500, one each of 1390, 1445, 1472 and 1486.
+    /// three losses. A path MTU of 1300 takes three probes each of 1500, 1390, 1335 and 1307, and one of 1293. A
+    /// path MTU of 1492 takes three probes of 1500, and one each of 1390, 1445, 1472 and 1486.
     #[test]
     fn a_search_ends_close_to_the_size() {
         for (mtu, found, packets) in [(1500, 1500, 1), (1300, 1293, 13), (1492, 1486, 7)] {
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(path.get(), 576);
     }
 
-    /// RFC 8899 section 4.6.2: a report about a probe of 1500 bytes.
+    /// RFC 8899 section 4.6.2: a report about a probe of 1500 bytes gives the next size to probe.
     #[test]
     fn a_report_on_a_try_says_what_to_try_next() {
         let now = Instant::ZERO;
@@ -261,7 +262,8 @@ mod tests {
         let mut path = probing();
         path.on_report(now, 1400);
         assert_eq!(search(path, 1400), (1400, 1));
-        // 1400 is dropped three times; from 1280, the middles are 1340, which arrives, and 1370, then 1355.
+        // Three probes of 1400 are dropped. The middle between 1280 and 1400 is 1340, which arrives. The next
+        // middles, 1370 and 1355, are dropped.
         assert_eq!(search(path, 1350).0, 1340);
     }
 }

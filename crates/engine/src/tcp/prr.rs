@@ -2,9 +2,10 @@
 //!
 //! For each acknowledgement the sender sends a little less than was delivered, so that the data in flight shrinks
 //! to the reduced window over one round trip. RFC 6675 instead sends nothing until the data in flight fits into
-//! the reduced window. A paced sender cannot make up for this silence of half a round trip afterwards.
+//! the reduced window. This makes the sender silent for half a round trip, and a paced sender cannot make up for
+//! the silence.
 
-/// The state of one fast recovery; all in bytes.
+/// The state of one fast recovery. All values are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prr {
     /// The bytes in flight when recovery began, including lost bytes (`RecoverFS`).
@@ -39,15 +40,15 @@ impl Prr {
     pub fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, mss: u32, is_safe: bool) {
         self.delivered += delivered;
         self.room = if in_flight > target {
-            // The fraction of the initial flight that was delivered is the fraction of the target to be sent.
+            // The sender sends the same fraction of the target as was delivered of the initial flight.
             let product = u128::from(self.delivered) * u128::from(target);
             let quota = product.div_ceil(u128::from(self.initial_flight.max(1)));
             u64::try_from(quota)
                 .unwrap_or(u64::MAX)
                 .saturating_sub(self.sent)
         } else {
-            // Losses left less in flight than the target: as many bytes as were delivered may be sent, and with
-            // a safe acknowledgement a segment more, as in slow start.
+            // Losses left less in flight than the target. So the delivered number of bytes may be sent. A safe
+            // acknowledgement allows a segment more, as in slow start.
             let unused = self.delivered.saturating_sub(self.sent).max(delivered);
             let limit = unused + if is_safe { mss.into() } else { 0 };
             limit.min(target - in_flight)
@@ -88,8 +89,8 @@ mod tests {
     }
 
     /// Section 6.2: of 20 segments in flight one was lost and two more were delivered; the window is halved. The
-    /// first segment leaves at once. After that a segment leaves for every two delivered until no more than the
-    /// window is in flight, then one for each.
+    /// first segment leaves at once. After that a segment leaves for every two delivered segments until the data
+    /// in flight fits into the window. From that time, one leaves for each delivered segment.
     #[test]
     fn sends_in_proportion_until_the_flight_fits() {
         let mut prr = Prr::new(20_000, MSS);
@@ -99,8 +100,8 @@ mod tests {
         assert_eq!(in_flight, 10_000);
     }
 
-    /// With less in flight than the target, no more bytes leave than were delivered; a safe acknowledgement allows
-    /// a segment more.
+    /// If less is in flight than the target, at most the delivered number of bytes leaves; a safe acknowledgement
+    /// allows a segment more.
     #[test]
     fn catches_up_carefully_after_heavy_loss() {
         let mut prr = Prr::new(20_000, MSS);
@@ -117,7 +118,8 @@ mod tests {
     #[test]
     fn what_was_not_used_is_kept() {
         let mut prr = Prr::new(20_000, MSS);
-        // 8000 delivered * 10,000 / 20,000 - 1000 sent = 3000; with 9000 delivered 3500.
+        // After 8000 delivered bytes, 8000 * 10,000 / 20,000 - 1000 sent = 3000 bytes may be sent; after 9000,
+        // 3500 bytes.
         prr.on_sent(1000);
         prr.on_ack(8000, 11_000, 10_000, MSS, true);
         assert_eq!(prr.room(), 3000);

@@ -1,9 +1,9 @@
 //! The delivery rate of a subflow (draft-cheng-iccrg-delivery-rate-estimation-02).
 //!
-//! Every record stores the number of bytes that had been delivered when the record was sent. A sample of the
-//! rate is the number of bytes delivered between the sending and the delivery of a record, divided by the
-//! time between the two. A receiver that merges segments acknowledges them in bursts, which can take less
-//! time than sending the same bytes took: a sample uses the longer of the two times.
+//! Every record stores the number of bytes that had been delivered when the record was sent. A sample of the rate
+//! is the number of bytes delivered between the sending and the delivery of a record, divided by the time between
+//! these two events. A receiver that merges segments acknowledges them in bursts, which can take less time than
+//! sending the same bytes took. So a sample uses the longer one: the time of sending or the time of delivery.
 
 use core::time::Duration;
 
@@ -11,8 +11,9 @@ use braid_wire::Instant;
 
 use crate::cc::{RateSample, TxState};
 
-/// The minimum number of acknowledgements after the first one of a train for the train to yield a rate. A
-/// guess: a single gap between two acknowledgements would make the rate depend on the jitter of one packet.
+/// The minimum number of acknowledgements that must follow the first one of a train before the train yields a
+/// rate. The value is a guess: with 1, the rate would be that of a single gap and depend on the jitter of one
+/// packet.
 const MIN_TRAIN_ACKS: u32 = 2;
 
 /// The minimum duration of a train is the round trip divided by this. A busy host or a link that aggregates
@@ -20,11 +21,11 @@ const MIN_TRAIN_ACKS: u32 = 2;
 /// is a guess: a lower one ignores more real trains, a higher one accepts more bursts.
 const MIN_TRAIN_RTT_DIVISOR: u32 = 16;
 
-/// The period of the peak rate in round trips; a peak counts for one to two periods. Version 1 of BBR filters
-/// its highest rate over 10 round trips too.
+/// The length in round trips of a period in which the peak rate is recorded; a peak counts for one to two periods.
+/// BBR version 1 keeps its highest rate for 10 round trips too.
 const PEAK_PERIOD_RTTS: u32 = 10;
 
-/// The estimator's state when a record was sent. The parts of a split record share it, since they left
+/// The estimator's state when a record was sent. The parts of a split record have the same state, since they left
 /// together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PacketState {
@@ -32,15 +33,15 @@ pub(crate) struct PacketState {
     delivered: u64,
     /// The time of the last delivery before the record was sent.
     delivered_time: Instant,
-    /// The send time of the newest record delivered before this record was sent (`P.first_sent_time`): the
-    /// time spent on sending a sample's bytes begins here.
+    /// The send time of the newest record delivered before this record was sent (`P.first_sent_time`). The time
+    /// that sending a sample's bytes took is counted from here.
     first_sent_time: Instant,
     /// The bytes in flight before the record was sent.
     in_flight: u64,
     /// The bytes lost before the record was sent.
     lost: u64,
-    /// True if the record followed a pause of the sender, or was sent before the first record after the pause
-    /// was delivered.
+    /// True if the record was sent while a pause of the sender still had an effect (see
+    /// `RateEstimator::app_limited`).
     app_limited: bool,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct RateEstimator {
     delivered_time: Instant,
     first_sent_time: Instant,
     /// The value of `delivered` above which the last pause has no effect any more (`C.app_limited`). Records sent
-    /// before that count as application-limited. `None` if no pause has an effect.
+    /// at a lower or equal value count as application-limited. `None` if no pause has an effect.
     app_limited: Option<u64>,
     /// The latest rate in bytes/s.
     rate: u64,
@@ -65,7 +66,7 @@ pub(crate) struct RateEstimator {
     peaks_since: Instant,
     /// The peak rate that earlier subflows on the path measured; zero if none did.
     seeded_peak: u64,
-    /// The highest rate of a sample as long as there is no peak. Such a sample may span a pause.
+    /// The highest rate of the samples taken while there was no peak. Such a sample may span a pause.
     max_early_sample: u64,
 }
 
@@ -77,21 +78,21 @@ struct Train {
     start: Instant,
     /// The time of the latest acknowledgement.
     last: Instant,
-    /// The total bytes delivered up to and including the first acknowledgement, whose own bytes passed the
-    /// bottleneck before the train's time began.
+    /// The total number of bytes delivered, the bytes of the first acknowledgement included. Those bytes do not
+    /// count for the train, because they passed the bottleneck before the train's time began.
     delivered: u64,
     /// The number of acknowledgements, the first one included.
     acks: u32,
 }
 
 impl Train {
-    /// Counts an acknowledgement. Returns the rate of the train in bytes/s, once it is long enough.
+    /// Counts an acknowledgement. Returns the rate of the train in bytes/s once the train is long enough.
     fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
         let gap = now.saturating_since(self.last);
         // A train measures the present rate, so a new one starts after a round trip at the latest.
         let is_over = now.saturating_since(self.start) > min_rtt;
-        // After half a round trip without an acknowledgement the bottleneck has probably been idle. A guess: a
-        // shorter limit would break the trains of slow paths.
+        // After half a round trip without an acknowledgement the bottleneck has probably been idle. The limit is a
+        // guess: a shorter limit would break the trains of slow paths.
         if self.acks == 0 || gap > min_rtt / 2 || is_over {
             *self = Train {
                 start: now,
@@ -129,16 +130,16 @@ impl RateEstimator {
         }
     }
 
-    /// Returns the rate of the latest sample in bytes/s, 0 before the first. A sample that spans a pause is
-    /// only a lower bound of the rate of the path, so it counts only if it is higher than the sample before.
+    /// Returns the rate of the latest sample in bytes/s; 0 before the first sample. A sample that spans a pause is
+    /// only a lower bound of the path's rate. It is ignored unless it is higher than the sample before it.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Returns the peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips: the rate of
-    /// the bottleneck, or of the pacer if the pacer is slower. Before the first such rate the peak that earlier
-    /// subflows measured is returned, or the highest sample if it exceeds that peak. Without a peak of earlier
-    /// subflows the rate is 0 until then: samples that span a pause may be far too low.
+    /// Returns the peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips: the rate of the
+    /// bottleneck, or of the pacer if the pacer is slower. As long as this subflow has no such rate, the result is
+    /// the peak that earlier subflows measured, or the highest sample if it exceeds that peak. If earlier subflows
+    /// measured no peak either, the result is 0: samples that span a pause may be far too low.
     pub fn peak(&self) -> u64 {
         match self.peaks[0].max(self.peaks[1]) {
             0 if self.seeded_peak > 0 => self.seeded_peak.max(self.max_early_sample),
@@ -158,14 +159,15 @@ impl RateEstimator {
             self.peaks_since = now;
         }
         let train = self.train.on_ack(now, self.delivered, min_rtt);
-        // On a slow path there may be more than half a round trip between acknowledgements, so that no train
-        // forms. There a sample is as good a measure of the bottleneck.
+        // On a slow path more than half a round trip may pass between acknowledgements, so that no train forms. On
+        // such a path a sample measures the bottleneck as well as a train does.
         let rate = train.max(sample).unwrap_or(0);
         self.peaks[0] = self.peaks[0].max(rate);
     }
 
-    /// Returns the state of a record about to be sent after `in_flight` bytes. `empty` is set if everything
-    /// sent before is acknowledged, `paused` if the sender has sent less than it was allowed to.
+    /// Returns the state of a record that is about to be sent while `in_flight` bytes are in flight. `empty` is
+    /// set if everything sent before is acknowledged; `paused` is set if the sender has sent less than it was
+    /// allowed to.
     pub fn on_send(
         &mut self,
         now: Instant,
@@ -198,8 +200,8 @@ impl RateEstimator {
         }
     }
 
-    /// Counts `bytes` as lost. Returns the state in which the newest record was sent that
-    /// [`note_lost`](Self::note_lost) has reported since the last call; the default if there is none.
+    /// Counts `bytes` as lost. [`note_lost`](Self::note_lost) has reported the lost records since the last call:
+    /// returns the state in which the newest of them was sent, or the default if there is none.
     pub fn on_lost(&mut self, bytes: u64) -> TxState {
         self.lost += bytes;
         let newest = self.newest_lost.take();
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(flow.rate.rate(), 20_000);
     }
 
-    /// Every 50 ms 1000 bytes are sent, 20 kB/s; a single acknowledgement covers four segments.
+    /// Every 50 ms 1000 bytes are sent, which is 20 kB/s. A single acknowledgement covers four segments.
     #[test]
     fn heaped_acknowledgements_are_no_faster_than_the_sender() {
         let mut flow = Flow::new();
@@ -361,8 +363,8 @@ mod tests {
         }
         assert_eq!(flow.ack(1240, 2001, None), Some((1000, 140, false)));
         flow.send(1300, 1000, false);
-        // 160 ms after the acknowledgement before, 1240. The newest record of that acknowledgement was sent at
-        // 1100, the newest record of this one at 1300: 200 ms, the longer time.
+        // The acknowledgement before arrived at 1240, 160 ms ago. Its newest record was sent at 1100. The newest
+        // record of this acknowledgement was sent at 1300, 200 ms later, and 200 ms is the longer time.
         assert_eq!(flow.ack(1400, 6001, None), Some((4000, 200, false)));
         assert_eq!(flow.rate.rate(), 20_000);
     }
@@ -394,8 +396,8 @@ mod tests {
             .board
             .take_lost(Instant::from_millis(1110), packet, 1000);
         assert_eq!(again.map(|sent| (sent.start, sent.end)), Some((1, 1001)));
-        // The part that was delivered first was sent at 1000, this one at 1110: 110 ms, more than the 100 ms
-        // between the deliveries.
+        // The part that was delivered first was sent at 1000, and this part at 1110. These 110 ms are more than
+        // the 100 ms between the deliveries.
         assert_eq!(flow.ack(1210, 1001, None), Some((1000, 110, false)));
         // The rest of the record was not retransmitted: it still has its first state, 220 ms old.
         assert_eq!(flow.ack(1220, 3001, None), Some((3000, 220, true)));
@@ -411,7 +413,8 @@ mod tests {
         flow.send(1300, 1000, true);
         assert_eq!(flow.ack(1400, 21_001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.rate(), 100_000);
-        // The effect of a pause ends when the data then in flight and the first record after it are delivered.
+        // The effect of a pause ends when two things are delivered: the data in flight during the pause, and the
+        // first record after the pause.
         flow.send(1400, 1000, false);
         flow.send(1450, 1000, true);
         let mut spans = [false; 4];
@@ -450,8 +453,8 @@ mod tests {
         }
         flow.ack(1160, 4001, None);
         assert_eq!(flow.rate.peak(), 125_000);
-        // A lower rate, 1000 bytes in 16 ms, does not replace the peak in the next period of ten round trips,
-        // but does in the period after it.
+        // 1000 bytes in 16 ms are a lower rate. This rate does not replace the peak in the next period of ten
+        // round trips, but it does in the period after that one.
         let mut una = 4001;
         for (from, peak) in [(2300, 125_000), (3400, 62_500)] {
             for _ in 0..3 {

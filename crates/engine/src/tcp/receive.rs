@@ -16,14 +16,14 @@ use crate::buffer::{Pool, RangeSet, RecvBuffer};
 
 /// The minimum time between answers to unacceptable segments, as in Linux (`tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// The maximum number of mappings stored for bytes not received yet. A guess: it bounds the memory that a peer can
-/// occupy, and lost data of one window needs far fewer.
+/// The maximum number of mappings stored for bytes not received yet. The limit bounds the memory that a peer can
+/// occupy. The value is a guess: the lost data of one window needs far fewer mappings.
 const MAX_MAPPINGS: usize = 512;
-/// The same limit for mappings with checksums, a guess too. It is higher because these mappings cannot be merged:
-/// each is verified on its own.
+/// The maximum number of stored mappings with checksums, a guess too. It is higher than [`MAX_MAPPINGS`] because
+/// these mappings cannot be merged: each of them is verified on its own.
 const MAX_CHECKED_MAPPINGS: usize = 4096;
-/// The maximum number of disjoint ranges stored out of order, a guess. It bounds the memory that a peer occupies
-/// by sending every second byte.
+/// The maximum number of disjoint ranges stored out of order. The limit bounds the memory that a peer occupies by
+/// sending every second byte. The value is a guess.
 const MAX_OUT_OF_ORDER_RANGES: usize = 4096;
 
 /// The time at which the next acknowledgement is due.
@@ -50,9 +50,9 @@ pub(crate) struct Receiver {
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
     pub ts_recent: u32,
-    /// The timestamp of a retransmission of data that is here already. It is echoed once instead of `ts_recent`,
-    /// which such a segment does not update: after an outage the peer would otherwise measure the outage as a
-    /// round trip.
+    /// The timestamp of a retransmission of data that has arrived already. Such a segment does not update
+    /// `ts_recent`, so its timestamp is echoed once instead. Otherwise the peer would measure an outage as a round
+    /// trip.
     pub echo_once: Option<u32>,
     /// The measurements of the direction from the peer to this end.
     pub arriving: ArrivalStats,
@@ -74,7 +74,7 @@ pub(crate) struct Receiver {
     policy: DelayedAck,
     /// The number of further segments that are acknowledged at once, so that the peer's slow start grows fast.
     quick_acks: u32,
-    /// The time before which unacceptable segments are not answered.
+    /// The earliest time of the next answer to an unacceptable segment.
     next_challenge_at: Instant,
 }
 
@@ -125,8 +125,9 @@ impl Receiver {
         }
     }
 
-    /// Answers an unacceptable segment by an acknowledgement, at a limited rate. If the peer found the answer
-    /// unacceptable, both ends would otherwise answer each other without end (RFC 5961 section 7).
+    /// Answers an unacceptable segment by an acknowledgement, at a limited rate. The limit is needed because the
+    /// peer may find the answer unacceptable too: both ends would then answer each other without end (RFC 5961
+    /// section 7).
     // Conforms: 5961-7-1
     pub fn challenge(&mut self, now: Instant) {
         if now >= self.next_challenge_at {
@@ -196,7 +197,7 @@ impl Receiver {
             }
             match u32::try_from(end - merged.sub) {
                 Ok(len) => merged.len = len,
-                // Mappings that merge to 4 GiB or more do not occur in honest use: ignore the new one.
+                // Honest peers send no mappings that merge to 4 GiB or more. Ignore the new mapping.
                 Err(_) => return true,
             }
         }
@@ -211,9 +212,9 @@ impl Receiver {
     }
 
     /// Stores a mapping with a checksum, which cannot be merged with others. A stored mapping may arrive again
-    /// with a DATA_FIN that it did not have before. At the limit, only the mapping of the next bytes is stored.
-    /// Data whose mapping was not stored is not accepted, and the peer retransmits it with its mapping. Returns
-    /// `false` if the mapping contradicts an earlier one.
+    /// with a DATA_FIN that it did not have before. Once the number of mappings has reached its limit, only the
+    /// mapping of the next bytes is stored. Data without a stored mapping is not accepted, and the peer
+    /// retransmits it with the mapping. Returns `false` if the mapping contradicts an earlier one.
     fn add_checked(&mut self, map: Mapping) -> bool {
         let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
         let known = self.mappings.get_mut(from);
@@ -248,7 +249,7 @@ impl Receiver {
         self.held = Some(RecvBuffer::new(self.nxt, limit));
     }
 
-    /// Returns the mapping of the next waiting bytes if all of its payload has arrived.
+    /// Returns the mapping of the next waiting bytes if all payload of the mapping has arrived.
     pub fn whole_mapping(&self) -> Option<Mapping> {
         let held = self.held.as_ref()?;
         let map = self.mapping_at(held.next())?;
@@ -283,9 +284,9 @@ impl Receiver {
         }
     }
 
-    /// Limits the number of mappings. Mappings of data that has arrived are dropped first. If too many remain,
-    /// those with the highest offsets are dropped, because they arrive again with their data. The mapping of the
-    /// first missing bytes must be kept, or the subflow could not proceed.
+    /// Limits the number of mappings. Mappings of data that has arrived are dropped first. If too many remain, the
+    /// mappings with the highest offsets are dropped, because these mappings arrive again with their data. The
+    /// mapping of the first missing bytes must be kept, or the subflow could not proceed.
     fn bound_mappings(&mut self) {
         if self.mappings.len() <= MAX_MAPPINGS {
             return;
@@ -429,7 +430,7 @@ impl Receiver {
         debug_assert!(first.is_none_or(|first| first.start > self.nxt));
         debug_assert!(self.out_of_order.len() <= MAX_OUT_OF_ORDER_RANGES);
         debug_assert!(self.fin.is_none_or(|fin| self.nxt <= fin + 1));
-        // One mapping above the limit is stored if it is that of the next bytes.
+        // At the limit, the mapping of the next bytes is stored in addition.
         let max_mappings = match self.checks() {
             true => MAX_CHECKED_MAPPINGS + 1,
             false => MAX_MAPPINGS,

@@ -9,7 +9,7 @@ use crate::Config;
 /// The clock granularity G of RFC 6298 section 2. Timestamps count milliseconds.
 const CLOCK_GRANULARITY: Duration = Duration::from_millis(1);
 
-/// The timeout before any sample (RFC 6298 section 2.1).
+/// The timeout before the first sample (RFC 6298 section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
 /// The period of the base round trip, which is the lowest sample of this period and the one before it.
@@ -17,12 +17,13 @@ const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// too.
 const BASE_RTT_PERIOD: Duration = Duration::from_secs(10);
 
-/// The queueing delay up to which a queue counts as short in any case. A guess; it is the target delay of CoDel
-/// too (RFC 8289).
+/// The maximum queueing delay of a queue that counts as short on any path. The value is a guess; CoDel has the
+/// same target delay (RFC 8289).
 const SHORT_QUEUE_DELAY: Duration = Duration::from_millis(5);
 
-/// The number of first samples that a later, far shorter sample may show to be wrong. A guess: a connection that
-/// sends little has few samples before the first undisturbed one.
+/// The number of samples after which the estimator trusts its samples. If fewer precede a far shorter sample, they
+/// are discarded as wrong. The value is a guess: a connection that sends little has few samples before the first
+/// undisturbed one.
 const UNTRUSTED_SAMPLES: u32 = 8;
 
 /// The round-trip estimator of one subflow.
@@ -65,8 +66,8 @@ impl RttEstimator {
         }
     }
 
-    /// Seeds the first timeout with the round trip of an earlier subflow on the path. The timeout never gets
-    /// longer than without a seed.
+    /// Seeds the first timeout with the round trip of an earlier subflow on the path. A seed can shorten the
+    /// timeout, but not lengthen it.
     pub fn seed_from(&mut self, srtt: Duration, rttvar: Duration) {
         if self.srtt.is_none() {
             let margin = (rttvar * 4).max(self.min_rto);
@@ -74,9 +75,9 @@ impl RttEstimator {
         }
     }
 
-    /// Discards the first samples if a later one is far shorter. The first sample may be that of a handshake whose
-    /// last segment was lost and repeated a second later, which timestamps do not show. A connection that sends
-    /// little would otherwise keep a timeout of a hundred round trips for long.
+    /// Discards the first samples if the sample `rtt` is far shorter. The first sample may be that of a handshake
+    /// whose last segment was lost and repeated a second later. Timestamps do not show this repetition. A
+    /// connection that sends little would otherwise keep a timeout of a hundred round trips for long.
     fn forget_repeated_handshake(&mut self, rtt: Duration) {
         let is_far_shorter = |srtt| rtt * 2 + self.min_rto < srtt;
         if self.samples < UNTRUSTED_SAMPLES && self.srtt.is_some_and(is_far_shorter) {
@@ -120,7 +121,7 @@ impl RttEstimator {
         self.rttvar
     }
 
-    /// Returns the lowest sample; zero before the first.
+    /// Returns the lowest sample; zero before the first sample.
     pub fn min(&self) -> Duration {
         match self.srtt {
             Some(_) => self.min,
@@ -128,7 +129,7 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the newest sample; zero before the first.
+    /// Returns the newest sample; zero before the first sample.
     pub fn latest(&self) -> Duration {
         self.latest
     }
@@ -142,8 +143,8 @@ impl RttEstimator {
         }
     }
 
-    /// Returns whether the newest sample shows a short queue: at most half of the longest queueing delay so far,
-    /// or at most 5 ms.
+    /// Returns whether the newest sample shows a short queue: the queueing delay is at most half of the longest
+    /// one so far, or at most 5 ms.
     pub fn is_queue_short(&self) -> bool {
         let queueing_delay = self.latest.saturating_sub(self.base());
         let longest_delay = self.max.saturating_sub(self.base());
@@ -195,7 +196,7 @@ mod tests {
     }
 
     /// A third ACK that was lost and repeated makes the first sample 2.4 s long: the timeout is 2.4 s + 4 * 1.2 s.
-    /// The next sample of 30 ms replaces it: 30 ms + 200 ms.
+    /// The next sample, 30 ms, replaces the first one: the timeout is 30 ms + 200 ms.
     #[test]
     fn a_handshake_that_was_repeated_is_forgotten() {
         let ms = Duration::from_millis;
@@ -238,7 +239,8 @@ mod tests {
         assert_eq!(rtt.rto(), Duration::from_millis(240));
     }
 
-    /// The base is 40 ms. 5 ms are short in any case; after 20 ms, up to 10 ms are short.
+    /// The base is 40 ms. A queueing delay of 5 ms is short in any case. After a delay of 20 ms, delays of up to
+    /// 10 ms are short.
     #[test]
     fn a_queue_is_short_beside_the_longest() {
         let mut rtt = RttEstimator::new(&Config::default());

@@ -62,7 +62,7 @@ impl Mapping {
 pub(crate) struct Sent {
     pub start: u64,
     pub end: u64,
-    /// The mapping as first sent. It may be larger than this record, which can be a part of what was sent.
+    /// The mapping as first sent. It may be larger than this record, because a record may be split.
     /// Retransmissions repeat the mapping unchanged.
     pub map: Mapping,
     pub sent_at: Instant,
@@ -136,8 +136,8 @@ pub(crate) struct Scoreboard {
     arrived: Vec<Range<u64>>,
     /// The highest offset in the connection's stream up to which data was sent on this subflow.
     data_end: u64,
-    /// True if records may lie in a different order in the connection's stream: a copy of earlier data was sent
-    /// after later data.
+    /// True if the order of the records may differ from the order of their data in the connection's stream,
+    /// because a copy of earlier data was sent after later data.
     has_copies: bool,
     /// True if data was sent that is not aligned with the stream.
     has_unaligned: bool,
@@ -253,7 +253,8 @@ impl Scoreboard {
     pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
         let mut i = self.records.partition_point(|r| r.end <= start);
         loop {
-            // Earlier acknowledgements have mostly reported the same block already: skip those records.
+            // Earlier acknowledgements have mostly reported the same block already. The records that they marked
+            // are skipped.
             let sacked = self
                 .records
                 .range(i..)
@@ -305,9 +306,9 @@ impl Scoreboard {
         Some(*first)
     }
 
-    /// Marks every record in flight as lost that was sent before `newest` and for which `is_lost` returns true.
-    /// `newest` is the send time and the end of a record; records with equal send times are ordered by their ends.
-    /// Returns the number of bytes.
+    /// Marks a record in flight as lost if it was sent before `newest` and `is_lost` returns true for it. `newest`
+    /// is the send time and the end of a record; records with equal send times are ordered by their ends. Returns
+    /// the number of bytes.
     pub fn mark_lost(
         &mut self,
         newest: (Instant, u64),
@@ -317,7 +318,7 @@ impl Scoreboard {
         for record in self.records.iter_mut().filter(|r| r.in_flight()) {
             let is_earlier = (record.sent_at, record.end) < newest;
             if !is_earlier && !record.retransmitted {
-                // The original transmissions of the following records were later still.
+                // The following records were first sent even later, so none of them was sent before `newest`.
                 break;
             }
             if is_earlier && is_lost(record) {
@@ -330,8 +331,9 @@ impl Scoreboard {
         bytes
     }
 
-    /// Removes all SACK marks if the first record has one. The peer would have acknowledged this record
-    /// cumulatively, so it has dropped the data that it had reported (RFC 2018 section 8).
+    /// Removes all SACK marks if the first record has one. A peer that still had the data of this record would
+    /// have acknowledged the record cumulatively, so the peer has dropped data that it had reported (RFC 2018
+    /// section 8).
     pub fn forget_false_sacks(&mut self) {
         if !self.records.front().is_some_and(|first| first.sacked) {
             return;
@@ -365,8 +367,8 @@ impl Scoreboard {
         Some(self.resend(i, now, packet))
     }
 
-    /// Returns the last undelivered record, or its last `max` bytes, and marks it as retransmitted: a tail loss
-    /// probe (RFC 8985 section 7.3).
+    /// Returns the last undelivered record, or its last `max` bytes, for use as a tail loss probe (RFC 8985
+    /// section 7.3), and marks it as retransmitted.
     pub fn take_last(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         let mut i = self.records.iter().rposition(|r| !r.sacked)?;
         let record = self.records[i];

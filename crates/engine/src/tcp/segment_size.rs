@@ -1,4 +1,4 @@
-//! The payload of a segment, as limited by the path, the peer, and the options.
+//! The payload of a segment. The path, the peer and the options limit it.
 
 use super::FourTuple;
 use super::path_mtu::PathMtu;
@@ -14,7 +14,7 @@ const MIN_PMTU_V6: u32 = 1280;
 /// The length of a TCP header without options.
 const TCP_HEADER_LEN: u32 = 20;
 
-/// The size of a subflow's segments, and everything that it depends on.
+/// The size of a subflow's segments, and the values that determine this size.
 #[derive(Debug)]
 pub(crate) struct SegmentSize {
     pub mtu: PathMtu,
@@ -86,8 +86,9 @@ impl SegmentSize {
         len as u32 + self.options as u32 + self.headers
     }
 
-    /// Returns the payload of a packet of `size` bytes, limited by the peer's MSS. An MSS for packets below the
-    /// lowest path MTU is raised, since options alone could fill such a segment.
+    /// Returns the payload of a packet of `size` bytes, limited by the peer's MSS. If the peer's MSS is too low
+    /// even for the lowest path MTU, the MSS of that MTU counts instead, since options alone could fill a smaller
+    /// segment.
     fn payload_of(&self, size: u32, options: usize) -> u32 {
         let segment = (size - self.headers).min(self.peer_mss.max(MIN_PMTU_V4 - self.headers));
         segment - options as u32

@@ -45,7 +45,7 @@ enum Recovery {
 /// A reduction of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reduction {
-    /// The next offset to send when the window was reduced.
+    /// The value of [`Sender::nxt`] when the window was reduced.
     at: u64,
     /// True while the peer has not been notified by CWR.
     cwr_pending: bool,
@@ -80,8 +80,9 @@ struct Rack {
 struct TailProbe {
     start: u64,
     end: u64,
-    /// The next offset to send when the probe was sent (`TLP.end_seq`). `None` once another loss has reduced the
-    /// window: a loss repaired by the probe needs no reaction any more, only its D-SACK must be recognised.
+    /// The value of [`Sender::nxt`] when the probe was sent (`TLP.end_seq`). `None` once another loss has reduced
+    /// the window: a loss that the probe repaired needs no further reduction. The probe is kept, because a D-SACK
+    /// for it must still be recognised.
     end_seq: Option<u64>,
     /// The send time of the original transmission, and the rate estimator's state at that time.
     original: (Instant, PacketState),
@@ -101,8 +102,8 @@ pub(crate) struct Echo {
 pub(crate) enum Expired {
     /// The retransmission timer expired: everything in flight is marked lost.
     Rto,
-    /// The retransmission timer had been shortened for one early retransmission, which does not count as a
-    /// timeout.
+    /// The retransmission timer expired after it had been shortened for one early retransmission. This expiry does
+    /// not count as a timeout.
     Early,
     /// A tail loss probe is to be sent.
     Probe,
@@ -167,7 +168,7 @@ struct Offered {
 #[derive(Debug, Clone, Copy, Default)]
 struct Reductions {
     last: Reduction,
-    /// The reduction before the last one. It becomes the last one again if that is undone.
+    /// The reduction before the last one. It becomes the last one again if the last reduction is undone.
     before: Reduction,
     /// The highest acknowledgement that reported an ECN mark.
     marked_at: u64,
@@ -178,12 +179,13 @@ struct Reductions {
 /// Losses by episode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Losses {
-    /// The bytes delivered since the last episode began, and those between the beginnings of the two episodes
-    /// before.
+    /// The bytes delivered since the last episode began, and the bytes delivered between the beginnings of the
+    /// last two episodes.
     intervals: [u64; 2],
-    /// The bytes of non-congestive loss: those lost although the queue was short.
+    /// The bytes of non-congestive loss: bytes lost although the queue was short.
     non_congestive_loss: u64,
-    /// True if the queue was short when this episode began. Later the losses themselves shorten the queue.
+    /// True if the queue was short when this episode began. The queue is not checked again during an episode,
+    /// because the losses themselves shorten it.
     queue_was_short: bool,
 }
 
@@ -288,8 +290,8 @@ impl Sender {
             limits: Limits {
                 initial_window: config.initial_window,
                 max_cwnd: config.max_cwnd.map_or(u32::MAX, |segments| segments.max(1)),
-                // `TLP.max_ack_delay` of RFC 8985 section 7.2. The peer's delay is unknown: assume our own, and
-                // half of it more as a margin (a guess).
+                // `TLP.max_ack_delay` of RFC 8985 section 7.2. The peer's delay is unknown. A guess: our own
+                // delay, and half of our delay more as a margin.
                 peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             },
             recorded_path: PathRecord::default(),
@@ -345,12 +347,12 @@ impl Sender {
         newest.is_some_and(|last| last.start <= seq && !last.retransmitted)
     }
 
-    /// Returns whether the peer has not been notified of the last reduction of the window by CWR.
+    /// Returns whether the peer must still be notified, by CWR, of the last reduction of the window.
     pub fn owes_cwr(&self) -> bool {
         self.reductions.last.cwr_pending
     }
 
-    /// Returns whether the peer has not been notified of the last reduction, and counts it as notified.
+    /// Returns whether the peer must still be notified of the last reduction, and counts the peer as notified.
     pub fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.reductions.last.cwr_pending)
     }
@@ -375,7 +377,7 @@ impl Sender {
     }
 
     /// Returns the congestion window in bytes. During fast recovery it is the data in flight plus the bytes that
-    /// PRR allows, which lead to the controller's window.
+    /// PRR allows. PRR leads this sum to the controller's window.
     pub fn cwnd(&self) -> u64 {
         let max_cwnd = u64::from(self.limits.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
@@ -390,7 +392,7 @@ impl Sender {
         self.rate.rate()
     }
 
-    /// Returns the number of bytes of non-congestive loss: lost although the queue of the path was short.
+    /// Returns the number of bytes of non-congestive loss: bytes lost although the queue of the path was short.
     pub fn non_congestive_loss(&self) -> u64 {
         self.losses.non_congestive_loss
     }
@@ -424,7 +426,7 @@ impl Sender {
         self.pauses.drained_at
     }
 
-    /// Returns the state of this subflow that coupled congestion control of its siblings uses.
+    /// Returns the values of this subflow that the coupled controllers of its siblings use.
     pub fn sibling(&self) -> Sibling {
         Sibling {
             cwnd: self.cc.cwnd(),
@@ -481,7 +483,7 @@ impl Sender {
         ack == self.una && window == self.offered.last && !self.board.is_empty()
     }
 
-    /// Returns whether an acknowledgement of `ack` can come from the peer: neither for data not sent yet nor too
+    /// Returns whether an acknowledgement of `ack` can come from the peer: it covers no unsent data and is not too
     /// old (RFC 5961 section 5.2).
     // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
@@ -494,9 +496,9 @@ impl Sender {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// Opens the peer's window by an initial window, after another subflow reported that the window of the
-    /// connection opened: all subflows share it. The acknowledgement of the data then sent reports the full
-    /// window.
+    /// Opens the peer's window by an initial window. All subflows share the window of the connection, and another
+    /// subflow reported that this window has opened. The peer reports the full window on this subflow when it
+    /// acknowledges the data sent now.
     pub fn open_window(&mut self) {
         let flight = self.initial_flight();
         self.wnd_end = self
@@ -512,16 +514,16 @@ impl Sender {
 
     /// Returns whether the sender has been idle for longer than a timeout (RFC 5681 section 4.1) since it last
     /// sent or was last [restarted](Self::restart). Restarts count because the scheduler asks for each packet,
-    /// even if it then sends on another subflow.
+    /// even if the scheduler then sends on another subflow.
     pub fn is_idle(&self, now: Instant) -> bool {
         let since = self.pauses.last_sent.max(self.pauses.restarted_at);
         self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
     }
 
     /// Starts, or restarts after a pause, with the known capacity of the path. An initial window leaves unpaced:
-    /// data after a pause is mostly small, and pacing it would delay its last bytes by up to half a round trip. On
-    /// a path without measurements fewer segments leave unpaced, no more than the shortest queues hold: a loss
-    /// would end slow start at once.
+    /// after a pause there is mostly little data, and pacing would delay its last bytes by up to half a round
+    /// trip. On a path without measurements only as many segments leave unpaced as the shortest queues hold,
+    /// because a loss would end slow start at once.
     pub fn restart(&mut self, now: Instant) {
         self.pauses.restarted_at = now;
         let is_known = self.nxt > self.data_start || self.rate.peak() > 0;
@@ -542,9 +544,9 @@ impl Sender {
     }
 
     /// Returns the window to start with: the initial window, or half of the path's known capacity if that is more.
-    /// The half is the jump of Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
+    /// Careful Resume starts with half of the capacity too (draft-ietf-tsvwg-careful-resume section 3.3).
     fn restart_window(&self) -> u64 {
-        // The present round trips may include a queue, so a lower recorded one counts.
+        // The round trips of this subflow may include a queue, so a recorded round trip counts if it is lower.
         let base = match self.recorded_path.base_rtt {
             Duration::ZERO => self.rtt.base(),
             recorded => recorded.min(self.rtt.base()),
@@ -552,7 +554,8 @@ impl Sender {
         self.initial_flight().max(self.bytes_drained_in(base) / 2)
     }
 
-    /// Returns the number of bytes that pass the bottleneck in `time`; 0 if its rate is not known.
+    /// Returns the number of bytes that pass the bottleneck in `time`; 0 if the rate of the bottleneck is not
+    /// known.
     fn bytes_drained_in(&self, time: Duration) -> u64 {
         let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -582,9 +585,9 @@ impl Sender {
     /// Returns the rate estimator's state for a record that is sent now.
     fn packet_state(&mut self, now: Instant) -> PacketState {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
-        // With more in flight than the bandwidth-delay product, the bottleneck is busy, so that the delivery rate
-        // is the rate of the path, even if the sender pauses. With only a few packets in flight the rate may be
-        // the application's: hence at least two initial windows, a guess.
+        // If more is in flight than the bandwidth-delay product, the bottleneck is busy. The delivery rate is then
+        // the rate of the path, even if the sender pauses. If only a few packets are in flight, the rate may be
+        // the application's. So the pipe counts as full only above two initial windows, which is a guess.
         let full_pipe = self
             .bytes_drained_in(self.rtt.base())
             .max(2 * self.initial_flight());
@@ -778,13 +781,14 @@ impl Sender {
         (rtt, rate)
     }
 
-    /// Sets an earlier `drained_at` after the bottleneck turned out to be far faster than known.
+    /// Sets an earlier `drained_at` after the bottleneck turned out to be far faster than it was known to be.
     fn advance_drained_at(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
         self.pauses.drained_at = self.pauses.drained_at.min(now + Duration::from_nanos(ns));
     }
 
-    /// Stores the time if the window is full. Must be called before an acknowledgement or a loss makes room in it.
+    /// Stores the time if the window is full. Must be called before an acknowledgement or a loss makes room in the
+    /// window.
     fn note_full(&mut self, now: Instant) {
         if self.cwnd_room() == 0 {
             self.round.full_at = now;
@@ -792,8 +796,8 @@ impl Sender {
     }
 
     /// Updates the pacing rate with the factors of Linux: twice the window in each round trip in slow start,
-    /// because the window doubles, and 1.2 times the window afterwards. As in Linux, the lower factor applies
-    /// from half of the slow-start threshold on.
+    /// because the window doubles, and 1.2 times the window afterwards. As in Linux, the lower factor applies as
+    /// soon as the window reaches half of the slow-start threshold.
     fn update_pacing(&mut self) {
         if let Some(rate) = self.cc.pacing_rate() {
             self.pacer.set_rate(rate);
@@ -804,9 +808,9 @@ impl Sender {
         } else {
             120
         };
-        // After heavy losses the window in fast recovery is only a few segments. Paced by such a window, few
-        // segments leave, so few acknowledgements return, and the rate stays low. Hence at least an initial window
-        // is sent in each round trip.
+        // After heavy losses the window in fast recovery is only a few segments. With a rate derived from such a
+        // window few segments leave, so few acknowledgements return, and the rate stays low. So at least an
+        // initial window is sent in each round trip.
         let window = match self.recovery {
             Recovery::Fast { .. } | Recovery::Marked { .. } => {
                 self.cwnd().max(self.initial_flight())
@@ -829,7 +833,7 @@ impl Sender {
         // A retransmission timer runs while anything is in flight.
         debug_assert!(self.board.is_empty() || self.timers.rto_at.is_some());
         debug_assert!(self.timers.backoff <= MAX_BACKOFF);
-        // The state Marked shrinks the data in flight, so there must be some.
+        // The state Marked ends when nothing is in flight.
         debug_assert!(!self.board.is_empty() || !matches!(self.recovery, Recovery::Marked { .. }));
     }
 }

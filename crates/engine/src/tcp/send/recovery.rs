@@ -13,8 +13,8 @@ use crate::tcp::prr::Prr;
 use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
-/// The number of transmissions delivered out of order that show a loss as long as no reordering was seen: the
-/// duplicate-acknowledgement threshold (RFC 8985 section 6.2, step 4).
+/// The duplicate-acknowledgement threshold (RFC 8985 section 6.2, step 4). As long as no reordering was seen, this
+/// number of transmissions delivered out of order shows a loss.
 const DUP_THRESH_SEGMENTS: usize = 3;
 
 /// The number of recoveries without a needless retransmission after which the reordering window is reset
@@ -26,8 +26,8 @@ const REO_WND_PERSIST: u32 = 16;
 const MAX_REO_WND_MULT: u32 = 255;
 
 /// The maximum time before a tail loss probe. Even while a long queue drains, acknowledgements keep arriving. So a
-/// second without any shows that the tail of the flight is lost, even if round trips through the queue take longer
-/// than a second.
+/// second without acknowledgements shows that the tail of the flight is lost, even if round trips through the
+/// queue take longer than a second.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Sender {
@@ -69,7 +69,7 @@ impl Sender {
     }
 
     /// Shortens the backed-off retransmission timer for one early retransmission, because the path may work again.
-    /// An acknowledgement of the last retransmission still gets a timeout to arrive.
+    /// The acknowledgement of the last retransmission still has the time of one timeout to arrive.
     pub fn retry_early(&mut self, now: Instant) {
         let Some(at) = self.timers.rto_at.filter(|_| self.timers.backoff > 0) else {
             return;
@@ -90,7 +90,7 @@ impl Sender {
         let Some(probe) = self.rack.probe.take_if(is_passed) else {
             return;
         };
-        // In another state the window is reduced already.
+        // In all other states the window is reduced already.
         if self.recovery != Recovery::Open {
             return;
         }
@@ -110,10 +110,10 @@ impl Sender {
         });
     }
 
-    /// Processes a duplicate acknowledgement, which reports no new data. After a tail loss probe it shows that
-    /// the original of the probe had arrived as well. Without SACK it shows that a later segment arrived; three
-    /// of them show that the first segment is lost (RFC 5681 section 3.2). Returns whether anything was marked
-    /// as lost.
+    /// Processes a duplicate acknowledgement, which reports no new data. After a tail loss probe, the duplicate
+    /// shows that the original of the probe had arrived as well. Without SACK, each duplicate shows that a later
+    /// segment arrived, and three duplicates show that the first segment is lost (RFC 5681 section 3.2). Returns
+    /// whether anything was marked as lost.
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.rack.probe.take_if(|probe| probe.end_seq == Some(una));
@@ -142,9 +142,9 @@ impl Sender {
         lost
     }
 
-    /// Processes a duplicate acknowledgement whose options left no room for SACK blocks. Three consecutive ones
-    /// show a loss, as from a peer without SACK (RFC 5681 section 3.2). The acknowledgement of the
-    /// retransmission lets RACK find further losses by their send times (RFC 8985 section 6.2).
+    /// Processes a duplicate acknowledgement whose options left no room for SACK blocks. Three consecutive
+    /// duplicates show a loss, as they do from a peer without SACK (RFC 5681 section 3.2). When the retransmission
+    /// is acknowledged, RACK finds further losses by their send times (RFC 8985 section 6.2).
     pub fn on_dup_ack_without_sack(&mut self, now: Instant) {
         if self.dup_acks.is_some() {
             self.on_dup_ack(now);
@@ -157,8 +157,8 @@ impl Sender {
         }
     }
 
-    /// Returns the number of bytes in flight after the first missing segment. Duplicates can stand for the arrival
-    /// of these bytes only.
+    /// Returns the number of bytes in flight after the first missing segment. Duplicates can only report the
+    /// arrival of these bytes.
     fn in_flight_after_hole(&self) -> u64 {
         let first = self.board.iter().next().filter(|first| !first.lost);
         let missing = first.map_or(0, |first| first.len().min(self.mss.into()));
@@ -232,14 +232,14 @@ impl Sender {
         };
         self.rack.reordering_seen |= delivered.reordered;
         let mut sent_at = newest.sent_at;
-        // An acknowledgement less than a round trip after a retransmission is for the original transmission. So is
-        // one that shows a timeout to be spurious. If the peer reported a duplicate (D-SACK), both copies arrived
-        // and the acknowledgement may be for either.
+        // An acknowledgement less than a round trip after a retransmission is for the original transmission. The
+        // same is true of an acknowledgement that shows a timeout to be spurious. If the peer reported a duplicate
+        // (D-SACK), both copies arrived and the acknowledgement may be for either of them.
         let is_too_fast = now.saturating_since(sent_at) < self.rtt.base();
         if newest.retransmitted && (is_too_fast || spurious) && self.rack.dsack_end != newest.end {
-            // For a tail loss probe the send time of the original is known, and RACK can use it. If the path
-            // became shorter and the acknowledgement is for the probe after all, no harm is done: data sent
-            // before the original is lost in that case too.
+            // For a tail loss probe the send time of the original is known, and RACK can use it. The
+            // acknowledgement may be for the probe after all, if the path became shorter. No harm is done: data
+            // sent before the original is lost in that case too.
             let probe = self.rack.probe.filter(|probe| probe.end == newest.end);
             let Some(probe) = probe else {
                 return;
@@ -253,12 +253,12 @@ impl Sender {
         }
     }
 
-    /// Returns the reordering window (RFC 8985 section 6.2, step 4): the time that a segment may arrive after
-    /// later segments before it counts as lost.
+    /// Returns the reordering window (RFC 8985 section 6.2, step 4): a segment counts as lost if later segments
+    /// have arrived and it does not follow within this time.
     // Conforms: 8985-3.3.2-1, 8985-3.3.2-3, 8985-6.2-4
     pub(super) fn reordering_window(&self) -> Duration {
-        // A record may be a super-segment of many segments. It counts once, because its segments travel together:
-        // one that overtakes another record is no sign of loss.
+        // A record may be a super-segment of many segments. A super-segment counts once, because its segments
+        // travel together: a single super-segment that overtakes another record is no sign of loss.
         let is_threshold_reached = || {
             self.board
                 .iter()
@@ -274,7 +274,7 @@ impl Sender {
     }
 
     /// Widens the reordering window after a needless retransmission, at most once in a round trip (RFC 8985
-    /// section 6.2, step 4). [`REO_WND_PERSIST`] recoveries without a needless retransmission reset it.
+    /// section 6.2, step 4). [`REO_WND_PERSIST`] recoveries without a needless retransmission reset the window.
     // Conforms: 8985-3.3.2-2
     pub(super) fn widen_reordering_window(&mut self) {
         let rack = &mut self.rack;
@@ -292,7 +292,7 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.timers.reorder_at = None;
         // If all data arrives in order and no record was sent before a delivered one, no record can be lost. This
-        // case is the most frequent one, so it skips the search below.
+        // case is the most frequent one, and the search below is skipped.
         let newest = (self.rack.sent_at, self.rack.end);
         let first = self.board.iter().next();
         let overtaken = first.is_some_and(|first| (first.sent_at, first.end) < newest);
@@ -317,8 +317,8 @@ impl Sender {
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
-    /// Handles `lost` bytes that were marked as lost. Before, `in_flight` bytes were in flight and the present
-    /// acknowledgement had reported `delivered` bytes. Returns whether `lost` is not zero.
+    /// Handles `lost` bytes that were marked as lost. Before the marking, `in_flight` bytes were in flight. The
+    /// present acknowledgement had reported `delivered` bytes. Returns whether `lost` is not zero.
     fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
@@ -355,18 +355,18 @@ impl Sender {
         true
     }
 
-    /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An
-    /// acknowledgement that arrives after a later one does not count.
+    /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An old
+    /// acknowledgement, which arrives after a newer one, does not count.
     pub fn on_mark(&mut self, ack: u64) {
         if ack >= self.una && self.cc.responds_to_ecn() {
             self.reductions.marked_at = ack;
         }
     }
 
-    /// Reduces the window for a reported ECN mark. The window is not reduced for an acknowledgement of data sent
-    /// before the last reduction, because the peer did not know of that reduction, nor during a recovery. A mark
-    /// reported during a recovery still reduces the window if the recovery is undone. The acknowledgement
-    /// reported `delivered` bytes, which were in flight until now. Returns whether the window was reduced.
+    /// Reduces the window for a reported ECN mark, and returns whether it was reduced. An acknowledgement of data
+    /// sent before the last reduction does not reduce the window, because the peer did not know of that reduction.
+    /// During a recovery the window is not reduced either; if the recovery is undone, a mark reported meanwhile
+    /// reduces the window. The acknowledgement reported `delivered` bytes, which were in flight until now.
     // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
     pub(super) fn respond_to_mark(&mut self, now: Instant, delivered: u64) -> bool {
         if self.reductions.marked_at <= self.reductions.last.at || self.recovery != Recovery::Open {
@@ -425,7 +425,7 @@ impl Sender {
             Some(at) => {
                 self.mark_all_lost(now);
                 // Restore the regular time: an early try without an acknowledgement is no further timeout. The
-                // last retransmission gets a timeout to be acknowledged.
+                // last retransmission still has the time of one timeout to be acknowledged.
                 self.timers.rto_at = Some(at.max(now + self.rtt.rto()));
                 Expired::Early
             }
@@ -458,7 +458,8 @@ impl Sender {
         let lost = self.mark_all_lost(now);
         if self.timers.backoff == 0 {
             self.begin_episode();
-            // One lost segment is enough for a timeout. The others, which count as lost too, may have arrived.
+            // One lost segment is enough to cause a timeout. The other segments, which count as lost too, may have
+            // arrived.
             self.losses
                 .count_non_congestive(lost.min(u64::from(self.mss)));
             self.timers.stuck_since = now;
@@ -482,7 +483,7 @@ impl Sender {
         self.arm_rto(now);
     }
 
-    /// Handles the failure of the link like a timeout, so that other subflows take over the data at once.
+    /// Handles a failed link like a timeout, so that other subflows take over the data at once.
     pub fn declare_dead(&mut self, now: Instant, ts: Option<u32>) {
         if !self.board.is_empty() && !self.in_timeout() {
             self.expire(now, ts);
@@ -503,8 +504,7 @@ impl Sender {
     }
 }
 
-/// Reports a lost record to the evidence about sizes and, unless the record is a size probe, to the rate
-/// estimator.
+/// Reports a lost record to `sizes`. Unless the record is a size probe, it is also reported to the rate estimator.
 fn note_lost_record(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
     if !sizes.on_lost(lost) {
         rate.note_lost(lost.sent_at, &lost.packet);

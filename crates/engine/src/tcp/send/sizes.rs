@@ -9,24 +9,26 @@ use braid_wire::Instant;
 use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
-/// The score at which retransmissions begin to use small packets, to see whether those arrive. A guess: two
-/// timeouts of large packets reach it.
+/// The score at which retransmissions begin to use small packets, to see whether small packets arrive. The value
+/// is a guess; two timeouts of large packets reach this score.
 const BLACK_HOLE_SCORE: u32 = 4;
 
 /// The evidence about packets by their size.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
-    /// The maximum payload of a small packet, which surely passes; `None` if the path has no smaller size.
+    /// The maximum payload of a small packet, which the path surely forwards; `None` if there is no size below the
+    /// current one.
     max_small_payload: Option<u64>,
-    /// The evidence that the path drops large packets: 2 for a timeout, 1 for a large retransmission lost while
-    /// later data arrived. The arrival of a large packet clears it.
+    /// The score of the evidence that the path drops large packets. The timeout of a large packet adds 2, and a
+    /// large retransmission that is lost while later data arrives adds 1. The arrival of a large packet resets the
+    /// score.
     black_hole_score: u32,
-    /// True if small packets arrived while the score was high: the path drops large packets, and is neither dead
-    /// nor merely slow.
+    /// True if small packets arrived while the score was high. This shows that the path drops large packets, and
+    /// is neither dead nor merely slow.
     drops_large: bool,
-    /// The probe of a larger packet size, while it is in flight.
+    /// The offsets of the probe of a larger packet size while the probe is in flight.
     probe: Option<Range<u64>>,
-    /// The result of the last probe, until it is taken: true if the probe arrived.
+    /// The result of the last probe, until the result is taken: true if the probe arrived.
     probe_result: Option<bool>,
     /// The number of bytes of a probe that is being marked as lost.
     lost_probe_bytes: u64,
@@ -67,7 +69,7 @@ impl Sizes {
         self.probe_result = self.probe.take().map(|_| false).or(self.probe_result);
     }
 
-    /// Notes that the record `lost` was lost. Returns whether it was the probe.
+    /// Notes that the record `lost` was lost. Returns whether the record was the probe.
     pub fn on_lost(&mut self, lost: &Sent) -> bool {
         self.black_hole_score += u32::from(lost.retransmitted && self.is_large(lost.len()));
         let probe = self.probe.take_if(|probe| probe.start == lost.start);
@@ -100,7 +102,7 @@ impl Sizes {
 }
 
 impl Sender {
-    /// Sets the maximum payload of a small packet; `None` if the path has no smaller size.
+    /// Sets the maximum payload of a small packet; `None` if there is no size below the current one.
     pub fn set_small(&mut self, small: Option<u64>) {
         self.sizes.max_small_payload = small;
     }
@@ -118,7 +120,7 @@ impl Sender {
         self.recovery == Recovery::Open && self.board.lost() == 0 && self.sizes.probe.is_none()
     }
 
-    /// Makes the next `len` bytes of new data the probe: they leave as one packet.
+    /// Makes the next `len` bytes of new data the probe. These bytes leave as one packet.
     pub fn send_size_probe(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
     }
@@ -128,8 +130,8 @@ impl Sender {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
             sizes.probe_result = Some(false);
-            // The data after the probe causes duplicate acknowledgements. They report the loss of the probe again,
-            // not another loss.
+            // The data after the probe causes duplicate acknowledgements. These duplicates report the loss of the
+            // probe again, not another loss.
             if probe.contains(&self.una)
                 && let Some(dup) = &mut self.dup_acks
             {

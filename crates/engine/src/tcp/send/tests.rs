@@ -32,7 +32,8 @@ fn flight() -> Sender {
     sender
 }
 
-/// The window is half of 1 MB/s times the shorter of the two round trips, for instance 1 MB/s * 100 ms / 2.
+/// The window is half of what 1 MB/s delivers in a round trip. The lower round trip counts, the recorded one or
+/// the measured one.
 #[test]
 fn a_known_path_starts_with_half_of_its_capacity() {
     let cases = [
@@ -40,7 +41,8 @@ fn a_known_path_starts_with_half_of_its_capacity() {
         (190, 100, 50_000),
         (60, 100, 30_000),
         (100, 30, 15_000),
-        // More than ten times, or less than half of, the recorded round trip is another path: an initial window.
+        // A round trip of more than ten times or less than half of the recorded one is that of another path, which
+        // starts with an initial window.
         (100, 9, 10_000),
         (100, 201, 10_000),
     ];
@@ -66,19 +68,21 @@ fn room(sender: &Sender) -> u64 {
     sender.cwnd() - sender.in_flight()
 }
 
-/// RFC 9937 section 6.1: the data that the first acknowledgement of a recovery delivered counts as having
-/// been in flight.
+/// RFC 9937 section 6.1: the data that the first acknowledgement of a recovery reports as delivered still counts
+/// as data in flight.
 #[test]
 fn recovery_starts_from_the_flight_before_it() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
     assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
-    // 3000 of 20,000 bytes were delivered: 3000 / 20,000 of the reduced window, 10,000 bytes, may be sent.
+    // The reduced window is 10,000 bytes. 3000 of 20,000 bytes were delivered, so 3000 / 20,000 of this window may
+    // be sent.
     assert_eq!(room(&sender), 1_500);
 }
 
 /// RFC 9937 section 6.2: an acknowledgement that reports a further loss allows only as many bytes as it reports as
-/// delivered, 2000, although it advances. The other one allows a segment more than the 3000 delivered bytes.
+/// delivered, 2000, although it advances. The acknowledgement without a further loss allows a segment more than
+/// the 3000 bytes that it reports.
 #[test]
 fn a_further_loss_allows_no_additional_segment() {
     for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
@@ -108,7 +112,7 @@ fn an_application_limited_sender_keeps_its_rate() {
     assert_eq!(sender.delivery_rate(), 200_000);
 }
 
-/// With more in flight than the bandwidth-delay product, the delivery rate is that of the path, even if the
+/// If more is in flight than the bandwidth-delay product, the delivery rate is the rate of the path, even if the
 /// sender has paused.
 #[test]
 fn a_path_that_has_become_slow_is_measured_in_a_pause() {
@@ -147,7 +151,7 @@ fn a_few_packets_do_not_measure_a_slow_path() {
 fn a_sender_that_fills_its_window_is_measured() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
-    // A timer expires 0.9 ms late, which is no pause; the window is full again.
+    // A timer that expires 0.9 ms late causes no pause. The window is full again.
     let now = START + RTT + Duration::from_micros(900);
     send(&mut sender, now, 41);
     sender.on_ack(now + RTT, 30_001, &[], None, &[]);
@@ -216,14 +220,14 @@ fn every_loss_is_reported_with_its_flight() {
         let [loss] = reports[..] else {
             panic!("{name}: {reports:?}");
         };
-        // Nineteen segments were in flight before the lost one, the twentieth, was sent.
+        // The twentieth segment is lost. Nineteen segments were in flight before it was sent.
         let flight = (loss.tx.in_flight, loss.tx.lost);
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }
 
-/// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a
-/// quarter of the lowest round trip, up to a round trip; 16 recoveries without one reset the window.
+/// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a quarter
+/// of the lowest round trip, up to a round trip. 16 recoveries without a needless retransmission reset the window.
 // Conforms: 8985-3.3.2-2, 8985-3.3.2-3
 #[test]
 fn needless_repetitions_widen_the_reordering_window() {
@@ -262,8 +266,8 @@ fn needless_repetitions_widen_the_reordering_window() {
     }
 }
 
-/// RFC 8985 section 6.2, step 1: after 20 s the lowest round trip is that of the new route, 200 ms: two quarters
-/// of it are 100 ms.
+/// RFC 8985 section 6.2, step 1: after 20 s the lowest round trip is the 200 ms of the new route. Two quarters of
+/// this round trip are 100 ms.
 // Conforms: 8985-6.2-4
 #[test]
 fn the_reordering_window_follows_a_change_of_route() {
@@ -300,10 +304,10 @@ fn an_answer_that_is_too_fast_is_of_the_original() {
     }
 }
 
-/// In an outage of ten seconds half of the data in flight arrives, but no acknowledgement returns. Then a
-/// retransmission arrives, and its acknowledgement echoes the timestamp of the data that arrived first, as Linux
-/// does. If it also reports the retransmission as a duplicate, the rest is marked as lost. In either case the
-/// sample is capped at the timeout instead of including the outage.
+/// In an outage of ten seconds half of the data in flight arrives, but no acknowledgement returns. After the
+/// outage a retransmission arrives, and its acknowledgement echoes the timestamp of the data that arrived first,
+/// as Linux does. If the acknowledgement also reports the retransmission as a duplicate, the rest is marked as
+/// lost. In either case the sample is capped at the timeout instead of including the outage.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_outage_is_not_the_round_trip() {
@@ -362,9 +366,9 @@ fn a_round_trip_above_the_timeout() {
     assert_eq!(sender.rtt.latest(), age);
 }
 
-/// A queue of six seconds drains, and the last segments of the flight were dropped because the queue was full.
-/// The probe follows after a second of silence, although round trips through the queue were longer. On a path
-/// whose own round trip is 900 ms the probe waits for two round trips.
+/// A queue of six seconds drains, and the last segments of the flight were dropped because the queue was full. The
+/// probe follows after a second of silence, although round trips through the queue took longer than a second. On a
+/// path whose own round trip is 900 ms the probe waits for two round trips.
 // Conforms: 8985-7.2-1
 #[test]
 fn a_silence_behind_a_queue_is_probed_after_a_second() {
@@ -409,8 +413,8 @@ fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
     assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
 }
 
-/// The probe is sent while its original is in flight. The loss of the segment before them is not undone when the
-/// peer reports the probe as a duplicate.
+/// The probe is sent while its original is in flight. The segment before these two is lost. Its loss is not undone
+/// when the peer reports the probe as a duplicate.
 // Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_undoes_no_loss() {

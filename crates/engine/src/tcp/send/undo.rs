@@ -1,6 +1,6 @@
 //! Undoes loss marks and window reductions that turn out to be needless. Echoed timestamps show that a timeout was
-//! spurious (Eifel, RFC 3522); without timestamps, the data that is acknowledged first shows it (F-RTO, RFC 5682).
-//! For any recovery, D-SACK can show the same (RFC 3708).
+//! spurious (Eifel, RFC 3522); without timestamps, the data that is acknowledged first shows this (F-RTO, RFC
+//! 5682). D-SACK can show this for any recovery, not only for that from a timeout (RFC 3708).
 
 use core::ops::Range;
 
@@ -16,8 +16,7 @@ const FRTO_NEW_SEGMENTS: u64 = 2;
 /// The kind of evidence that may show a timeout to be spurious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The timestamp of the first retransmission. An echoed timestamp that is older shows that the original
-    /// arrived.
+    /// The timestamp of the first retransmission. If the peer echoes an older timestamp, the original arrived.
     Echo(u32),
     /// F-RTO, step 1: only the first segment is retransmitted until new data is acknowledged in order.
     First,
@@ -41,7 +40,7 @@ impl Proof {
         }
     }
 
-    /// Returns whether the timestamp `echo` was sent with a retransmission, not with the original.
+    /// Returns whether the timestamp in `echo` is that of a retransmission and not of the original.
     pub fn is_of_retransmission(self, echo: Option<Echo>) -> bool {
         match (self, echo) {
             (Proof::Echo(ts), Some(echo)) => !Seq32(echo.value).before(Seq32(ts)),
@@ -80,7 +79,7 @@ impl Sender {
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
             Proof::First => Proof::New(self.nxt + FRTO_NEW_SEGMENTS * u64::from(self.mss)),
             Proof::New(_) => {
-                // SACK blocks for data sent after the timeout show that old data is missing.
+                // If a SACK block covers data sent after the timeout, old data is missing.
                 let is_new_data_sacked = sacks.iter().any(|block| block.end > end);
                 // Only data that was never retransmitted gives a round trip: an original arrived.
                 if delivered.rtt_from.is_some() && !is_new_data_sacked {
@@ -124,8 +123,8 @@ impl Sender {
         }
     }
 
-    /// Resumes retransmissions if F-RTO waits for new data, but the caller had none or the peer's window no room
-    /// for it. Returns whether retransmissions resume.
+    /// Resumes retransmissions if F-RTO waits for new data, but the caller has no new data or the peer's window
+    /// has no room for it. Returns whether retransmissions resume.
     // Conforms: 5682-2.1-4
     pub fn resume_without_new_data(&mut self, now: Instant) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
@@ -141,7 +140,8 @@ impl Sender {
     }
 
     /// Handles a duplicate acknowledgement, which shows that data after the retransmission is missing (RFC 5682
-    /// section 2.1). With SACK, in the first step, it may also be a late acknowledgement and does not count.
+    /// section 2.1). With SACK, a duplicate in the first step of F-RTO does not count, because it may be a late
+    /// acknowledgement.
     pub(super) fn on_no_progress(&mut self) {
         let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
@@ -160,9 +160,9 @@ impl Sender {
         }
     }
 
-    /// Handles a report that the peer received `range` twice (D-SACK, RFC 2883). The path reorders packets,
-    /// unless the range is a tail loss probe, whose original arrived too (RFC 8985 section 7.4.2). Once the peer
-    /// has reported all retransmissions of this recovery as duplicates, none was needed and the reduction is
+    /// Handles a report that the peer received `range` twice (D-SACK, RFC 2883). The path reorders packets, unless
+    /// the range is a tail loss probe, whose original arrived too (RFC 8985 section 7.4.2). Once the peer has
+    /// reported all retransmissions of this recovery as duplicates, none of them was needed, and the reduction is
     /// undone (RFC 3708).
     // Conforms: 8985-7.4.2-2
     pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
@@ -203,7 +203,8 @@ impl Sender {
         }
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
-        // An undone reduction is not reported any more. If the last CWR was sent, it reported the one before too.
+        // CWR does not report an undone reduction. If CWR was sent for the undone reduction, this CWR reported the
+        // reduction before as well.
         self.reductions.before.cwr_pending &= self.reductions.last.cwr_pending;
         self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
