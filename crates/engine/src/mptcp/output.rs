@@ -647,9 +647,9 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries
-    /// go to the fastest subflow and each further two to the next, because a path may carry segments but
-    /// drop their options.
+    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries use
+    /// the fastest subflow, the next two the second fastest, and so on in turn, because a path may carry
+    /// segments but drop their options.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
         let stale = |i: &usize| self[*i].is_stale();
         let usable = (0..self.len()).filter(|i| self[*i].can_carry());
