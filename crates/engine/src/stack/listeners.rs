@@ -18,7 +18,7 @@ pub(super) enum Listener {
 pub(super) struct Listeners(Vec<Listener>);
 
 impl Listeners {
-    /// Adds a listener, unless there is the same one already.
+    /// Adds a listener, unless the same listener exists already.
     pub fn add(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
         if self.0.contains(&listener) {
             return Err(ApiError::AddressInUse);
@@ -40,7 +40,7 @@ impl Listeners {
         })
     }
 
-    /// Returns the listener that accepts connections to `addr`; one at exactly `addr` takes precedence.
+    /// Returns the listener that accepts connections to `addr`. A listener at exactly `addr` takes precedence.
     pub fn find(&self, addr: SocketAddr) -> Option<ListenerId> {
         let exact = self.0.iter().position(|l| *l == Listener::At(addr));
         let any = |l: &Listener| matches!(l, Listener::Any(_));
