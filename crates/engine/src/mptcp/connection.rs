@@ -69,7 +69,7 @@ impl Connection {
         self.transport.subflows.run_congestion(congestion);
     }
 
-    /// Begins another flow, which consists of all data written from now on.
+    /// Begins another flow. It consists of all data written after this call.
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.flow = Flow::begin(FlowStart {
             sent: self.transport.snd.buf.end(),
@@ -267,11 +267,11 @@ impl Transport {
 
     /// Frees the acknowledged data that was retained for subflow retransmissions and is not needed any more.
     ///
-    /// A peer must not pin memory by acknowledging data on one subflow only. So a subflow is reset in two cases,
-    /// and opened again as after any failure (RFC 8684 section 3.6). If more than a send buffer is retained, it
-    /// is the subflow that retains the most. If the pool is exhausted and other connections wait for memory, it
-    /// is the stale subflow that retains the most. A connection that waits because of its own group's quota does
-    /// not count as waiting, since this connection takes nothing from it.
+    /// A peer must not pin memory by acknowledging data on one subflow only. So in two cases a subflow is reset,
+    /// and opened again as after any failure (RFC 8684 section 3.6). If more than a send buffer is retained, the
+    /// subflow that retains the most is reset. If the pool is exhausted and other connections wait for memory,
+    /// the stale subflow that retains the most is reset. A connection that waits for the quota of its own group
+    /// does not count, because that group holds it back, not the pool.
     ///
     /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2

@@ -112,8 +112,8 @@ impl Transport {
             // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
-                // From now on the peer's FIN marks the end of its stream, and a DATA_FIN seen before does not
-                // count: a middlebox that rewrites payload may have changed the length of the stream.
+                // In regular TCP the peer's FIN marks the end of its stream. A DATA_FIN that was seen earlier
+                // does not count: a middlebox that rewrites payload may have changed the length of the stream.
                 self.rcv.fin = None;
             }
         }

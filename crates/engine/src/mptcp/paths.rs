@@ -321,8 +321,8 @@ impl Connection {
     }
 
     /// Handles a change of the path's addresses: `is_gone` matches the lost addresses, `is_present` those that
-    /// the path has now. Subflows from lost addresses end, and others replace them. A subflow without which
-    /// the connection cannot go on stays, and waits for its address to come back.
+    /// the path has now. Subflows from lost addresses end, and others replace them. But if the connection cannot
+    /// continue without a subflow, that subflow stays and waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -469,7 +469,7 @@ mod tests {
         let mut board = board(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
         board.on_arrived(0..5);
         board.on_failed(A.1);
-        // Lost are 5..10 and 20..30: B carries 10..20, and 0..5 has arrived.
+        // The ranges 5..10 and 20..30 are lost: B carries 10..20, and 0..5 has arrived.
         assert_eq!(board.lost(), 15);
         let mut b = Cursors::default();
         assert_eq!(span(board.copies(&mut b, B.1).lost), Some((5, 10)));

@@ -48,9 +48,9 @@ const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
 /// The number of stall probes after which data is sent again, because the DATA_ACK is not expected to move by
 /// itself. The value is a guess; with doubling delays, four probes last at least 15 times the first delay.
 const PROBES_BEFORE_RESEND: u32 = 4;
-/// The maximum number of bytes that the first resending covers (RFC 8684 section 3.3.6: data is kept until it is
-/// acknowledged at the data level). If the peer accepts all of them, the number doubles the next time; if the
-/// peer accepts none, the number halves, down to [`MIN_RESEND_BYTES`]. The value is a guess, as large as the
+/// The number of bytes that are sent again the first time (RFC 8684 section 3.3.6: data is kept until it is
+/// acknowledged at the data level). If the peer accepts all of them, the number doubles the next time. If the
+/// peer accepts fewer, the number halves, down to [`MIN_RESEND_BYTES`]. The value is a guess, as large as the
 /// minimum window.
 const MAX_RESEND_BYTES: u64 = 64 << 10;
 /// The minimum number of bytes sent again: about one segment.
@@ -300,7 +300,8 @@ impl Transport {
         self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
     }
 
-    /// Updates two durations: that with data to deliver, and that with data that waits for the peer's window.
+    /// Updates two durations: the time with data to deliver, and the time with data that waits for the peer's
+    /// window.
     pub fn watch_busy(&mut self, now: Instant) {
         let delivering = !self.is_ended() && self.snd.una() < self.snd.buf.end();
         let waiting =

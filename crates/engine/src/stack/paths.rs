@@ -89,9 +89,9 @@ impl Stack {
         }
     }
 
-    /// Ends all that remains on a path, because its link is about to go: [leaves](Self::leave_path) the path,
-    /// forgets its subflows, and ends connections that cannot go on without them, such as those of regular TCP,
-    /// as unreachable. The records of the path are forgotten too.
+    /// Ends all that remains on a path, because its link is about to go: [leaves](Self::leave_path) the path and
+    /// forgets its subflows. A connection that needs these subflows, such as one of regular TCP, ends as
+    /// unreachable. The records of the path are forgotten too.
     pub fn remove_path(&mut self, now: Instant, path: PathId) {
         self.leave_path(now, path);
         self.with_all(now, |conn, ctx| {
