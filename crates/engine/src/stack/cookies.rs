@@ -244,8 +244,8 @@ impl Stack {
 
     /// Handles a segment of no connection that may complete a stateless handshake. Returns whether the segment
     /// was handled; otherwise the caller answers it by RST. For a while after SYNs were answered without state,
-    /// a segment without a valid cookie is dropped without an answer: it may have overtaken the third ACK, and
-    /// a RST would end the peer's connection.
+    /// a segment without a valid cookie is dropped without an answer: the segment may have overtaken the third
+    /// ACK, and a RST would end the peer's connection.
     pub(super) fn on_stateless_ack(
         &mut self,
         now: Instant,

@@ -9,7 +9,8 @@ use crate::{ApiError, ListenerId, PathId};
 pub(super) enum Listener {
     /// Accepts connections to this address and port.
     At(SocketAddr),
-    /// Accepts connections to any address and port. They belong to this path.
+    /// Accepts connections to any address and port. If no path owns the address, the connection belongs to this
+    /// path.
     Any(PathId),
 }
 

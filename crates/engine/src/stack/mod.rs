@@ -47,7 +47,7 @@ use crate::{
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
 /// The maximum time by which a connection's timer may expire too early. Each acknowledgement moves the due time
-/// of a busy connection later. If the timer moved with it each time, the heap would fill with outdated entries.
+/// of a busy connection later. If the timer followed the due time, the heap would fill with outdated entries.
 /// Instead the timer stays, expires too early, and is then set again. The value is a guess; it allows one early
 /// expiry a second.
 const MAX_TIMER_LEAD: Duration = Duration::from_secs(1);
@@ -148,10 +148,10 @@ impl Stack {
     }
 
     /// Accepts connections to every address and port that no other listener has, and answers from the address
-    /// that the peer connected to (transparent interception, as with `IP_TRANSPARENT`). The connections belong
-    /// to `path`, even if that address is not an address of the path. Once there is such a listener, the stack
-    /// answers segments of unknown connections by RST at any destination address, not only at its own. There is
-    /// at most one such listener.
+    /// that the peer connected to (transparent interception, as with `IP_TRANSPARENT`). If no path owns that
+    /// address, the connection belongs to `path`. Once there is such a listener, the stack answers segments of
+    /// unknown connections by RST at any destination address, not only at its own. There is at most one such
+    /// listener.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
         if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
@@ -564,7 +564,7 @@ impl Stack {
     }
 
     /// Acknowledges received data at once, without the usual delay. An application calls this if the peer waits
-    /// for the acknowledgement and this end is about to send no data that would carry it.
+    /// for the acknowledgement and no data of this end will soon carry it.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
