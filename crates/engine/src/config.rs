@@ -31,8 +31,8 @@ pub struct Config {
     pub checksum_offload: bool,
     /// The local ports of opened subflows, unless the application names one; not empty.
     pub ports: RangeInclusive<u16>,
-    /// The initial congestion window in segments, at least 1. The default of 10 is that of RFC 6928; older
-    /// stacks, with which papers compare, used 2 (RFC 2581) or 3.
+    /// The initial congestion window in segments, at least 1. The default of 10 is that of RFC 6928. Papers
+    /// often compare with older stacks, which used 2 (RFC 2581) or 3.
     pub initial_window: u32,
     /// The maximum congestion window in segments, at least 1, for comparisons with papers; `None` sets no
     /// maximum.
@@ -46,16 +46,16 @@ pub struct Config {
     /// The congestion control of connections that yield to all others ([`Urgency::LEAST_URGENT`]).
     pub background: Algorithm,
     /// The maximum number of unacknowledged or unsent bytes that a connection buffers. In addition it retains
-    /// up to the same number of acknowledged bytes (or 256 KiB, if that is more) that a subflow may still have
-    /// to retransmit.
+    /// acknowledged bytes that a subflow may still have to retransmit, up to the same number or 256 KiB,
+    /// whichever is more.
     pub send_buffer: usize,
-    /// The maximum number of bytes that a connection buffers for the reader, and so the largest window that it
-    /// announces. A value below 64 KiB is the window from the start, instead of 64 KiB.
+    /// The maximum number of bytes that a connection buffers for the reader. It is also the largest window that
+    /// a connection announces. The first window is 64 KiB, or this value if it is less.
     pub recv_buffer: usize,
-    /// The maximum number of bytes of payload that all connections together hold. An eighth is reserved for
-    /// data received in order. Half of the memory is for shares of 128 KiB, which every writer gets as long as
-    /// there are any. Of the free part of the rest, one connection gets at most an eighth. So a lone
-    /// connection has buffers of up to a 24th of the memory, and less as others come.
+    /// The maximum number of bytes of payload that all connections together hold. An eighth is reserved for data
+    /// received in order. Half of the memory is for shares of 128 KiB; every writer gets one as long as there
+    /// are any. The rest is shared: one connection gets at most an eighth of what is still free of it. So the
+    /// buffers of a lone connection hold up to a 24th of the memory, and hold less when others come.
     pub memory: usize,
     /// Set to require DSS checksums on every connection. With checksums the ends notice if a middlebox changes
     /// the payload (RFC 8684 section 3.3.1), but need more processor time. Checksums are also used if the peer
@@ -63,32 +63,32 @@ pub struct Config {
     pub checksum: bool,
     /// The lower bound of the retransmission timeout (RFC 6298: 1 s, Linux and the default: 200 ms).
     pub min_rto: Duration,
-    /// The upper bound of the retransmission timeout. RFC 6298 section 2.5 asks for at least 60 s; the default
-    /// of 10 s is a guess, so that a connection goes on soon after an outage.
+    /// The upper bound of the retransmission timeout. RFC 6298 section 2.5 asks for at least 60 s. The default
+    /// of 10 s is shorter, so that a connection continues soon after an outage; the value is a guess.
     pub max_rto: Duration,
-    /// The time for which a connection waits for its peer before it ends (the user timeout of RFC 5482): for a
-    /// sign of life, for the acknowledgement of sent data, or for a subflow. The default is about the time
-    /// that Linux waits (`tcp_retries2`), so that a connection survives the outages that regular TCP would
-    /// survive (RFC 9293 section 3.8.3).
+    /// The time for which a connection waits for its peer before it ends (the user timeout of RFC 5482). It
+    /// waits for a sign of life, for the acknowledgement of sent data, or for a subflow. The default is about
+    /// the time that Linux waits (`tcp_retries2`), so that a connection survives the outages that regular TCP
+    /// would survive (RFC 9293 section 3.8.3).
     // Conforms: 9293-3.8.3-1
     pub user_timeout: Duration,
     /// The maximum duration of a connection attempt. The default is a guess.
     pub connect_timeout: Duration,
     /// The maximum number of connections, closing ones included.
     pub max_connections: usize,
-    /// The maximum number of accepted connections whose handshake is not complete. Beyond it SYNs are answered
-    /// without keeping state, so that a flood of SYNs does not keep other peers out (RFC 4987 section 3.6).
-    /// The price is that a lost SYN/ACK is not repeated, and that segment sizes are rounded down to one of
+    /// The maximum number of accepted connections whose handshake is not complete. Beyond this number, SYNs are
+    /// answered without keeping state, so that a flood of SYNs does not keep other peers out (RFC 4987 section
+    /// 3.6). The price is that a lost SYN/ACK is not repeated, and that segment sizes are rounded down to one of
     /// four. The default is a guess.
     pub max_half_open: usize,
     /// Enables TCP Fast Open (RFC 7413) in both roles. A client sends the data written at opening in its SYN,
     /// once the server has granted it a cookie. A server grants cookies, and accepts payload of SYNs before
     /// the handshake is complete.
     ///
-    /// It is off by default, because the application has to tolerate duplicated payload (section 6.1): a
-    /// network may duplicate a SYN whose connection is over, and if a SYN is not answered in time, the same
-    /// payload is sent again on the next path. A SYN with payload has no second SYN beside it, so if its path
-    /// has become dark, the opening takes a timeout longer.
+    /// Fast Open is off by default, because the application has to tolerate duplicated payload (section 6.1). A
+    /// network may duplicate a SYN after its connection has ended, and if a SYN is not answered in time, the
+    /// same payload is sent again on the next path. While a SYN with payload is under way, no second SYN is sent
+    /// on another path, so if its path has become dark, the opening takes a timeout longer.
     // Conforms: 7413-4.2-2
     pub fast_open: bool,
     /// The maximum number of accepted connections that have payload of a SYN and whose handshake is not
@@ -131,7 +131,7 @@ impl Default for Config {
             ecn: Ecn::default(),
             congestion: Algorithm::default(),
             background: LEDBAT,
-            // A guess: at 1 Gbit/s 8 MiB last 67 ms, about a round trip across a continent.
+            // A guess: at 1 Gbit/s 8 MiB last 67 ms, about as long as a round trip across a continent.
             // Conforms: 8684-3.3.5-4
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,

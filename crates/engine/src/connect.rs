@@ -32,15 +32,15 @@ pub struct ConnectOptions {
     /// Set to send the first SYN on `path`, whatever the strategy decides, because the application has tried
     /// other paths in vain.
     pub pin_path: bool,
-    /// The source address of the initial subflow, in place of the path's own address, and its port if not 0. It
-    /// need not be an address of the path, but packets sent to it have to reach this stack (as with
-    /// `IP_TRANSPARENT`).
+    /// The source address of the initial subflow, in place of the path's own address; a port other than 0 is the
+    /// source port. The address need not belong to the path, but packets sent to it have to reach this stack (as
+    /// with `IP_TRANSPARENT`).
     pub local: Option<SocketAddr>,
     /// The protocol to open with.
     pub protocol: Protocol,
     /// The expected size of the flow in bytes, both directions together: a hint for the strategy of this end.
     pub flow_size: FlowSize,
-    /// The urgency of writes without a class, and so of the connection among others.
+    /// The urgency of writes without a class. With the least urgency, the connection runs `Config::background`.
     pub urgency: Urgency,
     /// The strategy of the connection.
     pub strategy: Box<dyn Strategy>,

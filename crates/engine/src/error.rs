@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApiError {
-    /// The connection does not exist, or no longer.
+    /// The connection does not exist, or no longer exists.
     UnknownConnection,
     /// The path does not exist, or no path has an address of the remote address's family.
     NoUsablePath,

@@ -26,7 +26,7 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// In-order data, or the end of the peer's stream, is there to be read. Reported once until the next read.
+    /// In-order data, or the end of the peer's stream, is there to be read. Reported once between two reads.
     Readable {
         /// The connection.
         conn: ConnId,
@@ -160,8 +160,8 @@ pub enum FallbackCause {
     PeerSynPlain,
     /// The peer's SYN/ACK had no MP_CAPABLE, or an unusable one.
     PeerSynAckPlain,
-    /// Only a SYN without MP_CAPABLE was answered, so the network drops SYNs with MP_CAPABLE; or it did so
-    /// lately.
+    /// Only a SYN without MP_CAPABLE was answered, so the network drops SYNs with MP_CAPABLE. Or the network did
+    /// so lately, so the SYN omitted MP_CAPABLE.
     SynsDropped,
     /// The opener's third ACK, or its first data, had no MP_CAPABLE with our key.
     ThirdAckPlain,

@@ -20,8 +20,9 @@ pub struct StackStats {
     pub malformed: u64,
     /// The number of received packets with a wrong checksum.
     pub bad_checksum: u64,
-    /// The number of received segments that belong to no connection. Those to an address of this stack are
-    /// answered by RST, unless too many answers wait, or third ACKs of stateless handshakes are expected.
+    /// The number of received segments that belong to no connection. If such a segment came to an address of
+    /// this stack, it is answered by RST, unless too many answers wait, or third ACKs of stateless handshakes
+    /// are expected.
     pub out_of_the_blue: u64,
     /// The number of SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
@@ -37,8 +38,8 @@ pub struct StackStats {
     /// The number of received SYNs with MP_JOIN that were refused, for example because the token is unknown or
     /// the connection has too many subflows.
     pub joins_refused: u64,
-    /// The number of joins, opened by this end or by a peer, whose remote end sent a wrong HMAC and so is not
-    /// the peer.
+    /// The number of joins in which the remote end sent a wrong HMAC, and so is not the peer. It counts joins
+    /// opened by either end.
     pub joins_forged: u64,
     /// The number of SYNs with MP_JOIN sent, repeats included.
     pub join_syns: u64,
@@ -149,8 +150,8 @@ impl Moved {
 pub enum LossRecovery {
     /// Nothing is being recovered.
     Open,
-    /// The subflow is in fast recovery (RFC 6675). Meanwhile `cwnd` is the window in force, which proportional
-    /// rate reduction (RFC 9937) leads step by step to the reduced window.
+    /// The subflow is in fast recovery (RFC 6675). Meanwhile `cwnd` is the window in force: proportional rate
+    /// reduction (RFC 9937) moves it step by step to the reduced window.
     Fast,
     /// The subflow recovers from a retransmission timeout.
     Timeout,
@@ -228,8 +229,8 @@ pub struct SubflowStats {
     pub traffic: Traffic,
 }
 
-/// The payload that a connection moved over all subflows, past ones included, between a local path and a remote
-/// address.
+/// The payload that a connection moved between a local path and a remote address, over all present and past
+/// subflows between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStats {
@@ -251,23 +252,23 @@ pub struct PathStats {
 pub struct PathTotals {
     /// The payload moved since the start.
     pub moved: Moved,
-    /// The number of established subflows. The fields below refer to these subflows.
+    /// The number of established subflows. The following fields refer to these subflows.
     pub subflows: u32,
     /// The data sent on the established subflows.
     pub traffic_now: Traffic,
-    /// The lowest of their smoothed round-trip times; zero if none is known.
+    /// The lowest smoothed round-trip time of these subflows; zero if none is known.
     pub srtt: Duration,
-    /// The highest of their delivery rates in bytes/s; 0 if none is known.
+    /// The highest delivery rate of these subflows in bytes/s; 0 if none is known.
     pub delivery_rate: u64,
-    /// The payload bytes received on them, in order or not.
+    /// The payload bytes received on these subflows, in order or not.
     pub received_now: u64,
     /// The part of `received_now` that arrived after later bytes: these bytes were lost and sent again, or
     /// were overtaken.
     pub late_now: u64,
-    /// The lowest recent round-trip time measured by their received payload, which includes the time in the
-    /// peer's queue; zero if none is known.
+    /// The lowest recent round-trip time that received payload shows on these subflows. It includes the time in
+    /// the peer's queue. Zero means that it is not known.
     pub arrival_rtt: Duration,
-    /// The sum of their recent rates of received payload, in bytes/s.
+    /// The sum of the recent rates of received payload on these subflows, in bytes/s.
     pub arrival_rate: u64,
 }
 
@@ -336,7 +337,8 @@ pub struct ConnStats {
     pub strategy: &'static str,
     /// The name of the congestion control, which all subflows of the connection run.
     pub congestion: &'static str,
-    /// The time with bytes written and not acknowledged at the data level, up to the last packet or call.
+    /// The total time in which written bytes were not acknowledged at the data level, up to the last packet or
+    /// call.
     pub busy: Duration,
     /// The part of `busy` in which new bytes waited for the peer's window.
     pub window_limited: Duration,

@@ -9,8 +9,8 @@ use braid_wire::{Instant, Rng};
 use crate::non_exhaustive::NonExhaustive;
 use crate::{PathId, PathRecord, Protocol, SubflowId, Urgency};
 
-/// The payload bytes of a segment assumed before the peer has announced its segment size: Ethernet's 1500 bytes
-/// less 40 of IPv4 and TCP headers, 12 of timestamps, and 20 of DSS with a 4-byte DATA_ACK and DSN.
+/// The payload bytes assumed for a segment as long as the peer has not announced its segment size: Ethernet's
+/// 1500 bytes less 40 of IPv4 and TCP headers, 12 of timestamps, and 20 of DSS with a 4-byte DATA_ACK and DSN.
 pub(crate) const USUAL_MSS: u32 = 1428;
 
 /// The transmission strategy of one connection. It decides on which path the connection opens, on which paths it
@@ -22,16 +22,16 @@ pub trait Strategy: fmt::Debug + Send {
     /// Returns the name by which users choose the strategy.
     fn name(&self) -> &'static str;
 
-    /// Returns the path and protocol of the first SYN; `None` if no path is suitable. Called again each time
-    /// that a SYN is not answered.
+    /// Returns the path and protocol of the first SYN; `None` if no path is suitable. The method is called again
+    /// each time that a SYN is not answered.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         first_in_order(view)
     }
 
-    /// Returns the time to wait for an answer to the first SYN, which is sent on `path`, before a second SYN is
-    /// sent on the path that [`open`](Self::open) then returns. Whichever SYN is answered first opens the
-    /// connection. With `None` there is no second SYN until the timer of the first one expires, and then it
-    /// replaces the first.
+    /// Returns the time to wait for an answer to the first SYN, which is sent on `path`. After that time, a
+    /// second SYN is sent on the path that another call of [`open`](Self::open) returns. Whichever SYN is
+    /// answered first opens the connection. With `None` the second SYN waits until the timer of the first one
+    /// expires, and then replaces the first one.
     fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let _ = (view, path);
         None
@@ -45,8 +45,8 @@ pub trait Strategy: fmt::Debug + Send {
         Some(view.now)
     }
 
-    /// Decides on the next transmission. Called whenever a subflow is ready and data is unsent or outstanding,
-    /// and repeated until the decision is to wait.
+    /// Decides on the next transmission. The method is called whenever a subflow is ready and data is unsent or
+    /// outstanding, and called again until the decision is to wait.
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision;
 
     /// Notes an event that a strategy may learn from.
@@ -201,11 +201,12 @@ pub struct SubflowView {
     pub pacing_rate: u64,
     /// The newest sample of the delivery rate in bytes/s; 0 before the first sample.
     pub delivery_rate: u64,
-    /// The peak of the rate of acknowledgements in bytes/s over the last 10 to 20 round trips with enough
-    /// acknowledgements: an estimate of the bottleneck's rate. Before there is one, the rate in the record of
-    /// the path, or 0.
+    /// The highest rate of acknowledgements in bytes/s over the last 10 to 20 round trips that had enough
+    /// acknowledgements. It estimates the rate of the bottleneck. As long as there is no such estimate, this is
+    /// the rate in the record of the path, or else 0.
     pub peak_rate: u64,
-    /// The estimated time at which the last sent byte passes the bottleneck at `peak_rate`; it may be past.
+    /// The estimated time at which the last sent byte passes the bottleneck at `peak_rate`; possibly a past
+    /// time.
     pub drained_at: Instant,
     /// The share of the sent bytes that were deemed lost over the subflow's life, from 0.0 to 1.0.
     pub loss: f32,
@@ -228,9 +229,9 @@ pub struct SubflowView {
     pub _non_exhaustive: NonExhaustive,
 }
 
-/// Data that a subflow may carry as a copy: it was sent on other subflows but never on this one, and is not known
-/// to have arrived. Each field has the oldest range of its kind, so several fields may have the same range.
-/// `None` if there is no such range, or the subflow is not ready.
+/// Data that a subflow may carry as a copy: it was sent on other subflows but never on this one, and is not
+/// known to have arrived. Each field has the oldest range of its kind, so several fields may have the same
+/// range. A field is `None` if there is no such range, or if the subflow is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copies {
     /// Bytes that have to be sent again, since every subflow that carried them timed out or is gone.
@@ -248,7 +249,7 @@ pub struct InFlight {
     pub start: u64,
     /// The stream offset behind the last byte.
     pub end: u64,
-    /// The last sender of the bytes, which may be gone.
+    /// The subflow that sent the bytes last. It may be gone.
     pub last_sender: SubflowId,
     /// The time of the last send.
     pub sent_at: Instant,
@@ -370,8 +371,8 @@ pub struct SendView<'a> {
     pub peer_window: u64,
     /// The number of bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
-    /// Set if new data may be sent now: there is unsent data, and the peer's window has room for it. While
-    /// data is outstanding, that is room for a segment (RFC 9293 section 3.8.6.2.1).
+    /// Set if new data may be sent now: there is unsent data, and the peer's window has room for it. While data
+    /// is outstanding, the window must have room for a whole segment (RFC 9293 section 3.8.6.2.1).
     pub may_send_new: bool,
     /// The state of the writer, which tells whether more data will follow.
     pub writer: Writer,
@@ -435,8 +436,8 @@ pub enum Payload {
     Copy {
         /// The bytes.
         data: InFlight,
-        /// Set to halve the congestion window of the last sender, because it delays the whole connection. The
-        /// engine halves a window at most once a round trip.
+        /// Set if the congestion window of the last sender is to be halved, because that subflow delays the
+        /// whole connection. The engine halves a window at most once a round trip.
         penalise: bool,
     },
 }
@@ -450,8 +451,8 @@ pub enum Decision {
         subflow: SubflowId,
         /// The data to send.
         data: Payload,
-        /// The maximum number of bytes to send; the engine bounds bursts in addition. If it is less than a
-        /// segment, new data waits until no data is outstanding (RFC 9293 section 3.8.6.2.1).
+        /// The maximum number of bytes to send; the engine bounds bursts in addition. If the number is less than
+        /// a segment, new data waits until no data is outstanding (RFC 9293 section 3.8.6.2.1).
         max_bytes: u32,
     },
     /// Send nothing until the view changes, or until the given time.

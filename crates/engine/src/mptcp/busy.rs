@@ -14,15 +14,15 @@ pub(crate) struct Busy {
     is_delivering: bool,
     /// Set if new bytes have waited for the peer's window since `noted_at`.
     is_waiting: bool,
-    /// The time with bytes written and not acknowledged at the data level.
+    /// The time in which written bytes were not acknowledged at the data level.
     pub total: Duration,
     /// The part of `total` during which new bytes waited for the peer's window.
     pub for_window: Duration,
 }
 
 impl Busy {
-    /// Adds the time since the last call to the durations by the state noted then, and notes the state from
-    /// `now` on.
+    /// Adds the time since the last call to the durations, according to the state noted in that call. Notes the
+    /// state that holds from `now` on.
     pub fn note(&mut self, now: Instant, is_delivering: bool, is_waiting: bool) {
         let elapsed = now.saturating_since(self.noted_at);
         self.noted_at = now;

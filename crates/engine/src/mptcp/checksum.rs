@@ -51,8 +51,8 @@ impl Connection {
     /// Moves the complete and verified payload that subflow `i` holds to the stream. There may be no place for
     /// payload behind a hole of the stream, because memory is short or the stream has too many gaps. Such
     /// payload is dropped, because the payload that fills the hole may follow it in this subflow. The peer
-    /// retransmits data that no DATA_ACK covers, but not soon: Braid's engine does so only once it has nothing
-    /// else in flight.
+    /// retransmits data that no DATA_ACK covers, but not soon: a peer that runs Braid does so only once it has
+    /// nothing else in flight.
     // Conforms: 8684-3.7-8
     pub(super) fn deliver_verified_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let rcv_nxt_before = self.transport.rcv.buf.rcv_nxt();
@@ -123,10 +123,10 @@ impl Connection {
     }
 
     /// Handles a wrong checksum of the mapping that starts at byte `data` of the stream, on subflow `i` (RFC
-    /// 8684 section 3.7). If the connection never had another subflow, and this one carries the stream in
-    /// order, the connection falls back to regular TCP, which accepts payload that a middlebox changed. A
-    /// peer that had several subflows may already have sent data out of order. So otherwise the subflow is
-    /// reset, and other subflows carry its data.
+    /// 8684 section 3.7). If the connection never had another subflow, and this one carries the stream in order,
+    /// the connection falls back to regular TCP, which accepts payload that a middlebox changed. Otherwise the
+    /// peer may already have sent data out of order on another subflow. Then this subflow is reset, and other
+    /// subflows carry its data.
     // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
         let Some(mptcp) = self.transport.mode.mptcp() else {
@@ -149,8 +149,8 @@ impl Transport {
     /// Makes subflow `i` hold payload back until it is verified, if the connection uses checksums.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
         if self.mode.uses_checksums() {
-            // The peer respects the window of the connection, so this bound only guards memory. The factor of 2
-            // and the minimum of 1 MiB are guesses.
+            // The peer respects the window of the connection, so this bound only guards memory. The minimum of 1
+            // MiB and the factor of 2 are guesses.
             let window = ctx.shared.config.recv_buffer.max(1 << 20) as u64;
             self.subflows[i].rcv.check_mappings(2 * window);
         }
@@ -178,10 +178,10 @@ impl Transport {
         Ok(())
     }
 
-    /// Handles the exhaustion of all memory, the reserve included, while subflow `i` holds the next bytes of
-    /// the stream. If there is data to read, the reader will free memory. Otherwise this connection may never
-    /// get any memory, so the subflow is reset. That frees the bytes that it holds, and the peer sends them
-    /// again (RFC 8684 section 3.6).
+    /// Handles the case that all memory, the reserve included, is exhausted while subflow `i` holds the next
+    /// bytes of the stream. If there is data to read, the reader will free memory. Otherwise this connection may
+    /// never get any memory, so the subflow is reset. The reset frees the bytes that the subflow holds, and the
+    /// peer sends them again (RFC 8684 section 3.6).
     pub(super) fn reset_if_memory_stuck(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
@@ -199,8 +199,9 @@ impl Mode {
         self.mptcp().is_some_and(|m| m.checksum)
     }
 
-    /// Returns whether a mapping of the peer has a checksum if checksums are in use, and none otherwise. The
-    /// checksum of a DATA_FIN without payload is also verified here, because there is no payload to wait for.
+    /// Returns whether a mapping of the peer has a checksum if checksums are in use, and no checksum if they are
+    /// not. The checksum of a DATA_FIN without payload is also verified here, because there is no payload to
+    /// wait for.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
         let is_sound =

@@ -12,12 +12,12 @@ use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::closing::FinState;
 
-/// The minimum time for which a finished connection still answers its peer's retransmissions: a guess, about
-/// the initial retransmission timeout (RFC 6298 section 2.1).
+/// The minimum time for which a finished connection still answers its peer's retransmissions. The value is a
+/// guess, about as long as the initial retransmission timeout (RFC 6298 section 2.1).
 const MIN_LINGER: Duration = Duration::from_secs(1);
-/// The maximum time for which a finished connection waits for the peer's last FIN before it is forgotten. A
-/// guess, far below the TIME-WAIT of RFC 9293 (four minutes), because the stream is complete and every connection
-/// takes a place. A late FIN is then answered by RST.
+/// The maximum time for which a finished connection waits for the peer's last FIN before it is forgotten. A FIN
+/// that comes later is answered by RST. The value is a guess. It is far below the TIME-WAIT of RFC 9293 (four
+/// minutes), because the stream is complete and every connection takes a place.
 const MAX_LINGER: Duration = Duration::from_secs(10);
 
 impl Connection {
@@ -51,9 +51,9 @@ impl Connection {
         }
     }
 
-    /// Notes that data of the peer's stream extends up to offset `end`, as received on subflow `i`, and that
-    /// the stream ends there if `is_last` is set. Returns whether this agrees with the known end and with the
-    /// received data. If it does not, the connection is aborted, because the stream could never be complete.
+    /// Notes that data of the peer's stream extends up to offset `end`, as received on subflow `i`, and that the
+    /// stream ends there if `is_last` is set. Returns whether this agrees with the known end and with the
+    /// received data. If not, the connection is aborted, because the stream could never be complete.
     pub(super) fn check_stream_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -104,8 +104,8 @@ impl Connection {
         done
     }
 
-    /// Removes closed subflows, and marks the data that only they carried as lost, so that others take it.
-    /// Returns whether a subflow was removed.
+    /// Removes closed subflows, and marks the data that only they carried as lost, so that other subflows send
+    /// it. Returns whether a subflow was removed.
     fn remove_closed_subflows(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let before = self.transport.subflows.len();
         let mut i = 0;
@@ -135,10 +135,10 @@ impl Connection {
 }
 
 impl Transport {
-    /// Closes our direction of the subflows on which the peer sent FIN, if the connection goes on by another
-    /// working subflow. Otherwise these subflows stay open in our direction, and so they do once the peer has
-    /// closed the stream: unsent data, DATA_FIN and data that the peer dropped at the data level are still
-    /// sent there (RFC 8684 section 3.3.3). Returns whether a subflow was closed.
+    /// Closes our direction of the subflows on which the peer sent FIN, if another working subflow can carry the
+    /// connection. Otherwise our direction of these subflows stays open. It also stays open once the peer has
+    /// closed the stream: unsent data, DATA_FIN and data that the peer dropped at the data level are still sent
+    /// there (RFC 8684 section 3.3.3). Returns whether a subflow was closed.
     fn answer_fins(&mut self) -> bool {
         let carries_on = |s: &Subflow| s.can_carry() && !s.signs.stale && !s.rcv.finished();
         let is_unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
@@ -159,8 +159,9 @@ impl Transport {
     /// Ends subflows that have nothing left to do. Returns whether anything changed.
     // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.10.7.4-5
     fn close_subflows(&mut self) -> bool {
-        // With regular TCP, the FIN of the subflow closes the stream. It waits for the handshake, because
-        // until then another subflow may replace this one, and payload of the SYN may have to be sent again.
+        // With regular TCP, the FIN of the subflow closes the stream. The FIN waits until the handshake is
+        // complete: until then another subflow may replace this one, and payload of the SYN may have to be sent
+        // again.
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && !matches!(self.life, Life::Opening { .. })
             && self.closing.is_due()
@@ -205,8 +206,8 @@ impl Transport {
         };
         let is_closed = |s: &Subflow| s.closing.is_over();
         if !self.subflows.is_empty() && self.subflows.iter().all(is_closed) {
-            // Four timeouts: a peer whose FIN is not acknowledged repeats it after one timeout, and after two
-            // more.
+            // Four timeouts cover two repeats of the peer's FIN. A peer repeats a FIN that is not acknowledged
+            // after one timeout, and again after two more.
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(MIN_LINGER) * 4).clamp(MIN_LINGER, MAX_LINGER));
         }

@@ -21,7 +21,8 @@ use crate::strategy::{Strategy, StrategyEvent};
 use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
 /// The number of acknowledged bytes that a connection may keep for retransmissions, however small its send
-/// buffer is. Memory is kept in whole blocks, of which even one segment may take two. Eight blocks are a guess.
+/// buffer is. Memory is kept in whole blocks, and even one segment may take two blocks. The value of eight
+/// blocks is a guess.
 const MIN_RETAINED_BYTES: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 /// A connection: the protocol machine, the strategy that schedules its data, the path manager, and the current
@@ -33,7 +34,7 @@ pub(crate) struct Connection {
     pub flow: Flow,
     pub profile: TransmissionProfile,
     pub paths: PathManager,
-    /// The time of this connection's valid entry in the stack's timer heap.
+    /// The time of this connection's valid entry in the stack's timer heap; other entries are outdated.
     pub scheduled: Option<Instant>,
 }
 
@@ -68,7 +69,7 @@ impl Connection {
         self.transport.subflows.run_congestion(congestion);
     }
 
-    /// Begins another flow, which consists of all data written from now on.
+    /// Begins another flow. It consists of all data written after this call.
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.flow = Flow::begin(FlowStart {
             sent: self.transport.snd.buf.end(),
@@ -133,7 +134,7 @@ impl Connection {
         let buf = &mut self.transport.snd.buf;
         let mut slices = buf.write_slices(&mut ctx.shared.pool, class, max);
         if slices.is_empty() {
-            // The most urgent blocked write decides when there is room again, as it finds room first.
+            // The most urgent blocked write finds room first, so its urgency decides when there is room again.
             let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST_URGENT);
             self.transport.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
@@ -209,8 +210,8 @@ impl Connection {
                 reason,
             });
         }
-        // The subflows record their measurements at their end, which may come later. The next connection may
-        // open at once, so they are recorded now.
+        // The subflows record their measurements when they end, which may be later. The next connection may open
+        // at once, so the measurements are recorded now as well.
         self.transport.subflows.remember(ctx);
         self.transport.life = Life::Ended {
             at: ctx.now,
@@ -266,11 +267,11 @@ impl Transport {
 
     /// Frees the acknowledged data that was retained for subflow retransmissions and is not needed any more.
     ///
-    /// A peer must not pin memory by acknowledging data on one subflow only. So in two cases a subflow is
-    /// reset, and opened again as after any failure (RFC 8684 section 3.6): if more than a send buffer is
-    /// retained, the subflow that retains the most; if the pool is exhausted and other connections wait for
-    /// memory, the stale subflow that retains the most. A connection that is short of memory because of its
-    /// own group's quota does not count, since it takes nothing from others.
+    /// A peer must not pin memory by acknowledging data on one subflow only. So in two cases a subflow is reset,
+    /// and opened again as after any failure (RFC 8684 section 3.6). If more than a send buffer is retained, the
+    /// subflow that retains the most is reset. If the pool is exhausted and other connections wait for memory,
+    /// the stale subflow that retains the most is reset. A connection that waits for the quota of its own group
+    /// does not count, because that group holds it back, not the pool.
     ///
     /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2
@@ -313,8 +314,8 @@ impl Transport {
 }
 
 impl Shared {
-    /// Tells the application that `conn`, which waited for memory, can write again, or queues `conn` again if
-    /// memory is still short.
+    /// Tells the application of `conn`, which waited for memory, that it can write again. If memory is still
+    /// short, queues `conn` again instead.
     pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
         conn.signal_writable(&mut self.ctx(now));
         self.queue_if_memory_lacks(conn);

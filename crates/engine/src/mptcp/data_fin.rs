@@ -14,13 +14,13 @@ pub(crate) enum DataState {
     /// This side sends no more; neither the acknowledgement of its DATA_FIN nor the peer's DATA_FIN has
     /// arrived.
     FinWait1,
-    /// Our DATA_FIN is acknowledged, and the peer may go on sending.
+    /// Our DATA_FIN is acknowledged, and the peer may still send.
     FinWait2,
-    /// Both sides send no more, this one first, and our DATA_FIN is not acknowledged.
+    /// Both sides send no more. Our DATA_FIN was sent first, and is not acknowledged.
     Closing,
     /// Both DATA_FINs are acknowledged; ours was first.
     TimeWait,
-    /// All data of the peer and its DATA_FIN are here; this side may go on sending.
+    /// All data of the peer and its DATA_FIN are here; this side may still send.
     CloseWait,
     /// Our DATA_FIN follows the peer's and is not acknowledged.
     LastAck,
@@ -50,8 +50,8 @@ impl DataClosing {
         };
     }
 
-    /// Notes that DATA_FIN is sent. It is repeated after `rto`, which doubles with each try up to a factor of
-    /// 32.
+    /// Notes that DATA_FIN is sent. DATA_FIN is repeated after `rto`, and this delay doubles with each try up to
+    /// a factor of 32.
     pub fn on_sent(&mut self, now: Instant, rto: Duration) {
         self.due = false;
         let rto = rto * (1 << self.tries.min(5));
@@ -92,8 +92,8 @@ impl DataClosing {
         };
     }
 
-    /// Takes the peer's DATA_FIN back, because the connection ends before all data was read, so that the
-    /// stream does not look finished.
+    /// Takes the peer's DATA_FIN back, so that the stream does not look finished. The connection ends before all
+    /// data was read.
     pub fn on_cut_off(&mut self) {
         self.state = match self.state {
             DataState::CloseWait => DataState::Estab,

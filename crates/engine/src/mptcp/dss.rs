@@ -8,8 +8,9 @@ use braid_wire::tcp::Options;
 use super::transport::Transport;
 use crate::tcp::scoreboard::Mapping;
 
-/// The rate in bytes/s from which 8-byte DSNs are used. 4-byte DSNs must not wrap within a segment's lifetime of
-/// two minutes (RFC 8684 section 3.3.1, RFC 9293 section 3.4.1), here with a safety factor of two.
+/// The minimum rate in bytes/s at which 8-byte DSNs are used. At lower rates, 4-byte DSNs do not wrap within a
+/// segment's lifetime of two minutes (RFC 8684 section 3.3.1, RFC 9293 section 3.4.1), with a safety factor of
+/// two.
 const WIDE_DSN_RATE: u64 = (1 << 32) / 240;
 
 impl Transport {

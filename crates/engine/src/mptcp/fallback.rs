@@ -98,7 +98,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// Goes on with regular TCP, and reports the fallback to the application.
+    /// Continues as regular TCP, and reports the fallback to the application.
     // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
@@ -112,8 +112,8 @@ impl Transport {
             // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
-                // From now on the peer's FIN marks the end of its stream, and a DATA_FIN seen before does not
-                // count: a middlebox that rewrites payload may have changed the length of the stream.
+                // In regular TCP the peer's FIN marks the end of its stream. A DATA_FIN that was seen earlier
+                // does not count: a middlebox that rewrites payload may have changed the length of the stream.
                 self.rcv.fin = None;
             }
         }
@@ -167,7 +167,7 @@ impl Subflow {
     }
 
     /// Returns whether the `len` bytes at `seq` are the next bytes expected on this subflow, and have no
-    /// mapping. The mapping of later bytes may still arrive.
+    /// mapping. Later bytes do not count, because their mapping may still arrive.
     pub(super) fn lacks_mapping(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
         let is_next = len > 0 && seq == rcv.nxt && !rcv.finished();

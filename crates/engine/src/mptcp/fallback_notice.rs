@@ -7,8 +7,8 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
 use super::mode::{Mptcp, carried};
 use super::subflow::Subflow;
 
-/// The maximum number of acknowledgements with MP_FAIL, if the peer does not answer. A guess: some may be lost,
-/// and a peer whose options are stripped never answers.
+/// The maximum number of acknowledgements with MP_FAIL, if the peer does not answer. The value is a guess. Some
+/// of them may be lost, and a peer whose options are stripped never answers.
 const MAX_MP_FAILS: u32 = 8;
 
 /// The content of a fallback notice. This side sends it even if it fell back because the peer's options were
@@ -21,7 +21,7 @@ struct Notice {
     wide: bool,
     /// Set if mappings carry checksums.
     checksum: bool,
-    /// The offset of the subflow from which all segments carry the notice. An acknowledgement above it shows
+    /// The subflow offset from which all segments carry the notice. An acknowledgement above this offset shows
     /// that the peer has received such a segment.
     from: u64,
     /// The data sequence number in MP_FAIL, and the number of acknowledgements that are still to carry it

@@ -18,9 +18,9 @@ use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport};
 use crate::event::SubflowCloseReason;
 
-/// The time for which MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves
-/// the limit to implementations. With the minimum timeout of 200 ms there are nine repeats within 2 s. So many
-/// are needed because a peer that misses data may first have to show which sequence number it expects, and
+/// The time for which MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves the
+/// limit to implementations. With the minimum timeout of 200 ms there are nine repeats within 2 s. Three would
+/// be too few, because a peer that misses data may first have to show which sequence number it expects, and
 /// because up to 30 % of packets may be lost.
 pub(super) const FAST_CLOSE_REPEAT_TIME: Duration = Duration::from_secs(2);
 
@@ -63,9 +63,10 @@ impl Transport {
             ..Options::default()
         };
         options.mptcp.push(MptcpOption::FastClose { receiver_key });
-        // A peer may accept MP_FASTCLOSE only at the sequence number that it expects (RFC 5961). That is the
-        // last one acknowledged if it misses the data behind it, and otherwise the next one to be sent. So the
-        // repeats alternate between these two, until the peer shows which one it expects (`reset_at`).
+        // A peer may accept MP_FASTCLOSE only at the sequence number that it expects (RFC 5961). A peer that
+        // misses data expects the last acknowledged number, and otherwise the peer expects the next number to be
+        // sent. So the repeats alternate between these two numbers, until the peer shows which one it expects
+        // (`reset_at`).
         let expected = match subflow.ending.repeats.times % 2 {
             1 => subflow.snd.una,
             _ => subflow.snd.nxt,

@@ -54,7 +54,7 @@ impl Flow {
         self.end != End::Open
     }
 
-    /// Returns whether the ended flow has been delivered, and takes the delivery for reported. `acked` is the
+    /// Returns whether the ended flow has been delivered, and marks its delivery as reported. `acked` is the
     /// offset below which all bytes are acknowledged, and `written` the end of the written stream.
     pub fn take_delivered(&mut self, acked: u64, written: u64) -> bool {
         // Data whose deadline passes before it is sent is dropped, so the stream may become shorter than the
@@ -67,7 +67,7 @@ impl Flow {
     }
 
     /// Returns the number of the flow's bytes below `offset` of the sent stream. `offset` may lie before the
-    /// flow, whose start is the end of the data written before.
+    /// flow, because the flow starts behind all data written earlier, even if that data is unsent.
     pub fn sent(&self, offset: u64) -> u64 {
         offset.saturating_sub(self.begin.sent)
     }

@@ -26,8 +26,8 @@ use crate::tcp::receive::Receiver;
 use crate::tcp::rtt::RttEstimator;
 use crate::{ApiError, Config, Event, FallbackCause, JoinAuth, PathId, SubflowId};
 
-/// The maximum delay before a handshake segment is repeated. RFC 6298 section 2.5 asks for a maximum of at
-/// least 60 s; 8 s is a guess, so that an opening goes on soon after an outage.
+/// The maximum delay before a handshake segment is repeated. RFC 6298 section 2.5 allows a maximum only of 60 s
+/// or more. This one is shorter, so that an opening continues soon after an outage. The value is a guess.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
 /// Returns our MP_CAPABLE flags: HMAC-SHA256, `checksum` if checksums are required, and the C flag if the
@@ -49,9 +49,9 @@ pub(crate) fn window_shift(config: &Config) -> u8 {
         .unwrap_or(14)
 }
 
-/// Returns the time at which to repeat a handshake segment that was sent `tries` times. `rto` is the
-/// subflow's timeout: 1 s as long as no round trip was measured (RFC 6298 section 2.1). It doubles with each
-/// try up to [`MAX_SYN_RTO`]; the bound of the exponent only prevents an overflow.
+/// Returns the time at which to repeat a handshake segment that was sent `tries` times. `rto` is the subflow's
+/// timeout: 1 s as long as no round trip was measured (RFC 6298 section 2.1). The timeout doubles with each try
+/// up to [`MAX_SYN_RTO`]; the bound of the exponent only prevents an overflow.
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
@@ -170,7 +170,7 @@ impl Connection {
         let mut subflow = Subflow::new(id, path, tuple, mtu, numbers, &shared.config);
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
-        // MP_CAPABLE has no backup bit, so MP_PRIO tells the peer once the subflow is established.
+        // MP_CAPABLE has no backup bit, so MP_PRIO announces a backup once the subflow is established.
         subflow.priority.unannounced = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
@@ -199,7 +199,7 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
-        // Our SYN announced a window already, which a new receiver would not know.
+        // Our SYN already announced a window. A new receiver does not know it, so it is carried over.
         let advertised_end = subflow.rcv.advertised_end;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.rcv.advertised_end = advertised_end;
@@ -265,7 +265,7 @@ impl Connection {
         self.transport.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
         if self.transport.mode.mptcp().is_some() {
-            // From now on `tries` counts third ACKs.
+            // So far `tries` has counted SYNs; from here on it counts third ACKs.
             self.transport.subflows[i].handshake.tries = 0;
             self.transport.subflows[i].note_third_ack(ctx.now, &ctx.shared.records);
         }
@@ -278,8 +278,8 @@ impl Connection {
         });
     }
 
-    /// Handles a SYN/ACK without a usable MP_CAPABLE. The SYN itself may have omitted MP_CAPABLE because
-    /// earlier SYNs with it were not answered. Then the network on this path is assumed to drop SYNs with
+    /// Handles a SYN/ACK without a usable MP_CAPABLE. The SYN itself may have omitted MP_CAPABLE because earlier
+    /// SYNs with MP_CAPABLE were not answered. Then the network on this path is assumed to drop SYNs with
     /// MP_CAPABLE (RFC 8684 section 3.7).
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
@@ -297,10 +297,9 @@ impl Connection {
         self.transport.fall_back(ctx, FallbackCause::SynsDropped);
     }
 
-    /// Switches to MPTCP, because both keys are known now, and registers the token, so that the peer can
-    /// join from now on.
+    /// Switches to MPTCP, now that both keys are known, and registers the token, so that the peer can join.
     fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mut mptcp: Mptcp, deny_join: bool) {
-        // The SYN of only one subflow can have carried payload.
+        // At most one subflow had payload in its SYN.
         let mut in_syn = self.transport.subflows.iter().map(|s| s.syn_data);
         mptcp.syn_data = in_syn
             .find(|syn_data| *syn_data != SynData::default())
@@ -329,8 +328,8 @@ impl Connection {
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
-                // A join must not end the connection before its sender has proved to be the peer. If the
-                // keys are the only proof, MP_FASTCLOSE has it, since it carries our key.
+                // A join must not end the connection before its sender has proved to be the peer. If joins are
+                // authenticated by the keys alone, MP_FASTCLOSE is proof enough, because it carries our key.
                 let is_initial = subflow.opens == Opens::Connection;
                 let keys_suffice = self.transport.joins.auth == JoinAuth::Keys;
                 if is_initial || keys_suffice && self.transport.mode.is_fast_close(tcp) {
@@ -372,7 +371,7 @@ impl Connection {
         let record = subflow.record(&ctx.shared.records);
         if let (Opens::Join { .. }, Some(record)) = (subflow.opens, record) {
             // The joiner may hold its third ACK back until it has its first DATA_ACK. That wait is no part of
-            // the round trip. A sample above twice the recorded one is taken to include such a wait.
+            // the round trip. A sample above twice the recorded round trip is taken to include such a wait.
             rtt = rtt.map(|rtt| match rtt > record.srtt * 2 {
                 true => record.srtt,
                 false => rtt,
@@ -443,7 +442,8 @@ impl Connection {
             .mptcp()
             .is_some_and(|m| m.fully_established);
         let subflow = &mut self.transport.subflows[i];
-        // The path was taken out of use during the handshake, which had to be completed first.
+        // The path was taken out of use during the handshake. The handshake had to be completed before the
+        // subflow could be closed.
         if fully_established && mem::take(&mut subflow.handshake.left) {
             subflow.closing.close();
         }
@@ -492,7 +492,7 @@ impl Transport {
         self.add_subflow(ctx, subflow);
     }
 
-    /// Handles the SYN/ACK of a join, whose HMAC is verified now or once the secret is known.
+    /// Handles the SYN/ACK of a join. Its HMAC is verified now, or later if the secret is not known yet.
     // Conforms: 8684-3.2-7, 8684-3.2-10
     fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
         let subflow = &mut self.subflows[i];
@@ -538,7 +538,7 @@ impl Transport {
             if mem::take(&mut subflow.handshake.left) {
                 subflow.closing.close();
             }
-            // The third ACKs of joins waited for this (see `check_syn_ack`).
+            // The third ACKs of joins waited for full establishment (see `check_syn_ack`).
             if subflow.phase == Phase::JoinAcked && subflow.handshake.unverified_hmac.is_none() {
                 subflow.handshake.at = Some(now);
             }
@@ -624,16 +624,17 @@ impl Subflow {
     /// Counts a third ACK, which leaves now or with the next segment, and plans its repeat.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
         self.handshake.tries += 1;
-        // A record without payload has only the round trips of handshakes, which say little of the longest.
+        // If a path carried no payload, its record has only round trips of handshakes. These say little of the
+        // longest round trips under load.
         let record = self.record(records).filter(|path| path.bytes_sent > 0);
         let at = third_ack_repeat_at(now, self.handshake.tries, &self.snd.rtt, record);
         self.handshake.at = Some(at);
     }
 }
 
-/// Returns whether a segment acknowledges our SYN/ACK, and starts at most 1 MiB behind the peer's SYN. It need
-/// not follow the SYN directly, because it may have overtaken other segments; 1 MiB is a guess, far more than
-/// an initial window.
+/// Returns whether a segment acknowledges our SYN/ACK, and starts at most 1 MiB behind the peer's SYN. The
+/// segment need not follow the SYN directly, because it may have overtaken other segments. The 1 MiB are a
+/// guess, far more than an initial window.
 fn is_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
     let ahead = tcp.seq.diff(subflow.rcv.expected());
     tcp.ack == subflow.snd.iss.add(1) && (0..1 << 20).contains(&ahead)

@@ -9,8 +9,8 @@ use super::subflow::{Opens, Phase};
 use crate::SubflowId;
 use crate::event::{CloseReason, SubflowCloseReason};
 
-/// The number of SYNs from which a report of unreachability no longer moves the opening to another path. A guess:
-/// an unreachable server must not be tried over all paths in turn for ever.
+/// The number of SYNs at which a report of unreachability no longer moves the opening to another path, so that
+/// an unreachable server is not tried over all paths in turn for ever. The value is a guess.
 const MAX_UNREACHABLE_SYNS: u32 = 4;
 
 impl Connection {

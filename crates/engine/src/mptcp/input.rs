@@ -27,9 +27,10 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// Handles a segment for subflow `id`. Returns whether the caller has to answer it by a RST. That is so
-    /// during the handshake, if the segment acknowledges numbers that this side never sent: the segment then
-    /// belongs to an earlier connection of the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    /// Handles a segment for subflow `id`. Returns whether the caller has to answer the segment by a RST. The
+    /// answer is a RST if, during the handshake, the segment acknowledges numbers that this side never sent.
+    /// Such a segment belongs to an earlier connection with the same 4-tuple (RFC 9293 sections 3.10.7.3 and
+    /// 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(
@@ -96,11 +97,11 @@ impl Connection {
             // As long as the SYN/ACK of a join is not verified, its sender may be an attacker.
             return;
         }
-        // The window advertised on this subflow is no bound: all subflows share the window, and the peer may
-        // have moved its edge on another one. The receive buffer enforces the real limit. This check only
-        // discards numbers that no peer in step can use; 1 MiB as its minimum is a guess.
+        // The window advertised on this subflow is no bound: all subflows share the window, and this side may
+        // have advertised more room on another subflow since. The receive buffer enforces the real limit. This
+        // check only discards numbers that a correct peer cannot use. Its minimum of 1 MiB is a guess.
         let max_seq = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
-        // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
+        // RFC 5961 section 4 covers SYNs here, and RFC 7323 section 5.3 covers PAWS.
         // Conforms: 5961-4.2-1
         if tcp.flags.contains(Flags::SYN) || seq > max_seq || subflow.is_old(&tcp.options) {
             subflow.rcv.challenge(ctx.now);
@@ -157,9 +158,9 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
-        // The RST of a peer that aborts follows all data that the peer sent, of which some may be missing here.
-        // MP_FASTCLOSE has our key, which proves the sender. So besides the expected number, the end of the
-        // data received so far is accepted.
+        // A peer that aborts sends its RST behind all of its data, some of which may be missing here. So a RST
+        // with MP_FASTCLOSE is accepted at the end of the received data as well as at the expected number. The
+        // option has our key, which proves the sender.
         let at_received_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_received_end {
@@ -186,8 +187,8 @@ impl Connection {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
-        // Before the connection is fully established, the peer may have no state of it, so no join can
-        // replace the initial subflow.
+        // Before the connection is fully established, the peer may have no state of the connection, so no join
+        // can replace the initial subflow.
         let is_initial = self.transport.subflows[i].opens == Opens::Connection;
         let is_irreplaceable = is_initial || !self.transport.subflows.iter().any(Subflow::is_alive);
         if is_irreplaceable
@@ -201,7 +202,7 @@ impl Connection {
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
             // If the peer's FIN is here and only our own FIN is outstanding, the RST means that the peer has
-            // already forgotten the closed connection. So it acknowledges our FIN (RFC 9293 section
+            // already forgotten the closed connection. So the RST acknowledges our FIN (RFC 9293 section
             // 3.10.7.4, LAST-ACK).
             let subflow = &self.transport.subflows[i];
             let fully_closed =
@@ -214,8 +215,8 @@ impl Connection {
         }
     }
 
-    /// Handles acknowledgement number and window at the subflow level; `is_bare` is set for a segment
-    /// without payload. Returns whether the segment is acceptable.
+    /// Handles the acknowledgement number and the window of a segment at the subflow level; `is_bare` is set for
+    /// a segment without payload. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, is_bare: bool) -> bool {
         let siblings = self.transport.subflows.siblings(i);
         let subflow = &mut self.transport.subflows[i];
@@ -226,7 +227,8 @@ impl Connection {
             // The clock counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
-        // Only payload waits in the queue of the peer, whose length the round trip of arrivals shows.
+        // The round trip of arriving payload shows the length of the queue in front of the peer's link. A
+        // segment without payload does not wait in that queue.
         if let Some(echo) = echo.filter(|_| !is_bare) {
             subflow.rcv.arriving.on_echo(ctx.now, echo);
         }
@@ -318,8 +320,8 @@ impl Connection {
         }
     }
 
-    /// Applies acknowledgement and window of the only subflow to the connection: in regular TCP the subflow's
-    /// offsets are those of the stream plus one, for the SYN.
+    /// Applies the acknowledgement and the window of the only subflow of regular TCP to the connection. A
+    /// subflow offset is the stream offset plus one, because the SYN takes subflow offset 0.
     // Conforms: 8684-3.7-13
     pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let snd = &self.transport.subflows[i].snd;
@@ -356,15 +358,15 @@ impl Connection {
             match option {
                 MptcpOption::Dss(dss) => {
                     let takes_numbers = len > 0 || tcp.flags.contains(Flags::FIN);
-                    // With DATA_FIN, a mapping of length 0 is no infinite mapping.
+                    // A mapping of length 0 with DATA_FIN is no infinite mapping.
                     let is_infinite = |m: DssMapping| m.is_infinite() && !dss.data_fin;
                     self.on_dss(ctx, i, dss, tcp.window);
                     match dss.mapping {
                         Some(map) if !is_infinite(map) => {
                             self.on_mapping(ctx, i, &map, dss.data_fin)
                         }
-                        // An infinite mapping applies from the payload or FIN of its segment on, so on a bare
-                        // acknowledgement it has no meaning.
+                        // An infinite mapping starts with the payload or FIN of its segment, so a bare
+                        // acknowledgement cannot start one.
                         Some(map) if takes_numbers => self.on_infinite_mapping(ctx, i, &map),
                         _ => {}
                     }
@@ -372,8 +374,8 @@ impl Connection {
                 &MptcpOption::Capable(Capable::Data {
                     data_len, checksum, ..
                 }) if !self.transport.subflows[i].active => {
-                    // This option maps the first payload behind the handshake, and any payload of the SYN lies
-                    // before it. Subflow offset 0 is the SYN.
+                    // This option maps the first payload behind the handshake. Payload of the SYN lies before
+                    // that payload, and the SYN itself takes subflow offset 0.
                     let in_syn = self.transport.subflows[i].syn_data.received;
                     let map = Mapping {
                         data: in_syn,
@@ -391,7 +393,7 @@ impl Connection {
                 // The peer repeats its third ACK, so our first DATA_ACK was lost: send another one.
                 MptcpOption::Capable(Capable::Ack { .. }) => {
                     self.transport.subflows[i].rcv.ack_now();
-                    // Linux retransmits the payload of its SYN in a third ACK, which has no mapping.
+                    // Linux retransmits the payload of its SYN in a third ACK. That payload has no mapping.
                     if len > 0 {
                         self.on_bare_segment(ctx, i, seq, len);
                     }
@@ -435,8 +437,8 @@ impl Connection {
         // A DATA_ACK of data never sent is bogus and is ignored, with the window beside it.
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
             if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
-                // The peer has acknowledged everything and is alive. It owes nothing but window, which it may
-                // withhold for as long as its reader pauses.
+                // The peer has acknowledged everything and is alive. It owes nothing but window, and it may
+                // withhold the window for as long as its reader pauses.
                 self.transport.live.behind = None;
             }
             let shift = self.transport.subflows[i].agreed.peer_shift;
@@ -550,7 +552,8 @@ impl Connection {
         }
         if self.transport.rcv.buf.rcv_nxt() > rcv_nxt_before {
             self.transport.signal_readable(ctx);
-            // The peer's stream is complete, so no further data would bring the acknowledgement forward.
+            // The peer's stream is complete, so no further data will trigger the acknowledgement. It is sent
+            // now.
             if self.transport.rcv.complete() && is_not_due(&self.transport.subflows[i].rcv.due) {
                 self.transport.subflows[i].rcv.ack_now();
             }
@@ -589,7 +592,8 @@ impl Connection {
                 at += len;
                 continue;
             }
-            // Payload under a checksum is checked once the checksum is verified.
+            // The end of the stream is checked here, except for payload under a checksum: that payload is
+            // checked once its checksum is verified.
             let awaits_checksum = self.transport.subflows[i].rcv.checks();
             if !awaits_checksum && !self.check_stream_end(ctx, i, data + len, false) {
                 break;
@@ -637,13 +641,13 @@ impl Connection {
 }
 
 impl Transport {
-    /// Notes a sign of life on subflow `i`. The wait for the next one begins now if data is in flight or not
-    /// acknowledged at the data level; otherwise the peer owes no answer.
+    /// Notes a sign of life on subflow `i`. The wait for the next sign of life begins now if data is in flight
+    /// or not acknowledged at the data level; otherwise the peer owes no answer.
     // Conforms: 9293-3.8.6.1-4
     pub(super) fn on_sign_of_life(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
-        // With data in flight only an acknowledgement of that data shows that the subflow works both ways.
+        // While data is in flight, only an acknowledgement of that data shows that the subflow works both ways.
         if subflow.snd.board.is_empty() {
             subflow.signs.stale = false;
         }
@@ -655,10 +659,10 @@ impl Transport {
 }
 
 impl Transport {
-    /// Answers a segment that lies entirely below the acknowledged sequence number, and ignores its content
-    /// (RFC 9293 section 3.10.7.4): it is a keepalive, a probe, a retransmission after a lost
-    /// acknowledgement, or a forgery. Returns whether the segment was old in this sense. A segment that
-    /// arrives late but above the last acknowledgement sent is not old.
+    /// Answers a segment that lies entirely below the last acknowledgement number sent, and ignores its content
+    /// (RFC 9293 section 3.10.7.4). Such an old segment is a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or a forgery. Returns whether the segment is old. A segment that arrives late but above
+    /// the last acknowledgement number sent is not old.
     // Conforms: 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
         let subflow = &mut self.subflows[i];
@@ -716,8 +720,8 @@ impl Mode {
 }
 
 impl Subflows {
-    /// Returns subflow `i`, first, and the other established subflows as coupled congestion control sees
-    /// them; empty if the congestion control of subflow `i` is not coupled.
+    /// Returns the established subflows as coupled congestion control sees them: first subflow `i`, then the
+    /// others. The list is empty if the congestion control of subflow `i` is not coupled.
     pub(super) fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
         let own = &self[i].snd;
         if !own.cc.is_coupled() {
@@ -731,7 +735,8 @@ impl Subflows {
 }
 
 /// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment with
-/// MPTCP signals must not count as a duplicate acknowledgement, a sign of congestion (RFC 8684 section 3).
+/// MPTCP signals must not count as a duplicate acknowledgement, which is a sign of congestion (RFC 8684 section
+/// 3).
 // Conforms: 8684-3-1
 fn is_pure_ack(tcp: &tcp::Repr) -> bool {
     let signals =
@@ -741,8 +746,8 @@ fn is_pure_ack(tcp: &tcp::Repr) -> bool {
         && !tcp.options.mptcp.iter().any(signals)
 }
 
-/// Returns the SACK blocks above `ack`. Blocks below `ack` report duplicates (D-SACK), of which `snd` is
-/// told. A segment has room for at most four blocks (RFC 2018 section 3).
+/// Returns the SACK blocks above `ack`, and reports blocks below `ack` to `snd` as duplicates (D-SACK). A
+/// segment has room for at most four blocks (RFC 2018 section 3).
 fn take_blocks(
     now: Instant,
     snd: &mut Sender,
@@ -767,9 +772,9 @@ fn take_blocks(
     sacks
 }
 
-/// Returns whether an acknowledgement may lack SACK blocks only because a lone DATA_FIN takes their room;
-/// Linux puts DATA_FIN on every acknowledgement until it is acknowledged. A SACK option with one block takes
-/// 10 bytes: two of kind and length, and eight of edges.
+/// Returns whether an acknowledgement may lack SACK blocks only because a lone DATA_FIN takes their room. Linux
+/// puts DATA_FIN on every acknowledgement until its peer acknowledges the DATA_FIN. A SACK option with one block
+/// takes 10 bytes: two for kind and length, and eight for the edges.
 fn may_lack_sack(tcp: &tcp::Repr) -> bool {
     let data_fin = |option: &MptcpOption| {
         matches!(option, MptcpOption::Dss(dss)

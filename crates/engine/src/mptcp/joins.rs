@@ -23,8 +23,8 @@ use crate::{JoinAuth, SubflowId};
 /// dropped, and come again, because a peer repeats ADD_ADDR until it is echoed. The value is a guess: the
 /// default maximum of subflows, since no more addresses could be used at once.
 const MAX_HELD_ADD_ADDRS: usize = 8;
-/// The number of join numbers below the next one that are still accepted, because SYNs on different links
-/// overtake each other. [`SeenNumbers`] keeps one bit of a word for each.
+/// The number of join numbers below the next one that are still accepted. Older numbers have to be accepted,
+/// because SYNs on different links overtake each other. [`SeenNumbers`] keeps one bit of a word for each number.
 const JOIN_NUMBER_WINDOW: u64 = u64::BITS as u64;
 
 /// The state of the joins of one connection, in both directions.
@@ -101,9 +101,9 @@ struct SeenNumbers {
 }
 
 impl SeenNumbers {
-    /// Returns the only number with these low 8 bits that may be accepted. A nonce has no more bits of its
-    /// number, so 256 consecutive numbers can be told apart: the last [`JOIN_NUMBER_WINDOW`] (64), in case
-    /// SYNs were overtaken, and the next 192, in case SYNs were lost.
+    /// Returns the only number with these low 8 bits that may be accepted. A nonce has only 8 bits of its
+    /// number, so 256 consecutive numbers can be told apart: the last [`JOIN_NUMBER_WINDOW`] (64), in case SYNs
+    /// were overtaken, and the next 192, in case SYNs were lost.
     fn number(&self, low: u8) -> u64 {
         let first = self.next.saturating_sub(JOIN_NUMBER_WINDOW);
         first + u64::from(low.wrapping_sub(first as u8))

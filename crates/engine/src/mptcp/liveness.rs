@@ -23,33 +23,35 @@ const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// forget an idle TCP connection after 60 s are common; the remaining 8 s leave time for a second probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
 /// The silence after which the other subflows of an idle connection rest: nothing is sent over them until the
-/// peer was heard there again, because a NAT that forgets after 60 s may soon have forgotten them. One probed
-/// subflow keeps a connection alive; probing each would cost battery and volume on every link.
+/// peer is heard there again, because a NAT that forgets after 60 s may soon have forgotten them. One probed
+/// subflow keeps a connection alive; probes on each would cost battery and volume on every link.
 const MIN_SILENCE_TO_REST: Duration = Duration::from_secs(50);
 /// The maximum time by which a subflow is probed earlier than [`KEEPALIVE_IDLE`]. The time differs between
 /// subflows, so that thousands of connections that fell silent together are not all probed together.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
 /// The silence after which a subflow of an idle connection is probed by the end that accepted it. Usually the
-/// opener probes first, because NATs stand on its side. If it did not within twice its own time, it is probably
-/// gone.
+/// opener probes first, because NATs stand on its side. An opener that has not probed after twice
+/// [`KEEPALIVE_IDLE`] is probably gone.
 const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
 /// The times of probes on idle connections are rounded up to multiples of this step, so that one wake-up of the
-/// process serves many connections: a wake-up for each of 5,000 cost ten times as much as their probes.
+/// process serves many connections. With a wake-up for each connection, the wake-ups of 5,000 connections cost
+/// ten times as much as the probes.
 const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
-/// The time from an unanswered probe to the next one. It starts here and doubles each time, up to
-/// [`MAX_KEEPALIVE_REPEAT`]. Both are guesses; the first fits into the 8 s that [`KEEPALIVE_IDLE`] leaves.
+/// The time from the first unanswered probe to the next probe. The time doubles with each further probe, up to
+/// [`MAX_KEEPALIVE_REPEAT`]. Both values are guesses; this one fits into the 8 s that [`KEEPALIVE_IDLE`] leaves.
 const MIN_KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
 
 /// The number of timeouts and unanswered probes in a row after which a subflow counts as unresponsive. With a
-/// round trip of 50 ms that takes two seconds. Two lost packets in a row must not suffice.
+/// round trip of 50 ms, three take two seconds. Two lost packets in a row must not suffice.
 const MIN_UNANSWERED_TO_REPLACE: u32 = 3;
 
 /// The interval between the probes of different idle connections when a path is revalidated. Thousands of probes
-/// at once would fill the queue of a slow link. At one probe a millisecond they take about 0.5 Mbit/s, a guess.
+/// at once would fill the queue of a slow link. The value is a guess; one probe a millisecond takes about 0.5
+/// Mbit/s.
 const REVALIDATION_SPACING: Duration = Duration::from_millis(1);
-/// The maximum delay of a probe on an idle connection when a path is revalidated: a guess, so that no user waits
-/// longer for a connection that has to be opened anew.
+/// The maximum delay of a probe on an idle connection when a path is revalidated. The value is a guess. It
+/// bounds the time that a user waits for a connection that has to be opened anew.
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
@@ -68,7 +70,7 @@ impl Subflow {
         self.priority.own || self.priority.peer
     }
 
-    /// Returns path and remote address. A subflow that replaces this one has the same.
+    /// Returns path and remote address. A subflow that replaces this one has the same target.
     fn target(&self) -> Target {
         (self.path, self.tuple.remote)
     }
@@ -283,8 +285,8 @@ impl Subflow {
         self.signs.stale |= self.signs.silent >= 2;
     }
 
-    /// Repeats the SYN or third ACK of a join now, if it was sent at least twice without an answer: only then
-    /// its timer is backed off.
+    /// Repeats the SYN or third ACK of a join now, if it was sent at least twice without an answer. The timer of
+    /// a segment that was sent once is not backed off yet.
     pub(super) fn repeat_join(&mut self, now: Instant) {
         let is_backed_off = match self.phase {
             Phase::SynSent => self.handshake.unanswered >= 2,

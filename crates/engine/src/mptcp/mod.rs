@@ -6,9 +6,9 @@
 //!
 //! Bytes that the peer has acknowledged at the data level leave the send buffer, except those that a subflow may
 //! still have to retransmit: a subflow cannot skip sequence numbers, and its mapping binds them to the original
-//! bytes. So the send buffer retains the bytes in flight on a dead path, and all other paths go on. If more than
-//! a send buffer is retained, or if memory is used up while other connections wait, the subflow is reset and
-//! opened again.
+//! bytes. So the send buffer retains the bytes in flight on a dead path, while all other paths go on. If more
+//! than a send buffer is retained, or if memory is used up while other connections wait, a subflow that retains
+//! bytes is reset and opened again.
 
 mod busy;
 mod checksum;

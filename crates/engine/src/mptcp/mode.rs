@@ -43,9 +43,9 @@ pub(crate) struct Mptcp {
     pub wide_ack: bool,
     /// Set once this side has sent fast enough to need 8-byte DSNs.
     pub wide_dsn: bool,
-    /// Set once the peer may have sent on a further subflow, after which a fallback is no longer safe.
+    /// Set once the peer may have sent on a further subflow. A fallback is no longer safe then.
     pub joined: bool,
-    /// The payload of SYNs in each stream, which has no data sequence numbers.
+    /// The payload of SYNs in each stream. It has no data sequence numbers.
     pub syn_data: SynData,
 }
 
@@ -78,8 +78,8 @@ fn numbered(idsn: Dsn64, in_syn: u64, offset: u64) -> Dsn64 {
     idsn.add(1).add(offset.wrapping_sub(in_syn))
 }
 
-/// Returns the stream offset of `dsn`, given that offset `near` has the number `expected`. A 4-byte number is
-/// taken for the nearest one with these low bytes.
+/// Returns the stream offset of `dsn`, given that offset `near` has the number `expected`. A 4-byte `dsn` stands
+/// for the number nearest to `expected` that has these low bytes.
 // Conforms: 8684-3.3.1-4, 8684-3.3.2-6
 fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let dsn = match dsn {

@@ -25,7 +25,7 @@ pub(crate) struct Offer {
     pub urgency: Urgency,
 }
 
-/// The proof of origin by a secret of the application in the SYN of a join.
+/// The proof in the SYN of a join that its sender has the application's secret.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum JoinProof {
     /// The SYN proves no secret.

@@ -27,13 +27,15 @@ use crate::{PathId, SegmentKind, SubflowId};
 /// The maximum number of payload bytes of one mapping: the length field has 16 bits, and a DATA_FIN counts as
 /// one byte in it.
 const MAX_MAPPING_LEN: u64 = u16::MAX as u64 - 1;
-/// The number of unanswered SYNs with MP_CAPABLE after which further SYNs omit it (RFC 8684 section 3.7). Two
-/// is a guess: the loss of a single packet must not cost MPTCP, and each further SYN costs seconds.
+/// The number of unanswered SYNs with MP_CAPABLE after which further SYNs omit MP_CAPABLE (RFC 8684 section
+/// 3.7). Two is a guess: the loss of a single packet must not cost MPTCP, and each further SYN with MP_CAPABLE
+/// costs seconds on a path that drops such SYNs.
 const MAX_CAPABLE_SYNS: u32 = 2;
 /// The hop limit of all packets (the default that IANA's IP parameters recommend).
 const HOP_LIMIT: u8 = 64;
-/// The maximum number of subflows shown to a strategy at once; it bounds the views, which live on the stack.
-/// Twice the default of `Config::max_subflows`, so it matters only with other settings.
+/// The maximum number of subflows shown to a strategy at once. It bounds the memory of the views, which live on
+/// the call stack. The value is twice the default of `Config::max_subflows`, so the bound matters only with
+/// other settings.
 pub(super) const MAX_VIEWS: usize = 16;
 
 /// The payload of an outgoing packet.
@@ -51,7 +53,7 @@ pub(crate) struct Outgoing {
     pub subflow: SubflowId,
     pub kind: SegmentKind,
     pub tuple: FourTuple,
-    /// The offset in the subflow's sequence.
+    /// The offset of the segment in the subflow's sequence.
     pub seq: u64,
     /// The length of the IP header in bytes.
     pub ip_len: usize,
@@ -86,7 +88,8 @@ impl Connection {
                 return data;
             }
         }
-        // After a timeout, F-RTO (RFC 5682) sends new data first. If there was none, it retransmits now.
+        // After a timeout, F-RTO (RFC 5682) sends new data first. There was no new data, so the subflow
+        // retransmits now.
         for i in owing.clone() {
             if self.transport.subflows[i]
                 .snd
@@ -115,8 +118,8 @@ impl Connection {
                 if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
-                // The peer's loss recovery waits for the SACK blocks, which only a segment without data has
-                // room for.
+                // The peer's loss recovery waits for the SACK blocks. Only a segment without data has room for
+                // them, so the acknowledgement is sent before data.
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.transport.send_ack(ctx, i);
                 }
@@ -164,8 +167,8 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        // `tries` counts every segment; `unanswered` only those over a link that has stayed up, since a link
-        // that is down says nothing of MP_CAPABLE.
+        // `tries` counts every segment. `unanswered` counts only segments sent while the link stayed up: silence
+        // while the link is down does not show that the network drops MP_CAPABLE.
         subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
         subflow.handshake.unanswered += 1;
@@ -184,7 +187,7 @@ impl Connection {
             ..Options::default()
         };
         // A SYN/ACK may carry only options that the SYN had (RFC 2018, RFC 7323). If both shifts are 0, the
-        // option would change nothing.
+        // window scale option would change nothing.
         options.sack_permitted = !is_syn_ack || subflow.agreed.sack;
         if !is_syn_ack || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
             options.window_scale = Some(window_shift(&ctx.shared.config));
@@ -338,7 +341,8 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
-    /// Notes that DATA_FIN is sent on subflow `i`, whose timeout determines the repeat.
+    /// Notes that DATA_FIN is sent on subflow `i`. The timeout of this subflow determines when DATA_FIN is
+    /// repeated.
     // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
         self.closing.on_sent(now, self.subflows[i].snd.rtt.rto());
@@ -365,8 +369,8 @@ impl Transport {
         Some(self.send_fin(ctx, i, seq))
     }
 
-    /// Sends the FIN at offset `seq`. After a fallback it may be the first segment that the peer sees, so it
-    /// carries the fallback notice as well.
+    /// Sends the FIN at offset `seq`. After a fallback the FIN may be the first segment that the peer sees, so
+    /// the FIN carries the fallback notice as well.
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
         let fallback_notice =
@@ -518,8 +522,8 @@ impl Transport {
         };
         if let Mode::Mptcp(m) = &self.mode {
             let in_syn = self.subflows[i].syn_data.sent;
-            // The first mapping starts behind the payload of the SYN in both streams. It carries the keys
-            // until the peer is known to have them (RFC 8684 section 3.1).
+            // In the stream and on the subflow, the first mapping starts behind the payload of the SYN. Segments
+            // of the first mapping carry the keys until the peer is known to have them (RFC 8684 section 3.1).
             let start = (m.syn_data.sent, 1 + in_syn);
             let is_first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match is_first {
@@ -622,7 +626,7 @@ impl Transport {
         let edge = self.rcv.buf.rcv_nxt() + (field << shift);
         self.rcv.edge = self.rcv.edge.max(edge);
         // All subflows share one window, so this edge is only the largest offset that the peer may use here.
-        // Data on other subflows may use up the room before the peer gets there.
+        // Data on other subflows may use up the room before the peer reaches this offset.
         let rcv = &mut self.subflows[i].rcv;
         rcv.advertised_end = rcv.advertised_end.max(rcv.nxt + (field << shift));
         field as u16
@@ -633,7 +637,7 @@ impl Subflow {
     /// Returns whether the next retransmission repeats data, not a FIN.
     pub(super) fn repeats_data(&self) -> bool {
         let mut sent = self.snd.board.iter();
-        // A tail loss probe repeats the last record, a retransmission the first lost one.
+        // A tail loss probe repeats the last record, and a retransmission repeats the first lost record.
         let next = match self.owed.probe {
             true => sent.rfind(|sent| !sent.sacked),
             false => sent.find(|sent| sent.lost),
@@ -643,9 +647,9 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries
-    /// go to the fastest subflow and each further two to the next, because a path may carry segments but
-    /// drop their options.
+    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries use
+    /// the fastest subflow, the next two the second fastest, and so on in turn, because a path may carry
+    /// segments but drop their options.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
         let stale = |i: &usize| self[*i].is_stale();
         let usable = (0..self.len()).filter(|i| self[*i].can_carry());
@@ -667,7 +671,7 @@ impl Subflow {
             size => len.div_ceil(u64::from(size)),
         };
         let is_copy = out.kind == SegmentKind::Copy;
-        // A packet of new data was itself unsent until now.
+        // New data is unsent until its packet leaves, so a packet of new data always counts.
         let while_unsent = !is_copy || has_unsent;
         let traffic = &mut self.snd.traffic;
         if out.kind == SegmentKind::Retransmission {

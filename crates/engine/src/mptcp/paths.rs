@@ -60,8 +60,8 @@ impl Connection {
         }
     }
 
-    /// Moves the opening from subflow `i`, whose SYN was not answered, to another path. The new SYN belongs to
-    /// keys of its own, because the peer may have accepted the first SYN.
+    /// Moves the opening from subflow `i`, whose SYN was not answered, to another path. The new SYN uses new
+    /// keys, because the peer may have accepted the first SYN.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Subflow {
             path, handshake, ..
@@ -74,7 +74,8 @@ impl Connection {
             // A late answer to the first SYN finds no subflow and is reset.
             self.transport.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.transport.subflows.last_mut() {
-                // The backoff goes on, except that silence of a link that is down says nothing of MP_CAPABLE.
+                // The backoff continues. But if the link was down, its silence does not show that the network
+                // drops MP_CAPABLE.
                 new.handshake.tries = tries;
                 new.handshake.unanswered = match ctx.shared.is_down(path) {
                     true => 0,
@@ -84,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Asks the strategy how to open, and adopts the protocol that it chooses.
+    /// Asks the strategy how to open, and adopts the protocol that the strategy chooses.
     fn choose_opening(&mut self, ctx: &mut Ctx<'_>, unanswered: Option<PathId>) -> Option<PathId> {
         let situation = self.situation(ctx);
         let strategy = &mut *self.strategy;
@@ -174,7 +175,7 @@ impl Connection {
         if let Some(offer) = subflow.handshake.offer.take() {
             self.transport.snd.take_back(0, offer);
         }
-        // The round trips of a stale subflow reflect an outage.
+        // The round trips of a stale subflow reflect an outage, so they are not recorded.
         let was_answered = subflow.snd.una > 0;
         if was_answered && !subflow.signs.stale {
             subflow.remember(ctx.now, &mut ctx.shared.records);
@@ -188,7 +189,8 @@ impl Connection {
         if self.transport.is_ended() {
             return;
         }
-        // Two ends say nothing of the path: another SYN was answered first, or the link went down.
+        // The end of a subflow says nothing of the path if another SYN was answered first, or if the link went
+        // down.
         let says_nothing = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => ctx.shared.is_down(subflow.path),
@@ -205,7 +207,7 @@ impl Connection {
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
-            // As long as the peer may lack the keys, it refuses joins for that reason alone.
+            // As long as the peer may lack the keys, it may refuse joins for that reason alone.
             match self
                 .transport
                 .mode
@@ -261,7 +263,7 @@ impl Connection {
                     self.declare_dead(ctx, i);
                 }
                 // As long as an unanswered join waits for its backed-off timer, no other join is tried on its
-                // path. So it is given up, and a new one starts when the link is back.
+                // path. So the join is given up, and a new one starts when the link is back.
                 Phase::SynSent | Phase::JoinAcked if !up => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
@@ -319,8 +321,8 @@ impl Connection {
     }
 
     /// Handles a change of the path's addresses: `is_gone` matches the lost addresses, `is_present` those that
-    /// the path has now. Subflows from lost addresses end, and others replace them. A subflow without which
-    /// the connection cannot go on stays, and waits for its address to come back.
+    /// the path has now. Subflows from lost addresses end, and others replace them. But if the connection cannot
+    /// continue without a subflow, that subflow stays and waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -404,7 +406,7 @@ impl Connection {
             } else if fully_established {
                 subflow.closing.close();
             } else {
-                // The connection needs this subflow until it is fully established, which then closes it.
+                // The connection needs this subflow until full establishment. Then the subflow is closed.
                 subflow.handshake.left = true;
             }
         }

@@ -27,8 +27,8 @@ impl TransmissionProfile {
         self.congestion.unwrap_or(by_urgency)
     }
 
-    /// Sets the urgency. Returns the congestion control to run from now on, if it differs from the one before:
-    /// an unchanged one must keep its state.
+    /// Sets the urgency. Returns the congestion control that the connection is to run now, if it differs from
+    /// the present one: an unchanged congestion control must keep its state.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) -> Option<Algorithm> {
         let before = self.algorithm(config).name();
         self.urgency = urgency;

@@ -79,11 +79,11 @@ impl Connection {
 }
 
 impl Transport {
-    /// Verifies the SYN/ACK of the join on subflow `i`, unless the application has not decided yet whether
-    /// there is a secret. If our SYN left before the secret was known here, the peer may not have known the
-    /// secret either, so an HMAC without the secret is accepted as well. That is safe enough: the SYN/ACK
-    /// comes from the address of our SYN, which is the peer's, as announced addresses are authenticated, and
-    /// our third ACK uses the secret in any case.
+    /// Verifies the SYN/ACK of the join on subflow `i`, unless the application has not decided yet whether there
+    /// is a secret. If our SYN left before the secret was known here, the peer may not have known the secret
+    /// either, so an HMAC without the secret is accepted as well. That is safe enough: the SYN/ACK comes from
+    /// the address that our SYN was sent to, and this is the peer's address, because announced addresses are
+    /// authenticated. Our third ACK uses the secret in any case.
     // Conforms: 8684-3.2-6
     pub(super) fn check_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Some(mptcp) = self.mode.mptcp() else {
@@ -115,8 +115,8 @@ impl Transport {
             return self.refuse_join(ctx, i);
         }
         // Until the connection is fully established it may still fall back to regular TCP on the initial
-        // subflow. Bytes sent on this subflow would then be missing in the stream, so the third ACK, after
-        // which the peer may send here, waits.
+        // subflow. Bytes sent on this subflow would then be missing in the stream. So the third ACK waits,
+        // because the peer may send here once it has the third ACK.
         self.subflows[i].handshake.at = fully_established.then_some(ctx.now);
     }
 

@@ -8,8 +8,8 @@ use super::subflows::Subflows;
 use crate::Config;
 use crate::stats::{ConnStats, Moved, PathStats, PathTotals, SubflowStats};
 
-/// The maximum number of entries of [`ConnStats::paths`], since a peer might join from ever new addresses. The
-/// value is a guess: eight times the default maximum of subflows.
+/// The maximum number of entries of [`ConnStats::paths`]. A bound is needed, since a peer might join from ever
+/// new addresses. The value is a guess: eight times the default maximum of subflows.
 const MAX_PATHS: usize = 64;
 
 impl Subflow {

@@ -98,9 +98,9 @@ impl Connection {
     }
 
     /// Returns whether new data may be sent, and tells the strategy once if the peer's window forbids it. The
-    /// packets of the opener's first mapping carry the keys (RFC 8684 section 3.1). No other mapping may
-    /// follow before a DATA_ACK shows that the peer has the keys, because a Linux listener falls back if a
-    /// segment with a plain DSS overtakes them.
+    /// packets of the opener's first mapping carry the keys (RFC 8684 section 3.1). No other mapping may follow
+    /// before a DATA_ACK shows that the peer has the keys: a Linux listener falls back if a segment with a plain
+    /// DSS overtakes the packets with the keys.
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
         if self.transport.snd.unsent() == 0 {
@@ -167,8 +167,8 @@ impl Transport {
         window == 0 || is_silly
     }
 
-    /// Returns whether there may be data to copy. A lone subflow has sent all data itself, so it has only data
-    /// to copy that a closed subflow lost.
+    /// Returns whether there may be data to copy. A lone subflow has sent all data itself, so it can copy only
+    /// data that a closed subflow lost.
     pub(super) fn may_copy(&self) -> bool {
         let scoreboard = &self.snd.scoreboard;
         (self.subflows.len() > 1 || scoreboard.lost() > 0)
@@ -176,8 +176,8 @@ impl Transport {
             && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
-    /// Fills `views` with the views of the usable subflows for the strategy. It writes them in place, because
-    /// views are large to return by value.
+    /// Fills `views` with the views of the usable subflows for the strategy. The views are written in place,
+    /// because they are too large to return by value cheaply.
     fn show_subflows(
         &mut self,
         ctx: &Ctx<'_>,
@@ -199,8 +199,8 @@ impl Transport {
         }
     }
 
-    /// Sends up to `max_len` bytes of data that was sent on another subflow. `penalise` is set if the
-    /// strategy wants that subflow's window reduced.
+    /// Sends up to `max_len` bytes of data that was sent on another subflow. `penalise` is set if the strategy
+    /// wants the window of the other subflow reduced.
     fn send_copy(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -224,7 +224,7 @@ impl Transport {
 }
 
 impl Mode {
-    /// Returns whether the peer may still lack our key: true for an opener until its first DATA_ACK.
+    /// Returns whether the peer may still lack our key. That is so for an opener until its first DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
         self.mptcp().is_some_and(|m| !m.fully_established)
     }
@@ -260,9 +260,9 @@ impl Subflows {
         }
     }
 
-    /// Returns the maximum number of bytes of the opener's first mapping. No data can follow it before its
-    /// DATA_ACK, so it takes the whole initial window, whatever the strategy's limit. No other subflow exists
-    /// yet that could take a part.
+    /// Returns the maximum number of bytes of the opener's first mapping. No data can follow this mapping before
+    /// its DATA_ACK, so it takes the whole initial window, whatever the strategy's limit. No other subflow
+    /// exists yet that could take a part of it.
     pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
         let max_len = max_mapping_len(subflow).min(subflow.snd.initial_flight());
@@ -275,7 +275,7 @@ impl Subflows {
         let subflow = &self[i];
         let max_len = match subflow.mtu_probe_payload(ctx.now) {
             Some(probe_len) => probe_len,
-            // CWR must be on one segment only, but a device may copy it to every segment of a super-segment.
+            // Only one segment must carry CWR, but a device may copy CWR to every segment of a super-segment.
             None if subflow.owes_cwr() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };

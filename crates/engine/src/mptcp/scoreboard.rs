@@ -1,5 +1,6 @@
-//! The scoreboard of the data level. It has, for each range that no DATA_ACK covers yet, the subflows that
-//! carry it, and whether the acknowledgement of a subflow shows its arrival: DATA_ACK reports no gaps.
+//! The scoreboard of the data level. For each range that no DATA_ACK covers yet, it has the subflows that carry
+//! the range. It also has whether a subflow's acknowledgement shows that the range has arrived, because DATA_ACK
+//! does not report what arrived behind a gap.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -9,10 +10,10 @@ use braid_wire::Instant;
 use crate::SubflowId;
 use crate::strategy::{Copies, InFlight};
 
-/// The number of ranges from which acknowledgements no longer divide ranges, so that the peer cannot grow the
-/// list without bound. If only a part of a range has arrived, that then goes unnoticed and costs a needless
-/// copy. Sends still divide ranges: otherwise a range of which only a part was copied would look uncopied,
-/// and the same part would be copied for ever. The value is a guess: a window of 8 MiB has 6,000 segments.
+/// The number of ranges at which acknowledgements stop dividing ranges, so that the peer cannot grow the list
+/// without bound. If then only a part of a range arrives, its arrival goes unnoticed and costs a needless copy.
+/// Sends still divide ranges: otherwise a range of which only a part was copied would look uncopied, and the
+/// same part would be copied for ever. The value is a guess; a window of 8 MiB has 6,000 segments.
 const MAX_RANGES: usize = 32_768;
 
 /// The maximum number of subflows of a connection: a set of subflows is a `u32` with one bit for each.
@@ -47,7 +48,7 @@ struct SentRange {
     /// The set of subflows that the range was ever sent on. They retransmit it by themselves, so it is never
     /// copied to one of them.
     sent_on: u32,
-    /// The subset of `sent_on` that has not timed out or failed since.
+    /// The subflows in `sent_on` that have not timed out or failed since the range was sent on them.
     carried_by: u32,
     /// Set once a subflow's acknowledgement shows that the peer has the range.
     arrived: bool,
@@ -138,8 +139,8 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that `range` is sent on subflow `id` at `slot`. The part below the end of the data sent before
-    /// is a copy, the rest is new; there is no gap between them.
+    /// Notes that `range` is sent on subflow `id` at `slot`. The part of `range` that was sent before is a copy,
+    /// and the rest is new; there is no gap between all sent data and the new part.
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
         let sent_end = self.ranges.back().map_or(range.start, |last| last.end);
         let copied = range.start..range.end.min(sent_end);
@@ -202,8 +203,8 @@ impl Scoreboard {
         self.epoch += 1;
     }
 
-    /// Notes that the data from byte `from` on that was sent on the subflow at `slot` arrived corrupted. It
-    /// has to be sent again, even if it was acknowledged there.
+    /// Notes that data sent on the subflow at `slot` arrived corrupted, from byte `from` on. That data has to be
+    /// sent again, even if it was acknowledged on the subflow.
     pub fn on_corrupted(&mut self, from: u64, slot: Slot) {
         self.first_outstanding = Cursor::default();
         let corrupted = |p: &&mut SentRange| p.end > from && p.sent_on & slot.bit() != 0;
@@ -322,8 +323,8 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the first range from `cursor` on that has not arrived, was never sent on `slot` and is
-    /// `wanted`, and moves the cursor there. The ranges below the cursor cannot qualify before the next
+    /// Returns the first range at or behind `cursor` that has not arrived, was never sent on `slot` and is
+    /// `wanted`, and moves the cursor to this range. The ranges below the cursor cannot qualify before the next
     /// epoch, so no range is looked at twice.
     fn find(
         &self,
@@ -345,8 +346,8 @@ impl Scoreboard {
         found.map(|n| &self.ranges[from + n])
     }
 
-    /// Applies `f` to every range within `range`, and updates the counts of bytes. Ranges across the ends of
-    /// `range` are divided if `divide` is set, and otherwise skipped.
+    /// Applies `f` to every range within `range`, and updates the counts of bytes. A range that lies across an
+    /// end of `range` is divided if `divide` is set, and skipped otherwise.
     fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut SentRange)) {
         if range.start >= range.end {
             return;
@@ -392,7 +393,8 @@ impl Scoreboard {
     }
 }
 
-/// Updates `total` by `bytes` whose membership changed from `before` to `after`.
+/// Updates the count `total`, to which `bytes` bytes belonged if `before` is set, and belong now if `after` is
+/// set.
 fn count(total: &mut u64, bytes: u64, before: bool, after: bool) {
     match (before, after) {
         (false, true) => *total += bytes,
@@ -467,7 +469,7 @@ mod tests {
         let mut board = board(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
         board.on_arrived(0..5);
         board.on_failed(A.1);
-        // 5..10 and 20..30: B carries 10..20, and 0..5 has arrived.
+        // The ranges 5..10 and 20..30 are lost: B carries 10..20, and 0..5 has arrived.
         assert_eq!(board.lost(), 15);
         let mut b = Cursors::default();
         assert_eq!(span(board.copies(&mut b, B.1).lost), Some((5, 10)));

@@ -39,15 +39,16 @@ impl Share {
     }
 
     /// Returns whether the connection may not store received data. If the pool is used up down to its reserve,
-    /// or the group's quota is, a connection with `readable` bytes of at least a block stores no more, so that
-    /// the rest is left to connections whose reader keeps up. Data behind a hole does not count as readable,
-    /// because the reserve exists to fill holes.
+    /// or if the group's quota is used up, a connection with `readable` bytes of at least a block stores no
+    /// more. So the rest is left to connections whose reader keeps up. Data behind a hole does not count as
+    /// readable, because the reserve exists to fill holes. A group that exceeds its quota even if the reserve
+    /// counts as free stores nothing at all.
     pub fn is_used_up(&self, pool: &Pool, readable: usize) -> bool {
         let is_scarce = pool.unreserved() == 0 || self.is_over_quota(pool);
         is_scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_exhausted(self.group)
     }
 
-    /// Returns whether there is no memory for a write of the connection, whose earlier writes hold `blocks`.
+    /// Returns whether there is no memory for another write of the connection. Its earlier writes hold `blocks`.
     pub fn lacks_memory(&self, pool: &Pool, blocks: usize) -> bool {
         pool.allowance(blocks) == 0 || self.is_over_quota(pool)
     }

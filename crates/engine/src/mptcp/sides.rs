@@ -11,17 +11,17 @@ use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RecvBuffer, SendBuffer}
 use crate::strategy::Writer;
 use crate::{Config, Urgency};
 
-/// The receive window in bytes that is offered first, and that a connection has at least, even if memory is
-/// short. About the maximum that a SYN can announce, because windows of SYNs are not scaled.
+/// The receive window in bytes that is offered first. A connection has at least this window, even if memory is
+/// short. It is about the maximum that a SYN can announce, because windows of SYNs are not scaled.
 const MIN_WINDOW: usize = 64 << 10;
 /// The number of unsent bytes buffered beyond the congestion windows, so that the sender does not run dry before
-/// the application has written more. A guess: at 1 Gbit/s they last 2 ms.
+/// the application has written more. The value is a guess; at 1 Gbit/s it lasts 2 ms.
 pub(super) const SEND_HEADROOM: u64 = 256 << 10;
 /// The maximum number of bytes of the congestion windows that count for buffering. Acknowledgements seldom free
-/// more at once, and data that waits longer has left the processor's caches when it is sent.
+/// more than this at once. If more data waited, it would wait longer and leave the processor's caches.
 const MAX_BUFFERED_CWND: u64 = 1 << 20;
-/// The memory of a send buffer that may be unused in partly filled blocks: two blocks for each urgency. Blocks
-/// also become partly empty if urgent bytes are taken from among others; unused memory beyond this maximum
+/// The memory of a send buffer that may be unused in partly filled blocks: two blocks for each urgency. Urgent
+/// bytes that are taken from among others also leave blocks partly empty. Unused memory beyond this maximum
 /// counts as filled, so that it is bounded too.
 const MAX_UNFILLED_BYTES: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
@@ -42,7 +42,7 @@ pub(crate) struct SendSide {
     pub scoreboard: Scoreboard,
     /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
-    /// The urgency of the write that found no room; of several such writes, that of the most urgent one.
+    /// The urgency of the write that found no room. After several such writes, it is the most urgent one's.
     pub blocked: Option<Urgency>,
 }
 
@@ -110,7 +110,7 @@ impl SendSide {
         self.wnd_end = self.wnd_end.max(wnd_end);
     }
 
-    /// Makes the payload of a SYN from byte `from` on unsent again, because the peer did not accept it.
+    /// Makes the payload of a SYN unsent again, from byte `from` on, because the peer did not accept it.
     pub fn take_back(&mut self, from: u64, offer: Offer) {
         if from < offer.len {
             self.buf.unmap_from(from, offer.urgency);
@@ -141,7 +141,7 @@ impl SendSide {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// Asserts the invariants: the acknowledged end is at most the sent end, and this at most the written end.
+    /// Asserts the invariants: acknowledged data is sent data, and sent data is written data.
     pub fn invariants(&self) {
         let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");

@@ -14,14 +14,14 @@ use crate::stats::AddressSignals;
 /// The maximum number of pending signals; further ones are dropped. The peer's ADD_ADDRs cause echoes, so the
 /// list needs a bound. The value is a guess: a few signals for each of the 8 subflows of a connection.
 const MAX_SIGNALS: usize = 32;
-/// The maximum number of acknowledgements in a row that are sent only for their option: a middlebox may take
-/// more duplicate acknowledgements for a sign of congestion (RFC 8684 section 3).
+/// The maximum number of acknowledgements in a row that are sent only for their option. A middlebox may take a
+/// longer row of duplicate acknowledgements for a sign of congestion (RFC 8684 section 3).
 const MAX_BARE_ACKS_IN_A_ROW: u8 = 2;
 /// The times of repeated probes are rounded up to multiples of this step. So idle connections that were probed
-/// together are probed again together, by one wake-up of the process. The value is a guess: a small part of the
-/// minimum pause between probes of 200 ms.
+/// together are probed again together, by one wake-up of the process. The value is a guess, a small part of 200
+/// ms, the minimum pause between probes.
 const PROBE_TIME_STEP: Duration = Duration::from_millis(50);
-/// The maximum pause between repeats of a signal: a guess, as for handshake segments.
+/// The maximum pause between repeats of a signal. The value is a guess, the same as for handshake segments.
 pub(super) const MAX_SIGNAL_PAUSE: Duration = Duration::from_secs(8);
 
 /// A signal to the peer.
@@ -33,7 +33,7 @@ pub(crate) enum Signal {
     Echo(AddAddr),
     /// REMOVE_ADDR.
     Withdraw(u8),
-    /// MP_PRIO, with the priority in force when it leaves.
+    /// MP_PRIO, with the priority in force when the option leaves.
     Priority(SubflowId),
     /// A probe for a sign of life on a subflow, because the peer withdrew the address or was silent for long,
     /// or because our own address may have changed.
@@ -41,11 +41,11 @@ pub(crate) enum Signal {
 }
 
 impl Signal {
-    /// Returns the maximum number of times that the signal is sent. The numbers are guesses: the first pause
-    /// is a timeout of 200 ms or more, and doubles each time.
+    /// Returns the maximum number of times that the signal is sent. The numbers are guesses. The first pause
+    /// between two tries is a timeout of 200 ms or more, and the pause doubles with each try.
     pub fn tries(&self) -> u8 {
         match self {
-            // The echo ends the repeats, so they cost little.
+            // The echo ends the repeats, so a high maximum costs little.
             Signal::Announce { .. } => 5,
             // The subflow is reset after the last try, so a few lost probes must not suffice.
             Signal::Validate(_) => 4,
@@ -143,8 +143,8 @@ impl Signals {
         due.map(|pending| (pending.signal, pending.sent))
     }
 
-    /// Notes that a signal is sent. Its first repeat is due after `pause`, which doubles with each repeat.
-    /// The signal moves behind the other pending signals.
+    /// Notes that a signal is sent. The signal is repeated after `pause`, and the pause doubles with each
+    /// repeat. The signal moves behind the other pending signals.
     // Conforms: 8684-3.4.1-4
     pub fn on_signal_sent(&mut self, now: Instant, signal: Signal, pause: Duration) {
         let Some(at) = self.pending.iter().position(|p| p.signal == signal) else {
@@ -166,8 +166,8 @@ impl Signals {
         }
     }
 
-    /// Returns a REMOVE_ADDR of the address id `first` and all other ids whose withdrawal is due, and counts
-    /// those as sent. The caller counts `first`.
+    /// Returns a REMOVE_ADDR of the address id `first` and all other ids whose withdrawal is due, and counts the
+    /// withdrawals of the other ids as sent. The caller counts that of `first`.
     pub fn take_withdrawn(
         &mut self,
         now: Instant,

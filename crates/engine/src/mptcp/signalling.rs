@@ -75,9 +75,9 @@ impl Connection {
         }
     }
 
-    /// Withdraws the addresses of a path that match `is_gone`, if they were announced or if a subflow uses
-    /// them (RFC 8684 section 3.4.2). A listener withdraws the initial address (id 0) only if it also
-    /// announces that address: nothing but an announcement makes the peer join there again.
+    /// Withdraws the addresses of a path that match `is_gone`, if they were announced or if a subflow uses them
+    /// (RFC 8684 section 3.4.2). A listener withdraws the initial address (id 0) only if it has also announced
+    /// that address, because only an announcement makes the peer join there again.
     // Conforms: 8684-3.4.2-9
     pub fn withdraw_addresses(
         &mut self,
@@ -165,8 +165,8 @@ impl Connection {
         self.transport.signals.counts.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
-            // A join has carried nothing yet, so it is given up at once. Before the SYN/ACK the peer's id of
-            // its address is not known.
+            // A join has carried nothing yet, so it is given up at once. As long as the SYN/ACK has not arrived,
+            // the id that the peer gives its address is not known.
             let is_join_there = |s: &&mut Subflow| match s.phase {
                 Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
                 Phase::JoinAcked => addr.is_some() && s.ids.peer == *id,
@@ -224,7 +224,8 @@ impl Transport {
             Signal::Validate(_) => true,
             // The HMAC of ADD_ADDR needs the secret.
             Signal::Announce { .. } if self.joins.is_pending() => false,
-            // A signal of a subflow that is gone counts as sendable, so that `poll_signal` cancels it.
+            // A signal that belongs to a subflow that is gone counts as sendable, so that `poll_signal` cancels
+            // it.
             Signal::Priority(id) => {
                 let subflow = self.subflows.iter().find(|s| s.id == *id);
                 subflow.is_none_or(|s| !s.can_carry() || works(s))
@@ -324,7 +325,7 @@ impl Transport {
         })
     }
 
-    /// Resets subflow `i`, on which the peer did not answer a probe: its remote address may be gone.
+    /// Resets subflow `i`, because the peer did not answer a probe on it: its remote address may be gone.
     // Conforms: 8684-3.4.2-5
     fn reset_unvalidated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
@@ -353,7 +354,8 @@ impl Transport {
             options.timestamps = None;
         }
         let seq = subflow.snd.nxt;
-        // `emit` takes the due acknowledgement for sent, but without DSS the peer still lacks the DATA_ACK.
+        // `emit` assumes that the due acknowledgement is sent, but without DSS the peer still lacks the
+        // DATA_ACK.
         let owes_data_ack = subflow.rcv.due != AckDue::Never && dss.is_none();
         let out = self.emit(ctx, i, seq, Flags::ACK, options, Body::None);
         if owes_data_ack {

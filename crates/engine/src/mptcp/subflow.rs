@@ -23,20 +23,21 @@ use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
-/// The time without an acknowledgement of data after which a subflow beside others is given up. A guess: other
-/// subflows carry the data meanwhile, so the subflow may outlive an outage of seconds.
+/// The time without an acknowledgement of data after which a subflow beside others is given up. The value is a
+/// guess. Other subflows carry the data meanwhile, so this subflow can be kept through an outage of seconds.
 const MIN_STUCK_TIME: Duration = Duration::from_secs(20);
 /// The time without an acknowledgement of data after which even a lone subflow is given up. RFC 9293 section
 /// 3.8.3 asks for at least 100 s (R2).
 const MAX_STUCK_TIME: Duration = Duration::from_secs(100);
-/// The share of lost bytes from which a path counts as lossy. A guess: congestion rarely loses as much, while
-/// radio links of 30 % loss are among the tests.
+/// The minimum share of lost bytes at which a path counts as lossy. The value is a guess: congestion rarely
+/// loses so large a share, and the radio links in the tests lose up to 30 %.
 const HEAVY_LOSS_SHARE: f32 = 0.15;
-/// The number of sent bytes from which the share of lost bytes counts: about 14 segments, a guess.
+/// The minimum number of sent bytes at which the share of lost bytes counts. The value, about 14 segments, is a
+/// guess.
 const MIN_LOSS_SAMPLE_BYTES: u64 = 20_000;
 
-/// The interval at which a subflow's measurements are recorded, besides at its start and end. It bounds the age
-/// of the record that a new connection starts with.
+/// The interval at which a subflow's measurements are recorded; they are also recorded at its start and end. The
+/// interval bounds the age of the record that a new connection starts with.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The phase of a subflow's handshake and life.
@@ -46,14 +47,14 @@ pub(crate) enum Phase {
     SynSent,
     /// SYN received and SYN/ACK sent.
     SynReceived,
-    /// Third ACK of a join sent; data only after the fourth ACK (RFC 8684 section 3.2).
+    /// The third ACK of a join was sent. Data may follow only after the fourth ACK (RFC 8684 section 3.2).
     JoinAcked,
     /// Data flows.
     Established,
     /// A RST is to be sent.
     Resetting,
-    /// RST with MP_FASTCLOSE was sent. The RST may be lost, and a peer that misses data before it does not
-    /// accept it. So MP_FASTCLOSE is repeated for a while, and any segment is answered by another RST until
+    /// A RST with MP_FASTCLOSE was sent. The RST may be lost, and a peer that still misses earlier data does not
+    /// accept the RST. So MP_FASTCLOSE is repeated for a while, and any segment is answered by another RST until
     /// the connection is forgotten.
     Aborted,
     /// Nothing is left to do.
@@ -148,7 +149,8 @@ pub(crate) struct Subflow {
     pub ending: Ending,
     /// The subflow's place in the connection's scoreboard, and its progress in the search for copies.
     pub place: Place,
-    /// The time before which a strategy's penalty has no effect: one round trip from the last penalty on.
+    /// The time until which a further penalty by a strategy has no effect: one round trip after the last
+    /// penalty.
     pub penalised_until: Instant,
     /// The measurements recorded last, and the time of the next record.
     recorded: RecordedCounts,
@@ -269,7 +271,7 @@ impl Subflow {
         self.judge_sizes(now);
     }
 
-    /// Updates the path MTU by the fate of its last probe, and lowers it if only large segments are lost
+    /// Updates the path MTU by the fate of its last probe. Lowers the path MTU if only large segments are lost
     /// (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
         let probe_result = self.snd.take_size_probe_result();
@@ -294,8 +296,8 @@ impl Subflow {
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
-    /// Makes the next `len` bytes of payload a probe of the path MTU, if one is due and they are more than a
-    /// segment but no more than the probe may have.
+    /// Makes the next `len` bytes of payload a probe of the path MTU, if a probe is due and `len` is more than a
+    /// segment but no more than the payload of the probe.
     pub fn begin_mtu_probe(&mut self, now: Instant, len: u64) {
         let exceeds_mss = u64::from(self.snd.mss()) < len;
         if self
@@ -334,7 +336,7 @@ impl Subflow {
     /// that is sent for the first time may be ECN-capable (RFC 3168 section 6.1.5).
     // Conforms: 3168-6.1.4-1, 3168-6.1.5-1, 3168-6.1.2-3
     pub fn ecn_bits(&mut self, seq: u64, flags: Flags, has_payload: bool) -> (Flags, u8) {
-        // In SYNs the two flags negotiate ECN, and a RST needs none.
+        // In SYNs the two flags negotiate ECN, and a RST needs neither of them.
         let may_echo = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
         if !may_echo {
             return (Flags::EMPTY, ip::NOT_ECT);
@@ -346,7 +348,8 @@ impl Subflow {
         if self.snd.take_cwr() {
             ecn_flags |= Flags::CWR;
         }
-        // A controller that ignores marks would gain an unfair share from packets that are never dropped.
+        // Routers mark ECN-capable packets instead of dropping them. So a controller that ignores marks would
+        // gain an unfair share from such packets.
         match self.snd.cc.responds_to_ecn() {
             true => (ecn_flags, ip::ECT),
             false => (ecn_flags, ip::NOT_ECT),
@@ -359,8 +362,8 @@ impl Subflow {
     }
 
     /// Returns the timestamps of a segment, if both sides agreed on them. The answer to an old segment echoes
-    /// the timestamp of that segment, not TS.Recent: after an outage the sender would otherwise take the outage
-    /// for the round trip.
+    /// the timestamp of that segment, not TS.Recent. Otherwise, after an outage, the sender of the old segment
+    /// would take the outage for the round trip.
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
@@ -379,8 +382,8 @@ impl Subflow {
         }
     }
 
-    /// Returns whether a segment with these options is older than one received before (PAWS, RFC 7323
-    /// section 5).
+    /// Returns whether the timestamp in these options is older than TS.Recent, so that the segment is an old
+    /// duplicate (PAWS, RFC 7323 section 5).
     pub(super) fn is_old(&self, options: &Options) -> bool {
         let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
         timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
@@ -403,8 +406,8 @@ impl Subflow {
     }
 
     /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie), with a window up to offset
-    /// `advertised_end`. The time of that SYN/ACK was not kept. So `tries` is 2, with which only a timestamp
-    /// gives the round-trip time ([`handshake_rtt`](Self::handshake_rtt)).
+    /// `advertised_end`. The time of that SYN/ACK was not kept. So `tries` is set to 2, as if the SYN/ACK was
+    /// repeated: then only a timestamp gives the round-trip time ([`handshake_rtt`](Self::handshake_rtt)).
     pub fn resume(&mut self, iss: Seq32, ts_base: u32, advertised_end: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
@@ -427,7 +430,7 @@ impl Subflow {
         !has_ended && !self.closing.is_closed_here()
     }
 
-    /// Returns whether new data may be put on the subflow, apart from any lack of room.
+    /// Returns whether new data may be put on the subflow if there is room.
     // Conforms: 8684-3.2-13
     pub fn can_carry(&self) -> bool {
         self.is_established() && !self.closing.is_closed_here()
@@ -502,7 +505,7 @@ impl Subflow {
         }
     }
 
-    /// Returns remote address and path: the key of all that is remembered beyond a connection.
+    /// Returns remote address and path: the key of all records that outlive a connection.
     pub fn link(&self) -> (IpAddr, PathId) {
         (self.tuple.remote.ip(), self.path)
     }
@@ -512,7 +515,8 @@ impl Subflow {
         records.get(self.tuple.remote.ip(), self.path)
     }
 
-    /// Restarts the sender if it paused, from the record of the path, which other subflows may have updated.
+    /// Restarts the sender if it paused, from the record of the path. Other subflows may have updated that
+    /// record.
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {

@@ -40,7 +40,7 @@ impl Connection {
         // nor answered by a cookie, a middlebox removed the cookie or the payload.
         let was_sent_once = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
-        // An answer to a repeated SYN, which has no option, says nothing good of the network.
+        // A repeated SYN has no option, so the answer to it is no good sign of the network.
         if taken > 0 || cookie.is_some() || (was_sent_once && !refused) {
             ctx.shared.fast_opens.on_passed(link);
         } else {
@@ -118,8 +118,8 @@ impl Connection {
 impl Transport {
     /// Adds TCP Fast Open to the SYN that opens the connection: a request for a cookie, or a cookie and written
     /// data. Repeated SYNs and SYNs on another path have no such option, because the network may have dropped
-    /// the first one for it (RFC 7413 section 4.1.3). A SYN with payload has no second SYN beside it, so if
-    /// its path has just become dark, only the timeout shows it.
+    /// the first SYN because of the option (RFC 7413 section 4.1.3). No second SYN is sent beside a SYN with
+    /// payload, so only the timeout shows that the path has just become dark.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.2.1-1, 7413-4.2.2-1, 7413-4.2.2-2, 8684-B.1-1
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
         let alone = self.subflows.opening().count() == 1;

@@ -17,37 +17,41 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
 
-/// The number of tries after which a handshake ends: of SYN/ACKs for a half-open subflow, of SYNs and third ACKs
-/// for a join, and of the opener's third ACKs, which a peer need not answer. Linux repeats a SYN/ACK as often
-/// by default (`tcp_synack_retries`).
+/// The number of tries after which a handshake ends. It counts the SYN/ACKs of a half-open subflow, the SYNs or
+/// third ACKs of a join, and the third ACKs of an opener, which a peer need not answer. Linux repeats a SYN/ACK
+/// five times by default too (`tcp_synack_retries`).
 const MAX_HANDSHAKE_TRIES: u32 = 5;
 /// The maximum interval between probes of a path that timed out while other paths carry the data, unless the
-/// timeout without backoff is longer. A guess: the path is of use again soon after an outage, and five small
-/// packets a second cost little.
+/// timeout without backoff is longer. The value is a guess: five small packets a second cost little, and a path
+/// is used again soon after its outage.
 const MAX_DEAD_PATH_PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The maximum interval between probes while all of several paths have timed out, so that data arrives within
-/// a second when a path comes back. Lossy paths time out together without being dark. So in the first seconds
-/// the interval is shorter: a quarter ([`FIRST_PROBE_FRACTION`]) of the time since the first timeout.
+/// The maximum interval between probes while all of several paths have timed out, so that data arrives within a
+/// second after a path comes back. Lossy paths may time out together although they still carry packets. So in
+/// the first seconds the interval is shorter: a quarter ([`FIRST_PROBE_FRACTION`]) of the time since the first
+/// timeout.
 const MAX_ALL_DARK_PROBE_INTERVAL: Duration = Duration::from_millis(800);
 const FIRST_PROBE_FRACTION: u32 = 4;
-/// In a long outage the interval is this fraction, a 32nd, of the time since the first timeout. It bounds both
-/// the number of packets that an outage of minutes costs and the delay after its end: about 3 % of the outage.
+/// The divisor that gives the interval between probes in a long outage: a 32nd of the time since the first
+/// timeout. So an outage of minutes costs few packets, and the delay after its end is at most about 3 % of the
+/// outage.
 const LONG_RUN_PROBE_FRACTION: u32 = 32;
 /// The time to wait for a peer that opened the connection and reset its last subflow. Either the peer opens
 /// another subflow soon, or it has lost the connection, as after a restart. The value is a guess.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The delay of the first stall probe beyond a round trip: a stalled DATA_ACK is one that stays behind although
-/// the subflows have acknowledged all their data. A guess, more than a peer needs to process the data.
+/// The time to wait for a DATA_ACK, in addition to a round trip, before the first stall probe is sent. A
+/// DATA_ACK has stalled if it stays behind although the subflows have acknowledged all their data. The value is
+/// a guess; a peer needs less time to process the data.
 const STALL_DELAY: Duration = Duration::from_millis(5);
-/// The maximum interval between stall probes, which doubles with each probe. A guess: it is the delay after
-/// which a peer that withholds its window is asked again.
+/// The maximum interval between stall probes; the interval doubles with each probe. The value is a guess. It is
+/// also the interval at which a peer that withholds its window is asked again.
 const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
-/// The number of stall probes after which the DATA_ACK is not expected to move by itself, so that data is sent
-/// again. A guess: with doubled delays, four probes last at least 15 times the first delay.
+/// The number of stall probes after which data is sent again, because the DATA_ACK is not expected to move by
+/// itself. The value is a guess; with doubling delays, four probes last at least 15 times the first delay.
 const PROBES_BEFORE_RESEND: u32 = 4;
-/// The maximum number of bytes sent again at first (RFC 8684 section 3.3.6: data is kept until it is
-/// acknowledged at the data level). If the peer accepts all of them, the number doubles the next time; if the
-/// peer accepts none, it halves, down to [`MIN_RESEND_BYTES`]. The value is a guess: the minimum window.
+/// The number of bytes that are sent again the first time (RFC 8684 section 3.3.6: data is kept until it is
+/// acknowledged at the data level). If the peer accepts all of them, the number doubles the next time. If the
+/// peer accepts fewer, the number halves, down to [`MIN_RESEND_BYTES`]. The value is a guess, as large as the
+/// minimum window.
 const MAX_RESEND_BYTES: u64 = 64 << 10;
 /// The minimum number of bytes sent again: about one segment.
 const MIN_RESEND_BYTES: u64 = 1_400;
@@ -192,8 +196,8 @@ impl Connection {
             Some(Expired::Rto) => {
                 subflow.signs.stale = true;
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-                // A lone path backs off as usual, because silence may mean congestion, unless it is known to
-                // be lossy.
+                // A lone path that is not known to be lossy backs off as usual, because its silence may mean
+                // congestion.
                 if !alone || subflow.is_lossy() {
                     // The interval is at least the timeout without backoff, because the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
@@ -249,8 +253,8 @@ impl Transport {
     }
 
     /// Returns whether nothing but a DATA_ACK of the peer can move the connection. The working subflows have no
-    /// data in flight, so no retransmission will ask the peer for it. Yet sent data waits for a DATA_ACK,
-    /// unsent data waits for window, or DATA_FIN waits for the first DATA_ACK.
+    /// data in flight, so no retransmission will ask the peer for a DATA_ACK. Yet sent data waits for a
+    /// DATA_ACK, unsent data waits for window, or DATA_FIN waits for the first DATA_ACK.
     fn is_stalled(&self) -> bool {
         let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let waiting = self.snd.outstanding() > 0
@@ -260,8 +264,8 @@ impl Transport {
             return false;
         }
         let working = self.subflows.iter().filter(|s| !s.signs.stale);
-        // Lost data will be sent again on another subflow, which asks the peer as well, unless the peer's
-        // window forbids it.
+        // Lost data will be sent again on another subflow. That data asks the peer for a DATA_ACK as well,
+        // unless the peer's window forbids sending it.
         let will_resend = self.snd.scoreboard.lost() > 0
             && working
                 .clone()
@@ -296,7 +300,8 @@ impl Transport {
         self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
     }
 
-    /// Updates the durations with data to deliver, and with data that waits for the peer's window.
+    /// Updates two durations: the time with data to deliver, and the time with data that waits for the peer's
+    /// window.
     pub fn watch_busy(&mut self, now: Instant) {
         let delivering = !self.is_ended() && self.snd.una() < self.snd.buf.end();
         let waiting =
@@ -326,8 +331,8 @@ impl Transport {
 
 impl Liveness {
     /// Returns the time since which the connection waits for a sign of life, for a DATA_ACK of sent data (RFC
-    /// 5482 section 3.1), or for a subflow on which the peer can go on. A sign of life alone is not enough: if
-    /// a middlebox strips the options, a peer may acknowledge for ever at the subflow level alone.
+    /// 5482 section 3.1), or for a subflow on which the peer can continue. A sign of life alone is not enough:
+    /// if a middlebox strips the options, a peer may acknowledge for ever at the subflow level alone.
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.behind.map(|(since, _)| since);
         Instant::earliest([self.waiting_since, behind, self.left])
@@ -345,7 +350,8 @@ impl Liveness {
 
     /// Makes data that was acknowledged on a subflow due again, if no probe moved the DATA_ACK: the peer must
     /// have dropped the data at the data level. Linux does so with data that comes faster than its receive
-    /// buffer grows. A peer that dropped data once may do so again, so the next time fewer probes come first.
+    /// buffer grows. A peer that dropped data once may do so again, so the next resending waits for fewer
+    /// probes.
     // Conforms: 8684-3.3.6-2
     fn resend_discarded(&mut self, snd: &mut SendSide) {
         let dropped_before = self.resent.is_some();
@@ -360,11 +366,12 @@ impl Liveness {
         let una = snd.una();
         let len = match &self.resent {
             None => MAX_RESEND_BYTES,
-            // The peer accepted all that was last sent again, and has nothing of the data behind it.
+            // The peer accepted all data that was last sent again, but nothing behind that data.
             Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND_BYTES),
-            // The DATA_ACK has moved further since, so this is another loss.
+            // The DATA_ACK has moved beyond the data that was last sent again, so this is another loss.
             Some(last) if una > last.end => MAX_RESEND_BYTES,
-            // The peer did not accept all that was last sent again, so its buffer may be too small for it.
+            // The peer did not accept all data that was last sent again. Its buffer may be too small for so much
+            // data.
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND_BYTES),
         };
         let range = una..snd.nxt.min(una + len);

@@ -51,8 +51,8 @@ pub(crate) struct Liveness {
     /// The time of the next stall probe; `stall_tries` counts the probes without an effect.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
-    /// The time since which the DATA_ACK has stood still although data or a DATA_FIN is not acknowledged or
-    /// the window is closed, and the offset at which it stands.
+    /// The time since which the DATA_ACK has stood still, and the offset at which it stands. `None` unless data
+    /// or a DATA_FIN is not acknowledged, or the window is closed.
     pub behind: Option<(Instant, u64)>,
     /// The time since which the peer has closed all its subflows although its stream has not ended.
     pub left: Option<Instant>,
@@ -138,8 +138,8 @@ impl Transport {
         self.subflows.push(subflow);
     }
 
-    /// Returns whether both directions are closed and all data has arrived and is acknowledged, so that at
-    /// most the exchange of DATA_FINs and FINs remains.
+    /// Returns whether both directions are closed and all data has arrived and is acknowledged. At most the
+    /// exchange of DATA_FINs and FINs remains then.
     pub fn is_ending(&self) -> bool {
         let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
         !self.closing.is_open() && all_sent && self.closing.is_peer_closed()
@@ -168,8 +168,8 @@ impl Transport {
     }
 
     /// Announces the window after a read if it can grow by at least a quarter of the receive limit. RFC 9293
-    /// section 3.8.6.2.2 asks for a fraction of at most a half, or one segment; a quarter is a guess between
-    /// few acknowledgements and a window that never runs out.
+    /// section 3.8.6.2.2 asks for a fraction of at most a half, or one segment. The value of a quarter is a
+    /// guess: a larger fraction saves acknowledgements, and a smaller one keeps the window from running out.
     // Conforms: 9293-3.8.6.2.2-1
     pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
         // A peer that has sent everything needs no window. It may even have forgotten the connection, and
@@ -192,7 +192,7 @@ impl Transport {
         }
     }
 
-    /// Notes that payload was placed in the stream, which may be complete now.
+    /// Notes that payload was placed in the stream. The stream may be complete now.
     pub(super) fn note_placed(&mut self) {
         if self.rcv.complete() {
             self.closing.on_peer_fin();

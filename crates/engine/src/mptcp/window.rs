@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The window in bytes before the reader has read anything. A guess: a congestion window of 14 kB (RFC 6928)
-/// doubles five times before this window limits it, and the reader has read by then.
+/// The window in bytes as long as the reader has read nothing. The value is a guess: a congestion window of 14
+/// kB (RFC 6928) doubles five times before this window limits it, and meanwhile the reader begins to read.
 const INITIAL_WINDOW: u64 = 512 << 10;
 /// The time over which reads are counted. It is longer than a usual round trip: if a segment is lost on one path,
 /// the window has to hold all that the other paths bring until a timeout has repaired the loss. The value is a

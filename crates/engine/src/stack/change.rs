@@ -6,8 +6,8 @@ use super::{Stack, StrategyFactory};
 use crate::Config;
 
 impl Stack {
-    /// Stops accepting connections. SYNs are answered by RST, so that peers try another server at once.
-    /// Existing connections go on, and peers can still add subflows to them.
+    /// Stops accepting connections. SYNs are answered by RST, so that peers try another server at once. Existing
+    /// connections continue, and peers can still add subflows to them.
     pub fn stop_listening(&mut self) {
         self.listeners.clear();
     }

@@ -1,8 +1,9 @@
 //! SYN cookies: SYNs are answered without state once many handshakes are under way (RFC 4987 section 3.6).
 //!
-//! The initial sequence number of the SYN/ACK encodes the offer of the SYN, and a part of a keyed hash, which
-//! proves that this stack sent the SYN/ACK. Another part of the hash is the key in its MP_CAPABLE. The third ACK
-//! returns both (RFC 8684 section 3.1), and only then a connection is created.
+//! The initial sequence number of the SYN/ACK encodes the offer of the SYN and a part of a keyed hash. The hash
+//! proves that this stack sent the SYN/ACK. Another part of the hash is the key in the MP_CAPABLE of the
+//! SYN/ACK. The third ACK returns both the number and the key (RFC 8684 section 3.1), and only then a connection
+//! is created.
 //!
 //! The SYN of a join is always answered with state: the HMAC of the third ACK covers the nonce of the SYN, which
 //! nothing else returns (section 3.2). But a join needs the token of an established connection, and each
@@ -26,16 +27,16 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::tcp::segment_size::announced_mss;
 
-/// The period in which a cookie is made. A third ACK is accepted in the same period and in the next one, so for
-/// 64 to 128 s after the SYN/ACK. Linux's SYN cookies use a period of about a minute too.
+/// The duration of one period of cookies. A third ACK is accepted in the period of its SYN/ACK and in the next
+/// one, so for 64 to 128 s after the SYN/ACK. Linux's SYN cookies use a period of about a minute too.
 const COOKIE_PERIOD: Duration = Duration::from_secs(64);
 /// The maximum number of answers that wait to be sent. Further SYNs are dropped, and are repeated by their
 /// senders. The value is a guess; a driver sends all answers after each batch of packets.
 const MAX_QUEUED_ANSWERS: usize = 1024;
-/// The maximum number of cookies remembered as used in a [`COOKIE_PERIOD`]: 1,000 a second, a guess. Without the
-/// memory, a third ACK with data that is repeated after its connection is forgotten would open a second
-/// connection. Beyond the maximum cookies are accepted but not remembered: if they were refused, a flood would
-/// keep out everyone.
+/// The maximum number of cookies remembered as used in a [`COOKIE_PERIOD`]. If used cookies were not remembered,
+/// the repeat of a third ACK with data could open a second connection once the first one is forgotten. Beyond
+/// the maximum, cookies are accepted but not remembered: if they were refused, a flood would keep out everyone.
+/// The value, 1,000 cookies a second, is a guess.
 const MAX_USED_COOKIES: usize = 1 << 16;
 /// The segment sizes that a cookie can encode. Other sizes are rounded down, and those below 536 count as 536.
 /// The first two are the defaults of IPv4 and IPv6 (RFC 9293 section 3.7.1), 1400 is a guess for links with
@@ -243,8 +244,8 @@ impl Stack {
 
     /// Handles a segment of no connection that may complete a stateless handshake. Returns whether the segment
     /// was handled; otherwise the caller answers it by RST. For a while after SYNs were answered without state,
-    /// a segment without a valid cookie is dropped without an answer: it may have overtaken the third ACK, and
-    /// a RST would end the peer's connection.
+    /// a segment without a valid cookie is dropped without an answer: the segment may have overtaken the third
+    /// ACK, and a RST would end the peer's connection.
     pub(super) fn on_stateless_ack(
         &mut self,
         now: Instant,
@@ -261,7 +262,7 @@ impl Stack {
         let Some(cookies) = &mut self.cookies else {
             return false;
         };
-        // A third ACK has the numbers behind both SYNs; adding `u32::MAX` subtracts 1.
+        // The numbers of a third ACK are one above those of both SYNs; adding `u32::MAX` subtracts 1.
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
             self.shared.stats.out_of_the_blue += 1;
@@ -270,8 +271,8 @@ impl Stack {
         if cookies.is_used(&cookie) {
             return false;
         }
-        // A segment with other MPTCP options overtook the third ACK with the keys, which will follow. Until
-        // then no state is kept.
+        // A segment with other MPTCP options overtook the third ACK with the keys. The third ACK will follow,
+        // and no state is kept until it arrives.
         let lacks_keys = offer.mptcp
             && capable(tcp).is_none()
             && !tcp.options.mptcp.is_empty()

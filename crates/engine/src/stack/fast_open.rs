@@ -1,5 +1,5 @@
-//! The server's side of TCP Fast Open (RFC 7413): cookies, and a bound on pending connections, whose SYN carried
-//! payload and whose handshake is not complete.
+//! The server's side of TCP Fast Open (RFC 7413): cookies, and a bound on pending connections. A connection is
+//! pending while its handshake is not complete although its SYN carried payload.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{Config, ConnId};
 
-/// The period in which a cookie is made. A cookie is accepted in the same period and in the next one, so for 12
-/// to 24 hours. RFC 7413 section 4.1.2 asks servers to expire cookies; the value is a guess.
+/// The duration of one period of cookies. A cookie is accepted in the period in which it is made and in the next
+/// one, so for 12 to 24 hours. RFC 7413 section 4.1.2 asks servers to expire cookies; the value is a guess.
 const COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
 /// The length of a cookie in bytes; RFC 7413 section 4.1.1 allows 4 to 16. A SYN/ACK with timestamps and
 /// MP_CAPABLE has no room for more. An attacker needs 2^47 SYNs on average to guess a cookie.
@@ -70,7 +70,8 @@ fn cookie(secret: &Secret, tuple: &FourTuple, period: u64) -> FastOpenCookie {
 }
 
 impl Admission {
-    /// Decides by the cookie in the option. The peer gets the cookie of this period unless it has it.
+    /// Decides by the cookie in the option. The peer gets the cookie of this period unless its option has that
+    /// cookie.
     // Conforms: 7413-4.1.2-1, 7413-4.1.2-2, 7413-4.2.2-5
     fn of(secret: &Secret, now: Instant, tuple: &FourTuple, option: &FastOpenCookie) -> Admission {
         let period = now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64;

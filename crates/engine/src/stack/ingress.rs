@@ -18,8 +18,9 @@ use crate::path::PathManager;
 use crate::tcp::FourTuple;
 use crate::{ConnId, FallbackCause, ListenerId, PathId};
 
-/// The maximum number of waiting answers beyond which no RST is queued for a segment of an unknown connection. A
-/// guess: these RSTs only speed up the peer's recovery, and a flood of forged segments must not fill the memory.
+/// The number of waiting answers at which no further RST is queued for a segment of an unknown connection. The
+/// value is a guess. These RSTs only speed up the peer's recovery, and a flood of forged segments must not fill
+/// the memory.
 const MAX_OUT_OF_THE_BLUE_REPLIES: usize = 64;
 
 /// The answer to a segment that belongs to no connection.
@@ -55,7 +56,7 @@ impl Stack {
     // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     fn take_in(&mut self, now: Instant, packet: Packet<'_>, meta: RxMeta) {
         self.shared.stats.packets_in += 1;
-        // All headers are in the first part.
+        // The first part of the packet has all headers.
         let [head, rest] = packet.parts();
         let Ok((ip, within)) = ip::Repr::parse_head(head, head.len() + rest.len()) else {
             self.shared.stats.malformed += 1;
@@ -184,7 +185,7 @@ impl Stack {
         payload: &mut Payload<'_>,
     ) {
         if self.table.len() >= self.shared.config.max_connections {
-            // The peer repeats its SYN, and a silent connection may have made room by then.
+            // The peer repeats its SYN, and a silent connection may be ended by then to make room.
             self.shared.stats.syns_dropped += 1;
             self.reclaim(now, None);
             return;
@@ -359,7 +360,7 @@ impl Stack {
     }
 
     /// Handles an ICMP error, which quotes one of our packets. The local address is taken from the destination
-    /// `to` of the error, not from the quotation, because some NATs translate only the former.
+    /// `to` of the error, not from the quoted packet, because some NATs translate only the destination.
     fn on_icmp(&mut self, now: Instant, to: IpAddr, error: &TcpError) {
         let tuple = FourTuple {
             local: SocketAddr::new(to, error.src_port),

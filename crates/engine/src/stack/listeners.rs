@@ -9,7 +9,8 @@ use crate::{ApiError, ListenerId, PathId};
 pub(super) enum Listener {
     /// Accepts connections to this address and port.
     At(SocketAddr),
-    /// Accepts connections to any address and port. They belong to this path.
+    /// Accepts connections to any address and port. If no path owns the address, the connection belongs to this
+    /// path.
     Any(PathId),
 }
 
@@ -18,7 +19,7 @@ pub(super) enum Listener {
 pub(super) struct Listeners(Vec<Listener>);
 
 impl Listeners {
-    /// Adds a listener, unless there is the same one already.
+    /// Adds a listener, unless the same listener exists already.
     pub fn add(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
         if self.0.contains(&listener) {
             return Err(ApiError::AddressInUse);
@@ -40,7 +41,7 @@ impl Listeners {
         })
     }
 
-    /// Returns the listener that accepts connections to `addr`; one at exactly `addr` takes precedence.
+    /// Returns the listener that accepts connections to `addr`. A listener at exactly `addr` takes precedence.
     pub fn find(&self, addr: SocketAddr) -> Option<ListenerId> {
         let exact = self.0.iter().position(|l| *l == Listener::At(addr));
         let any = |l: &Listener| matches!(l, Listener::Any(_));

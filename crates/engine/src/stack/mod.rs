@@ -41,20 +41,23 @@ use crate::{
     PathId, SubflowId, Urgency,
 };
 
-/// The minimum time from now to a new timer. If a timer could be set for now, a driver whose clock has not
-/// advanced would serve it again and again. The value is a guess, below the precision of a driver's sleep.
+/// The minimum time from now to a new timer. Without this minimum, a driver whose clock has not advanced would
+/// serve a timer set for now again and again. The value is a guess. It is below the precision of a driver's
+/// sleep.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
-/// The maximum time by which a connection's timer may expire too early. The due time of a busy connection moves
-/// later with each acknowledgement. If the timer followed each time, the heap would fill with outdated entries;
-/// instead it stays, expires in vain, and is then set again. The value is a guess: one vain expiry a second.
+/// The maximum time by which a connection's timer may expire too early. Each acknowledgement moves the due time
+/// of a busy connection later. If the timer followed the due time, the heap would fill with outdated entries.
+/// Instead the timer stays, expires too early, and is then set again. The value is a guess; it allows one early
+/// expiry a second.
 const MAX_TIMER_LEAD: Duration = Duration::from_secs(1);
 
-/// The number of entries in the timer heap, besides four for each connection, above which outdated entries are
-/// removed. A guess: the removal looks at all entries, so it must be rare.
+/// The number of entries that the timer heap may have beyond four for each connection. If it has more, the
+/// outdated entries are removed. The removal looks at all entries, so it must be rare. The value is a guess.
 const MAX_SPARE_TIMERS: usize = 64;
 
-/// A factory of strategies: makes one for each accepted connection.
+/// A factory that makes a strategy for each accepted connection, and for each further flow of a connection
+/// ([`Stack::begin_flow`]).
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
@@ -63,10 +66,10 @@ pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 ///
 /// 1. Commands ([`connect`](Self::connect), [`write_with`](Self::write_with), …) and
 ///    [`receive`](Self::receive) change state and never block.
-/// 2. After any of them: [`poll_event`](Self::poll_event) until `None`, and
-///    [`poll_transmit`](Self::poll_transmit) until `None`, handing each packet to the device.
-/// 3. Sleep until [`next_timeout`](Self::next_timeout), then
-///    [`handle_timeout`](Self::handle_timeout) and step 2 again.
+/// 2. After any of these calls, call [`poll_event`](Self::poll_event) until it returns `None`. Also call
+///    [`poll_transmit`](Self::poll_transmit) until it returns `None`, and hand each packet to the device.
+/// 3. Sleep until [`next_timeout`](Self::next_timeout). Then call [`handle_timeout`](Self::handle_timeout), and
+///    go to step 2.
 ///
 /// `now` must not go backwards. A received packet belongs to the path that owns its destination address.
 pub struct Stack {
@@ -74,23 +77,23 @@ pub struct Stack {
     table: Table,
     strategy: StrategyFactory,
     listeners: Listeners,
-    /// The timers of connections. An entry is outdated, and is skipped, unless it equals the connection's
-    /// `scheduled` time.
+    /// The timers of connections. If the time of an entry differs from the connection's `scheduled` time, the
+    /// entry is outdated and is skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// The connections that may have something to send.
     ready: Ready,
-    /// The answers to segments of no connection, which leave before all other packets.
+    /// The answers to segments that belong to no connection. They are sent before all other packets.
     stateless_replies: VecDeque<StatelessReply>,
     /// Set once the stack is closing: no connection is opened any more.
     closing: bool,
-    /// The SYN cookies; `None` as long as few enough handshakes are under way.
+    /// The SYN cookies; `None` unless SYNs were answered without state lately.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
     /// The earliest time of the next search for a silent connection.
     search_at: Instant,
     /// The payload that closed connections moved, by path.
     gone: Vec<Moved>,
-    /// The payload moved on a path id before the id was given to another link, by path.
+    /// The payload moved under a path id before the id was given to another link, by path.
     renewed: Vec<Moved>,
     /// The connection whose end was polled last, with its final statistics.
     last_closed: Option<(ConnId, ConnStats)>,
@@ -144,10 +147,11 @@ impl Stack {
         self.listeners.add(Listener::At(addr))
     }
 
-    /// Accepts connections to any address and port that no other listener has, and answers from that address
-    /// (transparent interception, as with `IP_TRANSPARENT`). The connections belong to `path`, whatever its
-    /// own address is. From now on the stack also answers segments of unknown connections, at any
-    /// destination address, by RST. There is at most one such listener.
+    /// Accepts connections to every address and port that no other listener has, and answers from the address
+    /// that the peer connected to (transparent interception, as with `IP_TRANSPARENT`). If no path owns that
+    /// address, the connection belongs to `path`. Once there is such a listener, the stack answers segments of
+    /// unknown connections by RST at any destination address, not only at its own. There is at most one such
+    /// listener.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
         if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
@@ -165,7 +169,7 @@ impl Stack {
             return Err(ApiError::Closing);
         }
         if self.table.len() >= self.shared.config.max_connections {
-            // The ended connection still takes its place for a moment, so the caller has to try again.
+            // A connection that `reclaim` ends keeps its place for a moment, so the caller has to try again.
             self.reclaim(now, None);
             return Err(ApiError::LimitReached);
         }
@@ -183,7 +187,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Runs `f` on a connection, and then [`after`](Self::after).
+    /// Runs `f` on a connection, and then calls [`after`](Self::after).
     fn with<R>(
         &mut self,
         now: Instant,
@@ -228,7 +232,8 @@ impl Stack {
         }
     }
 
-    /// Updates timers, queues and counts after a change of connection `id`, and forgets it at its end.
+    /// Updates timers, queues and counts after a change of connection `id`. Forgets the connection if it is due
+    /// to be forgotten.
     fn after(&mut self, now: Instant, id: ConnId) {
         if cfg!(debug_assertions) {
             self.invariants(id);
@@ -243,11 +248,11 @@ impl Stack {
             self.forget(now, id);
             return;
         }
-        // The timers are set when `poll_transmit` finds nothing more to send.
+        // No timer is set here: `poll_transmit` sets it when it finds nothing more to send.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
         self.shared.queue_if_memory_lacks(&mut conn.transport);
-        // The connection no longer waits to write, so it must not hold up those behind it in the queue.
+        // A connection that does not wait to write must not hold up the connections behind it in the queue.
         if conn.transport.snd.blocked.is_none() {
             self.shared.leave_quota_queue(&mut conn.transport.share);
         }
@@ -255,7 +260,7 @@ impl Stack {
         self.reclaim_under_pressure(now);
     }
 
-    /// Sets the timer of connection `id`, unless the timer that is set already serves.
+    /// Sets the timer of connection `id`, unless its present timer serves as well (see `MAX_TIMER_LEAD`).
     fn schedule(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -286,8 +291,8 @@ impl Stack {
         }
     }
 
-    /// Removes all outdated timers. Each change of a timer leaves one, and a pacer changes its timer a
-    /// thousand times a second. One entry of each connection with a timer remains.
+    /// Removes all outdated entries from the timer heap. Each change of a timer leaves an outdated entry, and a
+    /// pacer changes its timer a thousand times a second. Afterwards each connection with a timer has one entry.
     fn clear_timers(&mut self) {
         let mut timers = core::mem::take(&mut self.timers).into_vec();
         timers.retain(|Reverse((at, id))| {
@@ -318,7 +323,8 @@ impl Stack {
 
     /// Wakes connections that wait for pool memory, in order, as long as memory is free.
     fn wake_pool_waiters(&mut self, now: Instant) {
-        // A connection that still finds no memory queues again, so the length is taken before.
+        // A connection that still finds no memory joins the queue again. So this loop wakes only as many
+        // connections as the queue has at the start.
         for _ in 0..self.shared.waiting_for_pool.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;
@@ -362,9 +368,9 @@ impl Stack {
         }
     }
 
-    /// Lets `fill` write up to `max` bytes straight into the send buffer, and queues the number of bytes
-    /// that it returns. Without room, `fill` is not called and 0 is returned; [`Event::Writable`] follows
-    /// once there is room.
+    /// Lets `fill` write up to `max` bytes straight into the send buffer, and queues the number of bytes that
+    /// `fill` returns. Without room, `fill` is not called and 0 is returned; [`Event::Writable`] follows once
+    /// there is room.
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -378,10 +384,10 @@ impl Stack {
         .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// Writes bytes of `class`, otherwise like [`write_with`](Self::write_with). The bytes overtake less
-    /// urgent bytes that are not sent yet, and find room to write although those are waiting, unless memory
-    /// is used up. A write that is already sent in part is finished first, so that the bytes of one call
-    /// always arrive together. Bytes of one stream keep their order: the unsent bytes of the stream become as
+    /// Writes bytes of `class`, otherwise like [`write_with`](Self::write_with). The bytes overtake less urgent
+    /// bytes that are not sent yet. Less urgent bytes that wait take no room from the new bytes, unless memory
+    /// is used up. The bytes of one call always arrive together: if an earlier write is already sent in part,
+    /// its rest is sent first. Bytes of one stream keep their order: the unsent bytes of the stream become as
     /// urgent as the new ones.
     pub fn write_class<E: From<ApiError>>(
         &mut self,
@@ -408,7 +414,7 @@ impl Stack {
         })
     }
 
-    /// Lets `drain` take in-order data, and releases the number of bytes that it returns. Without data,
+    /// Lets `drain` take in-order data, and releases the number of bytes that `drain` returns. Without data,
     /// `drain` is not called and 0 is returned.
     pub fn read_with<E: From<ApiError>>(
         &mut self,
@@ -449,9 +455,10 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Tells the strategy of this end the size of the flow in bytes, if it was not known, or only predicted,
-    /// when the connection was opened or accepted. The size counts both directions. It is a hint: less or
-    /// more data is no error. It is ignored if the known size is [trusted more](FlowSize::or_better).
+    /// Tells the strategy of this end the size of the flow in bytes. An application calls this if it did not
+    /// know the size, or only predicted it, when the connection was opened or accepted. The size counts both
+    /// directions. It is a hint: a flow with fewer or more bytes is no error. The call has no effect if the size
+    /// known so far is [trusted more](FlowSize::or_better).
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -465,8 +472,8 @@ impl Stack {
     }
 
     /// Assigns the connection to a group. All connections of a group together hold at most three times the
-    /// memory that is still free, however many connections it has. Beyond that their writes wait, and the
-    /// data that they receive is refused, as when all memory is used up.
+    /// memory that is still free, however many connections the group has. At that limit their writes wait, and
+    /// data that arrives for them is refused, as if all memory were used up.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -483,8 +490,8 @@ impl Stack {
         joined.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Sets the urgency of the bytes written from now on without a class. A connection of the least urgency
-    /// runs [`Config::background`] in place of [`Config::congestion`].
+    /// Sets the urgency of bytes that are written without a class after this call. A connection of the least
+    /// urgency runs [`Config::background`] in place of [`Config::congestion`].
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -527,11 +534,10 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
     }
 
-    /// Begins another flow, to which all data written and read from now on belongs. The flow gets a new
-    /// strategy from the factory for accepted connections. Its size is unknown, and the strategy does not
-    /// see the bytes of earlier flows. Path records, urgency and congestion control stay. Each end marks the
-    /// flows of its own strategies. A connection without such calls is one flow.
-    ///
+    /// Begins another flow. All data written and read after this call belongs to the new flow. The flow gets a
+    /// new strategy from the factory for accepted connections. Its size is unknown, and the strategy does not
+    /// see the bytes of earlier flows. Path records, urgency and congestion control stay. The call affects the
+    /// strategy of this end only. A connection without such calls is one flow.
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn begin_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
@@ -539,9 +545,9 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.begin_flow(ctx, strategy))
     }
 
-    /// Ends the flow: all of its data is written, but the connection goes on.
-    /// [`Event::FlowDelivered`] follows, unless the connection breaks or another flow begins before. If the
-    /// connection does not go on, [`shutdown`](Self::shutdown) suffices.
+    /// Ends the flow: the application has written all of its data, but will use the connection further.
+    /// [`Event::FlowDelivered`] follows, unless the connection breaks or another flow begins earlier. If the
+    /// connection is not used further, [`shutdown`](Self::shutdown) suffices.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] if the connection has ended.
@@ -557,8 +563,8 @@ impl Stack {
         .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Acknowledges received data at once, without the usual delay. An application calls this if the peer
-    /// waits for the acknowledgement and no data is about to be sent that would carry it.
+    /// Acknowledges received data at once, without the usual delay. An application calls this if the peer waits
+    /// for the acknowledgement and no data of this end will soon carry it.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -587,9 +593,9 @@ impl Stack {
     }
 
     /// Sets the authentication of a connection's joins and of the addresses that its peer announces;
-    /// [`JoinAuth::Keys`] by default. An application that is to have a secret later sets
-    /// [`JoinAuth::Pending`] first: at [`Event::Accepted`], before any join is answered, or right after
-    /// [`connect`](Self::connect).
+    /// [`JoinAuth::Keys`] by default. If an application gets its secret only later, it sets
+    /// [`JoinAuth::Pending`] first. It does so at [`Event::Accepted`], while no join is answered yet, or right
+    /// after [`connect`](Self::connect).
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -789,9 +795,9 @@ impl Stack {
         }
     }
 
-    /// Returns the statistics of a connection; `None` if the connection is unknown. The statistics of an
-    /// ended connection are available between the [`poll_event`](Self::poll_event) that returns its
-    /// [`Event::Closed`] and the next call of `poll_event`; they are those at its end.
+    /// Returns the statistics of a connection; `None` if the connection is unknown. An ended connection still
+    /// has its final statistics between the [`poll_event`](Self::poll_event) that returns its [`Event::Closed`]
+    /// and the next call of `poll_event`.
     pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
         match &self.last_closed {
             Some((closed, report)) if *closed == conn => Some(report.clone()),
@@ -905,7 +911,7 @@ mod tests {
         while stack.poll_transmit(Instant::ZERO).is_some() {}
         for ms in 0..900 {
             let now = Instant::from_millis(ms);
-            // The connection looks as after another timer that expired before the SYN's.
+            // The connection now looks as if a timer had expired that was due before the SYN's timer.
             stack.table.get_mut(id).unwrap().scheduled = None;
             stack.schedule(now, id);
             assert!(stack.timers.len() <= MAX_SPARE_TIMERS + 4, "at {now}");

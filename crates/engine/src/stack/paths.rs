@@ -34,9 +34,9 @@ impl Stack {
     }
 
     /// Validates the subflows of `path` at once, because the path carries packets again, or has a new public
-    /// address. Subflows with data in flight retransmit it. The other subflows probe their peers a few times,
-    /// at growing intervals; idle connections begin one after the other. A subflow that the peer resets is
-    /// opened anew, and so is one on which the peer does not answer, if the connection has another subflow.
+    /// address. Subflows with data in flight retransmit that data. The other subflows probe their peers a few
+    /// times, at growing intervals; idle connections begin one after the other. A subflow that the peer resets
+    /// is opened anew. So is a subflow on which the peer does not answer, if the connection has another subflow.
     /// If the path is down, nothing is probed until it comes back.
     pub fn revalidate_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.path(path);
@@ -89,9 +89,9 @@ impl Stack {
         }
     }
 
-    /// Ends all that remains on a path, because its link is about to go: [leaves](Self::leave_path) the path,
-    /// forgets its subflows, and ends connections that cannot go on without them, such as those of regular TCP,
-    /// as unreachable. The records of the path are forgotten too.
+    /// Ends all that remains on a path, because its link is about to go: [leaves](Self::leave_path) the path and
+    /// forgets its subflows. A connection that needs these subflows, such as one of regular TCP, ends as
+    /// unreachable. The records of the path are forgotten too.
     pub fn remove_path(&mut self, now: Instant, path: PathId) {
         self.leave_path(now, path);
         self.with_all(now, |conn, ctx| {
@@ -116,9 +116,10 @@ impl Stack {
         true
     }
 
-    /// Announces `addr` to the peers of connections accepted from now on, as a further address at which they
-    /// can join (ADD_ADDR, RFC 8684 section 3.4.1). `addr` has to lead to `path`: it is the path's own
-    /// address, or a NAT translates it to that. It replaces the earlier announcement of this path and family.
+    /// Announces `addr` to the peers of connections accepted from now on, as a further address at which they can
+    /// join (ADD_ADDR, RFC 8684 section 3.4.1). `addr` has to lead to `path`: it is the path's own address, or a
+    /// NAT translates it to the path's own address. The call replaces the earlier announcement of the same path
+    /// and address family.
     ///
     /// # Errors
     /// [`ApiError::NoUsablePath`] if the path has no address of that family.

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use crate::{ConnId, Urgency};
 
-/// The guarded turns prevent starvation: while several levels wait, one of this number of turns goes to a level
-/// other than the most urgent one, and these levels alternate. An eighth is a guess: it costs urgent data little.
+/// The number of turns of which one is a guarded turn while several levels wait. A guarded turn goes to a level
+/// other than the most urgent one, and the other levels alternate, so that no level starves. The value of eight
+/// is a guess: it costs urgent data little.
 const TURNS_PER_GUARDED_TURN: u32 = 8;
 
 /// The number of levels: one for segments without data (acknowledgements, handshake segments, FINs, RSTs), and
@@ -26,7 +27,8 @@ pub(super) struct Ready {
     waiting: u16,
     /// The place of each connection, by slot.
     places: Vec<Place>,
-    /// The number of turns of the most urgent level since the last guarded turn, while other levels waited.
+    /// The number of turns that the most urgent level had since the last guarded turn, while other levels
+    /// waited.
     turns_since_guarded: u32,
     /// The level that had the last guarded turn.
     last_guarded: u32,
@@ -45,7 +47,7 @@ struct Place {
 
 impl Ready {
     /// Adds `conn` with data of `urgency` to send; with `None`, a segment without data is due, which goes before
-    /// all data. A connection that waits already moves up if this is more urgent, and otherwise stays.
+    /// all data. If the connection waits already, it moves up if `urgency` is more urgent, and otherwise stays.
     pub fn push(&mut self, conn: ConnId, urgency: Option<Urgency>) {
         let level = urgency.map_or(0, |u| 1 + u.index());
         let slot = conn.slot as usize;
@@ -165,7 +167,7 @@ mod tests {
             ready.push(conn(0), Urgency::new(7));
             ready.push(conn(0), None);
             assert_eq!(ready.pop(), Some(conn(0)));
-            // At most the entry of 1, and a valid and an outdated one of 0.
+            // At most one entry of 1, and a valid and an outdated entry of 0.
             assert!(ready.levels.iter().map(VecDeque::len).sum::<usize>() <= 3);
             let served = ready.pop();
             assert_eq!(served, Some(conn(1)));

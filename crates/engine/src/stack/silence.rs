@@ -31,9 +31,10 @@ impl Stack {
         self.shared.config.user_timeout = user_timeout;
     }
 
-    /// Ends one connection to make room for another one: that whose peer owes an answer and has been silent
-    /// longest, but for at least 30 s. If `group` is given, only connections of that group are considered
-    /// ([`set_group`](Self::set_group)). Returns the ended connection, if any; its [`Event::Closed`] follows.
+    /// Ends one connection to make room for another one. It is the connection whose peer owes an answer and has
+    /// been silent longest, provided that the silence is at least 30 s. If `group` is given, only connections of
+    /// that group are considered ([`set_group`](Self::set_group)). Returns the ended connection, if any; its
+    /// [`Event::Closed`] follows.
     ///
     /// [`Event::Closed`]: crate::Event::Closed
     pub fn reclaim(&mut self, now: Instant, group: Option<u32>) -> Option<ConnId> {
@@ -42,15 +43,15 @@ impl Stack {
         self.reclaim_one(now, is_in_group)
     }
 
-    /// Ends, if memory is scarce, the connection whose peer has been silent longest of those that hold memory.
+    /// Ends a connection that holds memory, if memory is scarce: the one whose peer has been silent longest.
     pub(super) fn reclaim_under_pressure(&mut self, now: Instant) {
         if self.shared.pool.is_scarce() {
             self.reclaim_one(now, |conn| conn.transport.holds_memory());
         }
     }
 
-    /// Ends the connection whose peer has been silent longest, of those that `is_considered`, if it was silent
-    /// for long enough.
+    /// Ends the connection whose peer has been silent longest, of those that `is_considered`. It ends none if
+    /// that silence is too short.
     fn reclaim_one(
         &mut self,
         now: Instant,

@@ -14,18 +14,18 @@ struct Slot {
     handshake: Handshake,
 }
 
-/// The state of a connection's handshake, by which the table counts it. A flood of SYNs is met differently in
-/// each state, so there is a count of each.
+/// The state of a connection's handshake, by which the table counts it. The limits against a flood of SYNs
+/// differ between the states, so each state has a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handshake {
     /// The handshake is complete, or this end opened the connection: it is not counted.
     #[default]
     Complete,
-    /// The SYN/ACK was sent and not acknowledged. From `Config::max_half_open` on, SYNs are answered without
-    /// state.
+    /// The SYN/ACK was sent and not acknowledged. With `Config::max_half_open` or more incomplete handshakes,
+    /// SYNs are answered without state.
     HalfOpen,
-    /// As `HalfOpen`, but the application has the connection already, because its SYN carried payload. From
-    /// `Config::max_fast_open` on, payload of SYNs is not accepted.
+    /// As `HalfOpen`, but the application has the connection already, because its SYN carried payload. With
+    /// `Config::max_fast_open` or more such connections, payload of SYNs is not accepted.
     FastOpen,
 }
 
@@ -86,9 +86,9 @@ impl Table {
         }
     }
 
-    /// Updates the counts after a change of connection `id`. Returns whether it was a connection whose SYN
-    /// carried payload, and has ended before its handshake was complete; such connections count for a while
-    /// longer (`EndedEarly`).
+    /// Updates the counts after a change of connection `id`. Returns whether the connection ended before its
+    /// handshake was complete although its SYN carried payload. Such connections count for a while longer
+    /// (`EndedEarly`).
     pub fn recount_half_open(&mut self, id: ConnId) -> bool {
         let index = id.slot as usize;
         let slot = &self.slots[index];
