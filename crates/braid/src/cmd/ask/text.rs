@@ -100,8 +100,8 @@ fn paths(now: &Status, before: &Status, verbose: bool) -> String {
         ("sent", Right),
         ("copies", Right),
     ]);
-    // After a restart counters begin at zero, and after a reload another path can have the same index. Their
-    // differences would be no rates.
+    // After a restart counters begin at zero, and after a reload another path can have the same index. The
+    // differences between the two statuses would be no rates then.
     let comparable = before.pid == now.pid && before.paths.len() == now.paths.len();
     let seconds = now.uptime_s - before.uptime_s;
     for (i, path) in now.paths.iter().enumerate() {
@@ -267,7 +267,8 @@ fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
 }
 
 fn counters(now: &Status) -> String {
-    // A status has renamed counters under both names, for programs that read the JSON. A page shows the new one.
+    // A status has renamed counters under both names, for programs that read the JSON. A page shows only the new
+    // name.
     let is_old = |name: &str| RENAMED_COUNTERS.iter().any(|(old, _)| *old == name);
     let nonzero = now
         .counters
