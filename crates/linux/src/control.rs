@@ -127,7 +127,7 @@ impl ControlSocket {
     }
 
     /// Passes the waiting requests to `core`, and the core's answers to the clients. Requests to reload the
-    /// configuration go to `reload_requests`, and are answered once the configuration was read.
+    /// configuration go to `reload_requests`, and are answered when the configuration has been read.
     pub(crate) fn serve(
         &self,
         now: Instant,

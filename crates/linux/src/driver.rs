@@ -25,9 +25,10 @@ use crate::tun::PacketIo;
 /// loop.
 const PACKET_BATCH: usize = 64;
 /// If one batch of reads finds at least this many bytes, the loop waits for [`GATHER_DELAY`] before the next
-/// batch. Network adapters coalesce interrupts in the same way: each batch costs processor time, and so does
-/// each acknowledgement at both ends. Each time this number of bytes was read, the core also gets the engine's
-/// events, so that the core reads the data while the data is in the processor's cache. The value is a choice.
+/// batch. Larger batches save processor time, since each batch costs some, and so does each acknowledgement at
+/// both ends. Network adapters coalesce interrupts for the same reason. Each time this number of bytes was read,
+/// the core also gets the engine's events, so that the core reads the data while the data is in the processor's
+/// cache. The value is a choice.
 const GATHER_AFTER_BYTES: u64 = 128 << 10;
 /// Time during which packets gather. At 5 Gbit/s, [`GATHER_AFTER_BYTES`] arrive in this time. At lower rates
 /// fewer bytes arrive, so the loop does not wait twice in a row.

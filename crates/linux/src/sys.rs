@@ -147,7 +147,7 @@ pub fn socket_option(
 }
 
 /// Makes a packet socket receive the packets of `protocol` (`ETH_P_…`) that `interface` sends and receives. If
-/// `interface` is 0, receives those of all interfaces.
+/// `interface` is 0, the socket receives the packets of all interfaces.
 ///
 /// # Errors
 /// Fails if `bind` does.

@@ -2,7 +2,7 @@
 //!
 //! Every packet has a `virtio_net_hdr` in front of it. So a super-segment of up to 64 kB passes the kernel's
 //! stack as one buffer, in both directions. No library is used for the device: libraries with TUN offload split
-//! and merge super-segments in user space, which costs the copies and the time per packet that offload saves.
+//! and merge super-segments in user space, and this costs the copies and the time per packet that offload saves.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -20,8 +20,9 @@ const JSON_VERSION: u32 = 1;
 const EXIT_WARNINGS: u8 = 3;
 const EXIT_WOULD_NOT_WORK: u8 = 4;
 const EXIT_COULD_NOT_CHECK: u8 = 1;
-/// Names of the checks of the machine. If only these refuse a start, the exit code is that of a failure at run
-/// time (1), since another start can succeed with the same file. Otherwise the file is wrong (2).
+/// Names of the checks of the machine. If no other check refuses a start, the exit code is 1 (a failure at run
+/// time), since another start can succeed with the same file. Otherwise the exit code is 2, since the file is
+/// wrong.
 const MACHINE_CHECKS: [&str; 6] = [
     "privileges",
     "tun.device",

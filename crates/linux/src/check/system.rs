@@ -16,8 +16,8 @@ use crate::net::sysctl::Sysctl;
 use crate::nft;
 use crate::sys;
 
-/// Number of descriptors that are needed besides those of connections: the number that box and server reserve
-/// (`run::process`).
+/// Number of descriptors that are needed besides the descriptors of connections. It is the number that box and
+/// server reserve (`run::process`).
 const OTHER_DESCRIPTORS: u64 = 256;
 /// Maximum share of this machine's memory for the data of connections. The rest is for the kernel and other
 /// programs. The value is a guess.
@@ -240,8 +240,8 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     let all = value("all").unwrap_or(0);
     let mut found = Vec::new();
     for name in &needs.asymmetric {
-        // The kernel uses the maximum of the interface's value and that of `all` (ip-sysctl.rst): 1 is strict
-        // and 2 is loose.
+        // The kernel uses the maximum of the value of the interface and the value of `all` (ip-sysctl.rst). 1 is
+        // strict and 2 is loose.
         let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         if is_strict && (running || !is_writable(&key)) {

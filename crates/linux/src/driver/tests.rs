@@ -21,7 +21,7 @@ enum Step {
     Large,
     /// The answer to the first packet that was sent: a RST.
     Reset,
-    /// No packet. After the last step, too, there is none.
+    /// No packet. After the last step there is also no packet.
     End,
 }
 use Step::{End, Large, Reset};

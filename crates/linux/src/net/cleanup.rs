@@ -7,8 +7,8 @@ use super::sysctl::Sysctl;
 use super::{InstanceNames, Result, SystemError, shortcut};
 use crate::nft;
 
-/// Removes everything that an instance created, whether it is this process or an earlier one that was killed,
-/// and restores the kernel settings that the instance changed. `record` holds the earlier values of these
+/// Removes everything that an instance created, and restores the kernel settings that the instance changed. The
+/// instance is this process, or an earlier process that was killed. `record` holds the earlier values of these
 /// settings. They are recorded in the kernel too, but another program may have removed this record. The TUN
 /// device needs no removal: the kernel removes it when its process ends.
 ///

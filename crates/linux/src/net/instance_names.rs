@@ -58,8 +58,8 @@ impl InstanceNames {
         self.table_base() | u32::from(index)
     }
 
-    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since the
-    /// next two numbers are those of [`Self::forward_table`] and [`Self::intercept_table`]).
+    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since 254
+    /// and 255 would give [`Self::forward_table`] and [`Self::intercept_table`]).
     pub fn flow_table(&self, index: u8) -> u32 {
         self.table_base() | 0x100 | u32::from(index)
     }

@@ -137,8 +137,8 @@ pub(super) fn observe(
 }
 
 /// Remembers the gateway of a link in `gateways`. An interface that was down for a moment has lost its routes.
-/// So if the main table no longer has a default route for the link, restores the remembered gateway in `state`,
-/// as long as the gateway is in a network of the link.
+/// So if the main table no longer has a default route for the link, writes the remembered gateway into `state`,
+/// provided that the gateway is in a network of the link.
 pub(super) fn remember_gateways(
     spec: &LinkSpec,
     state: &mut LinkState,

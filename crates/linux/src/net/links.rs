@@ -668,9 +668,9 @@ fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }
 
-/// Returns whether a notification is a reason to read the state again. Such reasons are changes of interfaces
-/// and addresses, of the main table's routes, of other programs' default routes, and of queueing disciplines for
-/// incoming packets, and the removal of Braid's own routes and rules.
+/// Returns whether a notification is a reason to read the state again. A reason is a change of an interface, an
+/// address, a route of the main table, another program's default route, or a queueing discipline for incoming
+/// packets. Another reason is the removal of a route or rule of Braid's own.
 ///
 /// New routes and rules of Braid are no reason, since Braid itself added them. The rules of other programs have
 /// no influence on the state that is read here.

@@ -250,7 +250,7 @@ fn wanted_rule(
 }
 
 /// Returns the kernel's range of ports for the host's own connections if this range overlaps the shortcut's
-/// ports. The shortcut is not possible then, since a port would not tell whose packet it is.
+/// ports. If the ranges overlap, the shortcut is not possible, since a port would not tell whose packet it is.
 pub fn shared_ports() -> Option<String> {
     let range = Sysctl::current(LOCAL_PORT_RANGE)?.value;
     (!is_disjoint(&range, &SHORTCUT_PORTS)).then_some(range)

@@ -1,10 +1,10 @@
 //! Rules that pass packets between the TUN device and a link without routing, connection tracking and the rules
 //! of other programs. They apply to the packets between the engine of a box and its servers.
 //!
-//! Address translation is stateless. An ingress hook passes packets from the TUN device to their next hop, and
-//! packets from a link to the TUN device, before the rest of the kernel sees them. A second table translates the
-//! packets that the hook leaves to routing: fragments, frames with a VLAN tag, and packets of a link without a
-//! known next hop.
+//! Address translation is stateless. An ingress hook gets packets before the rest of the kernel sees them. It
+//! passes packets from the TUN device to their next hop, and packets from a link to the TUN device. A second
+//! table translates the packets that the hook leaves to routing: fragments, frames with a VLAN tag, and packets
+//! of a link without a known next hop.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};

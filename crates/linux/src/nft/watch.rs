@@ -1,7 +1,7 @@
 //! Reads the contents of nftables tables from the kernel, and tells which process changed them.
 //!
 //! The tables are read by netlink and not by `nft`: another program may change its own tables many times a
-//! second, the kernel notifies every listener of each change, and starting a process each time would cost too
+//! second, and the kernel notifies every listener of each change. Starting a process each time would cost too
 //! much.
 
 use std::fmt;
@@ -214,7 +214,7 @@ impl Inspector {
         }
     }
 
-    /// Reads a table. Fails with `NotFound` or `Interrupted` if another program changes rules meanwhile.
+    /// Reads a table. Fails with `NotFound` or `Interrupted` if another program changes rules during the read.
     fn look_once(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
         let mut parts = Vec::new();
         for (kind, compared) in COMPARED_OBJECTS {

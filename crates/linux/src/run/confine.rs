@@ -1,5 +1,5 @@
-//! Gives up the privileges that box and server need only during their start. An attacker who takes over the
-//! process then gets only the privileges that it still needs.
+//! Gives up the privileges that box and server need only during their start. If an attacker takes over the
+//! process later, the attacker gets only the privileges that the process still needs.
 //!
 //! Each restriction covers the calling thread and the threads that this thread starts later. So the process must
 //! have no other thread when it gives up privileges.
@@ -25,9 +25,9 @@ use crate::net::{Result, SystemError};
 /// have addresses of other hosts (`IP_TRANSPARENT`).
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// The capability that is kept too if Landlock restricts the access to files and some files, such as
-/// configuration and key, are read again. Such a file may be readable only by its owner, and the process may run
-/// as another user. With Landlock this capability opens no file except those in [`Files`].
+/// The further capability that is kept under two conditions: Landlock restricts the access to files, and some
+/// files, such as configuration and key, are read again. Such a file may be readable only by its owner, and the
+/// process may run as another user. With Landlock this capability opens no file except those in [`Files`].
 const CAPABILITIES_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// The version of Landlock whose rights are restricted. The library ignores rights that the kernel lacks.
@@ -160,7 +160,7 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // EINVAL: the kernel has no capability with this or a higher number. EPERM: this process may not
-            // drop any from the bounding set. Even then, `no_new_privs` keeps the process from gaining
+            // drop any capability from the bounding set. Even so, `no_new_privs` keeps the process from gaining
             // capabilities.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
@@ -257,7 +257,8 @@ mod tests {
         directory
     }
 
-    /// Creates a directory with this mode, independent of the umask, which another test may change meanwhile.
+    /// Creates a directory with this mode, independent of the umask, since another test may change the umask at
+    /// the same time.
     fn make(directory: &Path, mode: u32) {
         fs::create_dir(directory).unwrap();
         fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();

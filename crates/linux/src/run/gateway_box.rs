@@ -87,7 +87,7 @@ pub fn run_box(
     driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
-    // All files and sockets that need more privileges are open by now, and all rules are loaded.
+    // All files and sockets that need more privileges are open here, and all rules are loaded.
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     let saved = driver.host.start_threads(config, &instance_names)?;
     start(&mut driver, &saved)?;

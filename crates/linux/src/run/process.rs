@@ -136,14 +136,14 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// Number of descriptors that are needed besides those of users' connections: devices, netlink sockets, clients
-/// of the control socket, files that are read again, and sockets of name look-ups. The number is a guess: more
-/// than all of these need.
+/// Number of descriptors that are needed besides the descriptors of users' connections: for devices, netlink
+/// sockets, clients of the control socket, files that are read again, and sockets of name look-ups. The number
+/// is a guess: more than all of these need.
 const OTHER_DESCRIPTORS: u64 = 256;
 
 /// Raises the limit of open files so that it suffices for `streams` connections. Raises the hard limit too, if
-/// this is permitted. Returns how many connections the limit allows, and logs a warning if it allows fewer than
-/// `streams`.
+/// this is permitted. Returns the number of connections that the limit allows. Logs a warning if this number is
+/// less than `streams`.
 pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     let wanted = streams as u64 + OTHER_DESCRIPTORS;
     let limit_before = getrlimit(Resource::Nofile);

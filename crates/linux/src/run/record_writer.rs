@@ -85,7 +85,7 @@ impl RecordWriter {
     /// Saves `records`, and waits until they are written.
     pub fn finish(self, records: SavedState) {
         if records != self.last_submitted {
-            // This fails only if the thread has ended, so that nothing more can be saved.
+            // Sending fails only if the thread has ended. Nothing can be saved then.
             let _ = self.records.send(records);
         }
         drop(self.records);

@@ -56,9 +56,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            // The programs replace this number by that of their configuration.
+            // The programs replace this number by the number in their configuration.
             streams: 65_536,
-            // A guess: enough for a SYN and its retransmissions after 1, 3 and 7 s.
+            // The value is a guess: enough for a SYN and its retransmissions after 1, 3 and 7 s.
             connect_timeout: Duration::from_secs(15),
         }
     }
@@ -119,8 +119,8 @@ struct Listener {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Counts the streams of the slot. It is part of their ids, so that the id of a closed stream is not mistaken
-    /// for that of its successor.
+    /// Counts the streams of the slot. The count is part of a stream's id, so that the id of a closed stream
+    /// differs from the id of the next stream in the slot.
     generation: u32,
     stream: Option<Stream>,
 }
@@ -136,7 +136,7 @@ struct Stream {
     /// True if a write may find room. A write that fills the socket's buffer makes it false, and the next event
     /// that reports room makes it true.
     may_write: bool,
-    /// True once the peer closed its direction, so that the end of the stream follows the data.
+    /// True once the peer has closed its direction. The end of the stream then follows the data.
     peer_closed: bool,
 }
 
@@ -301,7 +301,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the next event for the core. Events of streams that were closed meanwhile are skipped.
+    /// Returns the next event for the core. Skips events of streams that were closed after the event was queued.
     pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.get(event.id()).is_some() {
@@ -756,7 +756,8 @@ fn without_scope(addr: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the failure of a connection attempt for which no packet was sent. The whole address family counts as
-/// unreachable only if it has no route to the Internet, since a single destination may lack a route.
+/// unreachable only if it has no route to the Internet: a missing route to one destination says nothing about
+/// other destinations.
 fn failure_before_sending(error: Errno, v6: bool) -> ConnectFailure {
     let lacks_route = matches!(
         error,

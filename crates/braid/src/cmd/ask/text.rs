@@ -40,7 +40,7 @@ pub fn page(now: &Status, before: &Status, verbose: bool) -> String {
         };
     }
     page += &match &now.servers[..] {
-        // A table of one row would say no more than a line.
+        // A table of one row would tell only what a line tells.
         [server] => server_line(server),
         servers => servers::table(servers, verbose),
     };
@@ -100,8 +100,8 @@ fn paths(now: &Status, before: &Status, verbose: bool) -> String {
         ("sent", Right),
         ("copies", Right),
     ]);
-    // After a restart counters begin at zero, and after a reload another path can have the same index. The
-    // differences between the two statuses would be no rates then.
+    // After a restart counters begin at zero, and after a reload another path can have the same index. In both
+    // cases, differences between the two statuses are no rates.
     let comparable = before.pid == now.pid && before.paths.len() == now.paths.len();
     let seconds = now.uptime_s - before.uptime_s;
     for (i, path) in now.paths.iter().enumerate() {

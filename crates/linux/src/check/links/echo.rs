@@ -14,7 +14,7 @@ use super::raw::{Raw, Received};
 /// Time to wait for answers before unanswered probes are sent again. The value is a guess: longer than nearly
 /// any round trip.
 const ROUND_TIME: Duration = Duration::from_millis(1_200);
-/// Maximum number of times that each probe is sent, so that one lost packet does not decide.
+/// Maximum number of times that each probe is sent, so that a single lost packet does not decide the result.
 const ROUNDS: u32 = 2;
 /// Packet sizes in bytes that are probed if they are below the MTU. They are the sizes of common links, such as
 /// PPPoE (1,492), tunnels and mobile networks, and the minimum of IPv6 (1,280, RFC 8200 section 5).

@@ -117,8 +117,8 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     const RETURN: u16 = 0x06;
     let (icmp, tcp) = (1, 6);
     let load = |code, k| (code, k);
-    // The 32-bit words of the source address, each with its offset in the packet. A packet is accepted only if
-    // all its words equal them.
+    // The 32-bit words of the peer's address, each with its offset in the packet. A segment is accepted only if
+    // it has each of these words at its offset.
     let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
         IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_INDEXED, 2)),
         IpAddr::V6(peer) => {
