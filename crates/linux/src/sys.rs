@@ -256,7 +256,8 @@ pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
 /// Creates the TUN device `name` in the calling thread's network namespace, for the descriptor `device` of
 /// `/dev/net/tun`. Each packet has a `virtio_net_hdr` in front of it.
 ///
-/// # Errors Fails with `InvalidInput` if no interface may have this name. Fails also if `TUNSETIFF` fails.
+/// # Errors
+/// Fails with `InvalidInput` if no interface may have this name. Fails also if `TUNSETIFF` fails.
 pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
         let message = format!("`{name}` cannot name an interface");

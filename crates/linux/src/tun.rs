@@ -47,8 +47,9 @@ pub trait PacketIo {
 
     /// Returns the next packet; `None` if there is none now.
     ///
-    /// # Errors Fails if the read from the device fails. Fails with `InvalidData` if the packet has a malformed
-    /// offload header; the packet is then lost.
+    /// # Errors
+    /// Fails if the read from the device fails. Fails with `InvalidData` if the packet has a malformed offload
+    /// header; the packet is then lost.
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 

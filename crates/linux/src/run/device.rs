@@ -163,8 +163,9 @@ impl Device {
     /// true, first makes the kernel load connection tracking, since some of the settings belong to it. A setting
     /// that an earlier instance changed and that is not in `wanted` is restored.
     ///
-    /// # Errors Fails if the record cannot be loaded, or if the kernel refuses a value. If this process may not
-    /// change a setting, this is only logged.
+    /// # Errors
+    /// Fails if the record cannot be loaded, or if the kernel refuses a value. If this process may not change a
+    /// setting, this is only logged.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
         // This loads connection tracking, whose settings are read below.
         nft::keep_record(&self.instance_names, &self.record, tracks)?;
