@@ -13,8 +13,8 @@ pub enum Failure {
     Usage(String),
     /// The work itself failed.
     Run(String),
-    /// The command did its work, found problems, and has already printed them. The value is the exit code,
-    /// which each command defines (`check` and `status`: 3 for warnings, 4 for failures).
+    /// The command did its work, found problems, and has already printed them. The value is the exit code. Each
+    /// command defines its codes (`check` and `status`: 3 for warnings, 4 for failures).
     Found(u8),
 }
 

@@ -14,7 +14,8 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
-/// Prints a result. A pipe that its reader has closed (`| head`) is no failure: the reader has what it wanted.
+/// Prints a result. If the reader has closed the pipe (`| head`), this is no failure: the reader has what it
+/// wanted.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     print_to(&mut io::stdout().lock(), text)
 }

@@ -30,8 +30,8 @@ pub fn read_arguments<Cli: Parser>(name: &str) -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| report_usage(name, &error))
 }
 
-/// Prints help and version as clap formats them, and errors in the form of [`complain`], as all other errors.
-/// Returns the exit code.
+/// Prints help and version as clap formats them. Prints an error in the form of [`complain`], like every other
+/// error. Returns the exit code.
 fn report_usage(name: &str, error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A closed pipe (`braid --help | head`) is no failure.
@@ -53,8 +53,8 @@ fn report_usage(name: &str, error: &clap::Error) -> ExitCode {
     Failure::Usage(String::new()).exit_code()
 }
 
-/// Starts logging to standard error. The filter is `RUST_LOG` if set, otherwise `default_filter` without `-v`,
-/// or a level that grows with the number of `-v` (`verbose`).
+/// Starts logging to standard error. If `RUST_LOG` is set, it is the filter. Otherwise the filter is
+/// `default_filter` without `-v`, and with `-v` a level that grows with the number of `-v` (`verbose`).
 pub fn start_log(default_filter: &str, verbose: u8) {
     let rust_log = env::var("RUST_LOG").unwrap_or_default();
     let rust_log = parse_targets(&rust_log).unwrap_or_else(|part| {
@@ -85,8 +85,8 @@ fn parse_targets(text: &str) -> Result<Option<Targets>, &str> {
     let parts = text.split(',').map(str::trim);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     for part in &parts {
-        // `Targets` would take spans, fields (`[...]`) and blanks as parts of a target's name and match nothing.
-        // The target of an event is the path of a module, which has none of them.
+        // `Targets` would take spans, fields (`[...]`) and blanks as parts of a target's name, and this name
+        // would match nothing: the target of an event is the path of a module, which has no brackets or blanks.
         let is_module_path = !part.contains(|c: char| c == '[' || c.is_whitespace());
         if !is_module_path || part.parse::<Targets>().is_err() {
             return Err(part);
@@ -107,7 +107,7 @@ fn filter(rust_log: Option<Targets>, default_filter: &str, verbose: u8) -> Targe
     rust_log.or_else(|| level.parse().ok()).unwrap_or_default()
 }
 
-/// Prints the failure of the program `name`, if `result` is one, and returns the exit code of the process.
+/// Prints the failure of the program `name` if `result` holds a failure. Returns the exit code of the process.
 pub fn end(name: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -126,8 +126,8 @@ pub fn complain(name: &str, text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{name}: {text}");
 }
 
-/// Finds the program `name` in the directory of the running program, otherwise in `PATH`. The own directory
-/// comes first, so that programs of the same build run together.
+/// Finds the program `name` in the directory of the running program, otherwise in `PATH`. The directory of the
+/// running program comes first, so that programs of the same build run together.
 ///
 /// # Errors
 /// Fails with `NotFound`; the text says what to do.

@@ -1,8 +1,8 @@
 //! The control socket of a running box or server, and its client.
 //!
-//! A thread serves clients one after another, and bounds the time and the size of each request. So the event loop
-//! never waits for a client and has no state of clients: it gets complete requests only. It returns plain data,
-//! which the thread serialises.
+//! A thread serves clients one after another, and bounds the time and the size of each request. So the event
+//! loop never waits for a client and has no state of clients: it gets complete requests only. For each request
+//! it returns plain data, which the thread serialises.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -29,11 +29,11 @@ use rustix::net::{
 use crate::lines;
 use crate::run::ReloadRequests;
 
-/// Maximum time for a client to send its request, and to receive each part of the answer. A guess: far above the
-/// needs of a local program, and short for the clients that wait.
+/// Maximum time for a client to send its request, and to receive each part of the answer. The value is a guess:
+/// far more than a local program needs, and short enough for the clients that wait.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for the event loop to answer. A guess: the loop answers within milliseconds unless it is
-/// overloaded.
+/// Maximum time for the event loop to answer. The value is a guess: the loop answers within milliseconds unless
+/// it is overloaded.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a request in bytes. Requests have a few dozen bytes.
 const MAX_REQUEST_LEN: usize = 4 << 10;
@@ -42,13 +42,13 @@ const MAX_REQUEST_LEN: usize = 4 << 10;
 const MAX_ANSWER_LEN: usize = 4 << 20;
 /// Pause before the next attempt if a client cannot be accepted, usually because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of clients that wait while another is served. A guess.
+/// Maximum number of clients that wait while another is served. The number is a guess.
 const BACKLOG: i32 = 128;
 
 /// A request that waits for the event loop.
 struct Pending {
     request: Request,
-    /// The channel for the answer, which takes exactly one.
+    /// The channel for the one answer to the request.
     answer: SyncSender<Answer>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct ControlSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     wake: Arc<OwnedFd>,
-    /// The sender of requests, which the thread that serves clients takes when it is started.
+    /// The sender of requests. The thread that serves clients takes it when the thread is started.
     requests: Option<SyncSender<Pending>>,
     /// The requests that wait for the event loop.
     pending: Receiver<Pending>,
@@ -66,8 +66,9 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path`. Only the user of this process may connect. Creates the directory of the socket if its
-    /// parent exists, and replaces a socket that no process serves. Clients wait until [`Self::start`].
+    /// Listens at `path`. Only the user of this process may connect. Creates the directory of the socket if the
+    /// parent of the directory exists, and replaces a socket that no process serves. Clients wait until
+    /// [`Self::start`].
     ///
     /// # Errors
     /// Fails if the socket cannot be created: with `AddrInUse` if another process serves `path`.
@@ -125,8 +126,8 @@ impl ControlSocket {
         self.wake.as_fd()
     }
 
-    /// Passes the waiting requests to `core` and its answers to the clients. Requests to reload the
-    /// configuration go to `reload_requests`, and are answered once the configuration was read.
+    /// Passes the waiting requests to `core`, and the core's answers to the clients. Requests to reload the
+    /// configuration go to `reload_requests`, and are answered when the configuration has been read.
     pub(crate) fn serve(
         &self,
         now: Instant,
@@ -169,7 +170,7 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Drop for ControlSocket {
-    /// Removes the socket. The thread ends when its listener is shut down.
+    /// Removes the socket, and shuts the listener down to end the thread.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         let _ = shutdown(&self.listener, Shutdown::Both);
@@ -198,7 +199,7 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
     }
 }
 
-/// Passes a request to the event loop and returns its answer, or an error after a timeout.
+/// Passes a request to the event loop. Returns the loop's answer, or an error after a timeout.
 fn ask_loop(request: Request, requests: &SyncSender<Pending>, wake: &OwnedFd) -> Answer {
     let (answer, answered) = sync_channel(1);
     let queued = requests.try_send(Pending { request, answer });
@@ -242,7 +243,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
     ask_within(path, request, LOOP_TIMEOUT + CLIENT_TIMEOUT)
 }
 
-/// Does as [`ask`], and waits for the answer at most for `timeout`.
+/// Works like [`ask`], but waits at most `timeout` for the answer.
 ///
 /// # Errors
 /// Fails if nothing serves the socket, or if no answer comes in time.
@@ -339,8 +340,8 @@ mod tests {
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 
-    /// Nothing serves the requests, as if the event loop hung. The client gives up after its own timeout, and not
-    /// after that of the loop.
+    /// Nothing serves the requests, as if the event loop hung. The client gives up after its own timeout, which
+    /// is shorter than the loop's.
     #[test]
     fn a_client_waits_only_for_its_own_timeout() {
         let path = path("still");

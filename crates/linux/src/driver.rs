@@ -1,4 +1,5 @@
-//! The event loop, which runs core and engine on one thread with one epoll instance, and reads the clock for them.
+//! The event loop, which runs core and engine on one thread with one epoll instance. It also reads the clock for
+//! them.
 
 use std::io;
 use std::mem;
@@ -24,12 +25,13 @@ use crate::tun::PacketIo;
 /// loop.
 const PACKET_BATCH: usize = 64;
 /// If one batch of reads finds at least this many bytes, the loop waits for [`GATHER_DELAY`] before the next
-/// batch. Network adapters coalesce interrupts in the same way: each batch costs processor time, and so does each
-/// acknowledgement at both ends. After every so many bytes, the core also gets the engine's events, so that it
-/// reads the data while the data is in the processor's cache. The value is a choice.
+/// batch. Larger batches save processor time, since each batch costs some, and so does each acknowledgement at
+/// both ends. Network adapters coalesce interrupts for the same reason. Each time this number of bytes was read,
+/// the core also gets the engine's events, so that the core reads the data while the data is in the processor's
+/// cache. The value is a choice.
 const GATHER_AFTER_BYTES: u64 = 128 << 10;
-/// Time during which packets gather. [`GATHER_AFTER_BYTES`] in this time are 5 Gbit/s: at lower rates the loop
-/// does not wait twice in a row.
+/// Time during which packets gather. At 5 Gbit/s, [`GATHER_AFTER_BYTES`] arrive in this time. At lower rates
+/// fewer bytes arrive, so the loop does not wait twice in a row.
 const GATHER_DELAY: Duration = Duration::from_micros(200);
 /// Maximum number of events of one kind that the core gets at a time.
 const EVENT_BATCH: usize = 256;
@@ -55,8 +57,8 @@ impl Clock {
         Clock::starting_at(Instant::ZERO)
     }
 
-    /// Returns a clock that shows `start` now. A `start` above zero allows times of events from before the clock
-    /// was created.
+    /// Returns a clock that shows `start` now. With a `start` above zero, the clock can express the times of
+    /// events from before its creation.
     pub fn starting_at(start: Instant) -> Clock {
         Clock {
             created_at_nanos: monotonic_nanos(),
@@ -78,15 +80,15 @@ fn monotonic_nanos() -> u64 {
 /// Admits one message a second, and counts the messages that it suppresses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RateLimit {
-    /// The time from which on the next message is admitted.
+    /// The earliest time at which the next message is admitted.
     next: Option<Instant>,
-    /// Number of messages suppressed since the last admitted one.
+    /// Number of messages suppressed since the last admitted message.
     suppressed: u64,
 }
 
 impl RateLimit {
     /// Returns `None` if a message must not be written now. Otherwise returns the number of messages that were
-    /// suppressed since the last one.
+    /// suppressed since the last admitted message.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.next.is_some_and(|next| now < next) {
             self.suppressed += 1;
@@ -257,8 +259,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     ) -> Result<()> {
         let cannot = || SystemError::cannot("wait for events");
         self.end = end;
-        // The kernel may delay a timer by the timer slack. Its default of 50 µs is longer than the time between
-        // two packets of a fast path, so it is set to 1 ns, the minimum.
+        // The kernel may delay a timer by the timer slack. The default slack of 50 µs is longer than the time
+        // between two packets of a fast path, so the slack is set to 1 ns, the minimum.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         loop {
@@ -310,8 +312,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // The core's reaction to events of the downstream sockets may have caused events of the engine.
         is_idle &= self.pass_engine_events(now);
         is_idle &= self.transmit(now);
-        // Sending may have caused further events, for example the end of a connection. One is handled here. The
-        // others follow in the next turn, which starts at once, since the loop is not idle.
+        // Sending may have caused further events, for example the end of a connection. One event is handled
+        // here. The other events follow in the next turn, which starts at once, since the loop is not idle.
         if let Some(event) = self.stack.poll_event() {
             let (core, mut ctx) = self.core(now);
             core.on_engine_event(&mut ctx, event);
@@ -441,8 +443,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         true
     }
 
-    /// Reads a batch of packets. Returns the time, which is read again whenever the core has handled events, since
-    /// this takes a while.
+    /// Reads a batch of packets. Returns the current time. The clock is read again whenever the core has handled
+    /// events, since handling takes a while.
     fn receive(&mut self, mut now: Instant) -> Instant {
         let before = self.counters.rx_bytes;
         let mut reported_bytes = before;
@@ -469,8 +471,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                         tracing::warn!(%error, suppressed, "a packet from the TUN device could not be read and \
                                                             is lost");
                     }
-                    // `InvalidData` means that this packet is malformed, and the next one may be read. After
-                    // another error the next read would probably fail too.
+                    // `InvalidData` means that only this packet is malformed, so the next packet may be read.
+                    // After another error the next read would probably fail too.
                     if error.kind() != io::ErrorKind::InvalidData {
                         break;
                     }

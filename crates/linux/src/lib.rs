@@ -2,8 +2,9 @@
 //! nftables and kernel sockets. They run the crates `engine` and `proxy`.
 //!
 //! One thread runs the event loop. Work that may take long has threads of its own, which pass complete messages
-//! to the loop: name look-ups, clients of the control socket, saving records, and reading a configuration again.
-//! These threads start only after `run::confine` has given up the privileges that box and server do not need.
+//! to the loop: name look-ups, serving clients of the control socket, saving records, and reading a
+//! configuration again. These threads start only after `run::confine` has given up the privileges that box and
+//! server do not need.
 //!
 //! **Architecture Invariant:** this is the only crate with `unsafe` code, and each use says why it is sound. The
 //! crate has mechanisms only: decisions about traffic are made in `engine` and `proxy`.

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 /// Reads a line of JSON. The whole line has to arrive within `timeout`.
 ///
 /// # Errors
-/// Fails with `TimedOut`; with `InvalidData` if the line has more than `max_len` bytes or is no JSON for `T`; with
-/// `UnexpectedEof` if the peer closes the stream without a byte.
+/// Fails with `TimedOut` if the time is over, with `InvalidData` if the line has more than `max_len` bytes or is
+/// no JSON for `T`, and with `UnexpectedEof` if the peer closes the stream without a byte.
 pub fn read<T: DeserializeOwned>(
     mut stream: &UnixStream,
     max_len: usize,

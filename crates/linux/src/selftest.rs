@@ -16,8 +16,8 @@ use crate::tun::PacketIo;
 const PAYLOAD_LEN: usize = 4_000;
 /// Segment size of the probe in bytes: below the MTU of every device here.
 const GSO_SIZE: u16 = 1_000;
-/// Maximum time to wait for the probe. It passes this machine within microseconds; the value is a guess that
-/// leaves time on a loaded machine.
+/// Maximum time to wait for the probe. The probe passes this machine within microseconds. The value is a guess
+/// that leaves time on a loaded machine.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Source and destination port of the probe: the service "discard" (RFC 863), which ignores what it gets.
 const DISCARD_PORT: u16 = 9;
@@ -25,9 +25,10 @@ const DISCARD_PORT: u16 = 9;
 /// The result for a super-segment that was sent through this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The super-segment came back as one.
+    /// The super-segment came back as one packet.
     Whole,
-    /// The super-segment came back as several packets: sending works, and receiving costs more processor time.
+    /// The super-segment came back as several packets. Super-segments can be sent, but receiving costs more
+    /// processor time.
     Cut,
     /// The super-segment did not come back.
     Lost,

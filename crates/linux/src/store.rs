@@ -14,9 +14,9 @@ use redb::{
     TableDefinition, TableError, Value,
 };
 
-/// The table of path records. The key is server and link. The value is the time of the record (ms since 1970), the
-/// smoothed round-trip time, its variation and the round-trip time without queues (ns each), the delivery rate
-/// (bytes/s), and the numbers of bytes sent and lost. A change of the layout needs another name.
+/// The table of path records. The key is server and link. The value is the time of the record (ms since 1970),
+/// the smoothed round-trip time, its variation and the round-trip time without queues (ns each), the delivery
+/// rate (bytes/s), and the numbers of bytes sent and lost. A table with another layout needs another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
 
 /// The time of a measurement (ms since 1970), the free bandwidth (bit/s) and the round-trip time (ms).
@@ -27,12 +27,12 @@ type MeasurementRow = (u64, Option<f64>, Option<f64>);
 const MEASUREMENTS: TableDefinition<'_, (&str, &str), MeasurementRow> =
     TableDefinition::new("servers 1");
 
-/// Size of the database's cache in bytes. The file has a few kilobytes, so this holds all of it; redb's default is
-/// 1 GiB.
+/// Size of the database's cache in bytes. The file has a few kilobytes, so the cache holds all of it. redb's
+/// default is 1 GiB.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Maximum number of rows of a table that are read. The core keeps no more. The bound limits the memory that a
-/// foreign file can take.
+/// Maximum number of rows that are read from a table. The core keeps no more rows. The bound limits the memory
+/// that a foreign file can take.
 const MAX_ROWS: usize = 1_024;
 
 /// A file of records, in the format of redb.
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(base_rtt, Duration::from_nanos(38));
         save(&path, &saved);
         assert_eq!(load(&path), saved);
-        // Records that were left out are gone.
+        // A save removes the records that it leaves out.
         saved.records.pop();
         saved.measurements.pop();
         save(&path, &saved);
@@ -312,8 +312,8 @@ mod tests {
         }
     }
 
-    /// Changes 64 bytes, or cuts the file off, at 16 places. Opening the file works, and reads all saved records
-    /// or none.
+    /// The test damages a file at 16 places: it changes 64 bytes there, or cuts the file off. Opening the
+    /// damaged file works, and reads all saved records or none.
     #[test]
     fn a_damaged_file_can_be_opened() {
         let directory = Directory::new("damaged");

@@ -25,8 +25,9 @@ pub fn unshare_network() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `command` join `namespaces` in this order when it starts, and unblocks all signals for it. A process that
-/// reads its signals from a descriptor blocks them, and the command would inherit this: SIGTERM would not end it.
+/// Makes `command` join `namespaces` in this order when it starts, and unblocks all signals for it. A process
+/// that reads its signals from a descriptor blocks them. The command would inherit the blocked signals, and
+/// SIGTERM would not end it.
 pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
     before_exec(command, move || {
         for namespace in &namespaces {
@@ -64,8 +65,8 @@ pub fn isolate_on_exec(command: &mut Command) {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change(c"/", private)?;
         mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
-        // Opening the file needs the rights of the outer user. If they are missing, the start has to fail, and
-        // not a later step.
+        // Opening the file needs the rights of the outer user. If these rights are missing, the start fails
+        // here, and not a later step.
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?;
         Ok(())
@@ -81,9 +82,9 @@ pub fn die_with_parent(command: &mut Command) {
     });
 }
 
-/// Makes `command` start in a session of its own, so that the terminal's interrupt does not reach it, and with no
-/// descriptors except the standard streams. So a process that waits for the end of a pipe or for a lock of this
-/// process does not wait for the command too.
+/// Makes `command` start in a session of its own, so that the terminal's interrupt does not reach it, and with
+/// no descriptors except the standard streams. So if another process waits for the end of a pipe or for a lock
+/// of this process, it does not also wait for the command.
 pub fn detach_on_exec(command: &mut Command) {
     before_exec(command, || {
         // SAFETY: the descriptors are closed only by `exec`, and the new program does not know them.
@@ -115,7 +116,7 @@ pub fn ignoring_interrupts<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the call installs no handler: it makes the process ignore the signal.
     let disposition = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let result = work();
-    // SAFETY: the call above returned this disposition.
+    // SAFETY: the earlier call of `signal` returned this disposition.
     unsafe { libc::signal(libc::SIGINT, disposition) };
     result
 }
@@ -146,7 +147,7 @@ pub fn socket_option(
 }
 
 /// Makes a packet socket receive the packets of `protocol` (`ETH_P_…`) that `interface` sends and receives. If
-/// `interface` is 0, receives those of all interfaces.
+/// `interface` is 0, the socket receives the packets of all interfaces.
 ///
 /// # Errors
 /// Fails if `bind` does.
@@ -172,7 +173,8 @@ pub fn bind_packet_socket(
 }
 
 /// Returns the time at which the kernel received or sent the packet that was read last. The first call switches
-/// these timestamps on for the socket; for an earlier packet it returns the current time.
+/// these timestamps on for the socket. For a packet that arrived before the first call, the call returns the
+/// current time.
 ///
 /// # Errors
 /// Fails with `NotFound` if no packet has been read yet.
@@ -255,7 +257,7 @@ pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
 /// `/dev/net/tun`. Each packet has a `virtio_net_hdr` in front of it.
 ///
 /// # Errors
-/// Fails with `InvalidInput` if no interface may have this name, and if `TUNSETIFF` fails.
+/// Fails with `InvalidInput` if no interface may have this name. Fails also if `TUNSETIFF` fails.
 pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
         let message = format!("`{name}` cannot name an interface");

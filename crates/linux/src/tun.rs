@@ -1,8 +1,8 @@
 //! TUN devices with segmentation and receive offload.
 //!
-//! Every packet has a `virtio_net_hdr` in front of it, so that a super-segment of up to 64 kB passes the kernel's
-//! stack as one buffer in both directions. No library is used for the device: libraries with TUN offload split and
-//! merge super-segments in user space, which costs the copies and the time per packet that offload saves.
+//! Every packet has a `virtio_net_hdr` in front of it. So a super-segment of up to 64 kB passes the kernel's
+//! stack as one buffer, in both directions. No library is used for the device: libraries with TUN offload split
+//! and merge super-segments in user space, and this costs the copies and the time per packet that offload saves.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,15 +16,16 @@ use braid_engine::{RxMeta, Transmit, TxChecksum};
 use crate::net::{Result, SystemError};
 use crate::sys;
 
-/// Length of the `virtio_net_hdr` in front of each packet in bytes. It is the device's default length, for a
-/// header without the field `num_buffers`.
+/// Length of the `virtio_net_hdr` in front of each packet in bytes. This is the device's default: the length of
+/// a header without the field `num_buffers`.
 pub const VNET_HDR_LEN: usize = 10;
-/// Maximum length in bytes of a packet that the kernel delivers or accepts: that of an IPv4 packet.
+/// Maximum length in bytes of a packet that the kernel delivers or accepts. It is the maximum length of an IPv4
+/// packet.
 const MAX_PACKET_LEN: usize = 65_535;
 const _: () = assert!(MAX_PACKET_LEN <= PacketBuffer::CAPACITY);
 
-/// Flag of the header's first byte: the checksum of the packet is not complete. Its field has the sum over the
-/// pseudo-header only.
+/// Flag of the header's first byte: the checksum of the packet is not complete. The field of the checksum has
+/// only the sum over the pseudo-header.
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
 // The other flag (the checksum was verified) and the kinds of segmentation (linux/virtio_net.h).
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
@@ -47,8 +48,8 @@ pub trait PacketIo {
     /// Returns the next packet; `None` if there is none now.
     ///
     /// # Errors
-    /// Fails if the read from the device fails: with `InvalidData` for a packet with a malformed offload header,
-    /// which is then lost.
+    /// Fails if the read from the device fails. Fails with `InvalidData` if the packet has a malformed offload
+    /// header; the packet is then lost.
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 
@@ -175,8 +176,8 @@ fn open_device(name: &str) -> Result<OwnedFd> {
 }
 
 /// Creates the TUN device `name` in the calling thread's network namespace without segmentation offload, for
-/// programs that only pass packets on. Each read or write is one packet, at most as long as the MTU, with a
-/// header of [`VNET_HDR_LEN`] bytes in front, which tells whether the packet's checksum is complete.
+/// programs that only pass packets on. Each read or write is one packet, at most as long as the MTU. A header of
+/// [`VNET_HDR_LEN`] bytes in front of the packet tells whether the packet's checksum is complete.
 ///
 /// # Errors
 /// Fails as [`Tun::create`] does.
@@ -201,7 +202,8 @@ struct VnetHdr {
 impl VnetHdr {
     fn of(transmit: &Transmit<'_>) -> VnetHdr {
         let mut hdr = VnetHdr {
-            // The number of bytes that the kernel makes contiguous: the headers, since it changes nothing else.
+            // The number of bytes that the kernel makes contiguous. It is the length of the headers, since the
+            // kernel changes nothing else.
             hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
             ..VnetHdr::default()
         };
@@ -251,8 +253,8 @@ impl VnetHdr {
             VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_TCPV6 => self.gso_size,
             _ => return None,
         };
-        // NEEDS_CSUM means that the packet has not left this machine: its checksum was never completed, and no
-        // link can have damaged it.
+        // NEEDS_CSUM means that the checksum was never completed. So the packet has not left this machine, and
+        // no link can have damaged it.
         let trusted = VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID;
         Some(RxMeta {
             checksum_ok: self.flags & trusted != 0,

@@ -26,11 +26,11 @@ use crate::print::{print, print_json};
 const DEFAULT_TUN: &str = "braid0";
 /// Interval between two requests of the status with `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between the two requests of the status from which rates are computed without `--watch`. A guess: long
-/// enough for many packets, and short enough for a person who waits.
+/// Time between two requests of the status without `--watch`. Rates are computed from these two. The value is a
+/// guess: long enough for many packets, and short enough for a person who waits.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
-/// The longest wait for the measurement of the servers. A guess: slow links pause for half a minute after each
-/// measurement (at most 1 % of a link is used), so this is time for a few servers over a slow link.
+/// The longest wait for the measurement of the servers. At most 1 % of a link is used, so a slow link pauses for
+/// half a minute after each measurement. The value is a guess: enough for a few servers over a slow link.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Terminal codes (ECMA-48): cursor to the upper left corner, and clear the screen from there.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
@@ -79,8 +79,8 @@ impl Instance {
         }
     }
 
-    /// Returns the box or server with this configuration, or without a configuration, the one on the default
-    /// device.
+    /// Returns the box or server with this configuration. Without a configuration, returns the box or server on
+    /// the default device.
     pub fn of(role: Role, config: Option<&BoxConfig>) -> Instance {
         let socket = config.and_then(|c| c.control.as_deref());
         let tun = config.map(|c| c.tun.name.as_str());
@@ -280,9 +280,10 @@ fn terminal_size() -> Option<(usize, usize)> {
     (size.ws_row > 0).then_some((size.ws_row.into(), size.ws_col.into()))
 }
 
-/// Returns the part of `page` that fits the terminal. The head of a longer page would scroll out of view.
+/// Returns the part of `page` that fits the terminal. If a longer page were printed, its head would scroll out
+/// of view.
 fn crop(page: &str, (rows, columns): (usize, usize)) -> String {
-    // The newline after the last line moves the cursor to one more row.
+    // One row stays free, since the newline after the last line moves the cursor one row further.
     let lines = page.lines().take(rows.saturating_sub(1));
     let line = |line: &str| line.chars().take(columns).chain(['\n']).collect::<String>();
     lines.map(line).collect()

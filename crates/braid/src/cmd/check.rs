@@ -14,14 +14,15 @@ use super::ask::columns::{Align, Columns};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Version of the JSON form, which rises when a change would break its readers.
+/// Version of the JSON form. It is raised when a change would break the readers of the form.
 const JSON_VERSION: u32 = 1;
-/// Exit codes, documented in `braid box check --help`. 2 is left for wrong usage.
+/// Exit codes, documented in `braid box check --help`. Code 2 is left for wrong usage.
 const EXIT_WARNINGS: u8 = 3;
 const EXIT_WOULD_NOT_WORK: u8 = 4;
 const EXIT_COULD_NOT_CHECK: u8 = 1;
-/// Names of the checks of the machine. If only these refuse a start, the exit code is that of a failure at run
-/// time (1), since another start can succeed with the same file. Otherwise the file is wrong (2).
+/// Names of the checks of the machine. If no other check refuses a start, the exit code is 1 (a failure at run
+/// time), since another start can succeed with the same file. Otherwise the exit code is 2, since the file is
+/// wrong.
 const MACHINE_CHECKS: [&str; 6] = [
     "privileges",
     "tun.device",
@@ -33,8 +34,8 @@ const MACHINE_CHECKS: [&str; 6] = [
 
 /// Runs `braid box check` for the configuration in `file`, and prints the findings.
 pub fn check_box(file: &Path, json: bool) -> Result<(), Failure> {
-    // The check changes settings of the system for its probes. A signal must not end the process before they
-    // are restored.
+    // The check changes settings of the system for its probes. A signal must not end the process before these
+    // settings are restored.
     let stop = Signals::take_over()?;
     let (name, text) = read(file)?;
     let findings = match BoxConfig::from_toml(&name, &text) {
@@ -77,8 +78,8 @@ pub fn check_server(file: &Path, json: bool) -> Result<(), Failure> {
     show("server", &name, findings, json)
 }
 
-/// Checks a box before its start. Fails if a fault would keep it from working for as long as it runs; logs a
-/// warning for each other fault.
+/// Checks a box before its start. Fails if a fault would keep the box from working for as long as it runs. Logs
+/// a warning for each other fault.
 pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -127,7 +128,7 @@ fn file_mistake(error: &ConfigError) -> Finding {
         None => error.file.clone(),
     };
     let remedy = match &error.hint {
-        // A hint may have several lines; a cell of the table holds one.
+        // A hint may have several lines, but a cell of the table holds only one line.
         Some(hint) => format!(
             "write instead: {}",
             hint.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -37,7 +37,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// Returns the global options as arguments for `braid-lab`, which has the same ones.
+/// Returns the global options as arguments for `braid-lab`, which has the same global options.
 fn global_options(json: bool, verbose: u8) -> Vec<OsString> {
     let json = json.then_some("--json").into_iter();
     let verbose = (0..verbose).map(|_| "-v");

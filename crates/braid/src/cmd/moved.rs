@@ -9,8 +9,8 @@ use crate::failure::Failure;
 use crate::program::{self, BRAID, BRAID_LAB};
 
 /// Replaces this process by `braid-lab`, so that signals, terminal and exit code need no forwarding. `old` is
-/// the command of `braid`. `new` is the command of `braid-lab`; it is empty if `moved` begins with the command.
-/// `global` holds the options that go before the command.
+/// the command of `braid`. `new` is the command of `braid-lab`, or empty if `moved` already begins with this
+/// command. `global` holds the options that go before the command of `braid-lab`.
 pub fn run(old: &str, new: &str, global: Vec<OsString>, moved: &Moved) -> Result<(), Failure> {
     let now = format!("{BRAID_LAB} {new}");
     let now = now.trim_end();

@@ -55,8 +55,8 @@ enum JsonFile {
 fn read(file: &Path) -> Result<Vec<Site>, Failure> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
-    // JSON begins with `{` or `[`, but so does the `[[server]]` of TOML. A JSON array of arrays holds no
-    // measurements, so `[[` means TOML.
+    // JSON begins with `{` or `[`. TOML may begin with `[` too, as in `[[server]]`. A JSON array of arrays holds
+    // no measurements, so `[[` means TOML.
     if text.trim_start().starts_with("[[") || !text.trim_start().starts_with(['{', '[']) {
         return Ok(sites_from_toml(&name, &text)?);
     }
@@ -71,8 +71,8 @@ fn read(file: &Path) -> Result<Vec<Site>, Failure> {
     }
 }
 
-/// Returns one row for each server, best first. The last column is the value of `by` that the row's server and
-/// all servers above it reach together.
+/// Returns one row for each server, best first. The last column holds the value of `by` for a set of servers:
+/// the row's server and all servers above it.
 fn table(steps: &[Step], by: By) -> String {
     use Align::{Left, Right};
     let mut columns = Columns::new(&[

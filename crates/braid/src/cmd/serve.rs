@@ -19,7 +19,8 @@ use crate::print::print;
 /// box.
 pub fn box_command(args: &BoxArgs, output: Output) -> Result<(), Failure> {
     let file = args.config.as_deref();
-    // A check comes before `BoxConfig::load`, since it reports the mistakes of a file that cannot be loaded.
+    // A check comes before `BoxConfig::load`, since the check reports the mistakes of a file that cannot be
+    // loaded.
     if let Some(BoxCommand::Check) = &args.command {
         return check::check_box(
             file.ok_or_else(|| no_config("box check"))?,
@@ -130,7 +131,7 @@ fn print_ready(role: &str, name: &str) {
     }
 }
 
-/// Returns a failure at run time: the configuration is checked already, so the machine is the cause.
+/// Returns a failure at run time. The configuration has already been checked, so the machine is the cause.
 fn failure(error: SystemError) -> Failure {
     Failure::Run(error.to_string())
 }

@@ -11,8 +11,8 @@ use crate::net::routes::{Interface, stands_for_default};
 
 const ADDRESS_REMEDY: &str = "see `ip address` and `ip route`";
 
-/// Returns all findings. `running` is true if a box of this configuration runs. It then has the SOCKS ports, so
-/// that they are not expected to be free.
+/// Returns all findings. `running` is true if a box of this configuration runs. The running box then uses the
+/// SOCKS ports, so they need not be free.
 pub(super) fn findings(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
     let mut found = lan(config, machine);
     found.extend(links(config, machine));
@@ -247,7 +247,7 @@ fn too_large_mtu(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
 fn shared_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let same_interface = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &LinkConfig| {
-        // The check of the file compares two gateways that are both configured.
+        // If both gateways are configured, the check of the file compares them.
         if other.gateway != braid_proxy::config::Gateway::Auto
             && link.gateway != braid_proxy::config::Gateway::Auto
         {
@@ -293,7 +293,8 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
 }
 
 /// Finds networks of this machine that share addresses with a range of `[tun]`. For an interface that box or
-/// server needs, `harm_to_needed` returns the harm; an overlap with its network is a failure.
+/// server needs, `harm_to_needed` returns the harm, and a range that contains the interface's network or address
+/// is a failure. Any other overlap is a warning.
 pub(super) fn overlaps(
     tun: &str,
     range: &IpNet,
@@ -412,7 +413,7 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             found.push(Finding::warning(at(), message, remedy));
         }
         // The test socket is closed at once. Only EADDRINUSE counts: other errors, such as EACCES for low ports,
-        // may come from the check's lack of privileges that the box has.
+        // may only mean that the check lacks privileges that the box has.
         if let Err(error) = TcpListener::bind(addr)
             && error.kind() == std::io::ErrorKind::AddrInUse
             && !running

@@ -8,8 +8,8 @@ use braid_proxy::config::Finding;
 use braid_secure::keys::PrivateKey;
 use rustix::process::getegid;
 
-/// Maximum number of directory entries that are examined, so that a large directory does not delay the check. A
-/// guess.
+/// Maximum number of directory entries that are examined, so that a large directory does not delay the check.
+/// The number is a guess.
 const MAX_DIR_ENTRIES: usize = 256;
 /// Maximum length in bytes of a file that is read as a key. A key is shorter.
 const MAX_KEY_FILE_BYTES: u64 = 128;
@@ -20,7 +20,7 @@ pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
     let file = fs::metadata(path).ok()?;
     let mode = file.mode();
     let by_others = mode & 0o007 != 0;
-    // Only a group other than root's and this process's own is reported.
+    // The group of root and the group of this process are not reported.
     let by_group = mode & 0o060 != 0 && file.gid() != 0 && file.gid() != getegid().as_raw();
     let readers = match (by_others, by_group) {
         (true, _) if already_logged => return None,

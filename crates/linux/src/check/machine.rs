@@ -24,7 +24,7 @@ pub(super) struct Machine {
     /// The networks to which the main table has a route without a gateway, each with the index of the interface.
     pub neighbour_networks: Vec<(u32, IpNet)>,
     pub all_routes: Routes,
-    /// True if the kernel supports IPv6.
+    /// True if this network namespace has IPv6.
     pub v6: bool,
 }
 

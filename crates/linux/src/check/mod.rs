@@ -29,7 +29,7 @@ pub struct File<'a, C> {
     pub path: &'a Path,
     /// The text of the file.
     pub text: &'a str,
-    /// The configuration that it holds.
+    /// The configuration that the file holds.
     pub config: &'a C,
 }
 
@@ -41,7 +41,7 @@ pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding
         machine,
         status,
     } = of_box(&file, false);
-    // The state of the network could not be read, which the findings report already.
+    // The state of the network could not be read. The findings already report this.
     let Some(machine) = machine else {
         return found;
     };
@@ -152,8 +152,8 @@ fn add_key(file: &Path, text: &str, key: &PrivateKey, at_start: bool, found: &mu
     };
     found.extend(keys::mode(&path, at_start));
     if let Some(swapped) = keys::swapped(&path, key) {
-        // The check of the file alone only suspects this mistake. The finding with the right file replaces that
-        // one.
+        // The check of the file only suspects this mistake. Its finding is replaced by this one, which names the
+        // right file.
         found.retain(|other| other.id != swapped.id);
         found.push(swapped);
     }

@@ -18,10 +18,12 @@ use crate::nft;
 /// Directory of control sockets, unless a configuration names another.
 const SOCKET_DIR: &str = "/run/braid";
 
-/// Maximum time to wait for the instance of this configuration, and for all other instances together. An
-/// instance that hangs must not delay the check. A guess: more than the time for a busy event loop to answer.
+/// Maximum time to wait for the instance of this configuration. It is also the maximum for all other instances
+/// together, since an instance that hangs must not delay the check. The value is a guess: more than a busy event
+/// loop needs to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// Maximum time to wait for one of the other instances, so that several of them get a chance.
+/// Maximum time to wait for one of the other instances. It is shorter, so that the time of all suffices for
+/// several instances.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
@@ -34,8 +36,8 @@ pub(super) struct WantedInstance<'a> {
     /// The names of the links of a box, or the endpoints at which a server listens.
     pub paths: Vec<String>,
     pub servers: Vec<SocketAddr>,
-    /// Texts in nftables rules that show what only one instance can have: an interface of the local network, or a
-    /// listening endpoint.
+    /// Texts in nftables rules. Each shows something that only one instance can have: an interface of the local
+    /// network, or a listening endpoint.
     pub claims: Vec<String>,
 }
 
@@ -177,10 +179,11 @@ fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Fin
     Finding::new(Verdict::CouldNotCheck, at, message, remedy)
 }
 
-/// Finds instances with other TUN devices that have what only one instance can have, and what this one needs.
+/// Finds instances with other TUN devices that hold something which only one instance can have and which this
+/// configuration needs.
 fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = InstanceNames::of_tun(wanted.tun).nft_table();
-    // Reading the rules needs privileges. The control sockets may be accessible without.
+    // Reading the rules needs privileges. The control sockets may be accessible without privileges.
     let Ok(tables) = nft::instances() else {
         return rivals_by_sockets(wanted);
     };
@@ -230,7 +233,7 @@ fn rivals_by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
-    // The bound limits the time if the directory is full of stale sockets. A guess.
+    // The bound limits the time if the directory is full of stale sockets. The number is a guess.
     for socket in others.take(16) {
         let time_left = until.saturating_duration_since(Instant::now());
         let time_left = time_left.min(SOCKET_TIMEOUT);

@@ -60,8 +60,8 @@ fn addresses(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Finds programs that listen at the server's endpoints. When the server starts, its rules take over their new
-/// connections.
+/// Finds programs that listen at the server's endpoints. When the server starts, its rules take over the new
+/// connections to these programs.
 fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     let is_taken = |endpoint: &SocketAddr| {
         kernel.iter().any(|other| {

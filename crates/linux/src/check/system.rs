@@ -16,8 +16,8 @@ use crate::net::sysctl::Sysctl;
 use crate::nft;
 use crate::sys;
 
-/// Number of descriptors that are needed besides those of connections: the number that box and server reserve
-/// (`run::process`).
+/// Number of descriptors that are needed besides the descriptors of connections. It is the number that box and
+/// server reserve (`run::process`).
 const OTHER_DESCRIPTORS: u64 = 256;
 /// Maximum share of this machine's memory for the data of connections. The rest is for the kernel and other
 /// programs. The value is a guess.
@@ -35,14 +35,13 @@ pub(super) struct Needs {
     pub forwarding: Vec<String>,
     /// True if IPv6 packets are forwarded too.
     pub forwarding_v6: bool,
-    /// Interfaces that receive answers although the main table has the route to their senders over another
-    /// interface.
+    /// Interfaces that receive answers from hosts to which the main table routes over another interface.
     pub asymmetric: Vec<String>,
     /// True if packets to the servers take the shortcut.
     pub shortcut: bool,
     /// Maximum number of connections.
     pub connections: usize,
-    /// Maximum number of bytes of connections' data.
+    /// Maximum size of the connections' data in bytes.
     pub memory: usize,
     /// True if passwords are sent in plaintext. They expire, so the clocks of box and server have to agree.
     pub plaintext: bool,
@@ -100,7 +99,7 @@ pub(super) fn is_privileged() -> bool {
     has_capability(CapabilitySet::NET_ADMIN) && has_capability(CapabilitySet::NET_RAW)
 }
 
-/// Returns all findings. `at_start` is true at a start of box or server, and false for a check; `running` is
+/// Returns all findings. `at_start` is true at a start of box or server, and false for a check. `running` is
 /// true if an instance of this configuration runs.
 pub(super) fn findings(needs: &Needs, at_start: bool, running: bool) -> Vec<Finding> {
     let privileged = has_capability(CapabilitySet::NET_ADMIN);
@@ -241,8 +240,8 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     let all = value("all").unwrap_or(0);
     let mut found = Vec::new();
     for name in &needs.asymmetric {
-        // The kernel uses the maximum of the interface's value and that of `all` (ip-sysctl.rst): 1 is strict
-        // and 2 is loose.
+        // The kernel uses the maximum of the value of the interface and the value of `all` (ip-sysctl.rst). 1 is
+        // strict and 2 is loose.
         let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         if is_strict && (running || !is_writable(&key)) {
@@ -287,7 +286,7 @@ fn descriptor_finding(needs: &Needs) -> Finding {
         return Finding::ok(at(), format!("the process may open {wanted} descriptors"));
     }
     // Raising the hard limit needs CAP_SYS_RESOURCE in the initial user namespace. Only an attempt shows whether
-    // this process may do so.
+    // this process may raise it.
     let raised = Rlimit {
         current: now.current,
         maximum: Some(wanted),
@@ -339,8 +338,8 @@ fn memory_finding(needs: &Needs) -> Finding {
     Finding::warning(at(), message, remedy)
 }
 
-/// Returns the number of bytes of memory that this process can use: that of the machine, or the limit of its
-/// control group if it is lower.
+/// Returns the number of bytes of memory that this process can use: the memory of the machine, or the limit of
+/// the process's control group if the limit is lower.
 fn memory_of_machine() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok();
     let total = info.as_deref().and_then(|text| {
@@ -353,8 +352,8 @@ fn memory_of_machine() -> Option<u64> {
     total.into_iter().chain(memory_of_group()).min()
 }
 
-/// Returns the lowest limit (`memory.max`) of the control group (version 2) of this process and of the groups
-/// above.
+/// Returns the lowest memory limit (`memory.max`) that applies to this process: the limits of its control group
+/// (version 2) and of the groups above it all apply.
 fn memory_of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

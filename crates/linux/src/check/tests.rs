@@ -354,7 +354,7 @@ fn a_proxy_at_an_unsuitable_address_is_named() {
     assert_eq!(of_box(&config, &machine()), []);
 }
 
-/// Two links with one interface and one gateway carry no more than one link.
+/// Two links with the same interface and the same gateway carry no more data than one link.
 #[test]
 fn links_with_one_gateway_are_named() {
     let second = "[[link]]\nname = \"lte2\"\ninterface = \"wwan0\"\ngateway = ";

@@ -16,12 +16,12 @@ use super::*;
 /// A result of the device's next read.
 #[derive(Clone, Copy)]
 enum Step {
-    /// A packet of 65,535 bytes, which the engine drops. Two of them are just below `GATHER_AFTER_BYTES`
-    /// (131,072), and a third exceeds it.
+    /// A packet of 65,535 bytes, which the engine drops. Two such packets have slightly fewer bytes than
+    /// `GATHER_AFTER_BYTES` (131,072), and three have more.
     Large,
     /// The answer to the first packet that was sent: a RST.
     Reset,
-    /// No packet. After the last step, too, there is none.
+    /// No packet. After the last step there is also no packet.
     End,
 }
 use Step::{End, Large, Reset};
@@ -93,7 +93,7 @@ fn reset(syn: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// A core that records the reason for which its connection was closed, and the number of reads until then.
+/// A core that records the reason for the close of its connection, and the number of reads before the close.
 struct CloseRecorder {
     read_times: ReadTimes,
     closed: Option<(CloseReason, usize)>,

@@ -7,8 +7,8 @@ use super::sysctl::Sysctl;
 use super::{InstanceNames, Result, SystemError, shortcut};
 use crate::nft;
 
-/// Removes everything that an instance created, whether it is this process or an earlier one that was killed,
-/// and restores the kernel settings that the instance changed. `record` holds the earlier values of these
+/// Removes everything that an instance created, and restores the kernel settings that the instance changed. The
+/// instance is this process, or an earlier process that was killed. `record` holds the earlier values of these
 /// settings. They are recorded in the kernel too, but another program may have removed this record. The TUN
 /// device needs no removal: the kernel removes it when its process ends.
 ///
@@ -21,20 +21,22 @@ pub fn cleanup(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> 
         nft::remove(instance_names),
         shortcut::remove_unclaimed(),
     ];
-    // All steps have run by now; this returns their first error.
+    // All steps have run; `collect` returns the first error.
     steps.into_iter().collect()
 }
 
-/// Takes over from an earlier instance of the name that was killed. Its packet filter rules, and its routes and
-/// rules for forwarded packets, stay until this instance replaces them: forwarded connections break if the
-/// kernel stops tracking them even for a moment. Returns the settings that the earlier instance recorded.
+/// Takes over from an earlier instance of this name that was killed. The earlier instance's packet filter rules,
+/// and its routes and rules for forwarded packets, stay until this instance replaces them: forwarded connections
+/// break if the kernel stops tracking them even for a moment. Returns the settings that the earlier instance
+/// recorded.
 ///
 /// # Errors
 /// Fails if the kernel refuses to list or remove routing rules, or if `nft` is missing or fails.
 pub fn take_over(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
     let cannot = || SystemError::cannot("remove routing rules");
     let mut netlink = Netlink::open().map_err(cannot())?;
-    // The old rules would route packets of the new device by old routes, before the state of the links is read.
+    // If the old rules stayed, they would route packets of the new device by old routes until the state of the
+    // links is read.
     netlink
         .delete_rules(|priority| priority == instance_names.rule_priority())
         .map_err(cannot())?;

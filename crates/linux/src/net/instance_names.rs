@@ -15,13 +15,14 @@ pub struct InstanceNames {
 
 impl InstanceNames {
     /// The bits of a mark that encode the link: 0 for none, otherwise its index plus 1. All bits are set in the
-    /// [mark of intercepted connections](Self::intercepted_mark), so a link's index is at most 253.
+    /// [mark of intercepted connections](Self::intercepted_mark), so the index of a link is at most 253: a value
+    /// of 255 would be that mark.
     pub const FLOW_BITS: u32 = 0x00ff_0000;
 
     /// Returns the names of the instance whose TUN device is called `tun`.
     pub fn of_tun(tun: &str) -> InstanceNames {
         let hash = fnv1a(tun.as_bytes());
-        // The two halves are combined, as FNV's authors advise, to get fewer bits (xor folding).
+        // The two halves of the hash are combined to get fewer bits (xor folding), as FNV's authors advise.
         InstanceNames {
             tun: tun.to_owned(),
             hash: ((hash >> 16) ^ (hash & 0xffff)) as u16,
@@ -45,9 +46,9 @@ impl InstanceNames {
         }
     }
 
-    /// Returns the control socket for configurations that name none. `role` is `box` or `server`. Unlike
-    /// everything else here, the path does not belong to a network namespace: if instances in two namespaces
-    /// have the same device name, the socket belongs to the instance that started first.
+    /// Returns the path of the control socket for configurations that name no socket. `role` is `box` or
+    /// `server`. Unlike everything else here, the path does not belong to a network namespace: if instances in
+    /// two namespaces have the same device name, the socket belongs to the instance that started first.
     pub fn control_socket(&self, role: &str) -> PathBuf {
         format!("/run/braid/{role}-{}.sock", self.tun).into()
     }
@@ -57,8 +58,8 @@ impl InstanceNames {
         self.table_base() | u32::from(index)
     }
 
-    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since the
-    /// next two numbers are those of [`Self::forward_table`] and [`Self::intercept_table`]).
+    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since 254
+    /// and 255 would give [`Self::forward_table`] and [`Self::intercept_table`]).
     pub fn flow_table(&self, index: u8) -> u32 {
         self.table_base() | 0x100 | u32::from(index)
     }
@@ -92,24 +93,25 @@ impl InstanceNames {
         self.mark() | (u32::from(index) + 1) << Self::FLOW_BITS.trailing_zeros()
     }
 
-    /// Returns the connection mark of intercepted connections. No link has this [`Self::flow_mark`].
+    /// Returns the connection mark of intercepted connections. It differs from every link's [`Self::flow_mark`].
     pub fn intercepted_mark(&self) -> u32 {
         self.mark() | Self::FLOW_BITS
     }
 
     /// Returns the priority of the routing rules for packets from the links' sources and for intercepted
-    /// packets. It is even and from 10,000 to 19,998, before the main table's rule (32,766).
+    /// packets. The priority is an even number between 10,000 and 19,998, so these rules come before the main
+    /// table's rule (32,766).
     pub fn rule_priority(&self) -> u32 {
         10_000 + u32::from(self.hash) % 5_000 * 2
     }
 
-    /// Returns the priority of the routing rules for forwarded packets: after the rule for intercepted packets,
-    /// before the main table's rule (32,766).
+    /// Returns the priority of the routing rules for forwarded packets: they come after the rule for intercepted
+    /// packets and before the main table's rule (32,766).
     pub fn forward_rule_priority(&self) -> u32 {
         self.rule_priority() + 1
     }
 
-    /// Returns the priority of the routing rule after the main table's rule (32,766).
+    /// Returns the priority of the routing rule that comes after the main table's rule (32,766).
     pub fn fallback_rule_priority(&self) -> u32 {
         // At least 40,000, since `rule_priority` is at least 10,000.
         self.rule_priority() + 30_000

@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Addresses of the DNS root server A. Every full Internet routing table contains their networks, so they are
-/// reached also from a host that has such a table instead of a default route. Nothing is sent to them.
+/// Addresses of the DNS root server A. Every full Internet routing table contains their networks, so even a host
+/// that has such a table instead of a default route has a route to them. Nothing is sent to them.
 const ON_INTERNET_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
 const ON_INTERNET_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
 /// Port of the probe; any value does, since nothing is sent.
 const ROUTE_PROBE_PORT: u16 = 53;
 
-/// Returns the source address that the kernel chooses for packets to the Internet, by IPv6 or IPv4; `None` if it
-/// has no route. Connecting a UDP socket sends nothing, but the kernel then consults all its routing rules and
-/// tables.
+/// Returns the source address that the kernel chooses for packets to the Internet, by IPv6 if `v6` is true,
+/// otherwise by IPv4. Returns `None` if the kernel has no route. Connecting a UDP socket sends nothing, but
+/// makes the kernel consult all its routing rules and tables.
 pub fn source_towards(v6: bool) -> Option<IpAddr> {
     let (own, to): (IpAddr, IpAddr) = match v6 {
         false => (Ipv4Addr::UNSPECIFIED.into(), ON_INTERNET_V4.into()),

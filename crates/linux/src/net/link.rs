@@ -58,7 +58,7 @@ pub struct LinkState {
     pub running: bool,
     /// MTU of the interface in bytes; 0 if the interface is missing.
     pub mtu: u32,
-    /// Addresses of the interface, of the families that the link uses, except link-local addresses.
+    /// Addresses of the interface in the families that the link uses, except link-local addresses.
     pub addresses: Vec<Address>,
     /// Interface and gateway of the default route of IPv4, if there is one.
     pub v4: Option<Exit>,
@@ -83,8 +83,8 @@ impl LinkState {
 
     /// Returns whether `addr` is in a network of the interface.
     pub fn is_on_link(&self, addr: IpAddr) -> bool {
-        // IPv6 gateways usually have link-local addresses. Their network is on every link, and
-        // `Netlink::addresses` leaves the link's own link-local address out.
+        // IPv6 gateways usually have link-local addresses. The link-local network is on every link, but
+        // `self.addresses` does not show this: `Netlink::addresses` leaves link-local addresses out.
         let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
         link_local || self.addresses.iter().any(|a| is_in_network_of(a, addr))
     }
@@ -136,9 +136,9 @@ pub(super) fn observe(
     }
 }
 
-/// Remembers the gateway of a link in `gateways`. If the main table no longer has a default route for the
-/// link, restores the remembered gateway in `state`, as long as it is in a network of the link: an interface
-/// that was down for a moment has lost its routes.
+/// Remembers the gateway of a link in `gateways`. An interface that was down for a moment has lost its routes.
+/// So if the main table no longer has a default route for the link, writes the remembered gateway into `state`,
+/// provided that the gateway is in a network of the link.
 pub(super) fn remember_gateways(
     spec: &LinkSpec,
     state: &mut LinkState,
@@ -167,14 +167,14 @@ pub(super) fn remember_gateways(
     }
 }
 
-/// Updates the `known` addresses of a link (IPv4, IPv6), and returns whether one of them is gone while the link
-/// has another address of the same family. While the link has no address of the family, the loss is not
-/// reported yet: nothing can be sent over the link to learn whether the server still knows its subflows. Both
-/// orders occur, since DHCP may remove the old address first or add the new one first.
+/// Updates the `known` addresses of a link (IPv4, IPv6). Returns whether a known address is gone while the link
+/// has another address of the same family. While the link has no address of the family, the loss is not reported
+/// yet: nothing can be sent over the link to learn whether the server still knows its subflows. An address may
+/// be lost before or after its successor is added, since DHCP does either.
 ///
-/// Temporary addresses (RFC 8981) are ignored if the interface has a permanent address: the kernel removes
-/// them long after new connections stopped using them (section 3.4). Without a permanent address, the kernel
-/// masquerades packets with a temporary one, so its loss counts.
+/// Temporary addresses (RFC 8981) are ignored if the interface has a permanent address: the kernel removes them
+/// long after new connections stopped using them (section 3.4). Without a permanent address, the kernel
+/// masquerades packets with a temporary one, so the loss of the temporary address counts.
 pub(super) fn lost_address(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bool {
     let mut lost = false;
     for v6 in [false, true] {
@@ -186,7 +186,7 @@ pub(super) fn lost_address(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> b
         let count_before = known.len();
         known.retain(is_present);
         lost |= known.len() < count_before;
-        // A deprecated address stays known if it was known: connections use it until it is removed.
+        // A known address stays known when it becomes deprecated: connections use it until it is removed.
         let preferred = |a: &&Address| a.addr.is_ipv6() == v6 && !a.deprecated;
         let is_permanent = |a: &Address| !a.secondary;
         let has_permanent = state.addresses.iter().filter(preferred).any(is_permanent);

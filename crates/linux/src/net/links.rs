@@ -21,13 +21,13 @@ use super::shortcut::Shortcut;
 use super::{InstanceNames, Result, SystemError};
 
 /// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h). `bind` takes group n as bit n - 1. The
-/// groups are links (1) and traffic control (4), then of IPv4 addresses (5), routes (7), rules (8) and
-/// settings of interfaces (24).
+/// groups that do not depend on the family are links (1) and traffic control (4). The groups of IPv4 are
+/// addresses (5), routes (7), rules (8) and settings of interfaces (24).
 const NETLINK_GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 23 | NETLINK_GROUPS_V6;
-// The same groups of IPv6: addresses (9), routes (11), rules (19) and settings of interfaces (25).
+// The groups of IPv6: addresses (9), routes (11), rules (19) and settings of interfaces (25).
 const NETLINK_GROUPS_V6: u32 = 1 << 8 | 1 << 10 | 1 << 18 | 1 << 24;
 /// Metric of the routes in the links' tables. Any value below [`UNREACHABLE_METRIC`] makes the kernel prefer
-/// them to the unreachable route of the same table.
+/// these routes to the unreachable route of the same table.
 const ROUTE_METRIC: u32 = 100;
 
 /// The links of an instance and their routing tables.
@@ -47,20 +47,20 @@ pub struct Links {
     addresses: Vec<Address>,
     /// Destination networks of the main table's routes, except its default routes.
     reached: Vec<IpNet>,
-    /// The last gateway of each link, first of IPv4, then of IPv6. It is remembered because the kernel deletes
-    /// the routes of an interface that is taken down, and not every program that brings the interface up
-    /// again adds them again.
+    /// The last known gateways of each link, as a pair of the IPv4 and the IPv6 gateway. They are remembered
+    /// because the kernel deletes the routes of an interface that is taken down. A program that brings the
+    /// interface up again may not add these routes again.
     gateways: Vec<[Option<IpAddr>; 2]>,
-    /// The addresses that each link last had while it was up, first of IPv4, then of IPv6.
+    /// The addresses that each link last had while it was up, as a pair of the IPv4 and the IPv6 addresses.
     known_addresses: Vec<[Vec<IpAddr>; 2]>,
-    /// True once [`Self::install`] was called. Before that, routes and rules are left alone.
+    /// True once [`Self::install`] was called. While it is false, this type changes no routes and rules.
     installed: bool,
     /// Interfaces whose incoming connections are intercepted or forwarded over the links.
     lan: Vec<String>,
     /// The link that new forwarded connections take; `None` until one is chosen.
     forward_link: Option<usize>,
-    /// For each link, true if connections that are forwarded over it stay on it. Empty if nothing is
-    /// forwarded.
+    /// For each link, true if connections that are forwarded over it stay on it when new connections take
+    /// another link. Empty if nothing is forwarded.
     keeps_flows: Vec<bool>,
     /// The routes that this instance added and still wants. If one of them is missing in the kernel, another
     /// program removed it.
@@ -164,9 +164,9 @@ impl Links {
     /// - Packets from a source address of a link are routed by the link's own table.
     /// - Packets with the instance's mark, which are intercepted, are delivered to this host, whatever their
     ///   destination.
-    /// - Packets that come in by the interfaces `lan` take the main table's routes except its default routes,
-    ///   then the link whose mark they have if the link [keeps its connections](Self::keep_flows), then the
-    ///   link of [`Self::forward_over`].
+    /// - Packets that come in by the interfaces `lan` take the first of these routes that exists: a route of the
+    ///   main table except its default routes; the route over the link whose mark the packet has, if the link
+    ///   [keeps its connections](Self::keep_flows); the route over the link of [`Self::forward_over`].
     /// - All other packets take the link of [`Self::forward_over`] too if the main table has no route.
     ///
     /// # Errors
@@ -275,9 +275,9 @@ impl Links {
     }
 
     /// Reads the state of the links from the kernel and adapts routes, rules and shortcut to it. Returns the
-    /// index of each link that changed, and whether its packets may have another source address than before.
-    /// If `restores` is true, adds again what another program removed, and counts it in
-    /// [`repairs`](Self::repairs). Otherwise only notes that something is missing.
+    /// index of each link that changed, and whether its packets may have another source address than before. If
+    /// `restores` is true, adds the rules and routes that another program removed, and counts them in
+    /// [`repairs`](Self::repairs). Otherwise only marks there that something is missing.
     ///
     /// # Errors
     /// Fails if the kernel's interfaces, addresses or routes cannot be read.
@@ -296,8 +296,8 @@ impl Links {
                 changed.push((index, lost_address));
             }
         }
-        // The routes need this even if no link changed: the kernel deleted the routes of an interface that was
-        // down for so short a time that its state looks the same as before.
+        // The routes are compared even if no link changed. An interface may have been down between two
+        // refreshes: the kernel then deleted its routes, but its state looks the same as before.
         self.reconcile_routes(&routes, restores);
         if let Err(error) = self.reconcile_rules(restores) {
             tracing::warn!(%error, "cannot add routing rules; the next attempt follows");
@@ -307,8 +307,8 @@ impl Links {
         Ok(changed)
     }
 
-    /// Adapts the shortcut to the links, and adds the links whose packets may have another source address to
-    /// `changed`. Loads rules that another program removed only if `restores` is true.
+    /// Adapts the shortcut to the links, and adds to `changed` the links whose packets may have another source
+    /// address. Loads rules that another program removed only if `restores` is true.
     fn refresh_shortcut(&mut self, restores: bool, changed: &mut Vec<(usize, bool)>) {
         let Some(mut shortcut) = self.shortcut.take() else {
             return;
@@ -324,9 +324,9 @@ impl Links {
             self.needs_retry = updated.is_err();
             match updated {
                 Ok(switched) => {
-                    // Shortcut and routing translate source addresses by different rules. So the packets of a
-                    // link that changed between the two may have another source address, although the link
-                    // lost none.
+                    // Shortcut and routing translate source addresses by different rules. So if the packets of a
+                    // link switch from one to the other, they may have another source address, even if the link
+                    // lost no address.
                     for index in switched {
                         changed.retain(|(other, _)| *other != index);
                         changed.push((index, true));
@@ -462,7 +462,8 @@ impl Links {
             if self.installed_routes.contains(route) {
                 if !restores {
                     self.repairs.pending = true;
-                    // The next call with `restores` then still finds that another program removed the route.
+                    // The route stays in the list, so that the next call with `restores` still finds that
+                    // another program removed it.
                     installed_routes.push(*route);
                     continue;
                 }
@@ -493,8 +494,8 @@ impl Links {
 
     /// Adds missing rules and removes unwanted ones, of each family and priority. The kernel tries rules of one
     /// priority in the order in which they were added, so a rule cannot be added between others. Therefore all
-    /// rules from the first difference on are added again, and only then are the old rules from this position
-    /// removed. No packet is routed while rules are missing.
+    /// wanted rules from the first difference on are added at the end. After that, the old rules from the first
+    /// difference on are removed. In this order, no packet is routed while rules are missing.
     fn reconcile_rules(&mut self, restores: bool) -> io::Result<()> {
         if !self.installed {
             return Ok(());
@@ -661,17 +662,18 @@ fn table(instance_names: &InstanceNames, index: usize) -> u32 {
     instance_names.path_table(number(index))
 }
 
-/// Returns the index of a link as [`InstanceNames`] encodes it.
+/// Returns the index of a link as [`InstanceNames`] encodes it. No index exceeds the maximum, since
+/// [`Links::new`] takes at most 255 links.
 fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }
 
-/// Returns whether a notification is a reason to read the state again: changes of interfaces and addresses, of
-/// the main table's routes, of other programs' default routes, and of queueing disciplines for incoming
-/// packets, and the removal of Braid's own routes and rules.
+/// Returns whether a notification is a reason to read the state again. A reason is a change of an interface, an
+/// address, a route of the main table, another program's default route, or a queueing discipline for incoming
+/// packets. Another reason is the removal of a route or rule of Braid's own.
 ///
-/// Notifications of new routes and rules of Braid's are its own doing. The rules of other programs have no
-/// influence on the state that is read here.
+/// New routes and rules of Braid are no reason, since Braid itself added them. The rules of other programs have
+/// no influence on the state that is read here.
 fn matters(message: &RouteNetlinkMessage) -> bool {
     match message {
         RouteNetlinkMessage::NewRoute(route) => {

@@ -1,4 +1,4 @@
-//! Addresses, routes, rules and settings of the kernel, which send each subflow out of its link.
+//! Addresses, routes, rules and settings of the kernel. Together they send each subflow out of its link.
 
 pub mod cleanup;
 mod error;

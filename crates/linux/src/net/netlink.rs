@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 
 /// Length of the receive buffer in bytes. The kernel puts at most 32 KiB of a dump into one datagram.
 const BUFFER_LEN: usize = 64 * 1024;
-/// Maximum number of datagrams that one request reads, so that it ends in any case. A guess: far more than the
-/// dump of a large routing table.
+/// Maximum number of datagrams that one request reads, so that the request ends in any case. The number is a
+/// guess: far more than the dump of a large routing table has.
 const MAX_DATAGRAMS: usize = 100_000;
 
 /// The messages of one netlink protocol.
@@ -43,7 +43,7 @@ pub struct Netlink<M = RouteNetlinkMessage> {
     /// Sequence number of the last request; 0 on a socket for notifications.
     sequence: u32,
     buffer: Vec<u8>,
-    /// True if the objects changed during the last dump.
+    /// True if the dumped objects changed during the last dump.
     interrupted: bool,
     messages: PhantomData<fn() -> M>,
 }
@@ -80,8 +80,8 @@ impl<M: Messages> Netlink<M> {
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, M::PROTOCOL)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        // A lost answer must not block the caller for ever. The kernel answers within milliseconds, and 5 s are
-        // a guess that is safe also under load. The timeout has no effect on a non-blocking socket.
+        // A lost answer must not block the caller for ever. The kernel answers within milliseconds. The 5 s are
+        // a guess: enough even under load. The timeout has no effect on a non-blocking socket.
         set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(5)))?;
         Ok(Netlink {
             fd,
@@ -133,15 +133,15 @@ impl<M: Messages> Netlink<M> {
         self.interrupted
     }
 
-    /// Passes the pending notifications to `on_message`. Returns true if notifications were lost or were not
-    /// decoded, so that the caller has to read the state itself again.
+    /// Passes the pending notifications to `on_message`. Returns true if notifications were lost or not decoded.
+    /// The caller then has to read the state itself again.
     ///
     /// # Errors
     /// Fails if `recv` does.
     pub fn drain(&mut self, mut on_message: impl FnMut(M)) -> io::Result<bool> {
         let mut lost = false;
-        // The bound keeps a stream of notifications from holding the caller up. The rest waits for the next
-        // call. The number is a guess.
+        // The bound keeps a stream of notifications from holding the caller up. The remaining notifications wait
+        // for the next call. The number is a guess.
         for _ in 0..64 {
             match self.receive() {
                 Ok(len) => {
@@ -250,7 +250,7 @@ impl<M: Messages> Netlink<M> {
     }
 }
 
-/// Facts about the messages of a datagram that the messages themselves do not tell.
+/// Facts about the messages of a datagram, beside the messages themselves.
 #[derive(Debug, Clone, Copy, Default)]
 struct Findings {
     /// True if the objects changed during the dump.

@@ -22,8 +22,8 @@ use super::netlink::Netlink;
 pub const PROTOCOL: RouteProtocol = RouteProtocol::Other(0xb4);
 /// The main routing table, `RT_TABLE_MAIN`.
 pub const MAIN_TABLE: u32 = 254;
-/// Metric of the unreachable route of a table, which ends the look-up before the kernel tries the next rule.
-/// Any value above that of the table's other routes makes it the last choice.
+/// Metric of a table's unreachable route. This route ends the look-up, so that the kernel does not try the next
+/// rule. Any value above the metrics of the table's other routes makes it the last choice.
 pub const UNREACHABLE_METRIC: u32 = 9_999;
 
 /// A network interface.
@@ -99,7 +99,7 @@ pub struct Route {
     pub prefix_len: u8,
     /// Target.
     pub target: Target,
-    /// Metric; the kernel prefers the lowest. With 0 the kernel chooses the metric of an added route.
+    /// Metric; the kernel prefers the lowest. If a route is added with 0, the kernel chooses the metric.
     pub metric: u32,
 }
 
@@ -188,8 +188,8 @@ impl Route {
     }
 }
 
-/// A routing rule. The kernel looks up `table` for packets that match all match fields that are set: `from`,
-/// `iif` and `mark`.
+/// A routing rule. The kernel looks up `table` for a packet if the packet matches each of the fields `from`,
+/// `iif` and `mark` that is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
     /// True for IPv6.
@@ -204,7 +204,7 @@ pub struct Rule {
     pub iif: Option<String>,
     /// Packet mark.
     pub mark: Option<u32>,
-    /// Prefix length up to which the rule ignores routes of the table. With 0 it ignores default routes.
+    /// Maximum prefix length of the routes that the rule ignores. With 0 the rule ignores only default routes.
     pub suppress_prefix_len: Option<u32>,
 }
 
@@ -588,7 +588,7 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
         return None;
     };
     let mut name = None;
-    // The MTU of Ethernet, for an interface without this attribute.
+    // An interface without this attribute gets the MTU of Ethernet.
     let mut mtu = 1_500;
     let mut packets = Packets::default();
     for attribute in &link.attributes {

@@ -16,8 +16,8 @@ use super::{Result, SystemError};
 use crate::nft::{Contents, Hop, Inspector, ShortcutLink, ShortcutRules};
 
 /// Local ports of the engine's subflows on the shortcut. They end below Linux's default range of ports for the
-/// host's own connections (32768 to 60999), so that a port tells whose packet it is. Ports below 10,000 are
-/// left to services; this bound is a choice.
+/// host's own connections (32768 to 60999), so that a port tells whose packet it is. Ports below 10,000 are left
+/// to services. The bound 10,000 is a choice.
 const SHORTCUT_PORTS: RangeInclusive<u16> = 10_000..=32_767;
 const LOCAL_PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 /// Name of an abstract Unix socket. Only one process in a network namespace can bind it, and the kernel
@@ -27,7 +27,7 @@ const CLAIM_SOCKET: &[u8] = b"braid-shortcut";
 /// The shortcut of one instance.
 #[derive(Debug)]
 pub struct Shortcut {
-    /// The bound claim socket, kept open as long as the rules are in use.
+    /// The bound claim socket. It stays open as long as the rules are in use.
     _claim: UnixListener,
     tun: String,
     servers: Vec<SocketAddr>,
@@ -108,7 +108,7 @@ impl Shortcut {
 
     /// Adapts the rules to the links, and returns the links whose packets may have another source address than
     /// before. `own_addresses` holds the addresses of this host. Links on the interfaces `shaped` get no
-    /// shortcut, since shaping takes their incoming packets past the rules.
+    /// shortcut, since the shaping takes incoming packets past the rules.
     ///
     /// # Errors
     /// Fails if the kernel refuses the rules. The rules are then removed, if possible, and the kernel routes
@@ -149,7 +149,7 @@ impl Shortcut {
         }
         self.applied = false;
         if let Err(error) = rules.apply() {
-            // With outdated rules packets might leave with an address that another host has by now.
+            // With outdated rules, packets might leave with a source address that now belongs to another host.
             let removed = ShortcutRules::remove();
             return Err(removed.err().unwrap_or(error));
         }
@@ -198,9 +198,9 @@ fn link_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&ShortcutLink
     rules?.links.iter().find(|link| link.inner == inner)
 }
 
-/// Returns the rule that packets from `inner` shall have, given that they have the rule `before`; `None` if they
-/// shall have no rule. A link that is down for a moment keeps its rule. If a running link has no address, its
-/// rule has no next hops: the packets are routed, so that the kernel reports an error to the engine.
+/// Returns the rule that packets from `inner` shall have; `None` if they shall have no rule. `before` is their
+/// current rule. A link that is down for a moment keeps its rule. If a running link has no address, its rule has
+/// no next hops: the packets are routed, so that the kernel reports an error to the engine.
 fn wanted_rule(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
@@ -223,7 +223,8 @@ fn wanted_rule(
         return Some(before);
     };
     let mut hops = Vec::new();
-    // Packets larger than the MTU are routed, so that the kernel sends the ICMP error.
+    // If the link's MTU is below the MTU that the engine assumes, all packets are routed, so that the kernel can
+    // send ICMP errors.
     if state.mtu >= u32::from(mtu) {
         let networks = state.addresses.iter().filter(of_family).map(network);
         hops.extend(
@@ -249,7 +250,7 @@ fn wanted_rule(
 }
 
 /// Returns the kernel's range of ports for the host's own connections if this range overlaps the shortcut's
-/// ports. The shortcut is not possible then, since a port would not tell whose packet it is.
+/// ports. If the ranges overlap, the shortcut is not possible, since a port would not tell whose packet it is.
 pub fn shared_ports() -> Option<String> {
     let range = Sysctl::current(LOCAL_PORT_RANGE)?.value;
     (!is_disjoint(&range, &SHORTCUT_PORTS)).then_some(range)
@@ -291,12 +292,12 @@ fn is_disjoint(range: &str, ports: &RangeInclusive<u16>) -> bool {
 /// Chooses the source address with which packets leave. The criteria in the order of their weight:
 ///
 /// 1. A unique local address (IPv6) if and only if all IPv6 servers have unique local addresses. The Internet
-///    does not route answers to such an address. This comes before RFC 6724 section 5, rule 3 (avoid
-///    deprecated addresses).
+///    does not route answers to such an address. This criterion precedes the next one, which is rule 3 of RFC
+///    6724 section 5 (avoid deprecated addresses).
 /// 2. An address that is not deprecated, since a deprecated one may no longer be routed to this host.
 /// 3. An address that is not temporary, since a temporary one is removed some day.
 /// 4. An address in the network of the gateway.
-/// 5. The address in use, so that connections keep their address.
+/// 5. The source address in use, so that connections keep it.
 fn choose_source<'a>(
     addresses: impl Iterator<Item = &'a Address>,
     servers: &[SocketAddr],
@@ -396,8 +397,8 @@ mod tests {
         assert_eq!(link(before.as_ref(), &LinkState::default()), None);
     }
 
-    /// The lost address may be another host's by now, so packets must not leave with it. The engine needs the
-    /// error that the kernel reports when it routes them.
+    /// The lost address may now belong to another host, so packets must not leave with it. The engine needs the
+    /// error that the kernel reports when it routes the packets.
     #[test]
     fn a_link_without_an_address_is_routed() {
         let before = link(None, &state(&[address("192.0.2.7", 24)])).unwrap();

@@ -39,8 +39,8 @@ impl Sysctl {
         let action = || format!("set {} to {}", self.key, self.value);
         let path = path(&self.key)
             .ok_or_else(|| SystemError::other(action(), "it is not a network setting"))?;
-        // The file is not truncated: Landlock has a right of its own for truncation, which box and server give
-        // up. The kernel takes the written bytes as the whole value in any case.
+        // The file is not truncated: Landlock has a separate right for truncation, and box and server give up
+        // this right. The kernel takes the written bytes as the whole value in any case.
         let file = fs::OpenOptions::new().write(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.value.as_bytes()));
         written.map_err(SystemError::cannot(action()))

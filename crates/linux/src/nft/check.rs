@@ -7,8 +7,8 @@ use crate::net::{InstanceNames, Result};
 
 /// Prefix of the names of all instances' tables.
 const TABLE_PREFIX: &str = "braid_";
-/// Rules for a dry run: one of each kind that box and server load. The kernel verifies the table and does not
-/// create it, so names, ports and marks may have any value.
+/// Rules for a dry run: one rule of each kind that box and server load. The kernel verifies the table but does
+/// not create it, so names, ports and marks may have any value.
 const DRY_RUN_RULES: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp socket transparent 1 meta mark set 1 ct mark set 1 accept

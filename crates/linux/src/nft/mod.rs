@@ -2,7 +2,7 @@
 //!
 //! The table also records the earlier values of the kernel settings that the instance changed
 //! ([`Ruleset::record`]). They are comments in a chain without a hook, which no packet passes. So the record is
-//! in the network namespace that it describes, and outlives a killed process.
+//! in the same network namespace as the settings, and stays there if the process is killed.
 
 mod check;
 mod shortcut;
@@ -54,8 +54,8 @@ pub struct BoxRules {
     pub reached: Vec<IpNet>,
     /// The addresses at which the engine's peers listen.
     pub servers: Vec<SocketAddr>,
-    /// Local ports that only the engine uses towards the servers ([`ShortcutRules::ports`]); `None` without a
-    /// shortcut, when other sockets may use the same ports.
+    /// Local ports that only the engine uses towards the servers ([`ShortcutRules::ports`]); `None` if there is
+    /// no shortcut: other sockets may then use the same ports.
     pub ports: Option<RangeInclusive<u16>>,
     /// Addresses of this host that only the local network may connect to.
     pub private: Vec<SocketAddr>,
@@ -140,7 +140,7 @@ impl Ruleset {
 
 /// Writes `record` into the instance's table and changes nothing else there: the rules of an instance that was
 /// killed stay until [`Ruleset::apply`] replaces them. If `tracks` is true, adds a rule that makes the kernel
-/// load connection tracking, because the settings of connection tracking do not exist before.
+/// load connection tracking, since the settings of connection tracking do not exist until it is loaded.
 ///
 /// # Errors
 /// Fails if `nft` is missing or refuses the rules.
@@ -246,7 +246,7 @@ impl BoxRules {
     ///
     /// Its rules, in their order:
     ///
-    /// 1. Packets of other interfaces than the local network's pass.
+    /// 1. Packets that come in by an interface outside the local network pass.
     /// 2. Packets of a connection that began over a link get the link's mark, for the routing rule that keeps the
     ///    connection on this link.
     /// 3. ICMP errors about an intercepted connection are delivered to its socket. They quote the user's bytes,
@@ -261,8 +261,8 @@ impl BoxRules {
     ///    So segments in this state go to the listeners too.
     /// 7. The retransmission of a forwarded SYN passes. Connection tracking has an entry for the connection and
     ///    would translate its later packets.
-    /// 8. Connections of hosts that speak MPTCP pass if they shall be forwarded. An MP_JOIN passes in any case:
-    ///    it belongs to a connection that was not intercepted.
+    /// 8. Connections of hosts that speak MPTCP pass if the configuration forwards such hosts. An MP_JOIN passes
+    ///    in any case: it belongs to a connection that was not intercepted.
     /// 9. Packets to this host's own, broadcast and multicast addresses, and to bypassed networks pass.
     /// 10. The other SYNs go to the listener of their family (`tproxy`). If nothing listens, the rule ends before
     ///     it sets a mark, and the packet is forwarded.
@@ -270,10 +270,10 @@ impl BoxRules {
     /// An intercepted connection has a connection mark of its own, by which the chain `forward` refuses its
     /// segments while nothing listens.
     ///
-    /// Connections of a family that no server reaches are refused only after the same look-up of a listener, so
-    /// that they too are forwarded if nothing listens. They are refused by RST and not by an ICMP error: the
-    /// kernel limits the rate of ICMP errors to one host (`icmp.ratelimit`), and after an ICMP error TCP may go on
-    /// waiting until it sends its next SYN.
+    /// A connection of a family in which no server reaches destinations is refused. This happens only after the
+    /// same look-up of a listener, so if nothing listens, such a connection is forwarded like any other. It is
+    /// refused by RST and not by an ICMP error: the kernel limits the rate of ICMP errors to one host
+    /// (`icmp.ratelimit`), and a host that gets an ICMP error may still wait until it sends its next SYN.
     fn emit_intercept(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         let (mark, intercepted) = (instance_names.mark(), instance_names.intercepted_mark());
         writeln!(
@@ -323,14 +323,14 @@ impl BoxRules {
     /// Emits the chain for forwarded packets.
     ///
     /// A segment of an intercepted connection comes here if it has no socket and nothing listens. It carries the
-    /// user's bytes, so it must not leave the box unprotected. A RST tells its sender again that the connection
-    /// has ended. A SYN of such a connection is refused too: the kernel decides about address translation at the
-    /// first packet of a connection, and that one was not translated. So the SYN would leave by a link with the
-    /// private address of the host.
+    /// user's bytes, so it must not leave the box unprotected. It is refused by RST, which tells the sender
+    /// again that the connection has ended. A SYN of such a connection is refused too: the kernel decides about
+    /// address translation at the first packet of a connection, and the first packet of this connection was not
+    /// translated. So the SYN would leave by a link with the private address of the host.
     ///
-    /// Other TCP connections get the instance's mark as connection mark, then the mark of their link. The maximum
-    /// segment size is adapted to the MTU of the route, because path MTU discovery often fails behind NATs and
-    /// filters.
+    /// Other TCP connections get the instance's mark as connection mark. A later rule replaces it by the mark of
+    /// their link. The maximum segment size is adapted to the MTU of the route, because path MTU discovery often
+    /// fails behind NATs and filters.
     fn emit_forward(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -370,10 +370,11 @@ impl BoxRules {
 
     /// Emits the chain that protects this host's own TCP.
     ///
-    /// When a link goes down, address translation forgets the connections over it. If the server sends segments
-    /// later, they must not reach this host's own TCP, which would reset the subflow. So all segments from the
-    /// servers' addresses are dropped here. A server may have announced further addresses, which have the same
-    /// port: segments from this port are dropped unless they belong to a connection of this host.
+    /// When a link goes down, address translation forgets the connections over this link. If the server sends
+    /// segments later, they must not reach this host's own TCP, which would reset the subflow. So all segments
+    /// from the servers' addresses are dropped here. A server may have announced further addresses with the same
+    /// port. So segments from this port at any address are dropped unless they belong to a connection of this
+    /// host.
     ///
     /// The private addresses accept connections from the local network only. Listening on an address of the local
     /// network alone does not ensure this, since a packet for this address may come in by a link.
@@ -498,7 +499,8 @@ fn remove_tables(tables: &[(&str, &str)]) -> Result<()> {
     run_script(&tables.iter().copied().map(remove).collect::<String>())
 }
 
-/// Returns the settings in the comments of a chain that `nft -j` listed. Other comments and texts are ignored.
+/// Returns the settings in the comments of a chain that `nft -j` listed. Ignores other comments, and returns no
+/// settings if `listing` is not JSON.
 fn parse_record(listing: &str) -> Vec<Sysctl> {
     let Ok(listing) = serde_json::from_str::<serde_json::Value>(listing) else {
         return Vec::new();
@@ -545,10 +547,10 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
 
 /// Returns an nftables match for ICMP errors about TCP segments from `source` and one of `ports`.
 ///
-/// The offsets are in bits from the ICMP header, which has 64 bits. The quoted packet follows: of its IPv4 header
-/// (160 bits without options) the protocol is at bit 72 and the source at bit 96; of its IPv6 header (320 bits)
-/// the next header is at bit 48 and the source at bit 64. Then follow the ports. Protocol 6 is TCP. The engine's
-/// own packets have no IP options.
+/// The offsets in the match are in bits from the start of the ICMP header, which has 64 bits. The quoted packet
+/// follows this header. In an IPv4 header (160 bits without options), the protocol is at bit 72 and the source
+/// at bit 96. In an IPv6 header (320 bits), the next header is at bit 48 and the source at bit 64. The ports
+/// follow the IP header. Protocol 6 is TCP. The engine's own packets have no IP options.
 fn match_quoted_source(source: IpAddr, ports: &str) -> String {
     match source {
         IpAddr::V4(source) => format!(
@@ -581,7 +583,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The rule that records a setting in its comment. A rule needs a statement, and `counter` has no effect.
+/// The rule that records a setting in its comment. A rule needs a statement. It is `counter`, which has no
+/// effect on packets.
 struct Recorded<'a>(&'a Sysctl);
 
 impl fmt::Display for Recorded<'_> {
@@ -696,8 +699,8 @@ mod tests {
         }
     }
 
-    /// The rule comes after the rules for bypassed destinations, and after `tproxy`, which ends the rule if
-    /// nothing listens. So both are forwarded and not refused.
+    /// The rule that refuses comes after the rules for bypassed destinations, and its `tproxy` ends the rule if
+    /// nothing listens. So in both cases connections are forwarded and not refused.
     #[test]
     fn connections_of_a_family_that_is_not_reached_are_refused() {
         let families = Families {

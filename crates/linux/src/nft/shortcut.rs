@@ -1,10 +1,10 @@
 //! Rules that pass packets between the TUN device and a link without routing, connection tracking and the rules
 //! of other programs. They apply to the packets between the engine of a box and its servers.
 //!
-//! Address translation is stateless. An ingress hook passes packets from the TUN device to their next hop, and
-//! packets from a link to the TUN device, before the rest of the kernel sees them. A second table translates the
-//! packets that the hook leaves to routing: fragments, frames with a VLAN tag, and packets of a link without a
-//! known next hop.
+//! Address translation is stateless. An ingress hook gets packets before the rest of the kernel sees them. It
+//! passes packets from the TUN device to their next hop, and packets from a link to the TUN device. A second
+//! table translates the packets that the hook leaves to routing: fragments, frames with a VLAN tag, and packets
+//! of a link without a known next hop.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,7 +19,8 @@ use super::{List, Quoted, ip_keyword, match_quoted_source, remove_tables, run_nf
 use crate::net::{Result, SystemError};
 
 /// Name of the two tables, which have the families `netdev` and `inet`. All instances share the name, because
-/// only one instance in a network namespace can have the shortcut: its packets are told by their ports.
+/// only one instance in a network namespace can have the shortcut: the rules tell its packets only by their
+/// ports.
 const TABLE: &str = "braid-shortcut";
 
 /// The rules of the shortcut.
@@ -47,8 +48,8 @@ pub struct ShortcutLink {
     pub inner: IpAddr,
     /// The address of the interface that replaces `inner` in packets on the link.
     pub public: IpAddr,
-    /// Next hops, of which the first whose network contains the destination is used. A packet without a next hop
-    /// is routed.
+    /// Next hops. A packet takes the first one whose network contains the destination. If there is none, the
+    /// packet is routed.
     pub hops: Vec<Hop>,
 }
 
@@ -150,13 +151,14 @@ impl ShortcutRules {
             }
             if !link.hops.is_empty() {
                 // A packet comes here only if its interface has just vanished, so that `fwd` failed after the
-                // source was set. It must not be routed out of another interface with this address.
+                // source was set. The packet must not be routed out of another interface with this source
+                // address.
                 writeln!(out, "{ip} saddr {public} drop")?;
             }
         }
         if self.links.iter().all(|link| link.hops.is_empty()) {
-            // No packet has length 0. The rule makes a kernel that lacks `fwd` refuse the rules now, and not
-            // only when a link comes up.
+            // No packet has length 0. So this rule matches nothing, but a kernel that lacks `fwd` refuses the
+            // rules now, and not only when a link comes up.
             writeln!(out, "meta length 0 fwd to {tun}")?;
         }
         writeln!(out, "}}")
@@ -179,7 +181,7 @@ impl ShortcutRules {
             for link in links {
                 let (ip, inner) = (link.ip(), link.inner);
                 // Fragments have no ports to match. They are routed, and the kernel then reassembles them. The
-                // mask has the flag "more fragments" and the offset.
+                // mask covers the flag "more fragments" and the offset.
                 let unfragmented = match inner {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
@@ -277,8 +279,8 @@ fn server_set(v6: bool) -> &'static str {
 }
 
 /// Returns an nftables match for ICMP errors about TCP segments to `server`. The offsets count as in
-/// [`match_quoted_source`]: the destination is at bit 128 of the quoted IPv4 header and at bit 192 of the quoted
-/// IPv6 header, and its port follows 16 bits after the end of this header.
+/// [`match_quoted_source`]: the destination address is at bit 128 of the quoted IPv4 header or at bit 192 of the
+/// quoted IPv6 header. The destination port is 16 bits after the end of the quoted IP header.
 fn match_quoted_destination(server: SocketAddr) -> String {
     let port = server.port();
     match server.ip() {

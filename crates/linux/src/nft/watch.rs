@@ -1,7 +1,7 @@
 //! Reads the contents of nftables tables from the kernel, and tells which process changed them.
 //!
 //! The tables are read by netlink and not by `nft`: another program may change its own tables many times a
-//! second, the kernel notifies every listener of each change, and starting a process each time would cost too
+//! second, and the kernel notifies every listener of each change. Starting a process each time would cost too
 //! much.
 
 use std::fmt;
@@ -33,12 +33,14 @@ const NEW_GENERATION: u8 = 15;
 /// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: the process that committed the transaction.
 const PROCESS_ID: u16 = 2;
 const PROCESS_NAME: u16 = 3;
-/// Maximum number of attempts to read a table. An attempt fails if a program changes rules meanwhile. A guess: a
-/// read takes less than a millisecond, and the guard reads again later.
+/// Maximum number of attempts to read a table. An attempt fails if a program changes rules during the read. The
+/// number is a guess: a read takes less than a millisecond, and if all attempts fail, the guard reads again
+/// later.
 const MAX_READ_ATTEMPTS: usize = 3;
 
 /// The objects of a table except its sets: the kind of the request (`NFT_MSG_GET…`), and the attributes that are
-/// compared. Other attributes, such as handles and use counts, differ each time the same rules are loaded.
+/// compared. Other attributes are not compared: handles and use counts, for example, differ each time the same
+/// rules are loaded.
 const COMPARED_OBJECTS: [(u8, &[u16]); 3] = [
     // NFT_MSG_GETTABLE: name, flags.
     (1, &[1, 2]),
@@ -106,8 +108,8 @@ impl Message {
         self.family == family as u8 && self.name(TABLE) == Some(table)
     }
 
-    /// Returns bytes that are equal for equal objects: the message's kind, and its attributes of the kinds
-    /// `compared`, each with its kind and length.
+    /// Returns bytes that are equal for equal objects. They hold the message's kind and those attributes whose
+    /// kind is in `compared`, each with its kind and length.
     fn part(&self, compared: &[u16]) -> Vec<u8> {
         let mut part = vec![self.kind];
         for kind in compared {
@@ -196,7 +198,8 @@ impl Inspector {
         let mut attempts = 1;
         loop {
             match self.look_once(family, table) {
-                // Another program changed rules: an object that was listed is gone, or the dump was interrupted.
+                // Another program changed rules during the read: a listed object is gone, or the dump was
+                // interrupted.
                 Err(error)
                     if attempts < MAX_READ_ATTEMPTS
                         && matches!(
@@ -211,7 +214,7 @@ impl Inspector {
         }
     }
 
-    /// Reads a table. Fails with `NotFound` or `Interrupted` if another program changes rules meanwhile.
+    /// Reads a table. Fails with `NotFound` or `Interrupted` if another program changes rules during the read.
     fn look_once(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
         let mut parts = Vec::new();
         for (kind, compared) in COMPARED_OBJECTS {
@@ -326,7 +329,7 @@ impl Monitor {
     }
 }
 
-/// Returns the process that committed a transaction, by the message that ends it.
+/// Returns the process that committed a transaction. `message` is the message that ends the transaction.
 fn culprit(message: &Message) -> Option<Culprit> {
     let pid = message.attribute(PROCESS_ID)?.first_chunk::<4>()?;
     Some(Culprit {

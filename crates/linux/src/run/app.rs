@@ -35,7 +35,7 @@ pub enum Role {
         /// TCP port.
         port: u16,
         /// True if peers may reach an address by any interface. The main routing table then routes the answers.
-        /// Otherwise they leave by the interface that has the address.
+        /// Otherwise each answer leaves by the interface that has the address.
         anywhere: bool,
         /// True if peers are told of the addresses that they did not connect to.
         announce: bool,
@@ -104,7 +104,8 @@ pub fn run_app<C: Core>(
     })?;
     let counters = driver.counters();
     let Driver { core, host, .. } = driver;
-    // The links in `host` release the shortcut before the device of the guard removes the rules.
+    // `host` is dropped first, so that its links release the shortcut before the guard's device removes the
+    // rules.
     drop((host, guard));
     Ok((core, counters))
 }

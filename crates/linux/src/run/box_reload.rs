@@ -16,7 +16,7 @@ use crate::driver::Context;
 use crate::net::{Result, SystemError};
 
 /// Grace period in which a removed link keeps its path and routes, so that the ends of its subflows are sent and
-/// acknowledged over it. The value is a guess: longer than several round trips.
+/// acknowledged over the link. The value is a guess: longer than several round trips.
 const LINK_REMOVAL_GRACE: Duration = Duration::from_secs(3);
 
 impl BoxHost<'_> {
@@ -142,8 +142,8 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Returns the places of links whose gateway setting changed. Packets then take another route although nothing
-    /// about the interface changed, so the engine has to validate these paths.
+    /// Returns the places of links whose gateway setting changed. Packets of such a link take another route
+    /// although nothing about the interface changed. So the engine has to validate the paths of these links.
     fn changed_gateways(&self, before: &BoxConfig) -> Vec<usize> {
         let has_changed = |place: &usize| {
             self.network.places.link(*place).is_some_and(|link| {

@@ -1,8 +1,8 @@
-//! Gives up the privileges that box and server need only during their start. An attacker who takes over the
-//! process then gets only the privileges that it still needs.
+//! Gives up the privileges that box and server need only during their start. If an attacker takes over the
+//! process later, the attacker gets only the privileges that the process still needs.
 //!
 //! Each restriction covers the calling thread and the threads that this thread starts later. So the process must
-//! have no other thread at that time.
+//! have no other thread when it gives up privileges.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,16 +25,16 @@ use crate::net::{Result, SystemError};
 /// have addresses of other hosts (`IP_TRANSPARENT`).
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// The capability that is kept too if Landlock restricts the access to files and some files, such as
-/// configuration and key, are read again. Possibly only the owner of such a file may read it, and the process runs
-/// as another user. With Landlock this capability opens no file except those in [`Files`].
+/// The further capability that is kept under two conditions: Landlock restricts the access to files, and some
+/// files, such as configuration and key, are read again. Such a file may be readable only by its owner, and the
+/// process may run as another user. With Landlock this capability opens no file except those in [`Files`].
 const CAPABILITIES_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// The version of Landlock whose rights are restricted. The library ignores rights that the kernel lacks.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
-/// The directory of the network settings. They are restored at the end, and set again when an interface comes
-/// back.
+/// The directory of the network settings. It stays writable, since the settings are restored at the end, and set
+/// again when an interface comes back.
 const SYSCTL_DIR: &str = "/proc/sys/net";
 
 /// Paths of the shared libraries of `nft`, which runs again when links change and at the end.
@@ -60,7 +60,7 @@ const RESOLVER_FILES: [&str; 5] = [
 /// Files that this instance needs later, besides those that every instance needs.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Files that are read, or directories of which everything is read.
+    /// Files that are read, and directories in which every file is read.
     pub read: Vec<PathBuf>,
     /// Directories in which files are removed.
     pub remove: Vec<PathBuf>,
@@ -115,8 +115,8 @@ pub(super) fn directories_around(file: &Path) -> impl Iterator<Item = PathBuf> +
 /// The open files and directories that keep the Landlock rules effective.
 #[derive(Debug)]
 pub(super) struct Confined {
-    /// Landlock's rules refer to inodes. The kernel drops the inodes of `/proc` if no process has them open, and
-    /// the rules would not cover the new inodes.
+    /// Landlock's rules refer to inodes. The kernel drops an inode of `/proc` if no process has it open. It
+    /// later makes a new inode, which the rules would not cover.
     #[expect(dead_code, reason = "open as long as the value lives")]
     open_directories: Vec<PathFd>,
 }
@@ -160,7 +160,8 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // EINVAL: the kernel has no capability with this or a higher number. EPERM: this process may not
-            // drop any from the bounding set. Without this step `no_new_privs` still keeps it from gaining any.
+            // drop any capability from the bounding set. Even so, `no_new_privs` keeps the process from gaining
+            // capabilities.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
         }
@@ -179,7 +180,7 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
-        // Also forbids to signal other processes and to connect to their abstract sockets.
+        // This also forbids signals to other processes and connections to their abstract sockets.
         .scope(Scope::from_all(LANDLOCK_ABI))?
         .create()?;
     let mut open_directories = Vec::new();
@@ -200,7 +201,8 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
     Ok((status, Confined { open_directories }))
 }
 
-/// Returns the directories in which `Command` finds this program, and those of the targets of symbolic links.
+/// Returns the directories in which `Command` finds this program. If the program is a symbolic link, also
+/// returns the directory of its target.
 fn program_directories(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let files = std::env::split_paths(&path).map(|directory| directory.join(program));
@@ -232,8 +234,8 @@ mod tests {
         })
     }
 
-    /// Creates a directory for this test. If this process may change owners, its parent belongs to another user,
-    /// and only this user may open it.
+    /// Creates a directory for this test. If this process may change owners, the directory's parent belongs to
+    /// another user, and only this user may open the parent.
     fn directory_of_another(test: &str) -> PathBuf {
         let name = format!("braid-confine-{}-{test}", std::process::id());
         let parent = std::env::temp_dir().join(name);
@@ -255,7 +257,8 @@ mod tests {
         directory
     }
 
-    /// Creates a directory with this mode, independent of the umask, which another test may change meanwhile.
+    /// Creates a directory with this mode, independent of the umask, since another test may change the umask at
+    /// the same time.
     fn make(directory: &Path, mode: u32) {
         fs::create_dir(directory).unwrap();
         fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
@@ -265,7 +268,7 @@ mod tests {
         fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
-    /// Returns whether the kernel has Landlock, which the program then has to use.
+    /// Returns whether the kernel has Landlock. If so, the program has to use it.
     fn has_landlock() -> bool {
         let ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)

@@ -15,7 +15,7 @@ use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
 /// Length of the device's queue in packets and super-segments. It holds the packets that arrive while the engine
-/// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The value is a choice.
+/// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The length is a choice.
 const TXQUEUELEN: u32 = 4_000;
 /// MTU of the device in bytes: the maximum length of an IPv4 packet. With a smaller MTU the kernel would refuse
 /// super-segments.
@@ -29,9 +29,9 @@ pub struct Device {
     index: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
-    /// Settings with the values from before this instance changed them. They are restored at the end.
+    /// The settings that this instance changed, with their earlier values, which are restored at the end.
     record: Vec<Sysctl>,
-    /// The settings that this instance needs, first those of the device itself.
+    /// The settings that this instance needs. The device's own settings come first.
     settings: Vec<Sysctl>,
     /// Number of the device's own settings at the front of `settings`.
     own_settings: usize,
@@ -73,8 +73,9 @@ impl Device {
             .index;
         // `addr_gen_mode` 1 and `accept_ra` 0: only the engine answers on the device, so generated addresses and
         // router advertisements have no use. `forwarding`: the kernel has to pass packets between the device and
-        // the links. `rp_filter` 0: packets on the device come from addresses whose route in the main table is
-        // elsewhere. `send_redirects` 0: the engine needs no hints about shorter routes.
+        // the links. `rp_filter` 0: packets that come in by the device have source addresses to which the main
+        // table routes over other interfaces. `send_redirects` 0: the engine needs no hints about shorter
+        // routes.
         for (key, value) in [
             ("ipv6/conf/{}/addr_gen_mode", 1),
             ("ipv6/conf/{}/accept_ra", 0),
@@ -159,18 +160,19 @@ impl Device {
     }
 
     /// Records the current values of kernel settings and then changes the settings to `wanted`. If `tracks` is
-    /// true, first makes the kernel load connection tracking, which some of the settings belong to. Restores the
-    /// settings that an earlier instance changed and this one does not want.
+    /// true, first makes the kernel load connection tracking, since some of the settings belong to it. A setting
+    /// that an earlier instance changed and that is not in `wanted` is restored.
     ///
     /// # Errors
-    /// Fails if the record cannot be loaded, or if the kernel refuses a value. A setting that this process may not
-    /// change is only logged.
+    /// Fails if the record cannot be loaded, or if the kernel refuses a value. If this process may not change a
+    /// setting, this is only logged.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
-        // Loads connection tracking before its settings are read below.
+        // This loads connection tracking, whose settings are read below.
         nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let is_wanted = |setting: &Sysctl| wanted.iter().any(|other| other.key == setting.key);
         for setting in self.record.extract_if(.., |setting| !is_wanted(setting)) {
-            // An earlier instance changed the setting. This may fail, since the interface may be gone.
+            // An earlier instance changed the setting, so it is restored. This may fail, since the interface may
+            // be gone.
             let _ = setting.apply();
         }
         let differing = sysctl::differing(wanted);
@@ -180,7 +182,8 @@ impl Device {
                 self.record.push(old.clone());
             }
         }
-        // The record is complete before the first setting changes, in case this process is killed in between.
+        // The complete record is in the kernel before the first setting changes, so that nothing is lost if this
+        // process is killed in between.
         nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let mut settings = wanted.to_vec();
         for (_, new) in differing {
@@ -249,9 +252,9 @@ impl Device {
     }
 
     /// Tests whether this machine passes super-segments. If it does not, the engine sends single packets of at
-    /// most `mtu` bytes with checksums in software, so `mtu` has to fit every path. Must be called before the
-    /// rules for source addresses are installed, since they would route the test packet out of a link, and after
-    /// forwarding was switched on.
+    /// most `mtu` bytes with checksums in software, so `mtu` has to fit every path. Must be called after
+    /// forwarding was switched on. Must be called before the rules for source addresses are installed, since
+    /// these rules would route the test packet out of a link.
     pub fn adapt_engine(
         &self,
         config: &mut Config,
@@ -296,9 +299,9 @@ impl Drop for Device {
 }
 
 /// Returns the settings of a link's interface. Forwarding is on. Reverse-path filtering is loose (2): the main
-/// table has one route to a peer, and its packets come in by other interfaces too. IPv6 forwarding is switched
-/// on for all interfaces at once, and an interface that forwards obeys router advertisements only if `accept_ra`
-/// is 2 (ip-sysctl.rst).
+/// table has one route to a peer, but the peer's packets come in by other interfaces too. IPv6 forwarding is
+/// switched on for all interfaces at once, and an interface that forwards obeys router advertisements only if
+/// `accept_ra` is 2 (ip-sysctl.rst).
 pub(super) fn path_settings(interface: &str, v6: bool) -> Vec<Sysctl> {
     let mut settings = vec![
         Sysctl::new(format!("net/ipv4/conf/{interface}/forwarding"), 1),

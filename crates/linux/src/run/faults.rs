@@ -60,8 +60,8 @@ pub(super) fn of_lan(
     missing_reasons.chain(overlaps).collect()
 }
 
-/// Returns the fault that a route of this machine takes nearly all destinations, so that nothing is aggregated
-/// although links and servers work. `reached` holds the networks that the main table has routes to.
+/// Returns a fault if a route of this machine covers nearly all destinations. With such a route nothing is
+/// aggregated, although links and servers work. `reached` holds the networks that the main table has routes to.
 pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
     let wide_network = reached.iter().find(|network| stands_for_default(network))?;
     Some(Reason {

@@ -31,7 +31,7 @@ use crate::sockets::Limits;
 use crate::tun::Tun;
 
 /// Runs the box until `stop` is readable. Calls `started` once the box works. Reads the input at `stop`, so that
-/// a second signal can be told from the first. The caller must not read from it meanwhile.
+/// a second signal can be told from the first. The caller must not read from `stop` meanwhile.
 ///
 /// # Errors
 /// Fails if the kernel refuses something that the box needs, such as the TUN device or its rules. Everything that
@@ -87,7 +87,7 @@ pub fn run_box(
     driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
-    // All files, sockets and rules that need more privileges are open or loaded by now.
+    // All files and sockets that need more privileges are open here, and all rules are loaded.
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     let saved = driver.host.start_threads(config, &instance_names)?;
     start(&mut driver, &saved)?;
@@ -103,7 +103,8 @@ pub fn run_box(
         let now = driver.clock().now();
         record_writer.finish(driver.core.saved_state(now, &driver.stack));
     }
-    // Dropping the driver removes everything in the kernel, for which `confined` has to keep the files open.
+    // Dropping the driver removes everything that it created in the kernel. `confined` is dropped after the
+    // driver, since the removal needs the files that `confined` keeps open.
     drop((driver, confined));
     outcome
 }
@@ -120,8 +121,8 @@ pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     }
 }
 
-/// Interval at which the links' counters are read. A link is suspect after [`SilenceDetector::MIN_SILENCE`], which
-/// is a few times longer.
+/// Interval at which the links' counters are read. It is shorter than [`SilenceDetector::MIN_SILENCE`], the time
+/// after which a silent link is suspect.
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 
 type BoxDriver<'a> = Driver<Tun, BoxCore, BoxHost<'a>>;
@@ -278,8 +279,8 @@ impl BoxHost<'_> {
         self.keep_forwarding(context.core);
     }
 
-    /// Tells the core the faults of this machine that keep users of the local network from the box, as of the last
-    /// refresh of interfaces, addresses and routes.
+    /// Tells the core which faults of this machine keep users of the local network from the box. The faults are
+    /// those at the last refresh of interfaces, addresses and routes.
     pub(super) fn update_machine_faults(&self, core: &mut BoxCore) {
         if let Some(reloader) = &self.reload {
             let links = &self.network.links;
@@ -306,7 +307,7 @@ impl BoxHost<'_> {
     }
 
     /// Makes the core validate links and connections after a suspend of this machine. Peers and NATs may have
-    /// forgotten its connections, and the core cannot see this by itself: the monotonic clock stood still.
+    /// forgotten the connections, and the core cannot see this by itself: the monotonic clock stood still.
     fn check_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
         if let Some(suspended) = self.suspension.check() {
             let seconds = suspended.as_secs();
@@ -324,8 +325,8 @@ impl BoxHost<'_> {
         self.paths.iter().position(|p| *p == path)
     }
 
-    /// Forwards over the first usable link if the current link is not usable. This does not wait for the core's
-    /// choice, since the core learns later than this host that an interface is down.
+    /// Forwards over the first usable link if the current link is not usable. This function does not wait until
+    /// the core chooses a link, since the core learns later than this host that an interface is down.
     pub(super) fn keep_forwarding(&mut self, core: &BoxCore) {
         let usable = |i: &usize| self.network.links.is_up(*i) && !core.is_off(self.paths[*i]);
         let current = self.network.links.forwarding().filter(usable);
@@ -451,22 +452,22 @@ pub(super) struct SilenceDetector {
 }
 
 impl SilenceDetector {
-    /// Minimum number of packets that were sent without an answer. Fewer may be lost, or need no answer. The
-    /// number is a guess.
+    /// Minimum number of packets that were sent without an answer. If fewer were sent, they may have been lost
+    /// or need no answer. The number is a guess.
     const MIN_SENT_PACKETS: u64 = 3;
     /// Minimum time without received packets, longer than any usual round trip. The value is a guess.
     const MIN_SILENCE: Duration = Duration::from_secs(2);
 
-    /// Takes the current values of the counters (`None` if the interface is missing), and returns whether the link
-    /// has to be validated. If it has, the detection starts again.
+    /// Takes the current values of the counters (`None` if the interface is missing), and returns whether the
+    /// link has to be validated. If so, the detection starts again.
     fn update(&mut self, now: Instant, packets: Option<Packets>) -> bool {
         let Some(packets) = packets else {
             self.since = None;
             return false;
         };
         let (since, before) = *self.since.get_or_insert((now, packets));
-        // A received packet ends the silence. If nothing was sent since its start, there is nothing to answer, so
-        // the silence starts only now.
+        // A received packet ends the silence. If no packet was sent since the silence started, no answer is due,
+        // so the silence starts only now.
         if packets.rx != before.rx || packets.tx == before.tx {
             self.since = Some((now, packets));
             return false;

@@ -22,8 +22,8 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
-/// Maximum number of times that rules are loaded in a row if another program removes them at once. Services that
-/// load their own rules while the machine boots do so. The number is a guess.
+/// Maximum number of attempts to load rules if another program removes them at once after each attempt. Services
+/// that load their own rules while the machine boots may remove them. The number is a guess.
 const MAX_LOADS: usize = 3;
 /// Maximum interval of refreshes. The kernel does not notify of changes to some settings, so a refresh is needed
 /// even without notifications. The value is a guess: users lose service for at most this time.
@@ -183,8 +183,8 @@ impl Guard {
             rules: self.is_damaged(),
         };
         if !changed.is_empty() {
-            // An interface that has come back has the kernel's default settings. So settings that differ are not
-            // another program's doing if a link changed.
+            // An interface that has come back has the kernel's default settings. So if a link changed, settings
+            // that differ are not ascribed to another program.
             let settings = std::mem::take(&mut damage.settings);
             if let Err(error) = apply_settings(&settings) {
                 tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
@@ -404,7 +404,7 @@ struct RepairPace {
     repairs_in_row: u32,
     /// The time of the last repair.
     repaired_at: Instant,
-    /// The time at which this repair was found undone.
+    /// The time at which the last repair was found undone.
     undone_at: Option<Instant>,
     /// The earliest time of the next repair.
     not_before: Instant,
@@ -418,8 +418,8 @@ impl RepairPace {
     // are a guess between the processor time of repairs and the time without service.
     const MIN_REPAIR_PAUSE: Duration = Duration::from_secs(1);
     const MAX_REPAIR_PAUSE: Duration = Duration::from_secs(30);
-    /// Minimum time for which a repair has to last to end the row. The program that undoes it later than this does
-    /// not react to the repair, so repairs without a pause do no harm. The value is a guess.
+    /// Minimum time for which a repair has to last to end the row. A program that undoes a repair later than
+    /// this does not react to the repair, so an immediate next repair does no harm. The value is a guess.
     const STABLE_TIME: Duration = Duration::from_secs(10);
 
     /// Returns whether a repair may be made now.
@@ -432,7 +432,8 @@ impl RepairPace {
         self.undone_at.get_or_insert(now);
     }
 
-    /// Notes a repair, and returns whether it is the one with which repairs in a row become too many.
+    /// Notes a repair, and returns whether the number of repairs in a row has just become
+    /// [`Self::FREE_REPAIRS`].
     fn note_repair(&mut self, now: Instant) -> bool {
         let undone_at = self.undone_at.take().unwrap_or(now);
         if undone_at.saturating_since(self.repaired_at) > Self::STABLE_TIME {
@@ -454,7 +455,8 @@ impl RepairPace {
     }
 
     fn pause(&mut self, now: Instant, doublings: u32) {
-        // Five doublings exceed the maximum already; the bound avoids an overflow.
+        // With five doublings the pause already exceeds its maximum, so the bound changes nothing but avoids an
+        // overflow.
         let pause = Self::MIN_REPAIR_PAUSE * (1 << doublings.min(5));
         self.not_before = now + pause.min(Self::MAX_REPAIR_PAUSE);
     }
@@ -468,8 +470,8 @@ mod tests {
         Instant::from_millis(s * 1_000)
     }
 
-    /// Repairs something that is missing from second `s` on, at the first allowed second. Returns whether repairs
-    /// in a row become too many.
+    /// Repairs something that is missing from second `s` on, at the first allowed second. Returns the result of
+    /// `note_repair`.
     fn repair(pace: &mut RepairPace, s: u64) -> bool {
         pace.note_damage(at(s));
         let mut now = s;

@@ -16,7 +16,7 @@ use crate::net::{Result, SystemError};
 use crate::nft::{Mapping, Rules, ServerRules};
 use crate::tun::Tun;
 
-/// MTU in bytes of a path whose address no interface has: that of Ethernet.
+/// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of ingress.
@@ -35,7 +35,8 @@ pub(super) struct Ingress<'a> {
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
-    // Fields are dropped in their order: the device of the guard, which removes all rules, comes after the links.
+    // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
+    // when it is dropped.
     pub links: Links,
     pub guard: Guard,
     paths: Vec<PathConfig>,
@@ -56,7 +57,8 @@ impl Ingress<'_> {
         let paths = self.paths(&links);
         let min_mtu = paths.iter().map(|path| path.mtu).min();
         let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
-        // This comes before `Links::install`, whose rules would route the test packet out of a link.
+        // The test comes before `Links::install`, since the rules of `install` would route the test packet out
+        // of a link.
         device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(&[])?;
         let announced = match self.announce {
@@ -72,7 +74,7 @@ impl Ingress<'_> {
         })
     }
 
-    /// Returns the engine's address behind the device that replaces the listening address number `n`.
+    /// Returns the engine's address behind the device. It replaces the listening address number `n`.
     fn inner(&self, n: u8, listen: IpAddr) -> IpAddr {
         match listen {
             IpAddr::V4(_) => self.tun.path_v4(n).into(),
@@ -188,7 +190,7 @@ impl Ingress<'_> {
 }
 
 impl IngressPaths {
-    /// Adds the paths to the stack, makes it listen on each, and makes it announce the public addresses.
+    /// Adds the paths to the stack. Makes the stack listen on each path and announce the public addresses.
     pub fn listen(&self, port: u16, stack: &mut Stack) -> Result<()> {
         let mut announced = self.announced.iter();
         for config in &self.paths {

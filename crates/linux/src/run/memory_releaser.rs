@@ -2,12 +2,12 @@
 
 use crate::sys;
 
-/// Minimum peak of connections for a release. Fewer connections leave so little free memory that a release is not
-/// worth its time. A guess.
+/// Minimum peak of connections for a release. Fewer connections leave so little free memory that a release is
+/// not worth its time. The number is a guess.
 const MIN_CONNECTIONS: usize = 128;
 
-/// Makes the allocator return free memory to the kernel when half of many connections have ended. Without this,
-/// free memory between blocks in use would stay with the process until it ends.
+/// Makes the allocator return free memory to the kernel when there were many connections and half of them have
+/// ended. Without this, free memory between blocks in use would stay with the process until it ends.
 #[derive(Debug, Default)]
 pub(super) struct MemoryReleaser {
     peak: usize,
@@ -15,15 +15,15 @@ pub(super) struct MemoryReleaser {
 
 impl MemoryReleaser {
     /// Takes the current number of connections, and releases memory if the number has halved. A release walks
-    /// over all free memory. Since half of the connections have to end before each one, its cost per connection
-    /// is small.
+    /// over all free memory. Since half of the connections have to end before each release, its cost per
+    /// connection is small.
     pub(super) fn update(&mut self, connections: usize) {
         if self.has_halved(connections) {
             sys::give_back_memory();
         }
     }
 
-    /// Returns whether the number of connections is at most half of its peak. If it is, the number becomes the new
+    /// Returns whether the number of connections is at most half of its peak. If so, the number becomes the new
     /// peak.
     fn has_halved(&mut self, connections: usize) -> bool {
         let has_halved = self.peak >= MIN_CONNECTIONS && connections <= self.peak / 2;

@@ -26,8 +26,8 @@ pub(crate) use reload::ReloadRequests;
 pub use server::run_server;
 pub use signals::Signals;
 
-/// The choice whether the thread that runs box or server, and the threads that it starts, give up their privileges
-/// after the start.
+/// The choice whether privileges are given up after the start. It applies to the thread that runs box or server,
+/// and to the threads that this thread starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
     /// All privileges are kept, for a process that needs them after the end of box or server.

@@ -1,4 +1,4 @@
-//! The state that the kernel has of a box's links, and the place of each link.
+//! A box's links as the kernel knows them, and the place of each link.
 //!
 //! A place is a number from which the link's path, addresses, routing tables and marks follow. A link keeps its
 //! place as long as it is in the configuration, even if other links are added or removed.
@@ -17,9 +17,8 @@ use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
 
-/// Maximum number of places. Every range of addresses that a configuration may have contains enough addresses
-/// for this number. A configuration has at most 16 links, so 8 places are left for removed links in their grace
-/// period.
+/// Maximum number of places. Each range of addresses that a configuration may set is large enough for this
+/// number. A configuration has at most 16 links, so 8 places are left for removed links in their grace period.
 const MAX_PLACES: usize = 24;
 
 /// The links, rules and settings of a box in the kernel.
@@ -74,8 +73,8 @@ impl Network {
         let links = self.places.all.iter().zip(&states).zip(0..);
         self.mtus.resize(states.len(), 0);
         for (((place, state), n), mtu) in links.zip(&mut self.mtus) {
-            // The engine knows the MTU of an existing link from the start, so that one does not change. 0 means
-            // that the place has a new link.
+            // The engine learns the MTU of a link when the link is added, so the MTU of an existing link stays.
+            // 0 means that the place has a new link.
             if let Some(link) = &place.link
                 && *mtu == 0
             {
@@ -131,7 +130,7 @@ impl Places {
         self.links = self.all.iter().map(|place| place.link.clone()).collect();
     }
 
-    /// Returns the uplinks of `config`, with the links in these places.
+    /// Returns the uplinks of `config`. Their links are the links in these places.
     pub fn uplinks<'a>(&'a self, config: &'a BoxConfig) -> Uplinks<'a> {
         Uplinks {
             tun: &config.tun,
@@ -143,8 +142,8 @@ impl Places {
         }
     }
 
-    /// Takes the links of a new configuration. Links of the earlier one that are also in the new one keep their
-    /// places, the places of removed links become free at `leave_at`, and new links get free places. Returns, for
+    /// Takes the links of a new configuration. A link that is also in the earlier configuration keeps its place,
+    /// and a new link gets a free place. The place of a removed link becomes free at `leave_at`. Returns, for
     /// each new link, its place and its index in `links`. Returns `None` if there are not enough free places.
     pub fn change(
         &mut self,
@@ -248,7 +247,7 @@ mod tests {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(link);
         let soon = Instant::from_millis(3_000);
         let mut places = Places::new(&[a.clone(), b.clone()]);
-        // `a` leaves; its place is not free until its grace period is over.
+        // `a` is removed; its place is not free until the grace period of `a` is over.
         let added = places.change(&[c.clone(), b.clone()], soon);
         assert_eq!(added, Some(vec![(2, 0)]));
         assert_eq!(names(&places), ["a", "b", "c"]);

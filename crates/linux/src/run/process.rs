@@ -17,14 +17,14 @@ use crate::net::{InstanceNames, Result, SystemError};
 use crate::random;
 use crate::tun::Tun;
 
-/// Interval at which the wall clock is read, so that a jump of it is noticed. The value is a guess.
+/// Interval at which the wall clock is read, so that a jump of this clock is noticed. The value is a guess.
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
-/// Time to wait after a notification, since one change of the network causes many notifications. A guess: the
-/// kernel sends them within a few milliseconds.
+/// Time to wait after a notification, since one change of the network causes many notifications. The value is a
+/// guess: the kernel sends all of them within a few milliseconds.
 pub(super) const DEBOUNCE_TIME: Duration = Duration::from_millis(5);
 
-/// Maximum time for peers to acknowledge the end of all connections: the time during which the engine repeats the
-/// end, and 0.1 s more.
+/// Maximum time for peers to acknowledge the end of all connections. It is 0.1 s more than the time for which
+/// the engine retransmits the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(2_100);
 
 // The numbers that a host gives to its descriptors (`Host::sources`).
@@ -37,8 +37,8 @@ pub(super) const HANGUP_TOKEN: u32 = 2;
 /// A configuration that was read again.
 pub(super) const RELOADED_TOKEN: u32 = 3;
 
-/// Opens the control socket of an instance, at `path` or at its default path. Only logs a failure, since box and
-/// server serve users also without the socket.
+/// Opens the control socket of an instance, at `path` or at its default path. A failure is only logged, since
+/// box and server can serve users without the socket.
 pub(super) fn open_control(
     path: Option<&Path>,
     role: &str,
@@ -108,7 +108,7 @@ fn end<C: Drain, H: Host<C>>(
     Ok(())
 }
 
-/// Returns an engine whose accepted connections use `strategy`.
+/// Returns an engine. The connections that it accepts use `strategy`.
 pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
     Ok(Stack::new(
         engine,
@@ -136,14 +136,14 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// Number of descriptors that are needed besides those of users' connections: devices, netlink sockets, clients
-/// of the control socket, files that are read again, and sockets of name look-ups. A guess, more than all of
-/// these need.
+/// Number of descriptors that are needed besides the descriptors of users' connections: for devices, netlink
+/// sockets, clients of the control socket, files that are read again, and sockets of name look-ups. The number
+/// is a guess: more than all of these need.
 const OTHER_DESCRIPTORS: u64 = 256;
 
 /// Raises the limit of open files so that it suffices for `streams` connections. Raises the hard limit too, if
-/// this is permitted. Returns how many connections the limit allows, and logs a warning if it allows fewer than
-/// `streams`.
+/// this is permitted. Returns the number of connections that the limit allows. Logs a warning if this number is
+/// less than `streams`.
 pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     let wanted = streams as u64 + OTHER_DESCRIPTORS;
     let limit_before = getrlimit(Resource::Nofile);
@@ -153,7 +153,8 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
             current: Some(soft),
             maximum,
         };
-        // Only a privileged process may raise the hard limit; others raise the soft limit up to it.
+        // Only a privileged process may raise the hard limit; other processes raise only the soft limit, up to
+        // the hard limit.
         let soft = limit_before
             .maximum
             .map_or(wanted, |maximum| maximum.min(wanted));
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(connections_within(None, 32_768), 32_768);
     }
 
-    /// The soft limit of a login session (1,024) is raised without privileges.
+    /// The soft limit of a login session (1,024) can be raised without privileges.
     #[test]
     fn the_soft_limit_is_raised_as_far_as_the_hard_one() {
         let limit_before = getrlimit(Resource::Nofile);

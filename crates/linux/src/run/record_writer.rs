@@ -14,8 +14,8 @@ use braid_proxy::records::{RecordStore, SavedState, StoreError};
 use crate::net::InstanceNames;
 use crate::store::RecordFile;
 
-/// Interval at which changed records are saved. If the process is killed, the records of this time are lost. The
-/// value is a guess.
+/// Interval at which changed records are saved. If the process is killed, the changes since the last save are
+/// lost. The value is a guess.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The thread that saves records, and its queue.
@@ -28,8 +28,8 @@ pub(super) struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens this instance's file of records in `directory`, and returns the records in it. Without a usable
-    /// file, the box runs without a writer.
+    /// Opens this instance's file of records in `directory`, and returns the records in it. If the file is not
+    /// usable, the box runs without a writer.
     pub fn open(
         directory: &Path,
         instance_names: &InstanceNames,
@@ -74,8 +74,8 @@ impl RecordWriter {
         })
     }
 
-    /// Queues `records` for the thread if they changed. If the disk is so slow that a set of records waits
-    /// already, does nothing: a later call queues newer ones.
+    /// Queues `records` for the thread if they changed. Does nothing if the disk is so slow that a set of
+    /// records still waits: a later call queues newer records.
     pub fn submit(&mut self, records: SavedState) {
         if records != self.last_submitted && self.records.try_send(records.clone()).is_ok() {
             self.last_submitted = records;
@@ -85,7 +85,7 @@ impl RecordWriter {
     /// Saves `records`, and waits until they are written.
     pub fn finish(self, records: SavedState) {
         if records != self.last_submitted {
-            // This fails only if the thread has ended, so that nothing more can be saved.
+            // Sending fails only if the thread has ended. Nothing can be saved then.
             let _ = self.records.send(records);
         }
         drop(self.records);

@@ -1,4 +1,4 @@
-//! Reads a configuration again. A thread of its own does so, since a disk may be slow.
+//! Reads a configuration again, on a thread of its own, since a disk may be slow.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,8 +19,8 @@ use crate::net::{Result, SystemError};
 pub struct Reload<'a> {
     /// The file.
     pub file: &'a Path,
-    /// The descriptor that is readable when SIGHUP was received. A client of the control socket may request the
-    /// same.
+    /// The descriptor that is readable when SIGHUP was received. A client of the control socket may also request
+    /// a reload.
     pub signal: BorrowedFd<'a>,
 }
 
@@ -60,8 +60,8 @@ type Read<C> = (std::result::Result<C, ConfigError>, Client);
 pub(crate) struct ReloadRequests(SyncSender<Client>);
 
 impl ReloadRequests {
-    /// Queues a request to read the file. If the queue is full, a client gets an error. A signal is then
-    /// ignored, since the waiting requests read the same file.
+    /// Queues a request to read the file. If the queue is full, a client gets an error, and a signal is ignored:
+    /// the waiting requests read the same file.
     pub(crate) fn begin(&self, client: Client) {
         if let Err(TrySendError::Full(Some(client))) = self.0.try_send(client) {
             let _ = client.send(Answer::Error(
@@ -91,8 +91,8 @@ impl<'a, C: Readable> Reloader<'a, C> {
     /// # Errors
     /// Fails if no file descriptor is left.
     pub fn new(reload: Reload<'a>, config: C) -> Result<Self> {
-        // The queue has room for a request of the control socket, which serves one client at a time, and for one
-        // by signal. A further signal would only read the same file again.
+        // The queue has room for a request of the control socket, which serves one client at a time, and for a
+        // request by signal. A further signal would only make the thread read the same file again.
         let (reload_requests, to_read) = sync_channel(2);
         let (results, read) = sync_channel(2);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

@@ -27,7 +27,7 @@ use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 
 /// Runs the server until `stop` is readable. Calls `started` once the server works. Reads the input at `stop`,
-/// so that a second signal can be told from the first. The caller must not read from it meanwhile.
+/// so that a second signal can be told from the first. The caller must not read from `stop` meanwhile.
 ///
 /// # Errors
 /// Fails if the kernel refuses something that the server needs, such as the TUN device or its rules. Everything
@@ -92,7 +92,8 @@ pub fn run_server(
     }
     started();
     let outcome = serve(&mut driver, &config.name, stop);
-    // Dropping the driver removes everything in the kernel, for which `confined` has to keep the files open.
+    // Dropping the driver removes everything that it created in the kernel. `confined` is dropped after the
+    // driver, since the removal needs the files that `confined` keeps open.
     drop((driver, confined));
     outcome
 }
@@ -102,7 +103,8 @@ pub fn run_server(
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
     reload: Option<Reloader<'a, ServerConfig>>,
-    // Fields are dropped in their order: the device of the guard, which removes all rules, comes after the links.
+    // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
+    // when it is dropped.
     links: Links,
     guard: Guard,
     /// Time of the next refresh of addresses and rules, if a notification or failure calls for one.
@@ -119,9 +121,9 @@ struct ServerHost<'a> {
 struct KnownRoutes {
     /// True if there is a route to the Internet.
     to_internet: bool,
-    /// True if this machine has an address that destinations can answer to.
+    /// True if this machine has an address to which destinations can answer.
     has_address: bool,
-    /// Networks in the main table.
+    /// Networks to which the main table has routes.
     networks: Vec<IpNet>,
 }
 
@@ -154,9 +156,9 @@ impl ServerHost<'_> {
         Ok(())
     }
 
-    /// Tells the core if the routes to destinations have changed. If a family has no route to the Internet but
-    /// this machine has an address of the family, destinations in local networks may still be reached, and only
-    /// a connection attempt shows which.
+    /// Tells the core if the routes to destinations have changed. A family may have no route to the Internet
+    /// although this machine has an address of the family. Then some destinations in local networks may still be
+    /// reached, and only connection attempts show which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
         let tun = self.guard.device().instance_names().tun();
         let tun = self.links.interfaces().iter().find(|i| i.name == tun);

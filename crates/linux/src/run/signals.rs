@@ -12,7 +12,7 @@ pub struct Signals {
 
 impl Signals {
     /// Receives the signals that ask the process to end: SIGTERM, SIGINT and SIGHUP. The signals stay blocked
-    /// when the value is dropped. Must be called before any other thread is started: a thread that does not
+    /// after the value is dropped. Must be called before any other thread is started: a thread that does not
     /// block the signals would still get them.
     ///
     /// # Errors
@@ -21,8 +21,8 @@ impl Signals {
         Signals::of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
     }
 
-    /// Does as [`Self::take_over`] for programs that reload at SIGHUP. Returns one value for SIGTERM and SIGINT,
-    /// and one for SIGHUP.
+    /// Works like [`Self::take_over`], for programs that reload at SIGHUP. Returns one value for SIGTERM and
+    /// SIGINT, and another one for SIGHUP.
     ///
     /// # Errors
     /// Fails if no file descriptor is left.

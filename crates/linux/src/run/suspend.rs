@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Minimum length of a suspend that is reported. The lead of one clock changes by less than this without a
-/// suspend, because the clocks are read one after the other. A guess: a shorter suspend breaks no connection.
+/// Minimum length of a suspend that is reported. Without a suspend, the lead of one clock changes by less than
+/// this: it changes only because the clocks are read one after the other. The value is a guess: a shorter
+/// suspend breaks no connection.
 const MIN_SUSPEND: Duration = Duration::from_secs(1);
 
 /// Compares the clock that also counts the time of a suspend (`CLOCK_BOOTTIME`) with the event loop's clock, which
 /// does not (`CLOCK_MONOTONIC`).
 #[derive(Debug)]
 pub(super) struct Suspension {
-    /// Lead of the first clock over the second one when they were last compared.
+    /// Lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC` when the clocks were last compared.
     lead: Duration,
 }
 

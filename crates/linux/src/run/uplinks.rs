@@ -18,7 +18,8 @@ use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
 use crate::tun::Tun;
 
-/// MTU in bytes of a link whose interface is missing and whose configuration has no MTU: that of Ethernet.
+/// MTU in bytes of a link whose interface is missing and whose configuration has no MTU. It is the MTU of
+/// Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of the uplinks.
@@ -40,7 +41,7 @@ pub(super) struct Uplinks<'a> {
 #[derive(Debug)]
 pub(super) struct UplinkPaths {
     pub tun: Tun,
-    // Fields are dropped in their order: the shortcut in `links` is released before the device of the guard
+    // Fields are dropped in their order. So the shortcut in `links` is released before the device of the guard
     // removes the rules.
     pub links: Links,
     pub guard: Guard,
@@ -63,7 +64,8 @@ impl Uplinks<'_> {
         let addresses = self.path_addresses(device.has_v6(), &links);
         let min_mtu = addresses.iter().map(|a| a.mtu).min();
         let min_mtu = min_mtu.unwrap_or(DEFAULT_MTU);
-        // This comes before `Links::install`, whose rules would route the test packet out of a link.
+        // The test comes before `Links::install`, since the rules of `install` would route the test packet out
+        // of a link.
         device.adapt_engine(engine, &mut tun, self.tun, min_mtu);
         links.install(self.lan)?;
         let ports = self.install_shortcut(&mut links, addresses.iter().map(|a| a.mtu).collect());
@@ -79,7 +81,8 @@ impl Uplinks<'_> {
         })
     }
 
-    /// Installs the shortcut if it is wanted and possible, and returns the engine's ports on it.
+    /// Installs the shortcut if it is wanted and possible. Returns the local ports of the engine's packets on
+    /// the shortcut.
     fn install_shortcut(&self, links: &mut Links, mtus: Vec<u16>) -> Option<RangeInclusive<u16>> {
         if !self.shortcut {
             return None;
@@ -94,7 +97,7 @@ impl Uplinks<'_> {
         }
     }
 
-    /// Returns the settings of the routing of each place. `v6` tells whether the device has IPv6.
+    /// Returns the routing settings of each place. `v6` tells whether the device has IPv6.
     pub fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
         let targets: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
         let spec = |(link, n): (&Option<LinkConfig>, u8)| {
@@ -164,8 +167,8 @@ impl Uplinks<'_> {
             settings.extend(path_settings(&link.interface, v6));
         }
         // All subflows of a connection share one receive window (RFC 8684 section 3.3.1). So the packets of a
-        // subflow may be outside the window that connection tracking expects, which would then call them
-        // invalid.
+        // subflow may be outside the window that connection tracking expects. Without this setting, connection
+        // tracking would call such packets invalid.
         let key = "net/netfilter/nf_conntrack_tcp_be_liberal";
         settings.push(Sysctl::new(key, 1));
         settings
@@ -213,9 +216,9 @@ fn unused_spec() -> LinkSpec {
     }
 }
 
-/// Returns the addresses of link `index` of the families in which it can send now, and all its addresses if it
-/// can send in none. An IPv6 address without a route is common, and the core would try to reach a server's IPv6
-/// address from it in vain.
+/// Returns those addresses of link `index` in whose family the link can send now. If the link can send in
+/// neither family, returns all its addresses. An IPv6 address without a route is common, and the core would try
+/// to reach a server's IPv6 address from it in vain.
 pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> LinkAddresses {
     match links.families_of(index) {
         (false, false) => addresses,
@@ -227,7 +230,7 @@ pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> L
     }
 }
 
-/// Returns the MTU of a link: the configured one, or that of its interface.
+/// Returns the MTU of a link: the configured MTU, otherwise the MTU of its interface.
 fn mtu_of(link: &LinkConfig, state: &LinkState) -> u16 {
     let found = match state.mtu {
         0 => DEFAULT_MTU,

@@ -25,13 +25,14 @@ use crate::net::{Result, SystemError};
 use crate::sys;
 use resolver::Resolver;
 
-/// Maximum number of connections accepted from one listener before other work gets its turn. A guess.
+/// Maximum number of connections accepted from one listener before other work gets its turn. The number is a
+/// guess.
 const ACCEPT_BATCH: usize = 64;
-/// Number of queued events from which on no more connections are accepted, until the core has handled some. It
-/// bounds the memory of the queue. A guess.
+/// Number of queued events at which no more connections are accepted until the core has handled some events.
+/// This limits the memory of the queue. The number is a guess.
 const MAX_EVENTS: usize = 4_096;
-/// Maximum number of connections that wait to be accepted. It is the kernel's default of `net.core.somaxconn`,
-/// which caps the number.
+/// Maximum number of connections that wait to be accepted. The kernel caps it at the setting
+/// `net.core.somaxconn`. The value is the default of this setting.
 const BACKLOG: i32 = 4_096;
 // A user that vanished is noticed after 120 s without a segment and 4 probes at intervals of 30 s: 4 minutes in
 // all. The values are guesses. Linux's default of more than 2 hours would keep the memory of the connection too
@@ -55,9 +56,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            // The programs replace this number by that of their configuration.
+            // The programs replace this number by the number in their configuration.
             streams: 65_536,
-            // A guess: enough for a SYN and its retransmissions after 1, 3 and 7 s.
+            // The value is a guess: enough for a SYN and its retransmissions after 1, 3 and 7 s.
             connect_timeout: Duration::from_secs(15),
         }
     }
@@ -74,10 +75,11 @@ pub struct Counters {
     pub connect_failed: u64,
 }
 
-/// The bit that is set in the tokens of descriptors that a driver registers itself, and not set in the tokens of
-/// this module.
+/// The bit that tells a driver's own tokens from the tokens of this module. It is set in the token of a
+/// descriptor that the driver itself registers, and clear in the tokens of this module.
 pub const FOREIGN_TOKEN: u64 = 1 << 63;
-// The bits that tell the tokens of listeners and resolver from those of streams, whose token is their id.
+// One of these bits is set in the token of a listener, the other in the token of the resolver. Both are clear in
+// the token of a stream, which is the stream's id.
 const LISTENER_TOKEN: u64 = 1 << 62;
 const RESOLVER_TOKEN: u64 = 1 << 61;
 /// Length of the buffer for the headers of a SYN in bytes. An IPv4 header has at most 60 and an IPv6 header 40
@@ -100,8 +102,8 @@ pub struct Sockets {
     connecting: VecDeque<(Instant, DownstreamId)>,
     events: VecDeque<DownstreamEvent>,
     resolver: Resolver,
-    /// A duplicate descriptor. It is closed when no other descriptor is left, so that a connection can be accepted
-    /// and reset.
+    /// A duplicate descriptor, kept in reserve. When no other descriptor is left, the duplicate is closed, so
+    /// that a connection can be accepted and reset.
     spare_descriptor: Option<OwnedFd>,
     now: Instant,
     counters: Counters,
@@ -117,8 +119,8 @@ struct Listener {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Counts the streams of the slot. It is part of their ids, so that the id of a closed stream is not mistaken
-    /// for that of its successor.
+    /// Counts the streams of the slot. The count is part of a stream's id, so that the id of a closed stream
+    /// differs from the id of the next stream in the slot.
     generation: u32,
     stream: Option<Stream>,
 }
@@ -128,11 +130,13 @@ struct Stream {
     fd: OwnedFd,
     /// True during the connection attempt.
     connecting: bool,
-    /// True unless the last read emptied the socket's buffer and no data came since.
+    /// True if a read may find data. A read that empties the socket's buffer makes it false, and the next event
+    /// that reports data makes it true.
     may_read: bool,
-    /// True unless the last write filled the socket's buffer and no room came since.
+    /// True if a write may find room. A write that fills the socket's buffer makes it false, and the next event
+    /// that reports room makes it true.
     may_write: bool,
-    /// True once the peer closed its direction, so that the end of the stream follows the data.
+    /// True once the peer has closed its direction. The end of the stream then follows the data.
     peer_closed: bool,
 }
 
@@ -161,8 +165,8 @@ impl Sockets {
         })
     }
 
-    /// Reserves a port for the listeners of intercepted connections, on 127.0.0.1 and, if `v6` is true, on `::1`,
-    /// and returns it. The addresses are loopback addresses, so that other hosts reach the listeners by
+    /// Reserves a port for the listeners of intercepted connections, on 127.0.0.1 and, if `v6` is true, on
+    /// `::1`. Returns the port. The addresses are loopback addresses, so that other hosts reach the listeners by
     /// interception only. Nothing listens before [`Self::set_intercepting`].
     ///
     /// # Errors
@@ -221,7 +225,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Listens at an address of this host for programs that connect to it. The host may get the address later.
+    /// Listens for programs that connect to an address of this host. The host may get the address later.
     ///
     /// # Errors
     /// Fails if the kernel refuses the listener, for example because another program listens there.
@@ -266,7 +270,7 @@ impl Sockets {
         (fd, addr): (OwnedFd, SocketAddr),
         arrival: Arrival,
     ) -> std::result::Result<Listener, Errno> {
-        // Makes the kernel keep the headers of the SYN of each connection, from which the DSCP is read.
+        // Makes the kernel keep the headers of each connection's SYN. The DSCP is read from these headers.
         enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
@@ -297,7 +301,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the next event for the core. Events of streams that were closed meanwhile are skipped.
+    /// Returns the next event for the core. Skips events of streams that were closed after the event was queued.
     pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.get(event.id()).is_some() {
@@ -371,8 +375,8 @@ impl Sockets {
             }
         };
         let entry = &mut self.streams[slot as usize];
-        // The generation has the 29 bits between the slot and the three bits that tell the kinds of tokens. An id
-        // repeats only after 2^29 streams of the same slot.
+        // The generation has 29 bits of the id. The slot has the 32 bits below them, and the three bits above
+        // them tell the kinds of tokens. An id repeats only after 2^29 streams of the same slot.
         entry.generation = (entry.generation + 1) & 0x1fff_ffff;
         let id = DownstreamId(u64::from(entry.generation) << 32 | u64::from(slot));
         let flags = epoll::EventFlags::IN
@@ -418,7 +422,7 @@ impl Sockets {
                         return;
                     }
                 }
-                // Other errors are those of the connection that would have been accepted (accept(2)).
+                // Any other error concerns only the connection that was to be accepted (accept(2)).
                 Err(_) => {}
             }
         }
@@ -457,8 +461,9 @@ impl Sockets {
         }
     }
 
-    /// Accepts one connection and resets it, while no file descriptor is left. So the user learns of the failure
-    /// at once, and the listener does not stay readable for ever. Returns false if this fails.
+    /// Accepts one connection and resets it, although no file descriptor is left: the spare one is used. So the
+    /// user learns of the failure at once, and the listener does not stay readable for ever. Returns false if no
+    /// connection can be accepted, or if the spare descriptor cannot be replaced.
     fn refuse_one(&mut self, listener: usize) -> bool {
         // One message is enough; the counter shows the number.
         if self.counters.accept_refused == 0 {
@@ -679,9 +684,9 @@ fn socket(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
 }
 
 /// Sets the options of a stream. A linger time of zero makes the kernel reset the connection when its descriptor
-/// is closed, unless [`Sockets::close`] removes it: a stream that the end of this process cuts off must not look
-/// complete to its reader. Nagle's algorithm is off, since the relay collects data and writes large buffers
-/// itself.
+/// is closed, unless [`Sockets::close`] removes the linger time: a stream that the end of this process cuts off
+/// must not look complete to its reader. Nagle's algorithm is off, since the relay collects data and writes
+/// large buffers itself.
 fn set_stream_options(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
     sockopt::set_tcp_nodelay(fd, true)?;
@@ -744,14 +749,15 @@ fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
     SocketAddr::try_from(rustix::net::getsockname(fd)?)
 }
 
-/// Removes flow label and scope of an IPv6 address, which have no meaning on another host.
+/// Removes flow label and scope of an IPv6 address, since neither has a meaning on another host.
 fn without_scope(addr: SocketAddr) -> SocketAddr {
     let ip: IpAddr = addr.ip();
     SocketAddr::new(ip, addr.port())
 }
 
 /// Returns the failure of a connection attempt for which no packet was sent. The whole address family counts as
-/// unreachable only if it has no route to the Internet, since a single destination may lack a route.
+/// unreachable only if it has no route to the Internet: a missing route to one destination says nothing about
+/// other destinations.
 fn failure_before_sending(error: Errno, v6: bool) -> ConnectFailure {
     let lacks_route = matches!(
         error,

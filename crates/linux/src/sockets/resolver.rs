@@ -17,26 +17,27 @@ use rustix::io::Errno;
 /// servers of the name do not answer. A user of a server may have 8 look-ups at a time by default
 /// (`ServerLimits::lookups`), so four such users leave no thread to the others. The number is a guess.
 const MAX_THREADS: usize = 32;
-/// Maximum number of look-ups that wait or are in progress. A guess, which bounds the memory of the queue.
+/// Maximum number of look-ups that wait or are in progress. It bounds the memory of the queue. The number is a
+/// guess.
 const MAX_PENDING: usize = 1_024;
 /// The file that names the DNS servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Makes the log report only once that this file cannot be read.
+/// Makes the log report only once that [`RESOLV_CONF`] cannot be read.
 static WARNED: Once = Once::new();
 /// Stack size of a thread in bytes. The buffers of the C library's resolver need less.
 const STACK_LEN: usize = 256 * 1024;
-/// Maximum number of addresses of a name that are used. A guess.
+/// Maximum number of addresses of a name that are used. The number is a guess.
 const MAX_ADDRESSES: usize = 8;
-/// The bit that is set in the ids of look-ups and not set in the ids of streams.
+/// The bit that tells the ids of look-ups from the ids of streams. It is set in the ids of look-ups only.
 const LOOKUP_BIT: u64 = 1 << 63;
 
-/// A bounded pool of threads for look-ups. Each is started when it is first needed.
+/// A bounded pool of threads for look-ups. Each thread is started when it is first needed.
 #[derive(Debug)]
 pub(super) struct Resolver {
     shared: Arc<Shared>,
     /// Number of threads that were started.
     threads: usize,
-    /// Number of look-ups that were submitted and whose end was not fetched.
+    /// Number of look-ups that were submitted and whose result was not fetched yet.
     pending: usize,
     /// The number of the last look-up.
     next_id: u64,
@@ -104,7 +105,7 @@ impl Resolver {
                                             are refused");
                     return None;
                 }
-                // The existing threads do the look-up later.
+                // No further thread can be started, so an existing thread does the look-up later.
                 Err(_) => {}
             }
         }
@@ -127,7 +128,8 @@ impl Resolver {
 }
 
 impl Drop for Resolver {
-    /// Makes the threads end. A thread that is in a look-up ends afterwards, and nothing waits for this.
+    /// Makes the threads end. A thread that is in a look-up ends after the look-up, and nothing waits for the
+    /// thread.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work_available.notify_all();

@@ -161,7 +161,7 @@ fn failed_attempts_are_reported_with_their_cause() {
         streams: 1,
         connect_timeout: Duration::from_secs(5),
     });
-    // Bound, so that no other socket takes the port, but not listening.
+    // The socket is bound, so that no other socket takes the port, but it does not listen.
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&bound, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let closed_port = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
@@ -241,7 +241,7 @@ fn peeked_data_is_read_later() {
 fn an_accepted_connection_has_its_peer_and_the_dscp_of_its_syn() {
     for host in ["127.0.0.1", "::1"] {
         let mut event_loop = EventLoop::new(Limits::default());
-        // Another process may have taken the free port by now.
+        // Another process may have taken the free port meanwhile.
         let listening = (0..16).find_map(|_| {
             let any = SocketAddr::new(host.parse().unwrap(), 0);
             let free = TcpListener::bind(any).unwrap().local_addr().unwrap();

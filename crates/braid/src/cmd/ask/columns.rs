@@ -27,7 +27,8 @@ impl Columns {
         }
     }
 
-    /// Adds a row, and lines of text `below` it, which do not count for the widths.
+    /// Adds a row, and the lines of text `below` the row. These lines do not count for the widths of the
+    /// columns.
     pub fn row(&mut self, cells: impl Into<Vec<String>>, below: Vec<String>) {
         let cells = cells.into();
         debug_assert_eq!(cells.len(), self.aligns.len());

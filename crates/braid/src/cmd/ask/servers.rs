@@ -25,7 +25,7 @@ pub fn table(servers: &[ServerStatus], with_measurements: bool) -> String {
     let mut columns = Columns::new(&headings);
     for server in servers {
         let Measured { paths, egress } = &server.measured;
-        // A server that no link has reached yet has fewer measurements than the others.
+        // A server that no link has reached yet has fewer measurements than the other servers.
         let missing = path_count - paths.len();
         let qualities = paths.iter().copied();
         let qualities = qualities.chain(std::iter::repeat_n(Quality::default(), missing));
@@ -48,8 +48,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// Returns a server's state, with remarks for an operator: new connections go there, it reaches one address
-/// family only, connections are not encrypted, its release is older than this one.
+/// Returns a server's state, with remarks for an operator: new connections go to the server, it reaches only one
+/// address family, its connections are not encrypted, or its release is older than this one.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",

@@ -1,7 +1,7 @@
 //! Routes over each link for a check's own packets, independent of the routing table and of a running box.
 //!
-//! The numbers of rules and routes and the name of the nftables table follow from the name of an instance that
-//! never runs. So a later check finds and removes what a killed check left.
+//! The numbers of the rules and routes, and the name of the nftables table, follow from the name of an instance.
+//! No instance of this name ever runs. So a later check finds and removes what a killed check left.
 
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -20,9 +20,9 @@ use crate::nft;
 const INSTANCE_NAME: &str = "braid-check";
 /// Metric of the routes. Any value does, since the tables have no other routes.
 const ROUTE_METRIC: u32 = 100;
-/// Maximum number of ports that are tried. A port of the engine is unsuitable, and the kernel chooses one only
-/// if an operator changed its range of automatic ports, so that it overlaps the engine's ports. The number is a
-/// guess.
+/// Maximum number of ports that are tried. A port of the engine is unsuitable. The kernel chooses such a port
+/// only if an operator has changed the kernel's range of automatic ports so that the range overlaps the engine's
+/// ports. The number is a guess.
 const MAX_PORT_TRIES: usize = 64;
 
 /// A route over one link in one address family.
@@ -34,7 +34,7 @@ pub(super) struct Exit {
     pub interface: u32,
     /// The gateway; `None` if the link needs none.
     pub gateway: Option<IpAddr>,
-    /// Addresses of the interface of this family.
+    /// Addresses of the interface in this family.
     pub addresses: Vec<Address>,
     /// True for IPv6.
     pub v6: bool,
@@ -126,8 +126,8 @@ impl Drop for Detour {
     }
 }
 
-/// Reserves a TCP port of `address` until the returned socket is closed. The port is none of those that an
-/// engine on this machine uses.
+/// Reserves a TCP port of `address` until the returned socket is closed. An engine on this machine never uses
+/// the port.
 ///
 /// # Errors
 /// Fails if the kernel refuses a socket, or if no suitable port was found.
@@ -144,7 +144,7 @@ pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
         if port > 0 && !Shortcut::ports().contains(&port) {
             return Ok((socket, port));
         }
-        // The socket stays open, so that the kernel chooses another port next time.
+        // The socket stays open, so that the kernel chooses another port at the next try.
         unsuitable.push(socket);
     }
     Err(std::io::ErrorKind::AddrInUse.into())

@@ -11,12 +11,13 @@ use braid_wire::{ip, udp};
 
 use super::raw::{Raw, Received};
 
-/// Time to wait for answers before unanswered probes are sent again: longer than nearly any round trip. A guess.
+/// Time to wait for answers before unanswered probes are sent again. The value is a guess: longer than nearly
+/// any round trip.
 const ROUND_TIME: Duration = Duration::from_millis(1_200);
-/// Maximum number of times that each probe is sent, so that one lost packet does not decide.
+/// Maximum number of times that each probe is sent, so that a single lost packet does not decide the result.
 const ROUNDS: u32 = 2;
-/// Packet sizes in bytes that are probed below the MTU: those of common links, such as PPPoE (1,492), tunnels and
-/// mobile networks, and the minimum of IPv6 (1,280, RFC 8200 section 5).
+/// Packet sizes in bytes that are probed if they are below the MTU. They are the sizes of common links, such as
+/// PPPoE (1,492), tunnels and mobile networks, and the minimum of IPv6 (1,280, RFC 8200 section 5).
 const SIZES: [u16; 12] = [
     1_492, 1_480, 1_472, 1_464, 1_454, 1_440, 1_430, 1_420, 1_400, 1_380, 1_350, 1_280,
 ];
@@ -102,7 +103,8 @@ fn echo_request(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     // The type of an echo request.
     message[0] = if v6 { 128 } else { 8 };
     message[4..6].copy_from_slice(&id.to_be_bytes());
-    // The size is in the field of the sequence number, so that an answer has it even if the answer was cut off.
+    // The field of the sequence number holds the size, so that the answer shows the size even if the answer was
+    // cut off.
     message[6..8].copy_from_slice(&size.to_be_bytes());
     let pseudo = match v6 {
         true => checksum::pseudo_header(ends.0, ends.1, protocol, length as u32),
@@ -150,7 +152,8 @@ fn on_packet(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echo
         // "Fragmentation needed" or "packet too big", about any packet to the server.
         (false, 3, 4) | (true, 2, 0) => echoes.size_reported |= is_about(rest, ends),
         (false, 3, 3) | (true, 1, 4) if about.src == ends.1 => {
-            // The error may quote nothing but the headers of the packet: protocol and destination port are used.
+            // The error may quote nothing but the headers of the packet, so only protocol and destination port
+            // are compared.
             let (kind, start) = match rest.first() {
                 Some(first) if !v6 => (rest.get(9), 4 * usize::from(first & 0xf)),
                 _ => (rest.get(6), 40),

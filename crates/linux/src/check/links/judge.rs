@@ -43,7 +43,8 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
     }
 }
 
-/// Reports on all links and servers. A link that reaches no server is a failure only if no other link reaches one.
+/// Reports on all links and servers. A link that reaches no server is a failure only if no other link reaches a
+/// server.
 pub(super) fn links(
     config: &BoxConfig,
     results: &[(ProbedPair<'_>, &ProbeResult)],
@@ -137,8 +138,8 @@ fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding>
     let remedy = "ask the link's provider, or use another server port (443 often passes) or a VPN over this \
                   link; if all links have this problem, the middlebox is near the server";
     match report.multipath? {
-        // A middlebox may remove Multipath TCP from the first data on, so only a complete trial shows that it
-        // passes.
+        // A middlebox may remove Multipath TCP once data flows, so only a complete trial shows that Multipath
+        // TCP passes.
         Multipath::Intact if report.end != TrialEnd::SignedIn => None,
         Multipath::Intact => Some(Finding::ok(id_and_subject, "Multipath TCP passes")),
         Multipath::Stripped => Some(Finding::warning(
@@ -235,7 +236,7 @@ fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) 
             )];
         }
     };
-    // If TCP did not open either, the finding on TCP has reported that nothing passes.
+    // If no TCP connection opened either, the finding on TCP has already reported that nothing passes.
     if !opened && *echoes == Echoes::default() {
         return Vec::new();
     }
@@ -364,7 +365,8 @@ mod tests {
         }
     }
 
-    /// Returns the second link's findings; the first link is good, or is as the second one.
+    /// Returns the findings on the second link. The first link works if `other_good` is true, and otherwise has
+    /// the same result as the second link.
     fn judged(found_there: ProbeResult, other_good: bool) -> Vec<Finding> {
         let config = config();
         let about = |link| ProbedPair {

@@ -1,8 +1,8 @@
 //! Checks which packets pass from each link to each server, and which are changed on the way.
 //!
-//! Kernel sockets are not suitable: the rules of a running box keep packets of the servers from them, their
-//! packets follow the routing table, and not every kernel has Multipath TCP. So the check opens its connections
-//! with the engine, and sends and receives the packets by raw sockets.
+//! Kernel sockets are not suitable: the rules of a running box keep the servers' packets from kernel sockets,
+//! packets of kernel sockets follow the routing table, and not every kernel has Multipath TCP. So the check
+//! opens its connections with the engine, and sends and receives the packets by raw sockets.
 
 mod detour;
 mod echo;
@@ -33,7 +33,7 @@ use probe_result::{ProbeResult, ProbedPair};
 use raw::{Raw, Received};
 
 /// Maximum time for one trial. If SYNs with Multipath TCP are dropped, the engine tries plain TCP after 3 s. The
-/// handshake that follows has to be possible too, also over a slow link.
+/// remaining time has to suffice for the handshake, even over a slow link.
 const MAX_TRIAL_TIME: Duration = Duration::from_secs(9);
 
 /// The probe of one server over one link in one address family.
@@ -96,10 +96,10 @@ pub(super) fn findings(
     found
 }
 
-/// Reports whether the gateways answer. The kernel knows this only after packets were sent to them, so this comes
-/// after the probes.
+/// Reports whether the gateways answer. The kernel knows this only after packets were sent to the gateways, so
+/// this function runs after the probes.
 fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
-    // It is no finding if the neighbours cannot be read: the servers' answers show whether the gateways work.
+    // If the neighbours cannot be read, this is no finding: the servers' answers show whether the gateways work.
     let neighbours = next_hop::neighbours().unwrap_or_default();
     let of_exit = |exit: &Exit| {
         let gateway = exit.gateway?;
@@ -145,8 +145,8 @@ fn task<'a>(
         false => server.endpoint_v4(),
         true => server.endpoint_v6(),
     };
-    // A running box chooses the source address in the same way: preferred before deprecated, permanent before
-    // temporary, then an address in the gateway's network.
+    // A running box chooses the source address in the same way: an address that is not deprecated wins, then a
+    // permanent one, then an address in the gateway's network.
     let in_gateway_network = |addr: &crate::net::routes::Address| {
         let net = crate::net::link::network(addr);
         exit.gateway.is_some_and(|gateway| net.contains(&gateway))
@@ -283,7 +283,7 @@ impl Task<'_> {
         }
         trial.give_up(clock.now());
         while let Some(packet) = trial.poll_transmit(clock.now()) {
-            // This closes the connection. If the packet is lost, the connection ends by the server's timeout.
+            // This packet closes the connection. If it is lost, the server's timeout ends the connection.
             let _ = raw.send(&packet);
         }
         let report = trial.report();

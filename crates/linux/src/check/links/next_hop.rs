@@ -1,4 +1,4 @@
-//! Reads from the kernel whether gateways answer. The kernel knows this once packets were sent to them.
+//! Reads from the kernel whether gateways answer. The kernel knows this after packets were sent to the gateways.
 
 use std::io;
 use std::net::IpAddr;

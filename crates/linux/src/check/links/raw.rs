@@ -1,5 +1,5 @@
-//! Raw sockets for a check's packets over one link. They are not subject to other programs' routes, and incoming
-//! packets are read before any packet filter rules.
+//! Raw sockets for a check's packets over one link. Other programs' routes do not apply to packets sent by these
+//! sockets. Incoming packets are read before any packet filter rule applies.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -50,8 +50,8 @@ impl Raw {
         let out = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
         out.set_mark(mark)?;
         out.bind_device(Some(name.as_bytes()))?;
-        // The socket is opened without a protocol, so that it gets no packets before it is bound. Otherwise it
-        // would queue packets of other interfaces until then.
+        // The socket is opened without a protocol, so that it gets no packets before it is bound. With a
+        // protocol, it would queue packets of other interfaces until it is bound.
         let incoming = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         let program = filter(peer, port);
         let step = |s: &libc::sock_filter| SockFilter::new(s.code, s.jt, s.jf, s.k);
@@ -104,8 +104,8 @@ impl Raw {
     }
 }
 
-/// Builds a packet filter (BPF) that accepts TCP segments from `peer` to `port`, and all ICMP messages. The other
-/// packets of a busy link would fill the socket's buffer.
+/// Builds a packet filter (BPF) that accepts TCP segments from `peer` to `port`, and all ICMP messages. Without
+/// the filter, the other packets of a busy link would fill the socket's buffer.
 fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     // Codes of the classic BPF (linux/bpf_common.h).
     const LOAD_WORD: u16 = 0x20;
@@ -117,8 +117,8 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     const RETURN: u16 = 0x06;
     let (icmp, tcp) = (1, 6);
     let load = |code, k| (code, k);
-    // The 32-bit words of the source address, each with its offset in the packet. A packet is accepted only if
-    // all of them are equal.
+    // The 32-bit words of the peer's address, each with its offset in the packet. A segment is accepted only if
+    // it has each of these words at its offset.
     let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
         IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_INDEXED, 2)),
         IpAddr::V6(peer) => {
@@ -130,8 +130,9 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     let icmp = if peer.is_ipv4() { icmp } else { 58 };
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut steps = vec![step(LOAD_BYTE, protocol_at, 0, 0)];
-    // Jumps are relative to the next step. Up to the accepting step there are two steps for each word, two for the
-    // port, and for IPv4 one that loads the length of the header. The refusing step follows the accepting one.
+    // Jumps are relative to the next step. Before the accepting step there are two steps for each word, two
+    // steps for the port, and for IPv4 one step that loads the length of the header. The refusing step follows
+    // the accepting step.
     let header_len_steps = u8::from(peer.is_ipv4());
     let steps_left = 2 * words.len() as u8 + 2 + header_len_steps;
     steps.push(step(IF_EQUAL, icmp, steps_left + 1, 0));
