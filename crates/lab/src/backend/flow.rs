@@ -15,8 +15,8 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use crate::case::{Case, RunResult};
 
-/// Maximum time that a warm start waits for its subflows to be established. A guess: the handshake time
-/// of [`limit`].
+/// Maximum time that a warm start waits for its subflows to be established. It is the time that [`limit`]
+/// allows for handshakes and timeouts, which is a guess.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
 /// Stream of the random numbers of the links' delays. The number is far above the streams of a world's

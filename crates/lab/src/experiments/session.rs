@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
         parallel_runs.collect(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
-    /// Reports a finished run to the progress display. The methods above call it for their own runs.
+    /// Reports a finished run to the progress display. The methods above that make runs call it themselves.
     pub fn finished(&self) {
         (self.request.progress)();
     }
