@@ -1,5 +1,6 @@
-//! Records of the paths that earlier connections left. Those connections run in the simulator, even for
-//! runs over links: that takes no wall-clock time, and both backends start from the same records.
+//! Records of the paths that earlier connections left. The earlier connections run in the simulator, even
+//! for runs over links. The simulation takes no wall-clock time, and both backends start from the same
+//! records.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -59,7 +60,8 @@ impl History {
         Ok(History { number, ends })
     }
 
-    /// Loads the records into the stack of the client (end 0) or the server (end 1), as if made `now`.
+    /// Loads the records into the stack of the client (end 0) or the server (end 1), as if they were made
+    /// at `now`.
     pub fn load(&self, end: usize, stack: &mut Stack, now: Instant) {
         for (peer, path, record) in &self.ends[end] {
             let record = PathRecord { at: now, ..*record };
