@@ -471,8 +471,8 @@ mod tests {
                 return;
             };
             assert_served_in_time(&ours);
-            // Each of the two paths has 10 Mbit/s, and background traffic takes 2 Mbit/s of them. The
-            // factor of 4 allows for different schedulers and other losses.
+            // On each of the two paths, background traffic takes about 2 of 10 Mbit/s. The factor of 4
+            // allows for different schedulers and other losses.
             let (engine, kernel) = (ours.read[39], kernel.read[39]);
             assert!(
                 (engine / 4..engine * 4).contains(&kernel),

@@ -222,7 +222,7 @@ fn run_end<'a>(
     let shared = driver.core.shared;
     let _release_peer = Leaving(shared);
     start(driver)?;
-    // The driver also stops when something is written to this eventfd. Nothing is.
+    // The driver also stops when something is written to this eventfd. Nothing is ever written to it.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let timed_out = driver.clock().now() >= shared.deadline;
@@ -237,7 +237,7 @@ struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        // The other end stops when two connections are counted as ended.
+        // Counts both connections as ended, so that the other end stops.
         self.0.finished.store(2, Ordering::Release);
         self.0.wake_ends();
     }
@@ -333,7 +333,7 @@ impl<'a> End<'a> {
             if let Some(outage) = self.shared.case.outage {
                 let time = now.saturating_since(self.started);
                 self.arrivals.record(time, stream.received);
-                // After the start of the outage, the last value stays.
+                // The timeout is read only until the outage starts.
                 if now < Instant::ZERO + outage.from {
                     self.outage_rto = flow::outage_rto(self.shared.case, stack, *conn);
                 }

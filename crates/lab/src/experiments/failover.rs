@@ -181,8 +181,8 @@ fn full_rate(arrivals: &ReceivedBytes) -> f64 {
     arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
-/// Returns the goodput over time. The line ends when bytes stop arriving. During the outage it goes on,
-/// because arrivals pause there.
+/// Returns the goodput over time. The line ends when bytes stop arriving, but not before the end of the
+/// outage. During the outage a flow may pause without having ended.
 fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
     let bins = (0..).map(|n| BIN_WIDTH * n);
     let bins =

@@ -71,7 +71,7 @@ impl FaultRun {
         self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
     }
 
-    /// Returns the rate during the fault, without the first [`RECOVERY_TIME`], Mb/s.
+    /// Returns the rate during the fault, Mb/s. The first [`RECOVERY_TIME`] of the fault does not count.
     fn rate_during_fault(&self, direction: usize) -> f64 {
         let from = BEFORE_FAULT + RECOVERY_TIME;
         self.seen.bulk[direction].mbit_s(from, self.until - from)

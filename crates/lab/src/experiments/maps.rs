@@ -114,7 +114,8 @@ const fn scheme(strategy: &'static str) -> Scheme {
 }
 
 /// The compared schemes: the baseline, both forms of MAPS, further strategies, and the kernel's MPTCP.
-/// Functions below refer to a scheme by its index. The simulator cannot run the last scheme, the kernel.
+/// Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because the
+/// simulator must leave it out.
 const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: SOURCE_BASELINE,

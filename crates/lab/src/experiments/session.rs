@@ -11,8 +11,8 @@ use crate::fct::{self, Case, Row, RunResult};
 use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
 
-/// Number of runs over links that are made at the same time. They mostly wait, but each has an emulator that
-/// must be on time. A guess.
+/// Number of runs over links that are made at the same time. The runs mostly wait, but each has an emulator
+/// that must be on time. 3 is a guess.
 const CONCURRENT_LINK_RUNS: usize = 3;
 
 /// An experiment while it runs. A definition measures its cases with it, and adds the parts of the result.

@@ -122,7 +122,7 @@ fn run_end(
     let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
-    // The driver also stops when something is written to this eventfd. Nothing is.
+    // The driver also stops when something is written to this eventfd. Nothing is ever written to it.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         driver.core.samples.len() >= samples || fixture::interrupted()

@@ -43,7 +43,8 @@ impl Figures {
             self.bytes += counters.offered.bytes;
             self.marked += counters.marked.packets;
         }
-        // Not a sum over links, because a world has one clock for all of them.
+        // Not a sum over links, because a world has one clock for all of them. The time saturates only
+        // after 584 years.
         let elapsed = world.now().saturating_since(START);
         self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
     }

@@ -23,8 +23,8 @@ use crate::stats;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Maximum lateness of the emulator (99th percentile, µs) of a reliable result. 1 ms is small against the
-/// default links' delays of 15 and 35 ms.
+/// Maximum lateness of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is small
+/// against the default links' delays of 15 and 35 ms.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.

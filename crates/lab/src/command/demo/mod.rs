@@ -34,8 +34,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 const SMALL_BYTES: u64 = 6;
 /// Pause before each row, so that the links' queues run empty. A guess.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Maximum delivery lag of the emulator (99th percentile, µs) of a reliable result. 1 ms is small against
-/// the links' delays of 15 and 35 ms.
+/// Maximum delivery lag of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is
+/// small against the links' delays of 15 and 35 ms.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.

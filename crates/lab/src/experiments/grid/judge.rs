@@ -111,8 +111,8 @@ impl Comparison {
         }
     }
 
-    /// Returns whether more runs could prove a loss, because a statistic of the rival is shorter by more
-    /// than `share` of its margin. The 99th percentile counts only if `with_p99` is true.
+    /// Returns whether more runs could prove a loss. They could if a statistic of the rival is shorter by
+    /// more than `share` of its margin. The 99th percentile counts only if `with_p99` is true.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;
         let mean = 1.0 - share * MEAN_MARGIN;
