@@ -97,8 +97,8 @@ impl Session {
     /// Makes run `index` of the case that the session was opened for.
     ///
     /// # Errors
-    /// The run could not be made. A flow that does not arrive in time is no error, but a result that did
-    /// not complete.
+    /// The run could not be made. A flow that does not arrive in time is no error: its result has
+    /// `completed` false.
     pub fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         match self {
             Session::Sim(sim) => sim.run(case, index),
@@ -107,9 +107,9 @@ impl Session {
         }
     }
 
-    /// Keeps every later run, even if the emulated links were late. Meant for tests that do not judge
-    /// times and must pass on a busy machine. By default a late run is repeated, because its times mean
-    /// nothing, and after several attempts the error is [`Error::Busy`].
+    /// Keeps the result of every later run, even if the emulated links were late. Meant for tests that do
+    /// not judge times and must pass on a busy machine. By default a late run is repeated, because its
+    /// times mean nothing. After several late attempts the error is [`Error::Busy`].
     pub fn keep_late_runs(&mut self) {
         if let Some(fixture) = self.fixture() {
             fixture.keep_late_runs();

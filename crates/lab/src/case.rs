@@ -24,7 +24,7 @@ pub struct Case {
     pub cc: String,
     /// The path on which a run opens its connection.
     pub default_path: DefaultPath,
-    /// True if the transfer starts only once all subflows are established.
+    /// True if the transfer waits until all subflows are established.
     pub warm_subflows: bool,
     /// The knowledge that both ends have of the paths before a run.
     pub records: Records,
@@ -32,7 +32,7 @@ pub struct Case {
     pub initial_window: u32,
     /// True if both ends know the flow's size in advance.
     pub declare_size: bool,
-    /// Queue length of each path that sets none itself, packets.
+    /// Queue length, packets, of each path whose settings have no queue length.
     pub queue: u32,
     /// The direction of the payload.
     pub direction: Direction,
@@ -71,7 +71,7 @@ impl Case {
     }
 
     /// Returns the command that makes the first `runs` runs in the simulator. The command line has no
-    /// option for an outage, so the command leaves it out.
+    /// option for an outage, so the command leaves the outage out.
     pub fn command(&self, runs: u64) -> String {
         let warm = if self.warm_subflows {
             " --warm-subflows"
@@ -138,8 +138,8 @@ pub struct RunResult {
     pub rtos: u64,
     /// Bytes in order at the receiver over time; empty if the case has no outage.
     pub arrivals: ReceivedBytes,
-    /// The retransmission timeout of the sender's engine for the path of the outage when the outage began; 0
-    /// if the case has no outage.
+    /// Retransmission timeout of the sender's engine for the path of the outage, at the start of the
+    /// outage; 0 if the case has no outage.
     pub outage_rto: Duration,
 }
 
@@ -148,7 +148,8 @@ pub struct RunResult {
 pub struct ReceivedBytes(Vec<(Duration, u64)>);
 
 impl ReceivedBytes {
-    /// Time within which arrivals are merged into one. It bounds memory; no figure needs more precision.
+    /// Arrivals within this time are recorded as one arrival. This bounds memory, and no figure needs more
+    /// precision.
     const MERGE_WINDOW: Duration = Duration::from_millis(1);
 
     /// Records that `bytes` bytes have arrived by `time`.
@@ -179,15 +180,15 @@ impl ReceivedBytes {
     }
 
     /// Returns the time from `from` to the start of the first second whose mean rate is at least `mbit_s`;
-    /// `None` if there is no such second within 20 s. Seconds start every 10 ms.
+    /// `None` if there is no such second within 20 s. A new second is tried every 10 ms.
     pub fn time_to_rate(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
         let second = Duration::from_secs(1);
         let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
         times.find(|time| self.mbit_s(from + *time, second) >= mbit_s)
     }
 
-    /// Returns the longest time between two arrivals, among those that end after `from` and begin
-    /// before `until`.
+    /// Returns the longest time between two arrivals. Only a time that ends after `from` and begins before
+    /// `until` counts.
     pub fn longest_gap(&self, from: Duration, until: Duration) -> Duration {
         let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));
         let within = pairs.filter(|(begin, end)| *end > from && *begin < until);
@@ -198,8 +199,8 @@ impl ReceivedBytes {
     }
 }
 
-/// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that runs of
-/// the same index have the same random numbers with all strategies.
+/// Returns the seed of run `index` of an experiment with `seed`. The result depends on nothing else, so
+/// that runs of the same index have the same random numbers with all strategies.
 pub fn run_seed(seed: u64, index: u64) -> u64 {
     Rng::for_component(seed, RUN_STREAM + index).u64()
 }
@@ -292,8 +293,9 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// The size of a flow, in the syntax of the command line: a number of bytes, or a number with the binary unit
-/// `k` (1024) or `M` (1024 k). It keeps its text, so that tables show it as the user wrote it.
+/// The size of a flow, in the syntax of the command line: a number of bytes, or a number with the binary
+/// unit `k` (1024) or `M` (1024 k). The value keeps its text, so that tables show the size as the user
+/// wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Size {
     text: String,

@@ -1,4 +1,4 @@
-//! A content host that sends as many bytes as it is asked for, and the user's side of that.
+//! A content host that sends as many bytes as it is asked for, and a client that asks for them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use braid_testbed::netns;
 
 /// Port of the listener on the content host; nginx has port 80.
 const PORT: u16 = 8_080;
-/// Longest wait for the next bytes of a connection.
+/// Maximum wait for the next bytes of a connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes that one call reads or writes at most.
+/// Maximum number of bytes that one call reads or writes.
 const CHUNK: usize = 1 << 18;
 
 /// Opens a listener on the content host.

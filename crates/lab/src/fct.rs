@@ -10,8 +10,9 @@ pub use crate::case::{
     Case, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
 };
 
-/// Runs `case` on `backend` `runs` times. Returns the results in the order of the runs, whatever the number
-/// of `threads` (at least 1), which only backends in virtual time use. Calls `progress` after each run.
+/// Runs `case` on `backend` `runs` times. Returns the results in the order of the runs. Only backends in
+/// virtual time use the `threads` (at least 1); their number does not change the results. Calls `progress`
+/// after each run.
 ///
 /// # Errors
 /// The backend's error for the first run that could not be made.

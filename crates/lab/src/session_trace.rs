@@ -41,8 +41,8 @@ pub struct SessionScenario<'a> {
     pub engine: Config,
     /// The paths at the start; the session opens on the first.
     pub paths: Vec<PathSettings>,
-    /// Changes of both directions of the first path. In the simulator, if the client moves, they apply to
-    /// the client's link to the path, so that other hosts on the path do not lose it.
+    /// Changes of both directions of the first path. If the client moves in the simulator, the changes
+    /// apply only to the client's own link, so that other hosts on the path keep it.
     pub first: Schedule,
     /// Background traffic on each path.
     pub background: Option<Background>,
@@ -50,7 +50,8 @@ pub struct SessionScenario<'a> {
     pub sends: Role,
     /// Time for which the world is observed.
     pub span: Duration,
-    /// The sample after which the client gets another address on the first path in place of the old one.
+    /// Number of the sample after which the client's second address on the first path replaces the first
+    /// address; `None` if the client does not move.
     pub moves: Option<usize>,
 }
 
@@ -78,7 +79,7 @@ pub struct SessionTrace {
 pub struct Packet {
     /// The path on which it was sent.
     pub path: usize,
-    /// True if none of its bytes was sent before.
+    /// True if no byte of the packet was sent earlier.
     pub new: bool,
     /// Its place in the stream, bytes.
     pub dsn: u64,
@@ -88,7 +89,7 @@ pub struct Packet {
     pub sent: f64,
     /// Time of arrival, if it arrived.
     pub arrived: Option<f64>,
-    /// Bytes in it that the client did not have before.
+    /// Number of bytes in the packet that the client did not have yet.
     pub fresh: u64,
 }
 
@@ -104,7 +105,8 @@ impl SessionScenario<'_> {
         }
     }
 
-    /// Returns the path of the client's second address on the first link. It is added after all others.
+    /// Returns the path of the client's second address on the first link. This path is added after all
+    /// others.
     pub fn second_path(&self) -> PathId {
         PathId(self.paths.len() as u8)
     }
@@ -235,7 +237,7 @@ impl SessionTrace {
         let read = client.labelled(0).map_or(0, |stream| stream.received);
         let stats = |(conn, _)| server.stack().conn_stats(conn);
         let acked = server.open_streams().find_map(stats).map(|s| s.snd_una);
-        // A connection that has ended has no statistics any more; its last value stays.
+        // A connection that has ended has no statistics any more, so its last value is repeated.
         let last_acked = self.acked.last().copied().unwrap_or(0);
         let subflows = client
             .open_streams()
@@ -354,15 +356,15 @@ mod tests {
             assert!(on_path().next().is_some());
             let min_delay = [0.010, 0.020][path];
             let is_late_enough = |p: &Packet| p.arrived.is_none_or(|at| at >= p.sent + min_delay);
-            // Only new packets: an original that arrives after its retransmission was sent is mistaken for
-            // the retransmission, which then seems too fast.
+            // Checks only new packets. An original that arrives after its retransmission was sent is
+            // mistaken for the retransmission, whose delay then seems too short.
             assert!(on_path().filter(|p| p.new).all(is_late_enough));
         }
         assert!(seen.subflows.contains(&0b11));
     }
 
-    /// Checks the same and more, which holds only if the machine was never late: 500 kB were read, and
-    /// hardly more arrived than was read.
+    /// Checks the same as `assert_consistent`, and two facts that hold only if the machine was never late:
+    /// 500 kB were read, and hardly more bytes arrived than were read.
     fn assert_served_in_time(seen: &SessionTrace) {
         assert_consistent(seen);
         let (fresh, read) = (fresh(seen), seen.read[39]);
@@ -469,8 +471,8 @@ mod tests {
                 return;
             };
             assert_served_in_time(&ours);
-            // Two paths of 10 Mbit/s each, of which background traffic takes two. The factor of 4 allows for
-            // different schedulers and other losses.
+            // On each of the two paths, background traffic takes about 2 of 10 Mbit/s. The factor of 4
+            // allows for different schedulers and other losses.
             let (engine, kernel) = (ours.read[39], kernel.read[39]);
             assert!(
                 (engine / 4..engine * 4).contains(&kernel),

@@ -107,9 +107,10 @@ impl EncodedVideo {
         numbered.map(frame).collect()
     }
 
-    /// Decodes the frames that `arrived`, and compares them with the pictures before encoding. `arrived` has the
-    /// order of [`EncodedVideo::frames`]. Returns the PSNR of every frame in display order, dB. The previous
-    /// picture takes the place of a frame that cannot be shown; black does before the first.
+    /// Decodes the frames that `arrived`, and compares them with the pictures before encoding. `arrived`
+    /// has the order of [`EncodedVideo::frames`]. Returns the PSNR of every frame in display order, dB. In
+    /// place of a frame that cannot be shown, the previous picture counts, or black if there is no previous
+    /// picture.
     ///
     /// # Errors
     /// `ffmpeg` is missing or fails.
@@ -241,7 +242,7 @@ fn units(stream: &[u8]) -> Vec<Unit> {
         // The type is in the low five bits (7.3.1).
         match kind & 31 {
             nal_type @ (SLICE | IDR_SLICE) => {
-                // A slice that begins with another macroblock than 0 belongs to the frame before.
+                // A slice whose first macroblock is not 0 belongs to the same frame as the slice before it.
                 let Some((0, kind)) = parse_slice_header(first, nal_type) else {
                     continue;
                 };
@@ -289,8 +290,8 @@ fn parse_slice_header(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     Some((first, kind))
 }
 
-/// Reads an unsigned Exp-Golomb code (9.1): n zeros, a 1, and n further bits. Its value is the number that
-/// begins with the 1, less 1.
+/// Reads an unsigned Exp-Golomb code (9.1): n zeros, a 1, and n further bits. The 1 and the further bits
+/// form a binary number. The value of the code is this number minus 1.
 fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let zeros = bits.position(|bit| bit == 1)?;
     let number = (0..zeros).try_fold(1_u32, |n, _| {
@@ -402,7 +403,7 @@ mod tests {
         #[test]
         #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
-            // Longer than ffmpeg probes its input for a stream.
+            // ffmpeg probes less than 8 s of its input to find a stream.
             let video = EncodedVideo::encode(Duration::from_secs(8)).unwrap();
             let undamaged = video.psnr(&[true; 200]).unwrap();
             let black = video.psnr(&[false; 200]).unwrap();

@@ -21,7 +21,7 @@ pub(crate) const CLIENT: &str = "client";
 pub(crate) const SERVER: &str = "server";
 
 /// Real-time priority of the two ends. It is below the priority of the emulator, so that a busy end cannot
-/// delay the packets of both.
+/// delay the packets of both ends.
 pub(crate) const ENDPOINT_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
 /// Interval at which a run in wall-clock time checks whether it has ended, timed out or been interrupted.
 /// A guess: short for a user who presses Ctrl-C, and rare beside the packets of a run.
@@ -96,8 +96,8 @@ impl Fixture {
         })
     }
 
-    /// Keeps every later run, even if the emulator was late. Meant for tests that do not judge times and
-    /// must pass on a busy machine.
+    /// Makes the fixture keep the result of every later run, even if the emulator was late. Meant for tests
+    /// that do not judge times and must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
         self.max_lag_us = f64::INFINITY;
     }
@@ -120,9 +120,9 @@ impl Fixture {
         self.measure_on_time(&link_settings.collect::<Vec<_>>(), seed, measure)
     }
 
-    /// Restarts the links with these settings and runs `measure`. If the emulator was late, it discards the
-    /// result and repeats; a failed measurement is repeated too, because the lag may be its cause. Every
-    /// attempt passes the same seed to `measure`.
+    /// Restarts the links with these settings and runs `measure`. If the emulator was late, discards the
+    /// result and repeats the measurement. This applies to a failed measurement too, because the lag may be
+    /// its cause. Every attempt passes the same seed to `measure`.
     pub fn measure_on_time<T>(
         &mut self,
         link_settings: &[[ScheduledSettings; 2]],
@@ -168,8 +168,8 @@ pub(super) fn new_name() -> Result<String, Error> {
     Ok(format!("{PREFIX}{pid}-{count}"))
 }
 
-/// Repeats `attempt`, at most `attempts` times, until the emulator was at most `max_lag_us` late at the
-/// 99th percentile, and returns that result. `attempt` returns a result and its delivery lag in µs.
+/// Returns the result of the first attempt in which the emulator was at most `max_lag_us` late at the 99th
+/// percentile. Makes at most `attempts` attempts. `attempt` returns a result and its delivery lag in µs.
 /// `repeated` counts the discarded results.
 pub(super) fn retry_while_late<T>(
     (attempts, max_lag_us): (u32, f64),

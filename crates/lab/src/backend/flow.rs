@@ -15,16 +15,16 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use crate::case::{Case, RunResult};
 
-/// Maximum time that a warm start waits for its subflows to be established. A guess: the handshake time
-/// of [`limit`].
+/// Maximum time that a warm start waits for its subflows to be established. It is the time that [`limit`]
+/// allows for handshakes and timeouts, which is a guess.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
 /// Stream of the random numbers of the links' delays. The number is far above the streams of a world's
 /// components, which count from 0.
 const LINKS_STREAM: u64 = 1 << 40;
-/// Maximum difference between a path's delay in a run and its setting. Without it, all runs without loss
-/// would be equal, and intervals would have no width. A guess: small against every delay of the
-/// experiments.
+/// Maximum difference between a path's delay in a run and its setting. Without the difference, all runs
+/// without loss would be equal, and intervals would have no width. 100 µs is a guess: small against every
+/// delay of the experiments.
 const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
 /// Checks that the engine has the strategy and the congestion control that `case` names.

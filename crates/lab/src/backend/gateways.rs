@@ -19,8 +19,9 @@ use super::fixture::{self, run_error};
 
 /// Maximum time in which the box or a server must start. A guess, generous for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Rate that sets the timeout of a download, bytes per second: the time at this rate plus
-/// [`START_TIMEOUT`]. A guess, below the rate of every path over which an experiment downloads.
+/// Rate from which the timeout of a download follows, bytes per second. The timeout is the time that the
+/// download takes at this rate, plus [`START_TIMEOUT`]. A guess, below the rate of every path over which an
+/// experiment downloads.
 const MIN_RATE: u64 = 50_000;
 /// Maximum wait for a state of the box. A guess, generous for a busy machine.
 const STATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -94,7 +95,7 @@ impl Gateways {
         self.retry_while_late(|net| net.download_once(host, bytes, &mut progress))
     }
 
-    /// Returns the first result of `measure` during which the links were on time.
+    /// Repeats `measure` until the links were on time, and returns that result.
     pub fn retry_while_late<T>(
         &mut self,
         mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
@@ -117,7 +118,7 @@ impl Gateways {
         result
     }
 
-    /// Downloads like [`Self::download`], but only once: late links do not matter.
+    /// Downloads like [`Self::download`], but only once, even if the links were late.
     pub fn download_once(
         &self,
         host: &str,

@@ -1,5 +1,6 @@
-//! Records of the paths that earlier connections left. Those connections run in the simulator, even for
-//! runs over links: that takes no wall-clock time, and both backends start from the same records.
+//! Records of the paths that earlier connections left. The earlier connections run in the simulator, even
+//! for runs over links. The simulation takes no wall-clock time, and both backends start from the same
+//! records.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::case::{Case, Records};
 /// First of the random streams of histories. The number is far above the streams of a world's components
 /// and of runs, so that no two draw the same numbers.
 const HISTORY_STREAM: u64 = 1 << 49;
-/// Number of consecutive runs that share a history. A guess: making a history for each run would multiply
-/// the time of a case by the number of its paths, and 30 runs are the default of many experiments.
+/// Number of consecutive runs that share a history. A history for each run would multiply the time of a
+/// case by the number of its paths. 30 is a guess: it is the default number of runs of many experiments.
 const RUNS_PER_HISTORY: u64 = 30;
 /// Payload of an earlier connection, bytes. A guess: enough to leave slow start on the paths of the
 /// experiments.
@@ -59,7 +60,8 @@ impl History {
         Ok(History { number, ends })
     }
 
-    /// Loads the records into the stack of the client (end 0) or the server (end 1), as if made `now`.
+    /// Loads the records into the stack of the client (end 0) or the server (end 1), as if they were made
+    /// at `now`.
     pub fn load(&self, end: usize, stack: &mut Stack, now: Instant) {
         for (peer, path, record) in &self.ends[end] {
             let record = PathRecord { at: now, ..*record };

@@ -22,10 +22,10 @@ use super::fixture::{
 use super::flow;
 use crate::case::{Case, RunResult};
 
-/// Number of the routing table of path 0 on the client, and of the rule that selects it; the other paths
-/// have the next numbers. Any number works that the kernel does not use itself (253 to 255).
+/// Number of the client's routing table for path 0, and of the rule that selects this table. The other
+/// paths have the next numbers. Any number works except 253 to 255, which the kernel uses itself.
 const FIRST_TABLE: usize = 100;
-/// Number of subflows besides the initial one that a connection may have: the kernel's maximum
+/// Maximum number of subflows of a connection besides the initial one. It is the kernel's own maximum
 /// (`MPTCP_PM_ADDR_MAX`), so that it limits no case.
 const SUBFLOW_LIMIT: usize = 8;
 /// Number of bytes of a read or write. A guess, large enough to make system calls rare.
@@ -74,7 +74,8 @@ impl Kernel {
             self.fixture.namespace(SERVER)?,
         );
         self.fixture.run(case, index, |_| {
-            // The kernel counts per namespace, and the namespace serves all runs.
+            // The kernel counts SYNs for the namespace, which serves all runs. The count of earlier runs is
+            // subtracted.
             let syns_before = join_syns(&client)?;
             let transfer = Transfer {
                 case,
@@ -140,7 +141,8 @@ struct EndRecord {
     subflows: Vec<SubflowInfo>,
 }
 
-/// A channel between the two ends within this process, so that no packets of it disturb the measurement.
+/// A channel between the two ends. It lies within this process, so it needs no packets, which would disturb
+/// the measurement.
 struct PeerChannel {
     to: Sender<()>,
     from: Receiver<()>,
@@ -176,8 +178,8 @@ impl Transfer<'_> {
     }
 
     /// Returns the outcome of a transfer that failed at one end or both. A transfer that took too long has
-    /// a result, which did not complete. For any other failure it returns the error of the end that failed
-    /// first.
+    /// a result in which `completed` is false. After any other failure, returns the error of the end that
+    /// failed first.
     fn resolve_errors(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
         let has = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
         if has(io::ErrorKind::TimedOut) {
@@ -452,7 +454,8 @@ fn check_time(deadline: Instant) -> io::Result<()> {
 /// Returns the number of SYNs with MP_JOIN that the namespace has sent, without retransmissions; 0 if
 /// the kernel is older than 6.14 and does not count them.
 fn join_syns(namespace: &str) -> Result<u64, Error> {
-    // The thread's file: run_inside moves only its own thread into the namespace.
+    // The file of the thread, not of the process, because `run_inside` moves only its own thread into the
+    // namespace.
     let read = || fs::read_to_string("/proc/thread-self/net/netstat");
     let text = netns::run_inside(namespace, read).map_err(run_error)?;
     // Two lines have this prefix: the names, and the values in the same order.

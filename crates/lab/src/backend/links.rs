@@ -1,8 +1,8 @@
 //! Runs over emulated links in wall-clock time, with the engine and its driver at both ends.
 //!
 //! Each engine has a TUN device in the namespace of its host. The kernel forwards packets between that
-//! device and the links. Random numbers come from the same streams as in the simulator: losses depend on
-//! the number of the packet, and keys and ports come from the streams of the stacks.
+//! device and the links. As in the simulator, losses depend on the number of the packet, and keys and ports
+//! come from the random streams of the stacks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,8 +34,8 @@ use crate::case::{Case, Direction, ReceivedBytes, RunResult};
 
 /// Name of the engines' devices.
 const DEVICE: &str = "engine";
-/// Number of the routing table of path 0 on the client, and of the rule that selects it; the other paths
-/// have the next numbers. Any number works that the kernel does not use itself (253 to 255).
+/// Number of the client's routing table for path 0, and of the rule that selects this table. The other
+/// paths have the next numbers. Any number works except 253 to 255, which the kernel uses itself.
 const FIRST_TABLE: usize = 100;
 
 /// Namespaces and links, with an engine's device at both ends.
@@ -204,7 +204,7 @@ pub(crate) fn new_eventfd() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(run_error)
 }
 
-/// Returns the result of a thread, and passes on its panic.
+/// Returns the result of a thread, or passes on the thread's panic.
 pub(crate) fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -212,8 +212,8 @@ pub(crate) fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 type EndDriver<'a> = Driver<&'a mut Tun, End<'a>, Wake<'a>>;
 
-/// Runs an end until the connections of both ends have ended, or until the deadline. `start` is called
-/// first, within the end's thread.
+/// Runs an end until the connections of both ends have ended, or until the deadline. Calls `start` first,
+/// within the end's thread.
 fn run_end<'a>(
     driver: &mut EndDriver<'a>,
     start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
@@ -222,7 +222,7 @@ fn run_end<'a>(
     let shared = driver.core.shared;
     let _release_peer = Leaving(shared);
     start(driver)?;
-    // The driver also stops on a signal from outside. Nothing writes to this one.
+    // The driver also stops when something is written to this eventfd. Nothing is ever written to it.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let timed_out = driver.clock().now() >= shared.deadline;
@@ -237,7 +237,7 @@ struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        // As if the connections of both ends had ended.
+        // Counts both connections as ended, so that the other end stops.
         self.0.finished.store(2, Ordering::Release);
         self.0.wake_ends();
     }
@@ -254,7 +254,7 @@ struct Shared<'a> {
     warm: AtomicUsize,
     /// Number of ends whose connection has ended.
     finished: AtomicUsize,
-    /// Eventfds that wake client and server when one of these numbers changes.
+    /// Eventfds that wake client and server when `warm` or `finished` changes.
     wake: [OwnedFd; 2],
 }
 
@@ -267,7 +267,7 @@ impl Shared<'_> {
 
     fn wake_ends(&self) {
         for wake in &self.wake {
-            // The write fails only if the eventfd's counter is full. Then the end wakes up anyway.
+            // The write fails only if the eventfd's counter is full. A full counter wakes the end anyway.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
@@ -333,7 +333,7 @@ impl<'a> End<'a> {
             if let Some(outage) = self.shared.case.outage {
                 let time = now.saturating_since(self.started);
                 self.arrivals.record(time, stream.received);
-                // The last value before the outage stays.
+                // The timeout is read only until the outage starts.
                 if now < Instant::ZERO + outage.from {
                     self.outage_rto = flow::outage_rto(self.shared.case, stack, *conn);
                 }
@@ -355,7 +355,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Starts a transfer that waits for warm subflows, when both ends have them.
+    /// Starts a transfer that waits for warm subflows, once both ends have a subflow on every path.
     fn release(&mut self, now: Instant, stack: &mut Stack) {
         if self.shared.warm.load(Ordering::Acquire) < 2 {
             return;
@@ -366,7 +366,7 @@ impl<'a> End<'a> {
             .filter(|(_, stream)| stream.awaiting_release)
         {
             stream.awaiting_release = false;
-            // It fails only for an unknown connection, and this one is open.
+            // The call fails only for an unknown connection, and this connection is open.
             let _ = stack.set_flow_size(now, *conn, stream.flow_size);
             self.started = now;
             self.pump(now, stack);
@@ -382,7 +382,7 @@ impl Core for End<'_> {
                 let Some(stream) = self.waiting.take() else {
                     return;
                 };
-                // It fails only for an unknown connection, and this one was just accepted.
+                // The call fails only for an unknown connection, and this connection was just accepted.
                 let _ = stack.set_flow_size(now, conn, stream.flow_size);
                 self.open = Some((conn, stream));
                 self.pump(now, stack);
@@ -403,8 +403,8 @@ impl Core for End<'_> {
         }
     }
 
-    /// Returns the time of the next check. Without it the driver would notice the deadline only when a
-    /// packet arrives.
+    /// Returns the time of the next check. Without this timeout the driver would notice the deadline only
+    /// when a packet arrives.
     fn next_timeout(&self) -> Option<Instant> {
         Some(self.next_check)
     }

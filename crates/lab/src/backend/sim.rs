@@ -49,7 +49,7 @@ impl Sim {
     }
 }
 
-/// The directories in which a run is recorded. `None` leaves that kind of file out.
+/// The directories in which a run is recorded. With `None`, no file of that kind is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
     /// Directory of the captures of both ends: `NAME-client.pcapng` and `NAME-server.pcapng`.
@@ -179,7 +179,8 @@ impl<'a> Run<'a> {
 
     /// Makes the transfer and returns its result; an error if an oracle found a violation of the protocol.
     fn carry_out(mut self) -> Result<RunResult, Error> {
-        // Without this a violation panics. As an error it can name the run and the command to repeat it.
+        // By default a violation panics. This call keeps it, so that the error below can name the run and
+        // the command to repeat the run.
         self.transfer.world.keep_violations();
         let config = flow::transfer(self.case, self.index, &self.paths)?;
         let opened = self.transfer.open(&config);
@@ -200,8 +201,8 @@ impl<'a> Run<'a> {
         )))
     }
 
-    /// Waits until both ends have an established subflow on every path, and starts the transfer. After a
-    /// fallback to TCP a connection has a single subflow, which is then enough. Returns whether the
+    /// Waits until both ends have an established subflow on every path, and starts the transfer. A
+    /// connection that fell back to TCP has a single subflow, which is then enough. Returns whether the
     /// subflows were established within [`flow::WARM_UP`].
     fn warm_up(&mut self, conn: ConnId) -> bool {
         let (count, ends) = (self.paths.len(), self.transfer.ends());
@@ -241,7 +242,8 @@ impl<'a> Run<'a> {
     }
 
     /// Runs until the flow has arrived, or until the time limit. Returns the arrivals, and the sender's
-    /// retransmission timeout on the path of the outage at the time when the outage begins (`outage`).
+    /// retransmission timeout on the path of the outage. The timeout is read at the time `outage`, when the
+    /// outage begins.
     fn record_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
         let (case, started) = (self.case, self.started);
         let receiver = self.transfer.receiver(case.direction);

@@ -72,8 +72,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the experiments to run, each with its backend. With `all` among `ids`, these are all experiments;
-/// those that do not run on `backend` are left out with a message.
+/// Returns the experiments to run, each with its backend. `all` among `ids` selects every experiment.
+/// Experiments that do not run on `backend` are then left out with a message.
 fn chosen(
     ids: &[String],
     backend: Option<Backend>,

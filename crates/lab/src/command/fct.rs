@@ -106,7 +106,7 @@ fn cases(args: &FctArgs) -> Vec<Case> {
 /// The rows as text.
 struct Table<'a> {
     rows: &'a [Row],
-    /// True if subflows were established before the transfer, so that times start with the transfer.
+    /// True if subflows were established before the transfer. Times then start with the transfer.
     warm: bool,
 }
 

@@ -16,7 +16,8 @@ use sha2::{Digest, Sha256};
 use crate::cli::{Demotion, PeerArgs};
 use crate::kernel_peer::{Direction, Report, hex};
 
-/// Maximum number of bytes of one write, as in the kernel peer. The engine takes fewer if its buffer is full.
+/// Maximum number of bytes of one write, as in the kernel peer. The engine takes fewer bytes if its buffer
+/// is full.
 const CHUNK_LEN: usize = 256 * 1024;
 
 /// Time that the engine runs on after the end of the last connection, to answer retransmissions of the peer.
@@ -240,8 +241,8 @@ impl Transfer {
         }
     }
 
-    /// Sends as much as the engine has room for. After the last byte closes the direction, unless this side only
-    /// receives.
+    /// Sends as many bytes as the engine has room for. After the last byte, closes the direction, unless
+    /// this side only receives.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.sent.bytes < args.send {
             let left = usize::try_from(args.send - self.sent.bytes)

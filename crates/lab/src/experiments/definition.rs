@@ -65,7 +65,8 @@ impl Definition {
         self.run_as(request, self.measure)
     }
 
-    /// Runs the experiment with `measure` in place of its own function. A test measures a smaller grid so.
+    /// Runs the experiment with `measure` in place of its own function. A test uses this to measure a
+    /// smaller grid.
     pub(super) fn run_as(
         &self,
         request: Request<'_>,

@@ -37,7 +37,7 @@ pub const FAILOVER: Definition = Definition {
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
 /// The flow's size: at the full rate of 30 Mb/s it takes 18 s, so it lasts beyond the outage.
 const SIZES: &[&str] = &["64M"];
-/// Start of the outage. By then the rate has been steady for [`RATE_WINDOW`].
+/// Start of the outage. It is late enough for the rate to have been steady for [`RATE_WINDOW`].
 const OUTAGE_FROM: Duration = Duration::from_secs(8);
 /// End of the outage.
 const OUTAGE_UNTIL: Duration = Duration::from_secs(18);
@@ -143,8 +143,8 @@ fn of_each(runs: &Runs, value: fn(&ReceivedBytes) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
-/// Returns the retransmission timeout of the path before the outage, ms; NaN if the sender does not report
-/// it.
+/// Returns the retransmission timeout that the failing path had before the outage, ms; NaN if the sender
+/// does not report it.
 fn timeout(run: &RunResult) -> f64 {
     match run.outage_rto.is_zero() {
         true => f64::NAN,
@@ -170,7 +170,7 @@ fn pause(arrivals: &ReceivedBytes) -> f64 {
 }
 
 /// Returns the time from the end of the outage until the rate is 90 % of the full rate, s; NaN if the rate
-/// stays below that.
+/// stays lower.
 fn recovery_time(arrivals: &ReceivedBytes) -> f64 {
     let recovered = arrivals.time_to_rate(0.9 * full_rate(arrivals), OUTAGE_UNTIL);
     recovered.map_or(f64::NAN, |time| time.as_secs_f64())
@@ -181,8 +181,8 @@ fn full_rate(arrivals: &ReceivedBytes) -> f64 {
     arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
-/// Returns the goodput over time. The line ends with the flow, but not before the end of the outage: a
-/// pause is no end.
+/// Returns the goodput over time. The line ends when bytes stop arriving, but not before the end of the
+/// outage. During the outage a flow may pause without having ended.
 fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
     let bins = (0..).map(|n| BIN_WIDTH * n);
     let bins =

@@ -42,15 +42,15 @@ pub const FAULTS: Definition = Definition {
     measure,
 };
 
-/// Time before the fault. Its second half gives the full rate, after slow start.
+/// Time before the fault. The full rate is measured over the second half, when slow start has ended.
 const BEFORE_FAULT: Duration = Duration::from_secs(8);
-/// Time after the fault: the claimed 2 s until the full rate, the second over which it is measured, and a
-/// reserve.
+/// Observed time after the fault: the 2 s that the claim allows until the full rate, the second over which
+/// the rate is measured, and a reserve.
 const AFTER_FAULT: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
-/// Time from the start of a fault until the rate must have reached the rate of the second link alone.
+/// Maximum time from the start of a fault until the rate is the rate of the second link alone.
 const RECOVERY_TIME: Duration = Duration::from_secs(2);
-/// Resolution of the search for times without a byte, and so the error of their length.
+/// Step of the search for times without a byte. It is also the error of their lengths.
 const GAP_RESOLUTION: Duration = Duration::from_millis(10);
 const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
@@ -71,7 +71,7 @@ impl FaultRun {
         self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
     }
 
-    /// Returns the rate during the fault from [`RECOVERY_TIME`] on, Mb/s.
+    /// Returns the rate during the fault, Mb/s. The first [`RECOVERY_TIME`] of the fault does not count.
     fn rate_during_fault(&self, direction: usize) -> f64 {
         let from = BEFORE_FAULT + RECOVERY_TIME;
         self.seen.bulk[direction].mbit_s(from, self.until - from)
@@ -83,14 +83,14 @@ impl FaultRun {
         silence(&self.seen.bulk[direction], BEFORE_FAULT + SECOND, end).as_secs_f64()
     }
 
-    /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
+    /// Returns the time from the end of the fault to the first byte, s; NaN if no byte came.
     fn time_to_first_byte(&self, direction: usize) -> f64 {
         let next = self.seen.bulk[direction].next_after(self.until);
         next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
     /// Returns the time from the end of the fault to the start of the first second with 90 % of the full
-    /// rate, s; NaN if there is none.
+    /// rate, s; NaN if there is no such second.
     fn recovery_time(&self, direction: usize) -> f64 {
         let rate = 0.9 * self.full_rate(direction);
         let recovered = self.seen.bulk[direction].time_to_rate(rate, self.until);

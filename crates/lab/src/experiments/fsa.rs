@@ -43,8 +43,8 @@ struct Plan {
     warm_subflows: bool,
 }
 
-/// Initial windows, segments. 10 is the value of RFC 6928; 3 is the value of RFC 3390 for segments of
-/// 1460 bytes, which older hosts have. A claim must hold with both.
+/// Initial windows, segments. RFC 6928 sets 10. RFC 3390, which older hosts follow, gives 3 for segments of
+/// 1460 bytes. A claim must hold with both.
 const WINDOWS: [u32; 2] = [10, 3];
 
 impl Plan {
@@ -75,8 +75,9 @@ impl Plan {
         Ok(sweeps)
     }
 
-    /// Returns whether the kernel's MPTCP runs beside the strategies. It runs over links only, and only
-    /// with CUBIC, because kernels need not have the other congestion controls.
+    /// Returns whether the kernel's MPTCP runs beside the strategies. The simulator cannot run the kernel.
+    /// Over links the kernel runs only with CUBIC, because kernels need not have the other congestion
+    /// controls.
     fn linux(&self, backend: Backend, cc: &str) -> bool {
         self.linux && !backend.is_virtual() && cc == "cubic"
     }
@@ -106,8 +107,8 @@ impl Plan {
             let note = format!("{}; {label}, {} runs", self.paths, session.runs());
             session.figure(&format!("fct-{}", sweep.name), swept.figure(title, &note));
             session.table(swept.table(&format!("Flow completion time, {label}")));
-            // Runs that open on the good path and on the poor path differ much: a mean over both hides
-            // that.
+            // Runs that open on the good path differ much from runs that open on the poor path. A mean over
+            // all runs hides that.
             if self.default_path == DefaultPath::Mix && self.paths == UNLIKE {
                 for (path, which) in ["good", "poor"].into_iter().enumerate() {
                     let opened_there = swept.opened_on(path, 2);
@@ -141,7 +142,8 @@ pub const FSA_2A: Definition = Definition {
 const ON_FAST: &str = "start on 40 ms";
 const ON_SLOW: &str = "start on 100 ms";
 
-/// Returns a variant whose settings `apply` makes. The function ignores the name, which is no strategy.
+/// Returns a variant whose settings `apply` makes. `apply` ignores the name, because it is the name of no
+/// strategy.
 const fn start(name: &'static str, apply: fn(&mut Case, &str)) -> Variant {
     let backend = None;
     Variant {
@@ -217,7 +219,8 @@ fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns, for each size up to `max_bytes`, the time that a start on the slow path takes longer, ms.
+/// Returns, for each size up to `max_bytes`, how much longer a flow takes if it starts on the slow path,
+/// ms.
 fn gaps(swept: &Swept, max_bytes: u64) -> Vec<(String, f64)> {
     let fast = swept.values(ON_FAST, (0, max_bytes), Runs::mean);
     let slow = swept.values(ON_SLOW, (0, max_bytes), Runs::mean);
@@ -231,8 +234,8 @@ fn gap_figure(all: &[(String, Swept)]) -> Figure {
     let series = all.iter().map(|(label, swept)| {
         let pairs = swept.of(ON_SLOW).iter().zip(swept.of(ON_FAST));
         let point = |(size, (slow, fast)): (&crate::case::Size, (&Runs, &Runs))| {
-            // Runs of the same number have the same seed. Differences of such pairs have narrower
-            // intervals than the difference of two means.
+            // Runs of the same number have the same seed. The mean of the differences of such pairs has a
+            // narrower interval than the difference of the two means.
             let gaps = stats::differences(&slow.fct(), &fast.fct()).unwrap_or_default();
             let mean = stats::mean(&gaps).unwrap_or(f64::NAN);
             let half = stats::half_width(&gaps, 0.95).unwrap_or(0.0);
@@ -327,7 +330,7 @@ fn fsa_2b(swept: &Swept) -> Vec<Verdict> {
         .unless("at 1 M redundant takes 1.7 times as long and meets as many more losses"),
         Verdict::new(
             "mean of redundant over that of round robin, 512 k and 1 M",
-            // The paper gives no number for "much longer". A choice of this lab.
+            // The paper gives no number for "much longer". 1.15 is a choice of this lab.
             Bound::AtLeast(1.15),
             "",
             swept.shares(double, &[single], large, Runs::mean),
@@ -455,8 +458,8 @@ const COPIES: Plan = Plan {
         &["64k", "128k", "256k", "512k"],
     ],
     variants: &[Variant::strategy("fsa")],
-    // With records of the paths, a path takes a whole mouse at once: no packet is sent while unsent data
-    // remains, and no share can be measured.
+    // With records of the paths, a path takes a whole mouse at once. No packet is then sent while unsent
+    // data remains, so no share of copies can be measured.
     records: Records::Cold,
     warm_subflows: true,
     ..REDUNDANCY
@@ -509,8 +512,8 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges the measured shares of copies by their distance from alpha. Flows below 64 k send too few
-/// packets while unsent data remains.
+/// Judges the measured shares of copies by their distance from alpha. Flows below 64 k are not judged,
+/// because they send too few packets while unsent data remains.
 fn copies_verdict(swept: &Swept) -> Verdict {
     let sizes = swept.sizes.iter().filter(|size| size.bytes() >= 64 * K);
     let shares = swept.values("fsa", (64 * K, u64::MAX), |runs| runs.copies(1));

@@ -76,14 +76,14 @@ const SMALL: Grid = Grid {
     starts: &[Start::Cold],
 };
 
-/// Factors by which the number of runs grows in the two rounds in which suspects run again. With the
-/// default of 30 runs a suspect gets 300, then [`MAX_SUSPECT_RUNS`].
+/// Factors for the number of runs in the two rounds of reruns. With the default of 30 runs, a suspect gets
+/// 300 runs in the first round and [`MAX_SUSPECT_RUNS`] in the second.
 const RERUN_FACTORS: [u64; 2] = [10, 167];
 /// Maximum number of runs of a suspect. A guess: enough to decide a difference of 2 %.
 const MAX_SUSPECT_RUNS: u64 = 5_000;
-/// For the cases whose 99th percentile is compared too: the number of these cases, the factor of their
-/// runs over the other cases' (with the default of 30 runs it reaches the maximum), and their maximum
-/// number of runs. 2,000 runs make twice the [`TAIL_RUNS`] that a comparison needs.
+/// Settings of the cases whose 99th percentile is compared too: the number of these cases, the factor for
+/// their runs, and their maximum number of runs. With the default of 30 runs, the factor reaches the
+/// maximum. 2,000 runs are twice the [`TAIL_RUNS`] that a comparison needs.
 const TAIL_CASES: (usize, u64, u64) = (60, 67, 2_000);
 
 /// Bounds on geometric means: the start, the rival, and the maximum ratio. The claims of the definition
@@ -129,8 +129,8 @@ struct Rival {
     comparison: Comparison,
     /// Number of runs that were compared.
     runs: usize,
-    /// The candidate's mean divided by the rival's, over the first round of runs. All cases have the same
-    /// weight in geometric means, so reruns do not count.
+    /// The candidate's mean divided by the rival's, over the first round of runs. Reruns do not count,
+    /// because all cases must have the same weight in geometric means.
     ratio: f64,
 }
 
@@ -199,7 +199,7 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
     Ok(())
 }
 
-/// Runs every strategy in `case`, `first` times. Rivals that may be faster than the candidate run again,
+/// Runs every strategy `first` times in `case`. A rival that may be faster than the candidate runs again,
 /// more often.
 fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<Judged, Error> {
     let runs_of = |strategy: &str, runs| {
@@ -224,8 +224,9 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
             ratio: candidate.mean() / other.mean(),
         });
     }
-    // A few runs can neither prove nor refute a difference near the margin. The first round of reruns takes
-    // every rival beyond half of the margin, the second every rival beyond the whole margin.
+    // A few runs can neither prove nor refute a difference near the margin. A rival runs again in the first
+    // round if it is faster by more than half of the margin, and in the second round if it is faster by
+    // more than the margin.
     for (times, share) in RERUN_FACTORS.into_iter().zip([0.5, 1.0]) {
         let runs = (session.runs() * times).min(MAX_SUSPECT_RUNS).max(first);
         let suspected = |r: &Rival| r.comparison.is_suspect(share, tail);

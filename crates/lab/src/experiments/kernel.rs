@@ -36,8 +36,8 @@ const VARIANTS: [Variant; 3] = [
     Variant::strategy("minrtt"),
     Variant::strategy("adaptive"),
 ];
-/// For each strategy: the maximum share of the kernel's time in a case, and the bound on the geometric
-/// mean of the shares. The claims of the definition set the values.
+/// For each strategy: its maximum time in a case as a share of the kernel's time, and the bound on the
+/// geometric mean of these shares. The claims of the definition set the values.
 const BOUNDS: [(&str, f64, Bound); 2] = [
     ("minrtt", 1.05, Bound::Below(1.0)),
     ("adaptive", 1.03, Bound::AtMost(0.9)),

@@ -1,4 +1,4 @@
-//! The experiments of MPTCP-MAPS, a scheduler that sends on the path of the better quality. The host
+//! The experiments of MPTCP-MAPS, a scheduler that sends on the path of the better quality. In them a host
 //! walks away from its WiFi, comes back, and walks away again.
 
 use std::sync::Arc;
@@ -113,8 +113,9 @@ const fn scheme(strategy: &'static str) -> Scheme {
     }
 }
 
-/// The compared schemes: the baseline, both forms of MAPS, and further strategies beside them. Functions
-/// below use these indices. The last scheme is the kernel's MPTCP, which runs over links only.
+/// The compared schemes: the baseline, both forms of MAPS, further strategies, and the kernel's MPTCP.
+/// Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because the
+/// simulator must leave it out.
 const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: SOURCE_BASELINE,
@@ -125,8 +126,8 @@ const SCHEMES: [Scheme; 6] = [
     scheme("maps"),
     scheme("minrtt"),
     scheme("adaptive"),
-    // `walks` runs the kernel for this name. The kernel has its own scheduler, so nothing reads this
-    // strategy.
+    // `walks` runs the kernel's MPTCP for the scheme of this name. The kernel has its own scheduler, so
+    // nothing reads the field `strategy`.
     Scheme {
         name: LINUX,
         strategy: "minrtt",
@@ -139,13 +140,13 @@ const FORMS: [usize; 2] = [1, 2];
 /// The strategies of maps-5; the two forms of MAPS come first.
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
-/// Gain in throughput over staying on WiFi that the paper reports, %.
+/// Gain in throughput that the paper reports for MAPS over staying on WiFi, %.
 const REPORTED_GAIN_PERCENT: f64 = 58.0;
-/// Maximum time between a switch and the crossing of the path qualities, s. A choice of this lab: the
-/// paper says only "near" 20, 60 and 75 s.
+/// Maximum time between a switch and the moment at which both paths have the same quality, s. A choice of
+/// this lab: the paper says only that MAPS switches "near" 20, 60 and 75 s.
 const MAX_SWITCH_OFFSET_S: f64 = 5.0;
-/// The time from which MAPS must be ahead of the baseline. The paths are alike at 20 s, so before that
-/// time MAPS has nothing to gain; the remaining 5 s are a guess.
+/// Start of the time in which MAPS must be ahead of the baseline. Until 20 s WiFi is the better path, so
+/// MAPS has nothing to gain. The other 5 s are a guess.
 const LEAD_FROM: Duration = Duration::from_secs(25);
 
 fn schemes(backend: Backend) -> &'static [Scheme] {
@@ -182,7 +183,8 @@ struct Walk {
     rate: BySecond,
     /// Mean rate at the reader over all 120 s, Mbit/s.
     mean_rate: f64,
-    /// Delay of packets by the second of sending, ms. Only packets that brought new data count.
+    /// Delays of packets, ms, by the second in which a packet was sent. Only packets that brought new data
+    /// count.
     delays: BySecond,
     mean_delay: f64,
     p95_delay: f64,
@@ -196,7 +198,8 @@ struct Walk {
     packets: Vec<Packet>,
 }
 
-/// Figures show one packet in this many. A guess: more dots would cover each other.
+/// Step between the packets that figures show: one packet of every 40. More dots would cover each other. 40
+/// is a guess.
 const SHOWN_PACKET_STEP: usize = 40;
 
 impl Walk {
@@ -262,9 +265,10 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
 
 /// Estimates the times at which new data left the first path, came back and left again.
 ///
-/// A single packet on another path is no switch. Each estimate is therefore a best fit within the
-/// interval around one crossing: the time that maximises the bytes sent on the old path before it and on
-/// the new path after it. The intervals meet in the middle between two crossings.
+/// A single packet on another path is no switch. Each switch is therefore estimated as a best fit within
+/// the interval around one crossing of the path qualities. The best fit is the time T with the largest sum
+/// of the bytes sent on the old path before T and on the new path after T. Two intervals meet in the middle
+/// between their crossings.
 fn switch_times(packets: &[Packet]) -> [f64; 3] {
     let ends = [0, 1, 2, 3].map(|n| match n {
         0 => 0.0,
@@ -281,8 +285,9 @@ fn switch_times(packets: &[Packet]) -> [f64; 3] {
             .filter(|p| p.new && (ends[n]..ends[n + 1]).contains(&p.sent))
             .collect();
         in_interval.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        // A later switch gains the bytes of a packet on the old path, and loses the bytes of a packet on
-        // the new path. `score` is the sum of gains and losses since the start of the interval.
+        // If the switch is assumed one packet later, the fit gains the bytes of that packet if it is on the
+        // old path, and loses them if it is on the new path. `score` is the sum of gains and losses since
+        // the start of the interval.
         let mut best = (0i64, ends[n]);
         let mut score = 0i64;
         for packet in in_interval {
@@ -351,8 +356,8 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// Returns a line of means by second for each scheme. A scheme without values, as the kernel without
-/// observed packets, gets no line.
+/// Returns a line for each scheme: the mean of all runs in each second. A scheme without values gets no
+/// line, such as the kernel, whose packets are not observed.
 fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
     let each = SCHEMES.iter().zip(all);
     each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
@@ -390,8 +395,8 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let empty = values(runs, |walk| walk.empty.len() as f64);
         let time = |n: usize| plus_minus(estimate(&values(runs, |walk| walk.switches[n])), 1);
-        // The other schemes send on both paths at once or never switch, so a time of switching means
-        // nothing for them.
+        // The other schemes send on both paths at once or never switch, so the estimated times mean nothing
+        // for them.
         let times = match scheme.name {
             "maps:single" => [0, 1, 2].map(time),
             _ => [(); 3].map(|()| String::new()),
@@ -664,7 +669,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
         let latest = latest.unwrap_or(f64::NAN);
         let columns = [cut_short as f64, empty as f64, latest];
-        // Whole numbers, as the counts are, lose their decimal.
+        // A value that is a whole number, such as a count, is shown without a decimal.
         let texts = columns.map(|value| format!("{value:.1}").replace(".0", ""));
         rows.push([&[strategy.to_owned()], &texts[..]].concat());
         let rates = runs.iter().map(|run| &run.rate);

@@ -90,15 +90,16 @@ pub(super) struct Scheme {
     priorities: [u8; 3],
 }
 
-/// The compared schemes: standard MPTCP, PO-MPTCP, and Braid's own `adaptive`. Functions below use
-/// these indices. Standard MPTCP uses its subflows in turn and gives all streams the same priority.
+/// The compared schemes: standard MPTCP, PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a
+/// scheme by its index. Standard MPTCP uses its subflows in turn and gives all streams the same priority.
 pub(super) const SCHEMES: [Scheme; 3] = [
     Scheme {
         name: "standard MPTCP",
         strategy: "roundrobin",
         priorities: [3, 3, 3],
     },
-    // The base is round robin, so that the schemes differ by the handling of priorities alone.
+    // PO-MPTCP builds on round robin here. It thus differs from standard MPTCP only in the handling of
+    // priorities.
     Scheme {
         name: "PO-MPTCP",
         strategy: "po:base=roundrobin",
@@ -110,14 +111,14 @@ pub(super) const SCHEMES: [Scheme; 3] = [
         priorities: [1, 3, 5],
     },
 ];
-/// Share of packets lost (0 to 1), and the gain in throughput in percent that the paper reports for
-/// that loss.
+/// For each loss: the share of packets lost (0 to 1), and the gain in throughput that the paper reports, %.
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
 /// Shares of packets lost (0 to 1) in figure 5.
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
-/// Returns the losses of figure 4 with the reported gains. Over links only the losses of figures 6 and
-/// 7 are measured, because a run takes [`SPAN`] of wall-clock time and these runs can be shared.
+/// Returns the losses of figure 4 with the reported gains. Over links these are only the losses of figures
+/// 6 and 7, because a run takes [`SPAN`] of wall-clock time and the runs of those figures can be used
+/// again.
 fn reported(backend: Backend) -> &'static [(f64, f64)] {
     match backend.is_virtual() {
         true => &REPORTED,
@@ -133,8 +134,9 @@ fn losses(backend: Backend) -> &'static [f64] {
     }
 }
 
-/// Returns one entry for each table of throughput: true if its background traffic is greedy. Over links
-/// no table has greedy background, because these tables are not judged and would double the time.
+/// Returns one entry for each table of throughput: true if the table's background traffic is greedy. Over
+/// links no table has greedy background traffic, because such a table is not judged and would double the
+/// time.
 fn background_kinds(backend: Backend) -> &'static [bool] {
     match backend.is_virtual() {
         true => &[false, true],
@@ -144,8 +146,8 @@ fn background_kinds(backend: Backend) -> &'static [bool] {
 
 pub(super) const CC: &str = "cubic";
 pub(super) const SPAN: Duration = Duration::from_secs(60);
-/// Time after [`SPAN`] in which data of the span may still arrive. A guess: a frame that is not complete
-/// by then counts as missing.
+/// Time after [`SPAN`] in which data of the span may still arrive. A frame that is then incomplete counts
+/// as missing. 5 s is a guess.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
 /// Receive buffer of all streams together, bytes. A choice of this lab: the paper says only that the
 /// streams share a buffer.
@@ -221,9 +223,9 @@ type ByFrames<T> = [T; 2];
 /// The names of the two groups of frames in [`ByFrames`].
 const FRAME_GROUPS: ByFrames<&str> = ["I frames", "whole video"];
 
-/// The kinds of jitter. The jitter of a frame is the difference of its delay from the delay of the
-/// previous frame of the same group; the jitter of a packet is the difference from the packet that
-/// arrived before it.
+/// The kinds of jitter. The jitter of a frame is the difference between its delay and the delay of the
+/// previous frame of the same group. The jitter of a packet is the difference between its delay and the
+/// delay of the packet that arrived before it.
 const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
 /// Indices in [`JITTERS`] of the kinds that are judged. The jitter of the whole video is not judged: it
 /// compares I frames with P and B frames, whose delays differ because of their sizes.

@@ -36,7 +36,8 @@ pub const PO_8: Definition = Definition {
     ..PO_4
 };
 
-/// Shares of packets lost (0 to 1) on both paths. With less loss hardly any frame is late with any scheme.
+/// Shares of packets lost (0 to 1) on both paths. At lower loss hardly any frame is late, whatever the
+/// scheme.
 const LOSSES: [f64; 2] = [0.02, 0.05];
 /// Minimum difference of throughputs in the formula, bit/s. Without it the formula would divide by 0 in a
 /// second in which no frame is late. 1 kb/s is a choice of this lab.
@@ -93,10 +94,10 @@ impl Run {
 }
 
 /// Returns for each of `frames` whether it arrived before its deadline. Messages of a stream arrive in
-/// order, so its n-th message is its n-th frame.
+/// order, so the n-th message of a stream is the n-th frame of the stream.
 fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
     let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
-    // The messages are reversed, so that `pop` returns them from the first on.
+    // The messages are reversed, so that `pop` returns the first message first.
     for received in messages.iter().rev() {
         let in_time = streams.entry(received.message.stream).or_default();
         in_time.push(received.deadline_miss().is_zero());
@@ -144,7 +145,7 @@ fn late(frames: &[Frame], in_time: &[bool], stream: u16) -> f64 {
 /// The video that the server sends.
 struct Source {
     encoded: EncodedVideo,
-    /// The PSNR of its frames if none is late, dB. Encoding alone limits it.
+    /// PSNR of each frame if no frame is late, dB. It is finite because encoding loses detail.
     complete_psnr: Vec<f64>,
 }
 
@@ -159,7 +160,7 @@ impl Source {
         })
     }
 
-    /// Makes the runs of a scheme at one loss.
+    /// Makes the runs of a scheme at the given loss.
     fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
         let video = scheme.video();
         let frames = self.encoded.frames(&video);

@@ -36,7 +36,7 @@ pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
 pub(super) struct BySecond(Vec<(f64, f64)>);
 
 impl BySecond {
-    /// Adds a `value` at the time `at`, in seconds. It ignores times before 0 and after three hours: no run is
+    /// Adds a `value` at the time `at`, in seconds. Ignores times below 0 or above three hours. No run is
     /// so long, and a wrong time must not allocate memory without bound.
     pub fn add(&mut self, at: f64, value: f64) {
         if !(0.0..10_800.0).contains(&at) {

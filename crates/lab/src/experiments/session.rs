@@ -11,8 +11,8 @@ use crate::fct::{self, Case, Row, RunResult};
 use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
 
-/// Number of runs over links that are made at the same time. They mostly wait, but each has an emulator that
-/// must be on time. A guess.
+/// Number of runs over links that are made at the same time. The runs mostly wait, but each has an emulator
+/// that must be on time. 3 is a guess.
 const CONCURRENT_LINK_RUNS: usize = 3;
 
 /// An experiment while it runs. A definition measures its cases with it, and adds the parts of the result.
@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
         parallel_runs.collect(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
-    /// Reports a finished run to the progress display. The methods above call it for their own runs.
+    /// Reports a finished run to the progress display. The methods above that make runs call it themselves.
     pub fn finished(&self) {
         (self.request.progress)();
     }

@@ -27,7 +27,8 @@ pub struct Sweep {
     pub name: String,
     /// Sizes of the flows, in the syntax of the command line.
     pub sizes: &'static [&'static str],
-    /// Settings that all variants share. `sizes` and the session's seed replace its size and seed.
+    /// Settings that all variants share. `sizes` and the session's seed replace the size and the seed of
+    /// this case.
     pub case: Case,
     /// The variants.
     pub variants: Vec<Variant>,
@@ -69,8 +70,8 @@ fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// Returns the cases of the variants without a backend of their own or with `backend` as their own,
-    /// each with its name.
+    /// Returns the cases that run on `backend`, each with its name. They are the cases of the variants
+    /// whose own backend is `backend` or `None`.
     pub fn cases(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Case)>, Error> {
         let mut cases = Vec::new();
         for variant in self
@@ -177,15 +178,15 @@ impl Swept {
                 .iter()
                 .filter_map(|o| o.get(n))
                 .map(|(_, value)| *value);
-            // `f64::min` ignores NaN, so NaN remains only if there is no other value. A NaN share makes
-            // the verdict fail.
+            // `f64::min` ignores NaN, so NaN remains only if there is no other value. A share that is NaN
+            // makes the verdict fail.
             *share /= rivals.fold(f64::NAN, f64::min);
         }
         shares
     }
 
-    /// Returns the results with only those runs that opened on `path`. It assumes that run n opened on
-    /// path n modulo `paths`, as with `DefaultPath::Mix`.
+    /// Returns the results with only those runs that opened on `path`. The function assumes that run n
+    /// opened on path n modulo `paths`, as with `DefaultPath::Mix`.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
         let on_path =
             |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
@@ -296,7 +297,8 @@ impl Runs {
     }
 
     /// Returns the share of copies (0 to 1) among the packets sent on a path while unsent data remained.
-    /// It adds up all runs before dividing, because a short flow sends only a few such packets.
+    /// The numbers of all runs are added before the division, because a short flow sends only a few such
+    /// packets.
     pub fn copies(&self, path: usize) -> f64 {
         let sum = |counter: fn(&RunResult) -> &Vec<u64>| {
             self.0

@@ -24,7 +24,7 @@ pub struct Verdict {
     pub values: Vec<(String, Option<f64>)>,
     /// True if there is at least one value and every value keeps the bound.
     pub holds: bool,
-    /// The reason why the claim does not hold, where it is known.
+    /// The reason why the claim does not hold, if the reason is known; otherwise empty.
     pub why: String,
 }
 
@@ -100,7 +100,7 @@ impl Verdict {
         Verdict { reported, ..self }
     }
 
-    /// Adds the reason why the claim does not hold. Without effect if the claim holds.
+    /// Adds the reason why the claim does not hold. Has no effect if the claim holds.
     #[must_use]
     pub fn unless(self, why: &str) -> Verdict {
         let why = match self.holds {
@@ -169,7 +169,7 @@ fn with_unit(text: &impl ToString, unit: &str) -> String {
     format!("{} {unit}", text.to_string()).trim_end().to_owned()
 }
 
-/// Formats a value with fewer decimals the larger it is, and without decimals if it is a whole number.
+/// Formats a value. A larger value gets fewer decimals, and a whole number gets none.
 fn number(value: f64) -> String {
     let decimals = match value.abs() {
         0.0..10.0 => 3,

@@ -31,8 +31,9 @@ impl Cost {
     /// There is no such process.
     pub fn of(process: &str) -> io::Result<Cost> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-        // The second field, the name, is in parentheses and may contain anything, so fields are counted from
-        // the last parenthesis: 3 is the first. The times are fields 14 and 15 (proc_pid_stat(5)).
+        // The second field, the name, is in parentheses and may contain anything. Fields are therefore
+        // counted from the last parenthesis, after which field 3 begins. The times are fields 14 and 15
+        // (proc_pid_stat(5)).
         let mut times = stat
             .rsplit(')')
             .next()

@@ -18,9 +18,9 @@ const TITLE_SIZE: f64 = 15.0;
 const LABEL_SIZE: f64 = 11.5;
 /// Width of a sample line or bar in the legend.
 const SWATCH_WIDTH: f64 = 30.0;
-/// Maximum number of points of a line that all get a marker. Markers of more points would cover the line.
+/// Maximum number of points of a line with a marker at each point. More markers would cover the line.
 const MAX_MARKERS: usize = 30;
-/// Distance along a longer line between two markers.
+/// Distance between two markers along a line with more points.
 const MARKER_GAP: f64 = 40.0;
 
 /// The part of the picture that contains the data.
@@ -104,7 +104,7 @@ fn vertical_scale(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Place
 /// A figure in progress, filled from the top.
 struct Page {
     shapes: Vec<Shape>,
-    /// The height of the page that is in use; the next part begins below it.
+    /// The used height of the page; the next part begins below it.
     y: f64,
 }
 
@@ -137,7 +137,8 @@ impl Page {
         }
     }
 
-    /// Draws the names of the series, in as many rows as they need. The title says what a single series is.
+    /// Draws the names of the series, in as many rows as they need. Draws nothing for a single series,
+    /// which the title names.
     fn legend(&mut self, series: &[Series], bars: bool) {
         if series.len() < 2 {
             return;
@@ -327,7 +328,7 @@ impl Page {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();
         for (n, place) in dots {
-            // Dots of a series within half a point of each other look like one dot, so one is drawn.
+            // Dots of a series within half a point of each other look like one dot, so only one is drawn.
             if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
                 self.marker(place, 1.3, style::nth(n));
             }
@@ -359,7 +360,7 @@ impl Page {
             return;
         };
         let ends = [y.at(low), y.at(high)];
-        // On a logarithmic axis a bar that reaches down to zero has no lower end.
+        // On a logarithmic axis an error bar that reaches down to zero has no lower end.
         if ends.iter().any(|end| !end.is_finite()) {
             return;
         }
@@ -382,10 +383,11 @@ fn stepped(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Returns the line without data points that make no visible difference, so that the file stays small. Of
-/// the data points within a column half a point wide, the first, lowest, highest and last remain, in order.
+/// Returns the line without data points that make no visible difference, so that the file stays small. The
+/// picture is cut into columns half a unit of length wide. Of the data points in a column, the first,
+/// lowest, highest and last remain, in order.
 fn thinned(places: &[Place]) -> Vec<Place> {
-    // A guess: shorter lines need no thinning.
+    // Shorter lines need no thinning. The limit is a guess.
     if places.len() < 2_000 {
         return places.to_vec();
     }

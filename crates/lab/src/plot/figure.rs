@@ -129,8 +129,8 @@ impl Point {
         }
     }
 
-    /// Returns the ends of the error bar as drawn. If the value is not negative, the bar ends at zero at the
-    /// latest, so that it does not extend the axis below zero.
+    /// Returns the ends of the error bar as drawn. If the value is not negative, the bar stops at zero, so
+    /// that it does not extend the axis below zero.
     pub(super) fn ends(&self) -> Option<(f64, f64)> {
         let (low, high) = self.range?;
         match self.y >= 0.0 {

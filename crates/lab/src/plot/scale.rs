@@ -12,7 +12,7 @@ pub struct Placed {
     ends: (f64, f64),
 }
 
-/// Returns whether the scale can show a value. A logarithmic scale cannot show zero and below.
+/// Returns whether the scale can show a value. A logarithmic scale can show only values above zero.
 pub fn shows(scale: Scale, value: f64) -> bool {
     value.is_finite() && (scale == Scale::Linear || value > 0.0)
 }
@@ -118,7 +118,8 @@ pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, widened: bool) -> (
             ((low / step).floor() * step, (high / step).ceil() * step)
         }
         (Scale::Linear, false) => {
-            // Less rounding than for the vertical axis: a fifth of the distance of its ten ticks.
+            // A horizontal axis is rounded less than a vertical axis: to a fifth of the distance between
+            // its ten ticks.
             let part = step((high - low) / 10.0) / 5.0;
             ((low / part).floor() * part, (high / part).ceil() * part)
         }

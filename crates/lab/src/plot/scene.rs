@@ -7,7 +7,7 @@ use super::style::{Colour, PAPER};
 /// A place, in points from the upper left corner.
 pub type Place = (f64, f64);
 
-/// The point of a text that is put at the text's place.
+/// The part of a text that lies at the text's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,

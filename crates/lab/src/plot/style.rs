@@ -58,12 +58,13 @@ pub struct Style {
     pub colour: Colour,
     pub dash: &'static [f64],
     pub marker: Marker,
-    /// Hatching of bars: true for horizontal lines, and true for vertical lines.
+    /// Hatching of bars: the first value is true for horizontal lines, the second for vertical lines.
     pub hatch: (bool, bool),
 }
 
 /// Returns the look of the `n`-th series. The lengths of the lists (7, 5, 6) have no common divisor, so the
-/// looks of lines repeat only after 210 series. Bars have 7 colours and 4 hatchings, so theirs repeat after 28.
+/// looks of lines repeat only after 210 series. Bars have 7 colours and 4 hatchings, so the looks of bars
+/// repeat after 28 series.
 pub fn nth(n: usize) -> Style {
     Style {
         colour: PALETTE[n % PALETTE.len()],

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::backend::Backend;
 use crate::experiments::{ALL, ExperimentResult, Outcome};
 
-/// The file of an outcome. Its presence also proves that [`store`] wrote the directory, so that nothing
-/// else is ever removed.
+/// The file of an outcome. Its presence also proves that [`store`] wrote the directory, so that a new
+/// result never replaces a directory of anything else.
 const OUTCOME: &str = "outcome.json";
 
 /// An outcome as read from disk, with its figures.
@@ -33,8 +33,8 @@ pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, Str
         ..
     } = &result.outcome;
     let result_dir = prepare(directory, id, backend)?;
-    // The result is written to another directory and renamed at the end, so that `load` never reads an
-    // incomplete one.
+    // The result is written to another directory, which is renamed at the end. `load` therefore never reads
+    // an incomplete result.
     let temp_dir = result_dir.with_extension("part");
     if temp_dir.exists() {
         fs::remove_dir_all(&temp_dir).map_err(|e| failed("remove", &temp_dir, &e))?;

@@ -22,7 +22,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Returns the result of an experiment with one claim, which is true if `holds`: the value is 4.5.
+/// Returns the result of an experiment with one claim on the value 4.5. The claim holds if `holds` is true.
 fn result(holds: bool) -> ExperimentResult {
     let bound = if holds { 3.0 } else { 5.0 };
     let text = |s: &str| s.to_owned();
@@ -116,7 +116,7 @@ fn a_directory_without_results_is_refused() {
     };
     let error = changed(|outcome| outcome.figures = vec!["../../../etc/passwd".to_owned()]);
     assert!(error.contains("is no name of a figure"), "{error}");
-    // An id or a backend that would lead out of the directory of the results.
+    // An id or a backend in a file must not lead out of the directory of the results.
     let escapes: [fn(&mut Outcome); 2] = [
         |outcome| outcome.id = "../../x-1".to_owned(),
         |outcome| outcome.backend = "/etc/sim".to_owned(),
@@ -141,7 +141,7 @@ fn the_page_stands_alone_and_says_what_holds() {
     let page = html(&stored(true));
     assert!(page.contains("A &lt;b&gt; &amp; C") && page.contains("<svg"));
     assert!(page.contains(">holds<") && !page.contains(">does not hold<"));
-    // Nothing that would load another file.
+    // The page must not load another file.
     for reference in ["href=\"http", "src=", "@import", "url("] {
         assert!(!page.contains(reference), "{reference}");
     }

@@ -29,8 +29,8 @@ const FIRST_PORT: u16 = 50_000;
 const CC: &str = "cubic";
 /// Bytes of one write of a generator.
 const CHUNK: usize = 1_000;
-/// Depth of the token bucket of a generator with a rate, bytes: the maximum that it may send at once after a
-/// time in which the socket took no data.
+/// Depth of the token bucket of a generator with a rate, bytes. It limits the burst that the generator may
+/// send after a time in which the socket took no data.
 const DEPTH: f64 = 4_000.0;
 /// Header bytes of IPv4 and UDP.
 const HEADERS: usize = 28;

@@ -83,7 +83,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
         match open.write(&bytes) {
             Ok(_) => {}
             Err(e) if is_transient(&e) => {}
-            // The client has ended. If that was too early, the client reports it.
+            // The client has ended. If it ended too early, the client reports that.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -91,13 +91,14 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a connection and reads it. Returns the total bytes read at the end of each of `all` samples.
+/// Opens a connection and reads from it. Returns the number of bytes read until the end of each of `all`
+/// samples.
 fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     become_realtime(ENDPOINT_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
-    // A read waits at most a tenth of the interval, so that a sample is at most that late.
+    // A read waits at most a tenth of the interval. A sample is therefore late by at most this time.
     kernel_tcp::set_stall(&stream, SAMPLE_INTERVAL / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
     let (mut buffer, mut read, mut samples) = (vec![0; CHUNK], 0, Vec::new());

@@ -46,7 +46,7 @@ impl SessionScenario<'_> {
     ) -> Result<SessionTrace, Error> {
         let (mut client, mut server) = open_devices(&environment.fixture, self.paths.len())?;
         environment.measure_on_time(seed, |seed| {
-            // An attempt that was too late leaves packets in the devices.
+            // An earlier attempt whose links were late may have left packets in the devices.
             discard_packets(&mut client);
             discard_packets(&mut server);
             self.transfer(seed, &mut client, &mut server)
@@ -111,7 +111,7 @@ impl SessionScenario<'_> {
     }
 }
 
-/// Runs an end until all samples are taken. `start` is called first, within the end's thread.
+/// Runs an end until all samples are taken. Calls `start` first, within the end's thread.
 fn run_end(
     clock: Clock,
     samples: usize,
@@ -122,7 +122,7 @@ fn run_end(
     let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
-    // The driver also stops on a signal from outside. Nothing writes to this one.
+    // The driver also stops when something is written to this eventfd. Nothing is ever written to it.
     let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         driver.core.samples.len() >= samples || fixture::interrupted()
@@ -159,7 +159,7 @@ struct End {
     next_sample: Instant,
     /// The number of the sample after which the end changes its address, and the path of the new address.
     moves: Option<(usize, PathId)>,
-    /// Checks the bytes that the stream reads. It sees no packets, because the driver has no tap for it.
+    /// Checks the bytes that the stream reads. It sees no packets, because the driver has no tap.
     oracle: Oracle,
 }
 
@@ -344,9 +344,9 @@ fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     Some((to.into(), tcp::Packet::new(segment).ok()?))
 }
 
-/// Returns the sent segments, each with its arrival if it arrived. Copies of a segment have the same sequence
-/// number, so an arrival is matched with the latest segment of that number that was sent before and has no
-/// arrival yet.
+/// Returns the sent segments, each with its arrival if it arrived. A segment and its retransmissions have
+/// the same sequence number. An arrival is therefore matched with one of them: the latest that was sent
+/// before the arrival and has no arrival yet.
 fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(sent.len());
     let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();

@@ -19,8 +19,8 @@ const MAX_RECENT: usize = 64;
 const ATTACKER_ADDR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
 /// First port of the subflows that the attacker opens in the box's name.
 const FIRST_PORT: u16 = 60_000;
-/// Length of the parts of users' streams for which packets are searched, bytes. 64 bits of ciphertext do
-/// not equal one of these parts by chance.
+/// Length of the parts of users' streams, bytes. The attacker searches packets for these parts. By chance,
+/// 64 bits of ciphertext do not equal a part.
 const WORD_LEN: usize = 8;
 
 /// An attack on a subflow.
@@ -81,19 +81,19 @@ struct Subflow {
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
-    /// One packet in this many is used for an attack, on average.
+    /// The attacker uses one packet of this many for an attack, on average.
     every: u64,
     attacks_left: u32,
     /// The attacks to draw from.
     attacks: &'static [Attack],
     /// The observed subflows by the addresses of box and server.
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
-    /// Keys of connections that were opened over this link, with the address of their server.
+    /// Keys of each connection that was opened over this link, with the address of its server.
     keys: Vec<(SocketAddr, Keys)>,
     hijacker: Hijacker,
     next_port: u16,
-    /// The data sequence number at which the attacker writes into a connection, by the local address of the
-    /// subflow with which it joins the connection.
+    /// For each connection that the attacker joins: the data sequence number at which the attacker will
+    /// write. The key is the local address of the attacker's subflow.
     dsns: BTreeMap<SocketAddr, WireDsn>,
     /// The last packets, for replays.
     recent: VecDeque<(Direction, Packet)>,
@@ -144,8 +144,9 @@ impl Adversary {
 
     /// Returns whether `payload` has a run of users' bytes.
     fn shows_user_bytes(&self, payload: &[u8]) -> bool {
-        // Looks at 8 bytes out of every 16, for speed. `words` has the pattern at every offset, so this
-        // finds every run of 23 bytes: 15 bytes until the next place to look, and 8 bytes there.
+        // Looks at 8 bytes out of every 16, for speed. `words` has the parts at every offset of the
+        // streams, so this finds every run of 23 bytes: at most 15 bytes to the next place to look, and 8
+        // bytes there.
         let mut words = payload.windows(WORD_LEN).step_by(2 * WORD_LEN);
         words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
     }
@@ -168,9 +169,9 @@ impl Adversary {
         }
     }
 
-    /// Forges a segment of the passing segment's sender that follows it, or of its receiver that
-    /// acknowledges it. The segment is in sequence, and has a mapping if the attacker knows the subflow's
-    /// initial sequence number and a data sequence number.
+    /// Forges a segment of the passing segment's subflow. Its sender is the sender of the passing segment,
+    /// or the receiver, each with the same probability. The forged segment is in sequence. It has a mapping
+    /// if the attacker knows an initial sequence number and a data sequence number of its sender.
     fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
         let same_sender = self.rng.chance(0.5);
         let next_seq = Seq32(tcp.seq.0.wrapping_add(len as u32));
@@ -201,7 +202,7 @@ impl Adversary {
                 Direction::Outbound => Direction::Inbound,
                 Direction::Inbound => Direction::Outbound,
             };
-            // The passing mapping is of the other direction.
+            // The mapping of the passing segment is for the other direction.
             dsn = None;
         }
         let (key, sender) = subflow_and_sender(forged.direction, ends(&forged.ip, &forged.tcp));
@@ -225,7 +226,8 @@ impl Adversary {
         forged
     }
 
-    /// Returns random known keys, with the address of their server.
+    /// Returns the keys of a connection, drawn from the known ones, with the address of the connection's
+    /// server.
     fn any_keys(&mut self) -> Option<(SocketAddr, Keys)> {
         let n = self.rng.below(self.keys.len().max(1) as u64) as usize;
         self.keys.get(n).copied()
@@ -335,7 +337,7 @@ impl Adversary {
                 return None;
             }
         };
-        // The signal takes the place of the mapping: both may exceed the 40 bytes of TCP options.
+        // The signal replaces the mapping, because the two together may exceed the 40 bytes of TCP options.
         options.mptcp.retain(|o| !matches!(o, MptcpOption::Dss(_)));
         options.mptcp.try_push(signal).ok()
     }
@@ -359,8 +361,8 @@ impl Adversary {
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
-    /// Answers a packet to a subflow of the attacker: completes the handshake and sends forged data after
-    /// it, and later acknowledges whatever arrives.
+    /// Answers a packet to a subflow of the attacker. After the SYN/ACK, completes the handshake and sends
+    /// forged data. Later only acknowledges whatever arrives.
     fn continue_join(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;
@@ -402,7 +404,8 @@ impl Middlebox for Adversary {
             self.continue_join(&packet.bytes, &parsed, out);
             return;
         }
-        // Braid does not protect traffic that a box forwards without a server, so its bytes are no leak.
+        // Braid does not protect traffic that a box forwards without a server. The bytes of such traffic
+        // are no leak.
         if server.port() != config::DEFAULT_PORT {
             out.push_back((direction, packet));
             return;

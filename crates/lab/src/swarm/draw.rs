@@ -12,15 +12,16 @@ use braid_sim::transfer::Direction;
 use braid_wire::Rng;
 use braid_wire::tcp::kind;
 
-/// Stream of the scenario's random numbers, apart from the streams of the world's components.
+/// Number of the stream of the scenario's random numbers. The streams of the world's components have other
+/// numbers.
 const DRAW_STREAM: u64 = 1 << 41;
 /// Logarithm to base 2 of the maximum size of a flow: 4 MiB.
 const MAX_SIZE_BITS: u64 = 22;
 /// Time from the start within which outages and other changes begin, ms; long enough to hit most
 /// transfers. A link monitor may send notices later.
 pub(super) const CHANGES_WITHIN_MS: u64 = 12_000;
-/// Maximum length of an outage of a link or path, ms. Far below the engine's timeouts for a dead connection
-/// (60 s and 90 s), because outages must not end connections.
+/// Maximum length of an outage of a link or path, ms. It is far below the engine's timeouts for a dead
+/// connection (60 s and 90 s), because outages must not end connections.
 pub(super) const MAX_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
@@ -60,7 +61,7 @@ pub struct Path {
 pub enum MiddleboxSpec {
     /// A NAT.
     Nat,
-    /// Shifts sequence numbers. If true, it forgets to shift SACK blocks.
+    /// Shifts sequence numbers. If true, the middlebox leaves the numbers in SACK blocks unshifted.
     Shift(bool),
     /// Splits segments into parts of at most this many bytes.
     Split(u16),
@@ -74,15 +75,16 @@ pub enum MiddleboxSpec {
 }
 
 impl MiddleboxSpec {
-    /// Returns whether the middlebox may break an MPTCP connection. It may if it removes options after the
-    /// handshake, because TCP then delivers bytes that have no mapping.
+    /// Returns whether the middlebox may break an MPTCP connection. A middlebox may do so if it removes
+    /// options after the handshake, because TCP then delivers bytes that have no mapping.
     pub fn breaks_mptcp(self) -> bool {
         match self {
             MiddleboxSpec::Nat
             | MiddleboxSpec::Shift(_)
             | MiddleboxSpec::Split(_)
             | MiddleboxSpec::Lack(_) => false,
-            // A merged segment keeps the options of one of its parts.
+            // A merged segment keeps the options of one of its parts, so the mappings of the other parts
+            // are lost.
             MiddleboxSpec::Merge(..) => true,
             MiddleboxSpec::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
         }
@@ -280,7 +282,8 @@ impl Draw {
         }
     }
 
-    /// Draws temporary outages and other settings. After the last change the link has its first settings.
+    /// Draws temporary outages and other settings. After the last change the link has its original settings
+    /// again.
     fn changes(&mut self, up: &Settings, down: &Settings) -> Vec<(Duration, Settings, Settings)> {
         let mut changes = Vec::new();
         if self.0.chance(0.6) {
@@ -336,15 +339,15 @@ impl Draw {
         }
     }
 
-    /// Draws notices of a link monitor that do not depend on the links. The last notice for a path says that
-    /// it is up.
+    /// Draws notices of a link monitor. They do not depend on the state of the links. The last notice for a
+    /// path says that the path is up.
     fn notices(&mut self, paths: usize) -> Vec<Notice> {
         let mut notices = Vec::new();
         for path in 0..paths as u8 {
             if !self.0.chance(0.2) {
                 continue;
             }
-            // Within the first 500 ms, notices hit handshakes.
+            // Notices within the first 500 ms come during handshakes.
             let within = self.one_of(&[CHANGES_WITHIN_MS / 2, 500]);
             let mut at = Duration::ZERO;
             for _ in 0..=self.0.below(3) {
@@ -412,7 +415,7 @@ impl Draw {
     }
 
     fn abort(&mut self) -> Option<(End, Duration)> {
-        // Drawn in any case, so that the later choices do not depend on this one.
+        // The values are drawn in any case, so that the later choices do not depend on this one.
         let drawn = (
             self.one_of(&[End::Opener, End::Server]),
             self.up_to_ms(4_000),
@@ -421,7 +424,7 @@ impl Draw {
     }
 
     fn pause(&mut self) -> Option<(End, Duration, Duration)> {
-        // Drawn in any case, as in `abort`.
+        // The values are drawn in any case, as in `abort`.
         let end = self.one_of(&[End::Opener, End::Server]);
         let drawn = (end, self.up_to_ms(2_000), self.up_to_ms(15_000));
         self.0.chance(0.15).then_some(drawn)

@@ -73,9 +73,9 @@ fn check_flow(
         figures.broken += 1;
         return Ok(());
     }
-    // Loss may take every packet of a handshake until an end gives up. With TCP Fast Open the server has
-    // then perhaps accepted the payload of the SYN. A burst of loss lasts for a number of packets, not for
-    // a time: where a retransmission leaves every ten seconds, a burst may take all retransmissions.
+    // Loss may take every packet of a handshake until an end gives up. With TCP Fast Open, the server may
+    // already have accepted the payload of the SYN. A burst of loss lasts for a number of packets, not for
+    // a time. If a retransmission is sent only every ten seconds, one burst may take all retransmissions.
     let reasons = [reason(Some(opener)), reason(server)];
     let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
@@ -88,8 +88,8 @@ fn check_flow(
         figures.cut_off += 1;
         return Ok(());
     }
-    // The last acknowledgement may be lost, and its sender may be gone before the peer asks again. The
-    // peer then times out although all data has arrived.
+    // The last acknowledgement may be lost, and its sender may be gone when the peer retransmits. The peer
+    // then times out although all data has arrived.
     if complete && orderly_closes == 1 && paths_of(scenario, flow).any(loses) {
         figures.late += 1;
         return Ok(());

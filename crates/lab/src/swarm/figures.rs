@@ -20,7 +20,7 @@ pub struct Figures {
     pub broken: u64,
     /// Connections that losses cut off, in the handshake or by a burst that took every retransmission.
     pub cut_off: u64,
-    /// Connections whose data arrived, but one end of which did not learn that the other had closed.
+    /// Connections that delivered all data, but left one end unaware that the other end had closed.
     pub late: u64,
     /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,
@@ -43,7 +43,8 @@ impl Figures {
             self.bytes += counters.offered.bytes;
             self.marked += counters.marked.packets;
         }
-        // Not a sum: a world has one clock for all links.
+        // Not a sum over links, because a world has one clock for all of them. The time saturates only
+        // after 584 years.
         let elapsed = world.now().saturating_since(START);
         self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
     }

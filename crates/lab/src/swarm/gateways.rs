@@ -20,15 +20,16 @@ use super::figures::Figures;
 
 /// Logarithm to base 2 of the maximum size of a transfer: 1 MiB.
 const MAX_SIZE_BITS: u64 = 20;
-/// Simulated time after the last action within which all connections must end. A connection that is open
-/// then counts as hanging.
+/// Simulated time after the last action within which all connections must end. A connection that is still
+/// open at the end of this time counts as hanging.
 const RUN_LIMIT: Duration = Duration::from_secs(1_800);
 
-/// Stream of the attacker's random numbers, apart from the streams of the world's components.
+/// Number of the stream of the attacker's random numbers. The streams of the world's components have other
+/// numbers.
 const ADVERSARY_STREAM: u64 = 1 << 42;
 
-/// Rules that a correct end may violate where a third party forges segments of its peer. They are not
-/// checked at boxes and servers of a world with an attacker.
+/// Rules that a correct end may violate if a third party forges segments of its peer. In a world with an
+/// attacker, these rules are not checked at boxes and servers.
 const BREAKABLE_BY_FORGERY: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
 
 /// Everything that is drawn from one seed.
@@ -45,7 +46,7 @@ pub struct GatewayScenario {
 #[derive(Debug, Clone, Copy)]
 struct Attacked {
     link: usize,
-    /// The attacker uses one packet in this many for an attack, on average.
+    /// The attacker uses one packet of this many for an attack, on average.
     every: u64,
     /// Maximum number of attacks.
     attacks: u32,
@@ -118,7 +119,7 @@ impl GatewayScenario {
         self.simulate_with(seed, &config)
     }
 
-    /// Does the same as [`Self::simulate`], with another configuration.
+    /// Does the same as [`Self::simulate`], but with the given configuration.
     fn simulate_with(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
         let attacker = self.attacked.map(|attacked| {
             let rng = Rng::for_component(seed, ADVERSARY_STREAM);
@@ -280,7 +281,7 @@ impl Draw {
             if self.chance(0.5) {
                 settings.loss = Loss::None;
             }
-            // A long queue on a slow link would delay packets by many seconds, and the box would take the
+            // A long queue on a slow link would delay packets by many seconds. The box would then take the
             // server for dead. 20 full packets take 0.6 s at the lowest rate, 400 kbit/s.
             if matches!(settings.rate, Rate::Fixed(rate) if rate.get() < 1_000_000) {
                 settings.queue = QueueLimit::Packets(20);
@@ -289,7 +290,8 @@ impl Draw {
         link
     }
 
-    /// Draws at most one outage of a link: it drops all packets without notice, or loses its carrier.
+    /// Draws at most one outage of a link. During the outage, the link drops all packets without notice, or
+    /// loses its carrier.
     fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
         let mut events = Vec::new();
         if self.chance(0.65) {
@@ -367,7 +369,7 @@ mod tests {
             }
         }
         if let Some(attacked) = &mut scenario.attacked {
-            // On average one packet in four, so that the attacker opens many subflows.
+            // The attacker uses one packet in four on average, so that it opens many subflows.
             (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
         }
         scenario.simulate_with(seed, &scenario.config(Protection::Tls))

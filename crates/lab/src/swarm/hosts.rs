@@ -26,9 +26,9 @@ const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 const FIRST_PORT: u16 = 4000;
 /// Bytes of a request.
 const REQUEST_SIZE: u64 = 100;
-/// Simulated time after the last action within which all connections must end; a connection that is open
-/// then hangs. The slowest link takes two minutes for the largest flow without loss, and several times as
-/// long at the highest loss rate.
+/// Simulated time after the last action within which all connections must end. A connection that is still
+/// open at the end of this time hangs. The slowest link takes two minutes for the largest flow without
+/// loss, and several times as long at the highest loss rate.
 const RUN_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A scenario in progress.
@@ -51,7 +51,7 @@ enum Action {
     Open(usize),
     /// Resets the flow from one end.
     Abort(usize, End),
-    /// Stops reading if true, resumes if false.
+    /// Makes an end stop reading (true) or resume it (false).
     Pause(usize, End, bool),
     /// Tells the client's engine about a path.
     Notice(Notice),
@@ -184,7 +184,8 @@ impl<'a> ScenarioRun<'a> {
                 .iter()
                 .all(|host| world.node::<Host>(*host).stack().connections() == 0)
         };
-        // Checks only every 500 ms of simulated time: a check costs more than the packet that preceded it.
+        // Checks only every 500 ms of simulated time, because a check costs more than the simulation of a
+        // packet.
         let start = self.world.now();
         while !idle(&self.world) {
             if self.world.now().saturating_since(start) > RUN_LIMIT {
@@ -265,7 +266,7 @@ impl<'a> ScenarioRun<'a> {
         });
         match opened {
             Ok(_) => self.opened[n] = true,
-            // A host that knows of no path that is up cannot open a connection.
+            // A host cannot open a connection if it was told that the flow's path, or every path, is down.
             Err(braid_engine::ApiError::NoUsablePath) if self.is_reported_down(flow) => {}
             Err(e) => return Err(format!("flow {n} does not open: {e}")),
         }
@@ -322,8 +323,8 @@ impl<'a> ScenarioRun<'a> {
     /// it accepted the flow.
     pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
         // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
-        // opener (RFC 7413, section 6.1). Of a host's streams of the flow, the finished one or the one
-        // that progress more bytes is then the flow's own.
+        // opener (RFC 7413, section 6.1). A host may then have two streams of the flow. The flow's own
+        // stream is the finished one, or else the one with more bytes.
         let HostScenario { client, server, .. } = &self.scenario;
         let may_have_duplicate = client.fast_open && server.fast_open;
         let progress = |stream: &&Stream| {
@@ -351,7 +352,7 @@ impl<'a> ScenarioRun<'a> {
         self.opened[n]
     }
 
-    /// Returns the payload bytes that hosts still hold.
+    /// Returns the number of payload bytes that hosts still hold.
     pub fn buffered(&self) -> usize {
         self.hosts()
             .map(|host| self.world.node::<Host>(host).stack().buffered())

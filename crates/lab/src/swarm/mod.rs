@@ -26,8 +26,8 @@ use self::hosts::ScenarioRun;
 
 pub use self::figures::Figures;
 
-/// One seed in this many runs twice, to check that the seed alone determines the result. A second run of
-/// every seed would double the time.
+/// Step between the seeds that run twice, to check that the seed alone determines the result. A second run
+/// of every seed would double the time.
 const REPEAT_EVERY_SEEDS: u64 = 10;
 
 /// The kind of worlds.
@@ -105,8 +105,8 @@ impl Scenario {
     }
 }
 
-/// Runs the seeds from `first` to `first + seeds - 1` on `threads` threads, at least one. Leaves out seeds
-/// above [`u64::MAX`]. Calls `progress` with each seed after its run.
+/// Runs the seeds from `first` to `first + seeds - 1` on `threads` threads, at least one. There are no
+/// seeds above [`u64::MAX`], so the range ends there. Calls `progress` with each seed after its run.
 pub fn run(
     worlds: Worlds,
     first: u64,
@@ -232,7 +232,7 @@ mod tests {
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
         assert!(figures.fast_opened > 10, "{figures:?}");
-        // At most one connection in 25 may end early for a reason that its scenario excuses. With more,
+        // At most one connection in 25 may end early for a reason that its scenario excuses. If more did,
         // the excuses would hide faults of the engine.
         let excused = figures.broken + figures.cut_off + figures.late;
         assert!(excused * 25 <= figures.connections, "{figures:?}");

@@ -28,17 +28,18 @@ const ECHO_LEN: u64 = 100;
 const SMALL_RUNS: usize = 10;
 /// Duration of a download.
 const DOWNLOAD: Duration = Duration::from_secs(10);
-/// Bytes that one request of the download asks for. The default links carry 15 times as much in a second, so
-/// the download ends soon after it should.
+/// Bytes that one request of the download asks for. The default links carry 15 such requests in a second,
+/// so a request that is under way at the end delays the end only a little.
 const REQUEST_LEN: u64 = 250_000;
-/// Number of requests without an answer at any time: 16 MB, so that the links never wait for a request.
+/// Number of requests that wait for an answer at any time. Together they ask for 16 MB, so that the links
+/// never wait for a request.
 const REQUESTS_AHEAD: usize = 64;
 /// Pause between two pages.
 const PAGE_PAUSE: Duration = Duration::from_millis(700);
 /// Pause between two echoes.
 const ECHO_PAUSE: Duration = Duration::from_millis(100);
-/// Time between the start of a download and the first page or echo, or the outage of a link. A guess: slow
-/// start is over by then.
+/// Time between the start of a download and the first page or echo, or the outage of a link. A guess, long
+/// enough for slow start to end.
 const SLOW_START_TIME: Duration = Duration::from_secs(2);
 /// Length of the outage.
 const OUTAGE: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ pub struct Samples {
     pub echo_ms: Vec<f64>,
     /// Completion times by size, in the order of [`SIZES`].
     pub small_ms: [Vec<f64>; SIZES.len()],
-    /// Longest time without data of each download over a link that dies.
+    /// Longest pause without data in each download over a link that dies.
     pub pause_ms: Vec<f64>,
     /// Connections a second.
     pub connections_s: Vec<f64>,
@@ -206,7 +207,8 @@ fn break_link_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     // The link comes back even if a signal interrupted the sleep.
     set(variant, "up")?;
     slept?;
-    // The download outlasts the outage, so that a pause that ends only with the outage counts in full.
+    // The download outlasts the outage, so that a pause that lasts to the end of the outage is measured in
+    // full.
     Ok(variant.fixture.sleep(SLOW_START_TIME)?)
 }
 

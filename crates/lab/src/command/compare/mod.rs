@@ -1,10 +1,10 @@
 //! `braid-lab compare`: Braid beside the kernel's Multipath TCP over the same two emulated links.
 //!
-//! The demo shows that both use the sum of two links' rates. This command measures what else users notice:
-//! a page and an echo while a download fills the links, small transfers, a link that dies, and connections a
-//! second. It also measures the processor time of a download. In the column `kernel`, relays of kernel
-//! sockets replace box and server, as in the demo. Each column has separate hosts and links, and the columns
-//! take turns, so that changes of the machine's load hit both.
+//! The demo shows that Braid and the kernel both use the sum of two links' rates. This command measures
+//! what else users notice: a page and an echo while a download fills the links, small transfers, a link
+//! that dies, and connections a second. It also measures the processor time of a download. In the column
+//! `kernel`, relays of kernel sockets replace box and server, as in the demo. Each column has separate
+//! hosts and links. The columns take turns, so that changes of the machine's load affect both.
 
 mod measure;
 mod variant;
@@ -23,8 +23,8 @@ use crate::stats;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable: 1 ms of the default
-/// links' delays of 15 and 35 ms.
+/// Maximum lateness of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is small
+/// against the default links' delays of 15 and 35 ms.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.

@@ -14,7 +14,8 @@ use super::table::Via;
 use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
-/// Minimum time limit of a download, s. The slowest link, 10 Mbit/s, needs 17 s for the default file of 20 MB.
+/// Minimum time limit of a download, s. The default file of 20 MB needs only 17 s on the slowest link,
+/// which has 10 Mbit/s.
 const MIN_TIME_LIMIT_S: u64 = 60;
 
 /// Settings of a download.
@@ -47,7 +48,7 @@ pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         url: format!("http://{}/{}", what.from, what.path),
         to: what.to,
         bytes: None,
-        // A large file gets the time that it takes at 500,000 bytes/s, 4 Mbit/s.
+        // A large file gets a longer limit: the time that it takes at 500,000 bytes/s, which is 4 Mbit/s.
         longest: Duration::from_secs(MIN_TIME_LIMIT_S.max(what.size / 500_000)),
     };
     let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));

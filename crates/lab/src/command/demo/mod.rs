@@ -30,12 +30,12 @@ const NAME: &str = "braid-demo";
 const RELAY_PORT: u16 = 7001;
 /// Maximum time that box and server may take to start. It bounds only a program that hangs.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of the file of the download that is not measured; any size would do.
+/// Size of a file that is downloaded without being measured, bytes. Any size would do.
 const SMALL_BYTES: u64 = 6;
 /// Pause before each row, so that the links' queues run empty. A guess.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable: 1 ms of the
-/// links' delays of 15 and 35 ms.
+/// Maximum delivery lag of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is
+/// small against the links' delays of 15 and 35 ms.
 const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
@@ -47,7 +47,8 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     let rows = rows.map_err(|failure| fixture::with_log_lines(&mut fixture, failure));
     let late = fixture.testbed.delivery_lag().map(|late| late.p99_us);
     let down = fixture.testbed.down();
-    // A failure of the demo tells more than a failure to remove its testbed, so it comes first.
+    // A failure of the demo tells more than a failure to remove its testbed, so the former is returned
+    // first.
     let rows = rows?;
     down?;
     if let Some(late) = late.ok().filter(|late| *late > MAX_DELIVERY_LAG_US) {

@@ -8,8 +8,8 @@ use braid_testbed::fixture::Fixture;
 
 use crate::backend::{Error, run_error};
 
-/// Maximum delay of a step of a fault. With a longer delay the fault would be another one, for example an
-/// interface that is down for 3 s instead of 2. A guess.
+/// Maximum delay of a step of a fault. A longer delay would make another fault, for example an interface
+/// that is down for 3 s instead of 2. 500 ms is a guess.
 const MAX_STEP_DELAY: Duration = Duration::from_millis(500);
 /// The links of the box. A fault of a single link changes the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
@@ -46,8 +46,8 @@ use NetworkChange::{Ip, Link, Nft, Restore};
 
 const DOWN: NetworkChange = Ip("box", "link set link1 down");
 const UP: NetworkChange = Ip("box", "link set link1 up");
-/// A smaller MTU at both ends of the first link. 1300 is a guess: less than any tunnel leaves, and enough
-/// for IPv6, which needs 1280 (RFC 8200).
+/// A smaller MTU at both ends of the first link. 1300 is a guess. Tunnels leave more, and IPv6 needs only
+/// 1280 (RFC 8200).
 const SMALL_MTU: [NetworkChange; 2] = [
     Ip("box", "link set link1 mtu 1300"),
     Ip("internet", "link set link1 mtu 1300"),
@@ -57,8 +57,8 @@ const USUAL_MTU: [NetworkChange; 2] = [
     Ip("box", "link set link1 mtu 1500"),
     Ip("internet", "link set link1 mtu 1500"),
 ];
-/// Drops the ICMP messages that a packet is too big, so that senders cannot learn the path's MTU (a PMTU
-/// black hole).
+/// Drops the ICMP messages that report a packet as too big, so that senders cannot learn the path's MTU (a
+/// PMTU black hole).
 const DROP_TOO_BIG: &str = "table inet fault {\n\
     chain told {\ntype filter hook output priority filter;\n\
     icmp type destination-unreachable icmp code frag-needed drop\n\
@@ -102,8 +102,8 @@ pub fn all() -> Vec<Fault> {
             total: true,
             ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
         },
-        // The queue keeps its size in bytes, 1 BDP of the full rate: a device does not shrink its queue when
-        // the link slows down.
+        // The queue keeps its size in bytes, which is 1 BDP of the full rate: a device does not shrink its
+        // queue when the link slows down.
         Fault::of_link(
             "100 kb/s",
             None,

@@ -16,13 +16,14 @@ use crate::backend::fixture::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
 use crate::case::ReceivedBytes;
 
-/// Interval between two words. Ten a second show a pause of 600 ms, the bound of the claim, reliably.
+/// Interval between two words. The bound of the claim is a pause of 600 ms, which ten words a second show
+/// reliably.
 const ECHO_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a word, as of a key press in a remote shell.
 const ECHO_BYTES: usize = 64;
 /// Maximum bytes of one write. A guess.
 const CHUNK: usize = 16 << 10;
-/// Time without progress after which a connection has failed. A guess: twice the longest fault.
+/// Time without progress after which a connection counts as failed. A guess: twice the longest fault.
 const STALL_TIMEOUT: Duration = Duration::from_secs(40);
 const CONGESTION: &str = "cubic";
 /// Ports of the content host for the download, the upload and the words. Any unused ports work.
@@ -69,8 +70,8 @@ impl Span {
 /// Opens the user's connections and sends over them for `duration`, while `meanwhile` runs.
 ///
 /// # Errors
-/// A connection does not open, or `meanwhile` returns an error. A connection that fails later is an
-/// observation.
+/// A connection does not open, or `meanwhile` returns an error. A connection that fails later is no error,
+/// but is listed in [`UserObservations::failures`].
 pub fn observe(
     net: &mut Gateways,
     duration: Duration,

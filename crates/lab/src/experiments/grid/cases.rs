@@ -90,10 +90,10 @@ const SEGMENT: f64 = 1500.0 - HEADERS;
 
 /// Returns a lower bound on the mean completion time of `case`, ms.
 ///
-/// It makes the best assumption about everything that a strategy cannot know: no packet is lost; windows
-/// never close; every path delivers at its full rate from the time at which a first byte can have crossed
-/// it; the connection opens on the path with the lowest round-trip time; and every further subflow exists
-/// when the request arrives.
+/// The bound makes the best assumption about everything that a strategy cannot know. No packet is lost.
+/// Windows never close. Every path delivers at its full rate from the time at which a first byte can have
+/// crossed it. The connection opens on the path with the lowest round-trip time. Every further subflow
+/// exists when the request arrives.
 pub fn oracle_ms(case: &Case) -> f64 {
     // For each path: one-way delay in seconds, payload in bytes per second.
     let path = |spec: &crate::paths::PathSpec| {
@@ -111,8 +111,8 @@ pub fn oracle_ms(case: &Case) -> f64 {
         true => paths[0].0,
         false => 3.0 * paths[0].0,
     };
-    // A path delivers rate × (end − arrival) bytes, where `arrival` is its first. The end is the time at
-    // which the sum over all paths is the size.
+    // Until the time `end`, a path delivers rate × (end − arrives) bytes, where `arrives` is the arrival of
+    // its first byte. The flow is complete at the `end` for which the sum over all paths is the size.
     let size = case.size.bytes() as f64;
     let (mut rate, mut ahead) = (0.0, 0.0);
     let mut end = f64::INFINITY;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     /// Two paths of 5 Mb/s carry 595 kB/s of payload each. The first delivers from 80 ms on, the second
-    /// from 110 ms. By then 17.85 kB have arrived, and both paths share the rest.
+    /// from 110 ms on. At 110 ms 17.85 kB have arrived, and both paths share the rest.
     #[test]
     fn the_oracle_fills_every_path() {
         let case = case("64k", "5mbit,40ms,H;5mbit,100ms,L", 2.0).unwrap();

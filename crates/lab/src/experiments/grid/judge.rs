@@ -6,7 +6,8 @@ use crate::stats;
 /// Share by which a rival's mean must be shorter than the candidate's to count as a loss. The claim of the
 /// grid sets the value.
 pub const MEAN_MARGIN: f64 = 0.02;
-/// Share by which a rival's 95th or 99th percentile must be shorter. The claim of the grid sets the value.
+/// Share by which a rival's 95th or 99th percentile must be shorter than the candidate's to count as a
+/// loss. The claim of the grid sets the value.
 pub const TAIL_MARGIN: f64 = 0.05;
 /// Maximum probability that any case is judged lost although it is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
@@ -14,7 +15,7 @@ pub const ALPHA: f64 = 0.01;
 /// it gives up.
 const UNFINISHED_FCT_MS: f64 = 120_000.0;
 /// Number of runs in a batch. Each batch gives one percentile, so that the percentiles of several batches
-/// can be tested like means. With 100 runs, one lies beyond the 99th percentile.
+/// can be tested like means. Of 100 runs, one lies beyond the 99th percentile.
 const TAIL_BATCH_RUNS: usize = 100;
 /// Minimum number of batches for a test. A guess: with fewer, the t test has little power.
 const MIN_TAIL_BATCHES: usize = 10;
@@ -79,7 +80,7 @@ pub struct Comparison {
     pub p_p95: f64,
     /// The rival's 99th percentile divided by the candidate's.
     pub p99: f64,
-    /// P-value like `p_p95`, for the 99th percentile.
+    /// P-value for the 99th percentile, defined like `p_p95`.
     pub p_p99: f64,
 }
 
@@ -110,8 +111,8 @@ impl Comparison {
         }
     }
 
-    /// Returns whether more runs could prove a loss: a statistic of the rival is shorter by more than
-    /// `share` of its margin. The 99th percentile counts only if `with_p99` is true.
+    /// Returns whether more runs could prove a loss. They could if a statistic of the rival is shorter by
+    /// more than `share` of its margin. The 99th percentile counts only if `with_p99` is true.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;
         let mean = 1.0 - share * MEAN_MARGIN;
@@ -138,7 +139,7 @@ pub fn copies_allowed(size: u64, lossy: bool) -> f64 {
     match size {
         // Below 256 k.
         0..0x4_0000 => f64::INFINITY,
-        // From 1 M on.
+        // At least 1 M.
         0x10_0000.. if !lossy => 0.0,
         _ => 0.1,
     }

@@ -49,25 +49,26 @@ pub const TM_1: Definition = Definition {
 const PUBLISHED_SERVERS: usize = 5;
 /// Number of downloads by plain TCP over a single path.
 const SINGLE_PATH_DOWNLOADS: usize = 2 * PUBLISHED_SERVERS;
-/// Time that each download takes at the full rate, s. It is the same for all, so that slow start has the
-/// same weight in every throughput.
+/// Time that each download takes at the full rate, s. All downloads take the same time, so that slow start
+/// has the same weight in every throughput.
 const DOWNLOAD_S: f64 = 10.0;
 /// Bytes of the file, enough for a download at 100 Mb/s. A slower download fetches only the first part.
 const FILE_BYTES: f64 = 100e6 / 8.0 * DOWNLOAD_S;
 /// Rate of the background traffic on each path, bit/s.
 const CROSS_TRAFFIC_RATE: u64 = 20_000_000;
-/// The server to which the background traffic goes, from 1.
+/// Number of the server, from 1, to which the background traffic goes.
 const CROSS_TRAFFIC_SERVER: usize = 3;
-/// Bytes of a download that only opens a connection: it shows the server that the connection uses, or
-/// makes the box measure. A guess.
+/// Bytes of a download that only opens a connection. The connection shows the server that the box uses, or
+/// makes the box measure. The size is a guess.
 const SMALL_DOWNLOAD_BYTES: u64 = 100_000;
-/// Number of measurements before a choice is read: the box uses the median of its last three.
+/// Number of measurements made before a choice is read. The box uses the median of its last three.
 const MIN_ROUNDS: usize = 3;
-/// Maximum number of measurements until background traffic must have changed the choice: two of three
-/// values make the median, and two more are a reserve.
+/// Maximum number of measurements with background traffic until the choice must have changed. The median of
+/// the last three changes after two; two more are a reserve.
 const MAX_ROUNDS: usize = 4;
 
-/// Maximum time between two measurements in the simulator. The box is set to it, so that a run is short.
+/// Maximum time between two measurements in the simulator. The box gets this setting, so that a run is
+/// short.
 const MAX_MEASUREMENT_GAP: Duration = Duration::from_secs(10);
 /// Time for which users browse in the simulator before a choice is read: enough for [`MIN_ROUNDS`]
 /// measurements.
@@ -90,7 +91,8 @@ struct ServerThroughput {
 }
 
 impl ServerThroughput {
-    /// Returns the maximum throughput through the server that the throughputs of plain TCP allow.
+    /// Returns the upper bound on the throughput through the server, computed from the throughputs of plain
+    /// TCP.
     fn upper_bound(&self) -> f64 {
         (self.alone[0] + self.alone[1]).min(self.beyond)
     }
@@ -138,8 +140,8 @@ struct Choices {
 }
 
 impl Choices {
-    /// Reads the box's choices over emulated links. Between the first and the second it measures the
-    /// throughput through each server in turn, and stores it in `runs`.
+    /// Reads the box's choices over emulated links. Between the first and the second choice, measures the
+    /// throughput through each server in turn, and stores the throughputs in `runs`.
     fn measure(
         session: &Session<'_>,
         net: &mut Gateways,
@@ -173,7 +175,7 @@ impl Choices {
         }
         // A single changed choice may be noise, so another measurement must confirm it.
         let others = [others, choice_after(net, 1)?];
-        // The traffic stops when it is dropped.
+        // Dropping `traffic` stops the background traffic.
         drop(traffic);
         Ok(Choices {
             five,
@@ -298,9 +300,9 @@ fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
     Ok(config)
 }
 
-/// Returns the choices of a box in the simulator while users browse. The first is among five servers. The
-/// second is among six, after a download through the sixth has measured its path to content. The others
-/// are with background traffic.
+/// Returns the choices of a box in the simulator while users browse. The first choice is among five
+/// servers. The second is among six: a download through the sixth server has then measured its path to
+/// content. The other choices are made with background traffic.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let choice_after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
@@ -328,7 +330,7 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let flow = |port| UdpFlow {
         start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
-        // Packets of 1250 bytes are 2,000 a second.
+        // 2,000 packets of 1250 bytes a second are 20 Mb/s.
         ..UdpFlow::constant(
             (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
             ([10, 0, 0, 1], port).into(),
@@ -387,8 +389,8 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     let name = servers::name(n);
     net.ask(&["server", &name])?;
     net.wait_for(&format!("connections to go to {name}"), |net| {
-        // The box first uses the connections to the previous server that are in its pool. Small downloads
-        // take them, until one goes to the new server.
+        // The pool still holds connections to the previous server, and the box uses these first. Small
+        // downloads take them, until one download goes to the new server.
         let before = carried(net, n)?;
         net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
         Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)

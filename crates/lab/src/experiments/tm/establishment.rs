@@ -40,8 +40,8 @@ pub const TM_3: Definition = Definition {
 };
 
 const FILE_BYTES: u64 = 1_000_000;
-/// Minimum bytes that a flow must carry to count as a flow of the file. Authentication of a pooled
-/// connection takes less.
+/// Minimum bytes that a flow must carry to count as a flow of the file. The authentication of a pooled
+/// connection carries fewer.
 const MIN_CARRIED_BYTES: usize = 10_000;
 /// The steps in the order that the paper shows.
 const STEPS: [&str; 4] = [
@@ -101,8 +101,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures runs over emulated links. Each run has the first connection after a start of the box, and a
-/// later one.
+/// Captures runs over emulated links. Each run has two connections: the first after a start of the box, and
+/// a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
     let mut net = Gateways::build(
         |name| fixture::description(name, PATHS),

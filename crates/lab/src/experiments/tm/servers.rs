@@ -26,8 +26,9 @@ const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: 
     }
 }
 
-/// The servers of table 1, with its delays as round-trip times, and a sixth server. The sixth has fast paths
-/// from the box and a slow path to content, so that only a box that measures the latter avoids it.
+/// The servers of table 1, with its delays as round-trip times, and a sixth server. The sixth server has
+/// fast paths from the box and a slow path to content. A box avoids this server only if it measures the
+/// path to content.
 pub const SERVERS: [Server; 6] = [
     server((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
     server((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),

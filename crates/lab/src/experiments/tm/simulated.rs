@@ -23,13 +23,13 @@ use crate::experiments::session::Session;
 /// A link: its rate in Mb/s, and its round-trip time in ms.
 pub type Link = (f64, f64);
 
-/// Bytes of a small download, which makes the box open connections for its pool or measure its servers. A
-/// guess.
+/// Bytes of a small download. Such a download makes the box open connections for its pool or measure its
+/// servers. The size is a guess.
 const SMALL_DOWNLOAD_BYTES: u64 = 20_000;
-/// Time in which the box opens and authenticates the connections of its pool, with all subflows. A guess: a
-/// few dozen round trips of the slowest link.
+/// Time in which the box opens and authenticates the connections of its pool, with all subflows. 2 s is a
+/// guess; this is a few dozen round trips of the slowest link.
 const POOL_WARM_UP: Duration = Duration::from_secs(2);
-/// Maximum time of a download. A guess: more than ten times the longest download.
+/// Maximum time of a download. 600 s is a guess; this is more than ten times the longest download.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval at which the progress of a download is read, for figures of one value a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -82,7 +82,7 @@ pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error>
 pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
     let mut net = start_cold(seed, config)?;
     download(&mut net, SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
-    // Up to 10 % more, at random, so that runs without loss differ.
+    // The pause is up to 10 % longer, at random, so that runs without loss differ.
     let jitter = Rng::for_component(seed, PAUSE_STREAM).unit();
     net.run_for(POOL_WARM_UP.mul_f64(1.0 + 0.1 * jitter));
     Ok(net)
@@ -162,7 +162,8 @@ struct NodeCapture {
 
 impl Tap for NodeCapture {
     fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet) {
-        // A packet counts when the node sends or receives it, not at the other end of the link.
+        // A packet counts when the node itself sends or receives the packet, not when the other end of the
+        // link does.
         let at_node = match event {
             PacketEvent::Sent => self.outgoing.contains(&link),
             PacketEvent::Delivered { .. } => !self.outgoing.contains(&link),

@@ -54,8 +54,8 @@ pub const TM_5B: Definition = Definition {
     measure: over_sizes,
 };
 
-/// Rates and one-way delays of the links. The rates are those at which full packets, with 1448 bytes of
-/// payload in 1500, give the paper's 3.7 and 1.8 MB/s.
+/// Rates and one-way delays of the links. Full packets have 1448 bytes of payload in 1500 bytes. With such
+/// packets these rates give the paper's 3.7 and 1.8 MB/s of payload.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
 /// The same links for the simulator, with rates in Mb/s and round-trip times in ms.
 pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
@@ -69,7 +69,7 @@ const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
 const MB: u64 = 1_000_000;
 /// Interval at which the links' counters are read, for figures of one value a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Minimum pause before a download, in which queues of the download before run empty.
+/// Minimum pause between two downloads, so that the queues run empty.
 const MIN_PAUSE: Duration = Duration::from_millis(300);
 /// Maximum random time that is added to a pause, so that runs do not start in step with periodic work.
 const PAUSE_JITTER: Duration = Duration::from_millis(100);
@@ -154,7 +154,7 @@ impl Downloads {
         let (mut samples, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
         let seconds = self.net.download("user", bytes, |fixture, at, received| {
-            // A download that is repeated because of late links starts again at 0.
+            // A download that is repeated because the links were late starts again at time 0.
             if at.is_zero() {
                 samples.clear();
                 before = carried(fixture);
@@ -308,7 +308,8 @@ fn emulated_phases(session: &mut Session<'_>, [one, two, both]: [u64; 3]) -> Res
     Ok(phases)
 }
 
-/// Judges, run by run, the throughput over both links against the sum of the throughputs of each alone.
+/// Judges, run by run, the throughput over both links against the sum of the throughputs of the single
+/// links.
 fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Verdict {
     let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
     let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
@@ -365,8 +366,8 @@ fn rates(phases: &Phases) -> Table {
     )
 }
 
-/// Returns the figure of the first run. The phases of a line follow one another. A line of plain TCP has no
-/// phase with both links, so it begins with the second phase of the others.
+/// Returns the figure of the first run. It has three time slots: both links, the first link alone, the
+/// second link alone. Plain TCP has no run over both links, so its line begins in the second slot.
 fn phases_figure(phases: &Phases) -> Figure {
     let first: Vec<&Phase> = phases.iter().filter_map(|runs| runs.first()).collect();
     let longest = first
@@ -377,7 +378,7 @@ fn phases_figure(phases: &Phases) -> Figure {
     let line = |variants: &[usize], counter: usize| {
         let mut points = Vec::new();
         for (n, variant) in variants.iter().enumerate() {
-            // Of three phases, a line with fewer has the last.
+            // A line of two phases leaves the first of the three slots empty.
             let begin = (n + 3 - variants.len()) as f64 * longest;
             let rates = first
                 .get(*variant)
@@ -575,7 +576,8 @@ mod tests {
         let each = |boxed: f64| [vec![boxed], vec![3.7], vec![1.8]];
         let rates = [3.8, 4.5, 4.9, 5.2, 5.3].map(each);
         assert_eq!(holding(&gain_verdicts(&rates)), [true; 4]);
-        // The paper's own 4.8 MB/s are gains of 30 and 167 %.
+        // The paper's own result, 4.8 MB/s, is a gain of 30 % over the better link and of 167 % over the
+        // other link.
         let reported = [3.6, 4.5, 4.8, 4.8, 4.8].map(each);
         assert_eq!(
             holding(&gain_verdicts(&reported)),
