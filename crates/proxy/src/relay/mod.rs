@@ -25,8 +25,8 @@ use crate::app::{Ctx, DownstreamError, DownstreamId};
 /// between fairness to other sessions and few turns for bulk data.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Minimum number of bytes for which each read counts against [`TURN_BYTES`]. So a turn has at most 256 reads, and
-/// many tiny records cannot prolong it. The value is a guess.
+/// Minimum number of bytes that a read from the connection counts for against [`TURN_BYTES`]. So a turn has at
+/// most 256 such reads, and many tiny records cannot prolong the turn. The value is a guess.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// The timeouts of a relay on which nothing moves.
@@ -51,10 +51,10 @@ pub(crate) struct Relay {
     to_downstream: Direction,
     /// The engine's `snd_una` when the relay last checked it: an increase counts as movement.
     acked: u64,
-    /// A copy of the first bytes that went to the connection: a box sends them again on a connection that replaces
-    /// it, and a server examines them.
+    /// A copy of the first bytes that went to the connection: a box sends these bytes again if another connection
+    /// replaces this one, and a server examines them.
     first_bytes: Option<FirstBytes>,
-    /// True while nothing may be sent to the connection, because something else must come first.
+    /// True while the socket's bytes may not be sent to the connection, because something else must come first.
     held: bool,
 }
 
@@ -311,7 +311,7 @@ impl Relay {
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
-            // More is acknowledged than at the last check, and not everything.
+            // More is acknowledged than at the last check, and some bytes are still outstanding.
             && (self.acked + 1..stats.snd_end).contains(&stats.snd_una)
         {
             (self.acked, self.moved_at) = (stats.snd_una, ctx.now);
@@ -372,8 +372,8 @@ impl Relay {
         self.finish_turn(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
-    /// Restarts the timeout if bytes moved or a direction ended (`closing`), and combines the reasons why both
-    /// directions halted.
+    /// Restarts the timeout if bytes moved or a direction ended (`closing`), and combines the reasons for which
+    /// the two directions halted.
     fn finish_turn(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
         if moved.any() || closing {
             self.moved_at = now;
@@ -417,7 +417,8 @@ impl Relay {
         if !channel.is_protected() {
             return Halt::Blocked;
         }
-        // Records that leave make room in the channel, which no event reports.
+        // Records that leave make room in the channel. No event reports this room, so the direction counts as
+        // ready again.
         self.to_conn.sink_is_ready();
         match channel.drive(ctx.now, ctx.stack) {
             Ok(()) => Halt::Blocked,
@@ -505,7 +506,7 @@ impl Relay {
                         ctx.downstream.shutdown(self.downstream);
                     }
                 }
-                // A stream that takes nothing, without an error, counts as full.
+                // A socket that takes no bytes and reports no error counts as full.
                 Ok(0) => self.to_downstream = Direction::SinkFull,
                 Ok(n) => {
                     // Count small reads in full, so that many of them do not prolong the turn.
@@ -526,8 +527,9 @@ impl Relay {
     }
 }
 
-/// Feeds received bytes to a handshake that precedes a relay, and returns its first step other than `more` (needs
-/// more bytes), or `more` when all received bytes are read. Bytes after that step stay unread.
+/// Feeds received bytes to the handshake before a relay. The handshake answers `more` if it needs more bytes.
+/// Returns its first other step, and leaves the bytes after that step unread. Returns `more` once all received
+/// bytes are read.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
     channel: &mut Channel,
@@ -551,8 +553,8 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // A protected channel first yields bytes that an earlier read left, without newer ones, so newer bytes
-        // need another read.
+        // A protected channel first yields only the bytes that an earlier read left. So newer bytes need another
+        // read.
         if !drain_called || step != more || !channel.is_protected() {
             return Ok(step);
         }
