@@ -167,7 +167,7 @@ impl<S> Table<S> {
         }
         loop {
             let id = self.ready.pop_front()?;
-            // `remove` leaves the session's entry in the queue, which it would have to search.
+            // The queue may name a removed session, because `remove` does not search the queue.
             if let Some(entry) = self.sessions.get_mut(&id) {
                 entry.queued = false;
                 return Some((id, Due::Turn));
@@ -185,7 +185,7 @@ impl<S> Table<S> {
     }
 
     /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, which the
-    /// caller has to handle. Movement does not set the timer: when that expires, the caller sets it to the
+    /// caller has to handle. Movement does not set the timer. When the timer expires, the caller sets it to the
     /// relay's new time.
     pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {

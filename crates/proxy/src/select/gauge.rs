@@ -18,11 +18,12 @@ const ASSUMED_RATE: f64 = 1e6;
 /// The number of consecutive bursts too fast to measure after which an earlier rate is dropped. The value is a
 /// guess.
 const MIN_FAST_BURSTS: u8 = 3;
-/// The maximum number of trains for one request, which ends with the first train that yields a rate. A busy
-/// machine can make a train arrive too fast or unevenly. The value is a guess.
+/// The maximum number of trains for one request. A request ends with the first train that yields a rate. Some
+/// trains yield none, because a busy machine can make a train arrive too fast or unevenly. The value is a guess.
 const MAX_REQUESTED_TRAINS: u8 = 3;
 
-/// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`MAX_MEASURING_SHARE`].
+/// Returns the pause that must follow a measurement on a link of `rate` bit/s, so that measurements keep to
+/// [`MAX_MEASURING_SHARE`].
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
@@ -60,7 +61,7 @@ pub(crate) struct Gauge {
     pub(crate) requested: bool,
     /// The number of trains without a result since the last request.
     failed_trains: u8,
-    /// True if other evidence shows that the path has changed, until a measurement follows.
+    /// True after other evidence showed a change of the path, until a measurement follows.
     alarm: bool,
     /// The number of consecutive bursts too fast to measure.
     fast_bursts: u8,
@@ -73,7 +74,8 @@ impl Gauge {
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
             last_result: LastResult::Valid(at),
-            // Makes the next result replace this one at once, not only as one of three.
+            // Makes the next result replace this one at once. Otherwise the next result would only be one of three
+            // in the median.
             alarm: true,
             ..Gauge::default()
         };
@@ -113,7 +115,8 @@ impl Gauge {
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.interval.reset();
-        // The origin of time, so at once; a server that was never reached still waits for that.
+        // The origin of time means "at once". `None` stays, because a server that was never reached must be
+        // reached first.
         self.next_at = self.next_at.map(|_| Instant::ZERO);
     }
 
@@ -276,9 +279,9 @@ mod tests {
                 due(&gauge)
             })
             .to_vec();
-        // The first interval is the minimum, and each result without a change doubles it. The two results of 10
-        // Mbit/s differ from the median before by half, which halves it; 10 is not below half of 20, so nothing is
-        // repeated.
+        // The first interval is the minimum, and each result without a change doubles it. Each of the two results
+        // of 10 Mbit/s differs from the previous median by half, so each halves the interval; 10 is not below half
+        // of 20, so nothing is repeated.
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
