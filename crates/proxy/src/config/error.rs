@@ -55,8 +55,8 @@ fn explain(message: &str, elsewhere: impl Fn(&str) -> Option<String>) -> (String
     }
 }
 
-/// Returns the replacement of a setting of early versions. serde does not name the table, so the settings that are
-/// `known` in it identify it.
+/// Returns the replacement of a setting of early versions. serde does not name the table, so the settings `known`
+/// in the table identify it.
 fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
     // `[[server]]` of a box and `[[user]]` of a server have a key, and only `[[server]]` has an address.
     let is_server = known.contains(&"address");

@@ -69,8 +69,8 @@ pub struct DestinationRules {
 
 /// The policy on destinations. `deny` takes precedence over `allow`, and `allow` over the ranges that are refused
 /// by default: the server's own addresses and all local ranges. A prefix in `allow` opens such a range only if it
-/// equals the range or lies within it. A wider prefix, such as `0.0.0.0/0`, opens none, so that an operator
-/// cannot open the server's own network by accident. Refused ports are refused at every address.
+/// equals the range or lies within it. A wider prefix, such as `0.0.0.0/0`, opens no such range, so that an
+/// operator cannot open the server's own network by accident. Refused ports are refused at every address.
 #[derive(Debug)]
 pub struct DestinationPolicy {
     rules: DestinationRules,
