@@ -7,8 +7,8 @@ use super::links::Links;
 use super::notices::Notice;
 
 impl Links {
-    /// Returns a notice if a link no longer leads to a server, or does so again, and the driver does not know
-    /// that.
+    /// Returns a notice about a link that has stopped leading to a server, or leads to one again, if the driver
+    /// does not know that yet.
     pub(super) fn poll_reached(&mut self) -> Option<Notice> {
         let mut links = 0..self.all.len();
         links.find_map(|link| {
@@ -28,7 +28,7 @@ impl Links {
             return link.off;
         }
         let others = || self.open().filter(|l| l.path != link.path);
-        // An abandoned link stays so until it has an answer, or no other link works.
+        // An abandoned link stays abandoned until it has an answer, or no other link works.
         let others_work = others().any(|l| l.traffic_reach() != Reach::Down);
         if !link.notified_reached {
             return others_work;

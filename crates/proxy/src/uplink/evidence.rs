@@ -64,7 +64,7 @@ impl Upstream {
         self.probe_pace.note_traffic(now);
         self.meter
             .update_permission(now, &self.servers, &self.probe_pace);
-        // The probes planned already have the short interval.
+        // The planned probes have the short interval already.
         if was_busy {
             return;
         }
@@ -129,7 +129,7 @@ impl Upstream {
         }
     }
 
-    /// Probes the current servers over a link, because packets leave over it and none come back.
+    /// Probes the current servers over a link over which packets leave and none come back.
     pub(crate) fn revalidate_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
             self.links.on_failure(now, self.servers.current(need), path);
@@ -180,7 +180,8 @@ impl Upstream {
             return;
         };
         if trouble == Trouble::Blocked {
-            // If the link was down while the SYNs with MP_CAPABLE were sent, it looks the same, so only examine.
+            // The event looks the same if the link was down while the SYNs with MP_CAPABLE were sent. So only
+            // examine.
             health.plan_examination(now);
         } else if health.trouble.is_none() {
             self.on_trouble(now, (server, path), trouble, stack);

@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) path: PathId,
     /// Name in the configuration; the link's number if it has none.
     pub(super) name: String,
-    /// True while the operator has switched the link off. It is then treated as missing.
+    /// True while the operator has switched the link off. The link is then treated as missing.
     pub(super) off: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
@@ -40,14 +40,16 @@ pub(super) struct Link {
     pub(super) open: bool,
     /// The value of the last [`Notice::Reached`](super::Notice::Reached) to the driver.
     pub(super) notified_reached: bool,
-    /// The time before which no measurement starts over the link, so that measurements keep to their share of it.
+    /// The time before which no measurement starts over the link, so that measurements keep to their share of the
+    /// link.
     pub(super) rests_until: Instant,
     /// The part of the rest that the last measurement added.
     pub(super) last_rest: Duration,
     /// The state of each server over the link, by the server's index.
     pub(super) health: Vec<ServerHealth>,
-    /// The total cost of the users' connections opened here as regular TCP, as seconds of the link's rate. The
-    /// link with the lowest cost gets the next one, so that links share these connections by their rates.
+    /// The total cost of the users' regular TCP connections that were opened over the link, in seconds of the
+    /// link's rate. The link with the lowest cost gets the next such connection, so that links share them by their
+    /// rates.
     pub(super) plain_load_secs: f64,
     pub(super) logged: LoggedState,
 }
@@ -87,7 +89,7 @@ impl Link {
     }
 
     /// Returns whether the link carries traffic, as far as known. A server that answers and refuses this box
-    /// proves that the link does: it can carry forwarded traffic, although no user is served through the server.
+    /// proves that the link works. The link can carry forwarded traffic, although the server serves no user.
     pub(super) fn traffic_reach(&self) -> Reach {
         match self.health.iter().any(ServerHealth::is_refused_by_server) {
             true => Reach::Up,
@@ -201,9 +203,9 @@ impl Links {
         }
     }
 
-    /// Returns whether metered links are needed. Metered links are taken into use only when every other link has
-    /// failed, and out of use only when another link works. An untried link changes nothing, so that use of the
-    /// metered link, which costs money or breaks connections at its end, does not flap.
+    /// Returns whether metered links are needed. Metered links come into use once every other link has failed.
+    /// They go out of use once another link works. An untried link changes nothing, so that the use does not flap:
+    /// using a metered link costs money, and leaving it breaks connections.
     pub(super) fn need_metered(&self) -> bool {
         let is_metered_used = self.open().any(|l| l.metered);
         let worst_reach = if is_metered_used {
@@ -263,7 +265,7 @@ impl Links {
         health.any(|health| !health.has_unresolved_failure())
     }
 
-    /// Returns the options to open a connection to a server over a link, by IPv4 if both have it.
+    /// Returns the options to open a connection to a server over a link, by IPv4 if both link and server have it.
     pub(super) fn options(
         &self,
         (server, path): (&ServerEntry, PathId),
@@ -299,7 +301,8 @@ impl Links {
         link.health.get_mut(server)
     }
 
-    /// Returns the indices of link and server of the probe on connection `conn`; `None` if it is no probe's.
+    /// Returns the indices of link and server of the probe on connection `conn`; `None` if the connection is no
+    /// probe's.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
             let probes = |health: &ServerHealth| health.probes().any(|probe| probe == conn);
@@ -338,8 +341,9 @@ impl Links {
 
     /// Chooses the link for all traffic other than TCP, which cannot be aggregated.
     pub(super) fn choose_best(&self) -> Option<PathId> {
-        // Lower is better. A working metered link ranks before links without answers; among working links, price
-        // comes before preference, and an untried link after those that have answered.
+        // Lower is better. A link without answers ranks last, even after metered links. Among the others, price
+        // counts first, then the setting `backup`, and then a past answer: an untried link ranks after links that
+        // have answered.
         let rank = |l: &Link| {
             let reach = l.traffic_reach();
             (reach == Reach::Down, l.metered, l.backup, reach)
@@ -359,7 +363,8 @@ impl Links {
         let kept_link = current.filter(|current| {
             let rtts = rtt(challenger).zip(rtt(current));
             // The gain is large if the current round-trip time exceeds 5/4 of the challenger's by more than 5 ms.
-            // Both are guesses: more than jitter on long and on short paths.
+            // Both numbers are guesses: 5/4 exceeds the jitter of long paths, and 5 ms exceeds the jitter of short
+            // paths.
             let is_gain_small = rtts.is_none_or(|(challenger, current)| {
                 challenger.saturating_mul(5) / 4 + 5_000_000 >= current
             });

@@ -13,8 +13,8 @@ use crate::admin::status::ProxyStatus;
 pub enum Notice {
     /// From now on, send all traffic other than TCP over this link; `None` if no link is up and switched on.
     BestPath(Option<PathId>),
-    /// The link is switched on and leads to a server (`true`), or it does not through its own fault or is switched
-    /// off (`false`). Then forwarded traffic must leave the link.
+    /// The link is switched on and leads to a server (`true`). Or the link is switched off, or leads to no server
+    /// through its own fault (`false`); then forwarded traffic must leave the link.
     Reached(PathId, bool),
     /// Begin (`true`) or stop (`false`) to intercept new connections of users. Interception stops while no server
     /// is reachable or the box is switched off. New connections are then forwarded, and intercepted ones continue.
@@ -104,7 +104,7 @@ impl Notices {
         Some(Notice::BestPath(best))
     }
 
-    /// Returns the notice about interception, if that has changed since the last notice.
+    /// Returns the notice about interception, if interception has changed since the last notice.
     pub(super) fn poll_interception(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let intercept = self.intercepts();
         if self.notified_interception.unwrap_or(false) == intercept {

@@ -26,7 +26,7 @@ impl Servers {
         let mut servers = [None; 2];
         for need in self.needs() {
             let pool = self.pool(need);
-            // If both needs have the same server, the more frequent one counts, which comes first.
+            // If both needs have the same server, the more frequent need counts; it comes first.
             servers[pool] = servers[pool].or(Some((need, self.current(need))));
         }
         servers
@@ -75,8 +75,8 @@ impl Upstream {
             .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
-    /// Takes a connection to `server` from the pool for `need`, or one to another server that is usable and
-    /// reaches the address family of `to`.
+    /// Takes a connection to `server` from the pool for `need`, or a connection to another server that is usable
+    /// and reaches the address family of `to`.
     pub(super) fn take_idle(
         &mut self,
         now: Instant,
@@ -135,7 +135,7 @@ impl Upstream {
         }
     }
 
-    /// Handles an event of an idle connection; returns whether the event was of one.
+    /// Handles an event of an idle connection; returns whether the event was of such a connection.
     pub(super) fn on_idle_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, idle_conn)) = self.pools.find(conn) else {
@@ -170,7 +170,8 @@ impl Upstream {
             }
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
-                // While Multipath TCP works over some link, a new connection is better for a user than this one.
+                // While Multipath TCP works over some link, a new connection is better for a user than this
+                // connection.
                 if self
                     .links
                     .open_health(server)

@@ -96,7 +96,7 @@ impl Servers {
             .operator_choice
             .and_then(|server| moved.new_index(server));
         let chosen = self.choice.chosen;
-        // In place of a removed server the first one is chosen, until the next choice.
+        // In place of a removed server, the first server is chosen until the next choice.
         let chosen = chosen.map(|server| moved.new_index(server).unwrap_or(0));
         (self.choice.operator_choice, self.choice.chosen) = (wanted, chosen);
         self.choice.gain = config.measuring.gain;
@@ -168,7 +168,7 @@ impl Links {
                 continue;
             };
             link.metered = config.metered;
-            // A value that the operator has set since stays, unless the value in the file has changed.
+            // A value that the operator has set at run time stays, unless the value in the file has changed.
             if before.is_some_and(|before| before.backup != config.backup) {
                 link.backup = config.backup;
                 stack.set_path_backup(now, link.path, config.backup);

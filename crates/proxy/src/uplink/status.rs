@@ -198,8 +198,9 @@ fn condition(health: &ServerHealth) -> Condition {
     }
 }
 
-/// Returns the best of several states. States in which users are served rank first, then the untried one, then
-/// those that name the server as the cause, then those that name the link, and last the unspecific ones.
+/// Returns the best of several states. States in which users are served rank first. The untried state follows,
+/// then the states that name the server as the cause, then the states that name the link, and last the unspecific
+/// states.
 fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
     states.min_by_key(|state| match state {
         Condition::Working => 0,

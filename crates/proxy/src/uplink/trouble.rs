@@ -51,7 +51,7 @@ pub(super) enum Finding {
 /// The pause after the first examination that found a problem. It doubles each time up to
 /// [`MAX_EXAMINATION_PAUSE`], because an examination costs about 5 kB and a TLS handshake. Both are guesses.
 const MIN_EXAMINATION_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum pause: users wait at most so long for a link that works again.
+/// The maximum pause, and so the maximum time that users wait for a link that works again.
 const MAX_EXAMINATION_PAUSE: Duration = Duration::from_secs(30);
 
 impl Trouble {
