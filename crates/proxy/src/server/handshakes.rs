@@ -29,10 +29,10 @@ pub(super) struct Handshakes {
     /// Number of idle connections of each user.
     pub(super) waiting: Vec<usize>,
     /// Sources with current handshakes or with recent failures. The limit on handshakes and [`MAX_FAILED_SOURCES`]
-    /// together limit its size.
+    /// together limit the size of this table.
     sources: BTreeMap<IpAddr, Source>,
-    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too
-    /// many, the source with the fewest failures is dropped, and is admitted again as if it had none. So
+    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too many
+    /// sources, the source with the fewest failures is dropped, and then counts as a source without failures. So
     /// attackers with many addresses cannot fill the table to keep other sources out.
     failed: BTreeSet<(Instant, IpAddr)>,
     /// Number of sources dropped because `failed` was full.
@@ -81,8 +81,9 @@ impl Handshakes {
     /// Counts another handshake, or refuses it.
     ///
     /// A source may have no more handshakes than are free (dynamic thresholds, Choudhury and Hahne 1998). A lone
-    /// source gets half of all, and each further greedy source half of the remainder: about log2 of the limit in
-    /// sources, a dozen for the smallest default of 4,096, are needed to use up all handshakes.
+    /// source gets half of all handshakes, and each further greedy source gets half of the remainder. So the
+    /// number of sources that use up all handshakes is about log2 of the limit. It is a dozen for the smallest
+    /// default, 4,096.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -230,8 +231,8 @@ mod tests {
         Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
     }
 
-    /// Begins a handshake from each of `remotes`, of which none ends, within a limit of `max_handshakes`. Returns
-    /// the number of handshakes admitted.
+    /// Begins a handshake from each of `remotes` within a limit of `max_handshakes`. None of these handshakes
+    /// ends. Returns the number of handshakes admitted.
     fn begun(handshakes: &mut Handshakes, max_handshakes: usize, remotes: &[IpAddr]) -> usize {
         let begun = remotes.iter().filter(|remote| {
             handshakes
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn greedy_sources_leave_room_for_others() {
         let mut handshakes = Handshakes::new(1);
-        // Each source gets half of the handshakes that the sources before have left of 64.
+        // Each source gets half of the handshakes that the earlier sources have left of 64.
         for (n, expected) in [(0, 32), (1, 16), (2, 8), (3, 4)] {
             assert_eq!(begun(&mut handshakes, 64, &[v4(n); 64]), expected);
         }

@@ -1,4 +1,4 @@
-//! Name look-ups. The number of simultaneous look-ups of a user is limited, and further ones wait.
+//! Name look-ups. The number of simultaneous look-ups of a user is limited, and further look-ups wait.
 //!
 //! If the DNS servers of a name do not answer, its look-up occupies a thread of the resolver for many seconds,
 //! even after the session has ended. Therefore the limit counts look-ups and not sessions.
@@ -112,7 +112,8 @@ impl ServerCore {
             let Some(Destination::Name(name, port)) =
                 session.and_then(|s| s.destination.as_deref())
             else {
-                // Sessions that end leave the list, so this is not reached; if it were, the next one has its turn.
+                // Sessions that end leave the list, so this line is not reached. If it were, the next session
+                // would have its turn.
                 continue;
             };
             match ctx.downstream.resolve(name, *port) {

@@ -43,8 +43,8 @@ impl ServerCore {
         session.stage = Stage::Closing;
         let mut train = Train::decode(&metadata.hints);
         let allowance = &mut self.allowances[user];
-        // Over the limit, the train is empty and not refused: the box still gets the egress metrics, which cost
-        // only a few bytes.
+        // Over the limit, the train becomes empty, but the probe is not refused. So the box still gets the egress
+        // metrics, which cost only a few bytes.
         if train.records > 0 && !allowance.take(ctx.now, self.limits.trains) {
             self.counters.trains_refused += 1;
             train.records = 0;
@@ -83,7 +83,8 @@ impl ServerCore {
             return;
         };
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
-            // The actual time and not the planned one, because the box compares it with the arrival.
+            // The record has the actual time and not the planned time, because the box compares it with the
+            // arrival.
             let since_answer: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
             if !send_all(ctx, channel, &probe::record(since_answer)) {
@@ -103,9 +104,9 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records that pacing does not delay now. That is the unused part of the initial window.
-/// If the engine has no measurements of the path, it is only the first few packets of that window. The box
-/// ignores the spacing of the other records, which the server's pacing determines.
+/// Returns the number of records that pacing does not delay now. They fit the unused part of the initial window.
+/// If the engine has no measurements of the path, they fit the first few packets of that window. The box ignores
+/// the spacing of the other records, which the server's pacing determines.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     // A box probes over regular TCP, so the connection has one subflow.

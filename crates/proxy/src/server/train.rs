@@ -25,7 +25,7 @@ impl Allowance {
     }
 
     /// Takes the token for one train, if there is one; returns whether there was. Tokens come at `rate` per
-    /// second, a parameter because a reload may change it.
+    /// second. The rate is a parameter, because a reload may change it.
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
         let earned = now.saturating_since(self.updated_at).as_secs_f64() * rate;
