@@ -37,7 +37,7 @@ impl BoxCore {
     }
 
     /// Removes the path of a removed link. Regular TCP connections on the path end, because they have no other
-    /// one.
+    /// path.
     pub fn remove_path(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.remove_path(now, path);
     }

@@ -9,8 +9,8 @@ use crate::protocol::hints::FlowHints;
 
 use super::selection::{self, Candidate, Need, Select};
 
-/// The maximum time for the first measurements; until they are done, the configuration's order decides. The value
-/// is a guess that leaves each of a few servers and links the time of a measurement.
+/// The maximum time for the first measurements. Until these measurements are done, the configuration's order
+/// decides. The value is a guess that leaves each of a few servers and links the time of a measurement.
 const MAX_SETTLING_TIME: Duration = Duration::from_secs(15);
 
 /// The chosen servers.
@@ -28,7 +28,8 @@ pub(crate) struct Choice {
     /// True if measurements made the current choice, so that only a gain changes it. A choice by the
     /// configuration's order is no reason to keep a server.
     pub(crate) measured: bool,
-    /// The time at which measurements decide, even if they are incomplete; `None` before the first one may run.
+    /// The time at which measurements decide, even if they are incomplete; `None` before the first measurement may
+    /// run.
     pub(crate) settles_at: Option<Instant>,
 }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::selection::{Measured, Need};
 
-/// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess, longer than
-/// usual ones, so that reaching a box comes before shortening times of others.
+/// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess. It is longer
+/// than usual round-trip times, so that reaching a further box counts more than shorter times for other boxes.
 const UNREACHED_MS: f64 = 1_000.0;
 
 /// A server, or a place where a server could be rented, with the measurements of one box.
@@ -29,7 +29,8 @@ pub struct Step {
     /// The mean over all boxes of the shortest round-trip time through this site alone, ms; 1,000 for a box that
     /// does not reach it.
     pub delay_ms: f64,
-    /// The mean over all boxes, bit/s or ms, where each box uses its best among this site and those before it.
+    /// The mean over all boxes, bit/s or ms, if each box uses the best for it among this site and the sites of
+    /// earlier steps.
     pub together: f64,
 }
 
