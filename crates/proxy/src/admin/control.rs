@@ -19,7 +19,7 @@ pub enum Request {
     /// Returns the current status.
     Status,
     /// Sets whether a box intercepts new connections. While interception is off, new connections are forwarded
-    /// without aggregation, and connections intercepted before continue.
+    /// without aggregation, and connections that are intercepted already continue.
     Proxy {
         /// The requested state.
         on: bool,

@@ -92,7 +92,8 @@ impl FlowHints {
         self.apply(now, conn, stack);
     }
 
-    /// Passes the hints on to the engine. Properties without a hint, apart from the size, stay as they are.
+    /// Passes the hints on to the engine. The size is always set. Other properties without a hint stay as they
+    /// are.
     pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_flow_size(now, conn, self.size);
