@@ -44,8 +44,8 @@ pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// values, because the other end may have another release.
 pub(super) const IDLE_CONNECTION_AGE: Duration = Duration::from_secs(60);
 
-/// Minimum size of a connection's buffer in each direction, bytes, unless the file sets one. This size suffices
-/// for 1 Gbit/s at a round trip of 67 ms. `memory` may limit a connection to less.
+/// Minimum size of a connection's buffer in each direction, bytes, unless the file sets the size. This size
+/// suffices for 1 Gbit/s at a round trip of 67 ms. `memory` may limit a connection to less.
 pub(super) const MIN_BUFFER: usize = 8 << 20;
 
 /// Maximum number of paths: links of a box, or listening addresses of a server. The smallest range of

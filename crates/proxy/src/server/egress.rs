@@ -63,7 +63,7 @@ struct PrefixMetrics {
 #[derive(Debug)]
 struct Target {
     addr: SocketAddr,
-    /// Smoothed time to connect; `None` before the first answer, and after an attempt without one.
+    /// Smoothed time to connect; `None` before the first answer, and after an attempt without an answer.
     delay: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ struct TargetAttempt {
     since: Instant,
 }
 
-/// Averages delays exponentially, with a weight of 1/4 for the new one. The weight is a guess: connections are
+/// Averages delays exponentially, with a weight of 1/4 for the new delay. The weight is a guess: connections are
 /// rarer than the samples of RFC 6298, which have a weight of 1/8.
 fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
     old.map_or(new, |old| (old * 3 + new) / 4)

@@ -1,8 +1,8 @@
 //! Limits on connections whose request is incomplete, in total and by source.
 //!
 //! The users are unknown at this stage. Therefore the limits apply to the things that cost the server resources:
-//! current handshakes, and failed ones. Once a handshake succeeds, its connection counts towards the user and no
-//! more towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
+//! current handshakes, and failed handshakes. Once a handshake succeeds, its connection counts towards the user,
+//! and not towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
 
 use core::net::IpAddr;
 use core::time::Duration;

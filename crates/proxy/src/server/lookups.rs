@@ -59,7 +59,7 @@ impl Lookups {
         Some(next.1)
     }
 
-    /// Removes a session of `user` from the waiting ones, if it is among them.
+    /// Removes a session of `user` from the waiting sessions, if the session waits.
     pub(super) fn forget(&mut self, user: Option<usize>, id: SessionId) {
         if let Some(user) = user {
             self.waiting.remove(&(user, id));
@@ -99,7 +99,8 @@ impl ServerCore {
         self.counters.lookups_waited += u64::from(waits);
     }
 
-    /// Counts the end of a look-up, whose session may have ended before, and starts the user's next one.
+    /// Counts the end of a look-up, and starts the user's next look-up. The session of the ended look-up may be
+    /// gone already.
     pub(super) fn on_looked_up(&mut self, ctx: &mut Ctx<'_>, lookup: DownstreamId) {
         if let Some(user) = self.lookups.end(lookup) {
             self.look_up_next(ctx, user);

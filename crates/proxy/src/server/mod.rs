@@ -278,7 +278,7 @@ impl Core for ServerCore {
             return;
         }
         let downstream = event.id();
-        // A look-up counts towards its user's limit even if its session has ended meanwhile.
+        // A look-up counts towards its user's limit until it ends, even if its session has ended earlier.
         if let DownstreamEvent::Resolved { .. } = event {
             self.on_looked_up(ctx, downstream);
         }
@@ -398,7 +398,7 @@ impl ServerCore {
         let session = self.sessions.get_mut(id);
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
             // Queued records may still have to leave. A channel error can be ignored here: the next read reports
-            // it, or the `Closed` event ends the session.
+            // the error, or the `Closed` event ends the session.
             let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
         }
     }
@@ -581,8 +581,8 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                // The routes of this family lead to some networks only, and one of these was reached before. So
-                // this destination is unreachable, but the family is not.
+                // The routes of this family lead to some networks only, and the server has reached one of these
+                // networks. So this destination is unreachable, but the family is not.
                 Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
                     refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
                 }
@@ -889,8 +889,8 @@ fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
     let _ = ctx.stack.set_group(ctx.now, conn, group(user));
 }
 
-/// Reads the length of the response from the first bytes of a destination, and tells it to the strategy. The bytes
-/// go to the box without delay meanwhile.
+/// Reads the length of the response from the first bytes of a destination, and tells the strategy this length. The
+/// bytes have gone to the box already, so the reading does not delay them.
 fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     let Some((first, full)) = relay.first_bytes() else {
         return;

@@ -36,7 +36,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         self.handshakes.end(ctx.now, session.remote, handshake);
-        // The session was not added to the user's count, so its end must not subtract it.
+        // The session was not added to the user's count, so its end must not subtract from that count.
         session.user = None;
         // `Departing` needs the answer below. If the answer fails, `drop_session` must not find a handshake, which
         // it would end a second time.
@@ -51,7 +51,8 @@ impl ServerCore {
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        // The result of this attempt to a target is for later probes: the answer does not wait for it.
+        // This attempt to a target serves later probes. The answer to this probe does not wait for the attempt's
+        // result.
         self.egress.connect_to_target(ctx);
         let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
         let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now));

@@ -74,7 +74,7 @@ pub(super) struct Handshake {
     /// True while the box is signed in and the session waits idle for the request.
     pub(super) is_waiting: bool,
     /// The time until which the session may wait idle. It is set when the first wait begins, so that messages
-    /// without a request do not extend it.
+    /// without a request do not extend this time.
     pub(super) waiting_until: Option<Instant>,
     /// True if the connection has served a user before. The box may still have bytes to deliver to this user.
     pub(super) had_user: bool,
