@@ -25,7 +25,7 @@ pub(crate) struct Checkout {
     pub(crate) server: usize,
     /// Path of the initial subflow.
     pub(crate) path: PathId,
-    /// The password on a plaintext connection; `None` on a protected one, where TLS authenticates the box.
+    /// The password on a plaintext connection; `None` on a protected connection, where TLS authenticates the box.
     pub(crate) sign_in: Option<SignIn>,
     /// On a connection from the idle pool, the reader of the server's answers. The reader has read all answers
     /// that precede the answer to the request.

@@ -19,8 +19,8 @@ impl Links {
         })
     }
 
-    /// Returns whether a link is switched off, or leads to no server through its own fault. A failure is the
-    /// server's fault until answers over other links disprove that. If no other link fits any of the link's
+    /// Returns whether a link is switched off, or leads to no server through its own fault. A failure counts as
+    /// the server's fault until answers over other links disprove this. If no other link fits any of the link's
     /// servers, nothing can be disproved, and the failure alone suffices as long as another link works.
     fn is_abandoned(&self, link: usize) -> bool {
         let link = &self.all[link];

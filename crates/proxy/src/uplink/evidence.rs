@@ -31,7 +31,7 @@ impl Links {
         }
     }
 
-    /// Plans examinations after a link changed its network or address, which may have solved problems there.
+    /// Plans examinations after a link changed its network or address, which may have solved problems of the link.
     fn on_readdressed(&mut self, now: Instant, path: PathId) {
         for link in self.all.iter_mut().filter(|l| l.path == path && l.open) {
             for health in &mut link.health {

@@ -56,10 +56,11 @@ pub(super) struct ServerHealth {
     pub(super) trouble: Option<Trouble>,
     /// The number of consecutive examinations that found a problem. Examinations without an answer do not count.
     pub(super) problem_count: u32,
-    /// True after an examination found that SYNs with MP_CAPABLE are dropped, until a second one confirms or
-    /// refutes that.
+    /// True after an examination found that SYNs with MP_CAPABLE are dropped, until a second examination confirms
+    /// or refutes this finding.
     pub(super) is_blocking_suspected: bool,
-    /// Time of the last examination that found no problem; `None` before the first one, and after a failure.
+    /// Time of the last examination that found no problem; `None` before the first such examination, and after a
+    /// failure.
     pub(super) sound_at: Option<Instant>,
     /// Time of the next examination.
     pub(super) next_examination: Option<Instant>,
@@ -181,11 +182,12 @@ impl ServerHealth {
         newly_late
     }
 
-    /// Replaces a late probe to an unreachable server by a new one, which starts `interval` after the start of the
-    /// late one. The SYNs of one probe come at ever longer intervals, while users wait for the server's return.
-    /// The first late probe stays under way ([`late_probe`](Self::late_probe)), because the path's round-trip time
-    /// may have grown. If an earlier late probe is still under way, the newer late probe fails. Then returns the
-    /// connection of the failed probe, to be aborted.
+    /// Replaces a late probe to an unreachable server by a new probe, which starts `interval` after the start of
+    /// the late probe. A new probe is needed, because the SYNs of one probe come at ever longer intervals while
+    /// users wait for the server's return. The first late probe stays under way
+    /// ([`late_probe`](Self::late_probe)), because the path's round-trip time may have grown. If an earlier late
+    /// probe is still under way, the newer late probe fails. Then returns the connection of the failed probe, to
+    /// be aborted.
     pub(super) fn replace_late_probe(
         &mut self,
         now: Instant,
@@ -392,7 +394,7 @@ impl ServerHealth {
     }
 
     /// Marks the server as unreachable over this link. Its round-trip time is forgotten, because the path may come
-    /// back with another one.
+    /// back with another round-trip time.
     fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;

@@ -292,7 +292,7 @@ impl IdlePool {
         self.accepted_by.retain(|s| *s != server);
     }
 
-    /// Removes a lost connection, and pauses the opening of others.
+    /// Removes a lost connection, and pauses the opening of further connections.
     pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
         let Some(at) = self
             .waiting

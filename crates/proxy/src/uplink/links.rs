@@ -253,7 +253,7 @@ impl Links {
     }
 
     /// Returns whether the server is unreachable over every open link that fits it. False without such a link,
-    /// because nothing is known then.
+    /// because then nothing is known.
     pub(super) fn is_server_down(&self, server: usize) -> bool {
         let mut health = self.open_health(server).peekable();
         health.peek().is_some() && health.all(|health| health.reach == Reach::Down)
@@ -275,7 +275,7 @@ impl Links {
         let v4 = server.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
         let v6 = server.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
         let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
-        // Subflows over links that lack the first family use the other one.
+        // Subflows over links that lack the first family use the other family.
         let remote_alt = match remote.is_ipv4() {
             true => server.endpoint_v6(),
             false => server.endpoint_v4(),
@@ -359,7 +359,7 @@ impl Links {
             .iter()
             .find(|l| Some(l.path) == self.best && l.is_usable());
         // A change gives every UDP flow another source address and so breaks it. A small gain is no reason for
-        // that.
+        // such a change.
         let kept_link = current.filter(|current| {
             let rtts = rtt(challenger).zip(rtt(current));
             // The gain is large if the current round-trip time exceeds 5/4 of the challenger's by more than 5 ms.

@@ -170,7 +170,7 @@ impl Upstream {
     }
 
     /// Handles an event of a connection of this module: a probe, an examination, a measurement or an idle
-    /// connection. Returns whether the event was one of these.
+    /// connection. Returns whether the event was of such a connection.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)

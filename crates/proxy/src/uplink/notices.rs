@@ -43,7 +43,7 @@ pub(super) struct Notices {
     switch: Switch,
     /// True if some server was reachable when that was last known.
     reached: bool,
-    /// The value of the last notice about interception; `None` before the first one, when the driver assumes
+    /// The value of the last notice about interception; `None` before the first notice, when the driver assumes
     /// `false`.
     notified_interception: Option<bool>,
     /// The value of the last notice about the best link.
@@ -119,8 +119,8 @@ impl Notices {
         Some(Notice::Intercept(intercept))
     }
 
-    /// Records that no server can be used. At the start the driver gets no notice of that, because interception
-    /// has not begun, so the log line is written here.
+    /// Records that no server can be used. At the start the driver gets no notice of this state, because
+    /// interception has not begun. So this method writes the log line.
     pub(super) fn note_cut_off(&mut self) {
         if self.notified_interception.is_none() && self.switch == Switch::On {
             self.notified_interception = Some(false);

@@ -44,7 +44,7 @@ impl Upstream {
         self.fill_pools(cx);
     }
 
-    /// Returns whether a connection to `server` that has served a user should serve others.
+    /// Returns whether a connection to `server` that has served a user should serve further users.
     pub(crate) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
         self.pool_to(server)
             .is_some_and(|pool| self.pools.all[pool].may_reuse(now, server, history))

@@ -97,7 +97,7 @@ impl Upstream {
                 let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
-                // Multipath TCP worked here before, so something on the path has changed.
+                // Multipath TCP has worked over this link, so something on the path has changed.
                 self.links.all[link].health[server].plan_examination(cx.now);
                 return true;
             }

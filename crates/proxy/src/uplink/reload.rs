@@ -124,7 +124,8 @@ impl Meter {
 }
 
 impl Links {
-    /// Applies the new list of servers: keeps the state of servers that stay, and ends the probes of removed ones.
+    /// Applies the new list of servers: keeps the state of servers that stay, and ends the probes of removed
+    /// servers.
     fn reload_servers(
         &mut self,
         now: Instant,
@@ -150,7 +151,7 @@ impl Links {
         }
     }
 
-    /// Applies the configuration of links, and returns the paths of removed ones.
+    /// Applies the configuration of links, and returns the paths of removed links.
     fn reload(&mut self, now: Instant, new: &[LinkConfig], stack: &mut Stack) -> Vec<PathId> {
         let old = core::mem::replace(&mut self.configs, new.to_vec());
         let mut removed_paths = Vec::new();

@@ -87,7 +87,7 @@ impl Trouble {
     /// TCP, so the answers on an MPTCP connection are the server's.
     pub(crate) fn of_broken(broken: ChannelError, plain: bool) -> Option<Trouble> {
         match broken {
-            // No portal answers in the first two ways, so `plain` does not matter there.
+            // No portal answers as in the first two cases, so `plain` does not matter for them.
             ChannelError::Refused => Some(Trouble::KeyRefused),
             ChannelError::OtherVersions { .. } => Some(Trouble::OtherVersion),
             // The cryptographic library of this machine failed.
