@@ -172,7 +172,7 @@ counters! {
         forbidden,
         /// Names that do not resolve.
         not_resolved,
-        /// Look-ups that waited because their user had too many others.
+        /// Look-ups that waited because their user had too many other look-ups.
         lookups_waited,
         /// Destinations that refused the connection.
         refused,

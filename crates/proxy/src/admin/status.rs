@@ -150,10 +150,10 @@ pub struct SelectStatus {
 /// A server as its box sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// Its name.
+    /// The server's name.
     #[serde(default)]
     pub name: String,
-    /// Its addresses and port.
+    /// The server's addresses and port.
     pub addresses: Vec<std::net::SocketAddr>,
     /// True if the server answers over some link or was not tried yet, false if it failed over all links.
     pub reached: bool,

@@ -439,7 +439,7 @@ impl BoxCore {
 
     /// Admits and counts another connection of the LAN host `host`; returns false if a limit is reached.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
-        // At the limit, a connection whose server has long been silent gives way to the new one.
+        // At the limit, a connection whose server has long been silent gives way to the new connection.
         if self.connections() >= self.limits.connections()
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
             && let Some(id) = self.sessions.by_conn(conn)
@@ -593,7 +593,8 @@ impl BoxCore {
         replaced
     }
 
-    /// Replaces a failed connection by a new one; returns false if no server and link is left to try.
+    /// Replaces a failed connection by a new connection. Returns false if no pair of server and link is left to
+    /// try.
     fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;

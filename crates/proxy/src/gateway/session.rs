@@ -154,7 +154,7 @@ impl Session {
         true
     }
 
-    /// Returns the connection for another user, if the server is ready for one.
+    /// Returns the connection for another user, if the server is ready for another user.
     pub(super) fn into_checkout(self) -> Option<Checkout> {
         let Stage::Leaving(handshake) = self.stage else {
             return None;

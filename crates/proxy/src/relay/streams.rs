@@ -347,8 +347,8 @@ impl Streams {
     fn input(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let mut taken = 0;
         while taken < bytes.len() {
-            // A frame that has begun is read to its end, because a reader may wait for the rest of it. So the
-            // limit is checked between frames only.
+            // A frame that has begun is read to its end, because a reader may wait for the rest of the frame. So
+            // the limit is checked between frames only.
             let is_full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD_BYTES;
             if is_full || self.waiting_header.is_some() {
                 break;

@@ -123,7 +123,7 @@ impl<S> Table<S> {
         self.by_conn.get(&conn).copied()
     }
 
-    /// Binds a downstream stream or a look-up to the session, in place of an earlier one.
+    /// Binds a downstream stream or a look-up to the session, in place of an earlier stream or look-up.
     pub(crate) fn bind_downstream(&mut self, downstream: DownstreamId, id: SessionId) {
         self.unbind_downstream(id);
         if let Some(entry) = self.sessions.get_mut(&id) {

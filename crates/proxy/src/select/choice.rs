@@ -17,7 +17,7 @@ const MAX_SETTLING_TIME: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) select: Select,
-    /// The share by which a server must be better to replace the chosen one.
+    /// The share by which a server must be better than the chosen server to replace it.
     pub(crate) gain: f64,
     /// The server that the operator has selected by hand, if any. It is used while it answers.
     pub(crate) operator_choice: Option<usize>,

@@ -37,7 +37,7 @@ enum LastResult {
     /// No result.
     #[default]
     Missing,
-    /// A single bad result, which does not count until a second bad one confirms it.
+    /// A single bad result, which does not count until a second bad result confirms it.
     Unconfirmed(Instant),
     /// A valid rate.
     Valid(Instant),
@@ -82,7 +82,7 @@ impl Gauge {
         self.available.push(rate);
     }
 
-    /// Returns the gauge for a link that came back. The earlier result stays valid until the next one.
+    /// Returns the gauge for a link that came back. The earlier result stays valid until the next result.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
@@ -141,14 +141,14 @@ impl Gauge {
     }
 
     /// Returns the free rate, bit/s. It is infinite if the path is only known to be too fast to measure, so that
-    /// its server ranks before measured ones.
+    /// its server ranks before servers with a measured rate.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(f64::INFINITY);
         let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
-    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show it.
+    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show the capacity.
     pub(crate) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(MAX_MEASURABLE_RATE);
         self.capacity.median().or(fast).or(self.uneven_rate)
@@ -215,8 +215,8 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let capacity = self.capacity().unwrap_or(0.0);
-        // Two kinds of results are repeated at once: a bad first one, which a single lost packet can cause, and a
-        // large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
+        // Two kinds of results are repeated at once: a bad first result, which a single lost packet can cause, and
+        // a large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
         let must_repeat = rate.is_some_and(|rate| match before {
             None => rate < capacity / 4.0,
             Some(before) => {
@@ -370,7 +370,7 @@ mod tests {
         // Under load the token bucket is empty, so the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        // Two fast bursts leave the rate, the third one (`MIN_FAST_BURSTS`) drops it.
+        // Two fast bursts leave the rate. The third fast burst (`MIN_FAST_BURSTS`) drops the rate.
         for available in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
             gauge.on_too_fast(AT, &settings);
             assert_eq!(gauge.available(), available);

@@ -34,8 +34,9 @@ pub struct Step {
     pub together: f64,
 }
 
-/// Orders the sites of all `boxes`. Each site is the one that improves the mean most in addition to the sites
-/// before it. This greedy order is not always optimal for a given number of sites, but it tells where to begin.
+/// Orders the sites of all `boxes`. Each step adds the site that improves the mean most, given the sites of
+/// earlier steps. This greedy order is not always optimal for a given number of sites, but it tells where to
+/// begin.
 pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     let mut remaining: Vec<&str> = Vec::new();
     for site in boxes.iter().flatten() {

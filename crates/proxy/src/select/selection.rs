@@ -169,7 +169,7 @@ pub struct Measuring {
     pub least: Duration,
     /// The maximum interval, used while results do not change.
     pub most: Duration,
-    /// The share by which another server must be better than a working one to replace it.
+    /// The share by which another server must be better than a working server to replace it.
     pub gain: f64,
     /// Times of the day, UTC, at which nothing is measured unless requested.
     pub quiet: Vec<Quiet>,
@@ -205,7 +205,7 @@ pub(crate) struct MeasuringInterval {
 
 impl MeasuringInterval {
     /// Returns the time until the next measurement, after a result with the relative change `change`. The interval
-    /// is halved after a change and doubled without one.
+    /// is halved after a change and doubled without a change.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (min, max) = (*bounds.start(), *bounds.end());
         let next = match self.interval {

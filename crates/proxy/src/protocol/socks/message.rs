@@ -41,7 +41,8 @@ pub(super) const METADATA_HEAD_LEN: usize = 3;
 /// probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestMetadata {
-    /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates both.
+    /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates
+    /// destination and hints.
     pub code: Option<[u8; SIGNATURE_LEN]>,
     /// The encoded hints; [`FlowHints`](crate::FlowHints) decodes and checks them.
     pub hints: Vec<u8>,
@@ -332,7 +333,7 @@ impl MessageBuffer {
 }
 
 /// Returns the length of address and port, which follow ATYP. The first byte of `body` determines the length of a
-/// name; without it, the result is a lower bound. `None` for an unknown address type.
+/// name. As long as `body` is empty, the result is a lower bound. `None` for an unknown address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
         // The length includes two bytes of the port, and the length byte of a name (RFC 1928 section 5).

@@ -127,7 +127,7 @@ impl ServerHandshake {
         }
     }
 
-    /// The message that permits a box without a password to send its first request, and each further one.
+    /// The message that permits a box without a password to send its first request, and each further request.
     pub const READY: [u8; 2] = [VERSION, METHOD_NONE];
 
     /// Creates a handshake that expects the next request of a box that has signed in before.
