@@ -27,7 +27,7 @@ macro_rules! counters {
 counters! {
     /// The box's counters since its start.
     BoxCounters {
-        /// Connections accepted from users, both intercepted and by SOCKS.
+        /// Connections of users: intercepted connections, and connections of SOCKS clients.
         accepted,
         /// Accepted connections that reached their destination.
         connected,

@@ -201,9 +201,9 @@ pub struct BoxTimeouts {
     /// Time without an acknowledgement that the server owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]). So a connection survives a shorter outage of all links.
     pub user_timeout: Duration,
-    /// Time without movement in either direction after which a connection is ended.
+    /// Maximum time without movement in either direction; then the connection is ended.
     pub idle: Duration,
-    /// Time without movement after which a connection with one closed direction is ended.
+    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
     pub half_closed: Duration,
     /// Maximum time for transfers to finish when the box is stopped.
     pub drain: Duration,
@@ -365,7 +365,7 @@ pub struct Warm {
     /// users lately needed at once. It keeps up to four times this maximum, because connections that users have
     /// returned stay open too.
     pub max: usize,
-    /// Time without a request of a user after which all idle connections are closed.
+    /// Maximum time without a user's request; then all idle connections are closed.
     pub idle: Duration,
     /// Age at which an idle connection is replaced, before the server closes it.
     pub age: Duration,

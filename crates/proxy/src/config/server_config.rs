@@ -117,9 +117,9 @@ pub struct ServerTimeouts {
     /// Time without an acknowledgement that the box owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]).
     pub user_timeout: Duration,
-    /// Time without movement in either direction after which a connection is ended.
+    /// Maximum time without movement in either direction; then the connection is ended.
     pub idle: Duration,
-    /// Time without movement after which a connection with one closed direction is ended.
+    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
     pub half_closed: Duration,
     /// Maximum time for transfers to finish when the server is stopped.
     pub drain: Duration,

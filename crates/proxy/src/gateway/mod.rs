@@ -195,7 +195,8 @@ impl BoxCore {
         self.upstream.on_resumed(now, stack);
     }
 
-    /// Returns the path of the link for all traffic other than TCP; `None` if no link is up and switched on.
+    /// Returns the path of the link that carries all traffic other than TCP; `None` if no link is up and switched
+    /// on.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
     }

@@ -354,10 +354,10 @@ impl Relay {
         }
     }
 
-    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to
-    /// the handshake. An end of the direction does not restart the timeout, because the caller has a deadline of
-    /// its own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into
-    /// it, so that all of them can be sent again.
+    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to the
+    /// handshake. An end of the direction does not restart the timeout, because the caller has a deadline of its
+    /// own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into the
+    /// copy, so that all moved bytes can be sent again.
     pub(crate) fn turn_to_conn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.first_bytes.as_ref().map(FirstBytes::room);
@@ -528,8 +528,8 @@ impl Relay {
 }
 
 /// Feeds received bytes to the handshake before a relay. The handshake answers `more` if it needs more bytes.
-/// Returns its first other step, and leaves the bytes after that step unread. Returns `more` once all received
-/// bytes are read.
+/// Returns the handshake's first other step, and leaves the bytes after that step unread. Returns `more` once all
+/// received bytes are read.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
     channel: &mut Channel,

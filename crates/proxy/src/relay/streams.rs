@@ -31,8 +31,8 @@ pub const MAX_FRAME_LEN: usize = 16 << 10;
 /// Maximum number of open streams in each direction. A guess that limits memory.
 pub const MAX_STREAMS: usize = 1_024;
 /// Number of unread bytes of all streams together at which the module stops reading from the connection; the
-/// current frame may exceed the limit. The module also stops at a frame that would open more than [`MAX_STREAMS`].
-/// So a stream that is never read eventually blocks all others. The value is a guess.
+/// current frame may exceed the limit. The module also stops at a frame that would open more than [`MAX_STREAMS`]
+/// streams. So a stream that is never read eventually blocks all others. The value is a guess.
 pub const MAX_UNREAD_BYTES: usize = 1 << 20;
 
 /// Number of bytes that an entry of a queue counts for, in addition to its content. An entry is a gap, or a run of

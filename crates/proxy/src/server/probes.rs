@@ -84,8 +84,8 @@ impl ServerCore {
             return;
         };
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
-            // The record has the actual time and not the planned time, because the box compares it with the
-            // arrival.
+            // The record has the actual time and not the planned time, because the box compares the departure with
+            // the arrival.
             let since_answer: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
             if !send_all(ctx, channel, &probe::record(since_answer)) {
@@ -105,9 +105,9 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records that pacing does not delay now. They fit the unused part of the initial window.
-/// If the engine has no measurements of the path, they fit the first few packets of that window. The box ignores
-/// the spacing of the other records, which the server's pacing determines.
+/// Returns the number of records that pacing does not delay now: as many as fit the unused part of the initial
+/// window. If the engine has no measurements of the path, only the first few packets of that window count. The box
+/// ignores the spacing of the other records, which the server's pacing determines.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     // A box probes over regular TCP, so the connection has one subflow.

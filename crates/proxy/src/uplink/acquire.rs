@@ -92,10 +92,10 @@ impl Upstream {
 
     /// Returns the pairs of server and link to try, each with its rank; lower is better.
     ///
-    /// Servers are ranked by these criteria in turn: they answer, they have no recent failure, they reach the
-    /// address family of `to`, they are the chosen server, the configuration's order. The links to one server are
-    /// ranked by these criteria in turn: no failures, Multipath TCP, not a backup, short round-trip time. Links
-    /// without Multipath TCP take turns in proportion to their rates.
+    /// A server ranks higher if it answers. Among equals it ranks higher if it has no recent failure, then if it
+    /// reaches the address family of `to`, then if it is the chosen server, and last by the configuration's order.
+    /// The links to one server are ranked by these criteria in turn: no failures, Multipath TCP, not a backup,
+    /// short round-trip time. Links without Multipath TCP take turns in proportion to their rates.
     pub(super) fn candidates(
         &self,
         need: Need,

@@ -7,8 +7,8 @@ use super::links::Links;
 use super::notices::Notice;
 
 impl Links {
-    /// Returns a notice about a link that has stopped leading to a server, or leads to one again, if the driver
-    /// does not know that yet.
+    /// Returns a notice about a link that has stopped leading to a server, or leads to a server again, if the
+    /// driver was not told yet.
     pub(super) fn poll_reached(&mut self) -> Option<Notice> {
         let mut links = 0..self.all.len();
         links.find_map(|link| {

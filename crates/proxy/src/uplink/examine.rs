@@ -1,5 +1,6 @@
 //! Examinations: complete handshakes with a server over one link, up to the sign-in, as on a user's connection. A
-//! probe is only a TCP handshake. Captive portals answer it too, and so do servers that refuse this box.
+//! probe is only a TCP handshake. Captive portals answer such a handshake too, and so do servers that refuse this
+//! box.
 
 use core::time::Duration;
 

@@ -26,16 +26,16 @@ const DEMAND_HALF_LIFE: Duration = Duration::from_secs(30);
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The maximum pause after a lost connection.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// The maximum number of connections to keep, as a multiple of the number that the pool would open. Connections
-/// that users return can exceed the latter number. Without the factor they would be closed as surplus, and others
-/// opened a moment later. The value is a guess.
+/// The maximum number of connections to keep, as a multiple of the number that the pool would open. Users can
+/// return more connections than the pool would open. Without the factor, the pool would close these as surplus,
+/// and open others a moment later. The value is a guess.
 const KEPT_FACTOR: usize = 4;
 /// The maximum silence on a connection that a user may still get. Many NATs drop the mapping of a connection after
 /// 60 s without packets. The engine sends a keepalive after 53 s at the latest, so on a working connection an
 /// answer comes within 57 s.
 const MAX_SILENCE: Duration = Duration::from_secs(57);
-/// The age from which the loss of a connection resets the pause to [`MIN_RETRY_DELAY`], because the server
-/// evidently does not close every connection at once. The value is a guess.
+/// The minimum age at which a lost connection resets the pause to [`MIN_RETRY_DELAY`]. A connection of this age
+/// shows that the server does not close every connection at once. The value is a guess.
 const MIN_GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// A connection that waits for a user.

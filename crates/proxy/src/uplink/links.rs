@@ -40,8 +40,8 @@ pub(super) struct Link {
     pub(super) open: bool,
     /// The value of the last [`Notice::Reached`](super::Notice::Reached) to the driver.
     pub(super) notified_reached: bool,
-    /// The time before which no measurement starts over the link, so that measurements keep to their share of the
-    /// link.
+    /// The time before which no measurement starts over the link, so that measurements use no more than their
+    /// share of the link's rate.
     pub(super) rests_until: Instant,
     /// The part of the rest that the last measurement added.
     pub(super) last_rest: Duration,
