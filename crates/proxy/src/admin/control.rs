@@ -41,7 +41,8 @@ pub enum Request {
     },
     /// Sets the server for a box's new connections.
     Server {
-        /// Name of the server, which is used as long as it answers. With `auto`, the box chooses.
+        /// Name of the server. New connections use this server as long as it answers. With `auto`, the box
+        /// chooses.
         name: String,
     },
     /// Measures all servers of a box now, regardless of traffic and quiet hours.

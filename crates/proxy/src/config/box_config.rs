@@ -72,7 +72,7 @@ pub struct BoxConfig {
     pub ecn: Ecn,
     /// Destinations whose connections are forwarded without aggregation.
     pub bypass: Vec<IpNet>,
-    /// Hints about connections by destination; the first rule that matches applies.
+    /// Hints about connections by their destination. The first rule that matches a connection applies.
     pub rules: Vec<Rule>,
     /// Addresses of this host at which it serves SOCKS5 to programs of the LAN.
     pub socks: Vec<SocketAddr>,
@@ -186,7 +186,7 @@ pub enum MptcpHosts {
     /// Forwarded unchanged.
     #[default]
     Forward,
-    /// Intercepted like others, which helps a host with a single interface.
+    /// Intercepted like other connections. This helps a host with a single interface.
     Proxy,
 }
 
@@ -316,7 +316,8 @@ impl Default for BoxLimits {
     }
 }
 
-/// Intervals of the probes of a link. A probe is a TCP handshake with the server, which is closed at once.
+/// Intervals of the probes of a link. A probe is a TCP handshake with the server. The probe's connection is closed
+/// at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probing {
     /// The interval after recent traffic.

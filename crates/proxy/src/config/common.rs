@@ -239,8 +239,8 @@ pub(super) struct RawTun {
 }
 
 impl RawTun {
-    /// Checks the table. `taken` are interfaces with another use, whose names the device must not have. `v4` and
-    /// `v6` are the default ranges.
+    /// Checks the table. `taken` are the names of interfaces with another use; the device must not have such a
+    /// name. `v4` and `v6` are the default ranges.
     pub(super) fn check(
         raw: Option<RawTun>,
         src: &Source<'_>,

@@ -86,8 +86,8 @@ pub(super) fn closest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     close.map(|(_, key)| key)
 }
 
-/// Parses serde's message about an unknown field. Returns the unknown name, and the known names, which the
-/// message has between backquotes.
+/// Parses serde's message about an unknown field. Returns the unknown name and the known names. The message has
+/// each name between backquotes.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let (unknown, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let known = rest.split('`').skip(1).step_by(2).collect();

@@ -147,8 +147,8 @@ fn embedded_v4(addr: IpAddr) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// Returns the IPv4 address in an ISATAP interface identifier (RFC 5214 section 6.1), which can follow any prefix.
-/// The identifier's bit 0x0200 tells whether the IPv4 address is globally unique.
+/// Returns the IPv4 address in an ISATAP interface identifier (RFC 5214 section 6.1). Such an identifier can
+/// follow any prefix. The identifier's bit 0x0200 tells whether the IPv4 address is globally unique.
 fn isatap(addr: Ipv6Addr) -> Option<IpAddr> {
     match addr.segments() {
         [_, _, _, _, 0 | 0x0200, 0x5efe, high, low] => Some(join(high, low)),

@@ -69,7 +69,7 @@ pub struct BoxCore {
     counters: BoxCounters,
     /// Limits log lines that strangers and users can cause.
     limiter: LogLimiter,
-    /// Problems of this machine, which the driver has found and the status shows.
+    /// Problems of this machine that the driver has found, for the status.
     machine_faults: Vec<Reason>,
     /// True once the box is being stopped. Failures to open connections are then expected, and not logged.
     is_ending: bool,
@@ -740,7 +740,8 @@ impl BoxCore {
             return;
         };
         match session.stage {
-            // The user's bytes must follow the request, which a connection being opened has not carried yet.
+            // The user's bytes must follow the request, and a connection that is being opened has not carried the
+            // request yet.
             Stage::Connecting(_) | Stage::Unreached => {}
             Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_to_conn),
             Stage::Relaying => self.relay(ctx, id, Relay::turn),
@@ -852,7 +853,7 @@ impl BoxCore {
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
                 let dead = session.may_fall_back(ctx.stack);
-                // A server that has proved its key is connecting to the destination, which may take until
+                // A server that has proved its key is connecting to the destination, and this may take until
                 // `deadline`.
                 let silent = !dead && !session.server_proved_key() && ctx.now < deadline;
                 let (server, path) = (session.server, session.path);

@@ -22,8 +22,8 @@ pub(crate) const MAX_TRAIN_RECORDS: u8 = 10;
 /// Number of leading records that pacing does not delay if the engine has no measurements of the path. The engine
 /// then sends four segments unpaced.
 pub(crate) const UNPACED_RECORDS: u8 = 4;
-/// Number of payload bytes in a record. With its protection a record has 1,400 bytes, which fit a packet of 1,500
-/// bytes with any TCP options, and which the channel does not pad.
+/// Number of payload bytes in a record. With its protection a record has 1,400 bytes. They fit a packet of 1,500
+/// bytes with any TCP options, and the channel does not pad them.
 pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;
 /// Number of bytes that a record's packet has in addition to the payload: 20 of IPv4, 32 of TCP with timestamps,
 /// and the protection of the record.

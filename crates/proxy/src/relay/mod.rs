@@ -137,7 +137,7 @@ pub(crate) struct Turn {
     pub(crate) moved: Moved,
     /// True if the turn's budget ran out, so that the relay needs another turn.
     pub(crate) again: bool,
-    /// True if a direction ended in this turn, which changes [`Relay::due`].
+    /// True if a direction ended in this turn. Such an end changes [`Relay::due`].
     pub(crate) closing: bool,
     /// True if the relay closed the downstream socket in this turn. The connection may continue.
     pub(crate) downstream_closed: bool,
@@ -245,8 +245,8 @@ impl Relay {
         self.first_bytes = None;
     }
 
-    /// Sends the copy of the first bytes over `channel`, which replaces an earlier connection, and keeps the copy.
-    /// Returns false if the connection does not take all bytes.
+    /// Sends the copy of the first bytes over `channel`, and keeps the copy. The connection of `channel` replaces
+    /// an earlier connection. Returns false if the connection does not take all bytes.
     pub(crate) fn resend_first_bytes(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
         let Some(first_bytes) = &self.first_bytes else {
             return true;
@@ -254,7 +254,7 @@ impl Relay {
         // Only the earlier connection was full.
         self.to_conn.sink_is_ready();
         let written = channel.write_all(ctx.now, ctx.stack, &first_bytes.bytes);
-        // The user may have ended the direction already, which the new connection does not know.
+        // The user may have ended the direction already, and the new connection does not know that.
         let end_sent = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
         written.is_ok() && end_sent
     }

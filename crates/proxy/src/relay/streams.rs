@@ -364,7 +364,7 @@ impl Streams {
         Ok(taken)
     }
 
-    /// Processes the header of a frame, whose bytes follow.
+    /// Processes the header of a frame. The frame's bytes follow.
     fn begin(&mut self, header: Header) -> Result<(), StreamError> {
         let is_full = self.incoming.len() >= MAX_STREAMS;
         if is_full && !self.incoming.contains_key(&header.stream) {

@@ -1,5 +1,5 @@
-//! The sessions of a core, which can be looked up by connection or by downstream stream. Each session has a
-//! timer, and a queue lists the sessions that need another turn.
+//! The table of a core's sessions. A session can be looked up by its connection or by its downstream stream. Each
+//! session has a timer, and a queue lists the sessions that need another turn.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -184,9 +184,9 @@ impl<S> Table<S> {
         }
     }
 
-    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, which the
-    /// caller has to handle. Movement does not set the timer. When the timer expires, the caller sets it to the
-    /// relay's new time.
+    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end if the relay
+    /// has ended; the caller has to handle the end. Movement does not set the timer. When the timer expires, the
+    /// caller sets it to the relay's new time.
     pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);

@@ -46,8 +46,9 @@ impl Choice {
         }
     }
 
-    /// Chooses among all servers, which `candidates` has by index; returns whether the choice changed.
-    /// `may_measure` is true if measurements may run, `all_tried` if every server that answers was measured.
+    /// Chooses among all servers, and returns whether the choice changed. `candidates` has the servers by their
+    /// index. `may_measure` is true if measurements may run, `all_tried` if every server that answers was
+    /// measured.
     pub(crate) fn choose(
         &mut self,
         now: Instant,
@@ -89,7 +90,7 @@ impl Choice {
         self.chosen[need as usize]
     }
 
-    /// Returns the need of flows of unknown size, which are most flows.
+    /// Returns the need of flows of unknown size. Most flows are of unknown size.
     pub(crate) fn default_need(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,

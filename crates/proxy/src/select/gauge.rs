@@ -172,8 +172,7 @@ impl Gauge {
         }
     }
 
-    /// Handles a first train that arrived unevenly, with this mean rate, bit/s, which is a lower bound of the
-    /// capacity.
+    /// Handles a first train that arrived unevenly. Its mean rate, bit/s, is a lower bound of the capacity.
     pub(crate) fn on_uneven(&mut self, mean_rate: f64) {
         self.uneven_rate = Some(mean_rate);
     }
@@ -201,7 +200,7 @@ impl Gauge {
         capacity
     }
 
-    /// Handles a second train, which found `rate` bit/s to be free; `None` if it had no result.
+    /// Handles a second train, which found `rate` bit/s to be free; `None` if the train had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.median();
         let mut change = 0.0;

@@ -196,7 +196,7 @@ impl Measuring {
     }
 }
 
-/// The interval between measurements, which is shorter while results change.
+/// The interval between measurements. The interval is shorter while results change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MeasuringInterval {
     /// The last interval; `None` before the first result.

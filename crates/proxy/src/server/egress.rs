@@ -186,7 +186,7 @@ impl EgressMeter {
         self.targets.rotate_left(1);
     }
 
-    /// Returns the target of the last attempt, which `connect_to_target` moved to the end of the ring.
+    /// Returns the target of the last attempt. `connect_to_target` moved this target to the end of the ring.
     fn last_attempted(&mut self) -> Option<&mut Target> {
         self.targets.last_mut()
     }

@@ -39,7 +39,8 @@ pub(super) struct Handshakes {
     pub(super) forgotten: u64,
 }
 
-/// The state of a source: of an IPv4 address, or of a /64 of IPv6, which a single host can have.
+/// The state of a source. A source is an IPv4 address, or a /64 of IPv6, because a single host can have a whole
+/// /64.
 #[derive(Debug, Default)]
 struct Source {
     under_way: usize,
@@ -153,7 +154,7 @@ impl Handshakes {
         waited
     }
 
-    /// Ends the handshake of a session, which may be idle.
+    /// Ends the handshake of a session. The session may be idle.
     pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
         self.end_waiting(remote, handshake);
         self.leave(now, remote);

@@ -752,7 +752,7 @@ impl ServerCore {
                 return self.end_relay(ctx, id, end);
             }
             Stage::Handshake(h) if !h.peer_has_sent => self.counters.probes += 1,
-            // The box closed an idle connection that it no longer needs, which is no failure.
+            // The box closed an idle connection that it no longer needs. That is no failure.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
             Stage::Handshake(h) if h.is_waiting => self.counters.unused_sign_ins += 1,
             Stage::Handshake(_) => {

@@ -110,8 +110,8 @@ impl ServerCore {
     }
 }
 
-/// Copies each user's entry from `old` to the user's new index in `entries`, which has the entries of new users,
-/// and returns `entries`.
+/// Copies each user's entry from `old` to the user's new index in `entries`, and returns `entries`. The caller has
+/// filled `entries` with the entries of new users.
 pub(super) fn move_all<T: Copy>(
     old: &[T],
     new_indices: &[Option<usize>],

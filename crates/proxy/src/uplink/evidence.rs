@@ -31,7 +31,8 @@ impl Links {
         }
     }
 
-    /// Plans examinations after a link changed its network or address, which may have solved problems of the link.
+    /// Plans examinations after a link changed its network or address. The change may have solved problems of the
+    /// link.
     fn on_readdressed(&mut self, now: Instant, path: PathId) {
         for link in self.all.iter_mut().filter(|l| l.path == path && l.open) {
             for health in &mut link.health {
@@ -79,7 +80,7 @@ impl Upstream {
         }
     }
 
-    /// Records a new subflow of a user's connection, whose handshake proves as much as a probe.
+    /// Records a new subflow of a user's connection. The subflow's handshake proves as much as a probe.
     pub(crate) fn on_subflow(
         &mut self,
         now: Instant,
@@ -189,7 +190,7 @@ impl Upstream {
     }
 
     /// Follows up that a connection from the idle pool did not work for its user. Closes the other idle
-    /// connections to `server`, which may not work either, and probes the links on which the connection had
+    /// connections to `server`, because they may not work either, and probes the links on which the connection had
     /// subflows.
     pub(crate) fn on_idle_conn_failed(
         &mut self,
@@ -205,7 +206,7 @@ impl Upstream {
     }
 
     /// Handles the resumption of a suspended machine: probes all servers, validates all subflows, and closes idle
-    /// connections, which NATs and servers have probably forgotten.
+    /// connections, because NATs and servers have probably forgotten them.
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         for server in 0..self.servers.entries.len() {
             self.pools.give_up(now, server, stack);

@@ -248,7 +248,8 @@ impl ServerHealth {
         self.next_examination = Some(self.next_examination.map_or(at, |planned| planned.min(at)));
     }
 
-    /// Plans a new examination after a change of configuration or network, which may have solved the problem.
+    /// Plans a new examination after a change of configuration or network, because the change may have solved the
+    /// problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
             self.next_examination = Some(now);
@@ -377,7 +378,7 @@ impl ServerHealth {
         }
     }
 
-    /// Records an answer to a probe, which settles all probes under way.
+    /// Records an answer to a probe. The answer settles all probes under way.
     pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Duration) {
         (self.probe, self.late_probe, self.next_probe) = (None, None, None);
         self.succeeded(now, rtt);

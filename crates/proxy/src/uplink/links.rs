@@ -116,7 +116,7 @@ impl Links {
         }
     }
 
-    /// Adds link number `link` of the configuration, which is down at first. Reuses the path `reused_path` of a
+    /// Adds link number `link` of the configuration. The link is down at first. Reuses the path `reused_path` of a
     /// removed link, if it is given and the stack still has it.
     pub(super) fn add(
         &mut self,
@@ -287,7 +287,7 @@ impl Links {
         })
     }
 
-    /// Sorts the links in the configuration's order, which is the order of preference.
+    /// Sorts the links in the configuration's order, because that is the order of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
         let place = |link: &Link| configs.iter().position(|health| health.name == link.name);
@@ -339,7 +339,7 @@ impl Links {
         self.open().next().is_some() && self.reach() == Reach::Down
     }
 
-    /// Chooses the link for all traffic other than TCP, which cannot be aggregated.
+    /// Chooses the link for all traffic other than TCP. Such traffic cannot be aggregated.
     pub(super) fn choose_best(&self) -> Option<PathId> {
         // Lower is better. A link without answers ranks last, even after metered links. Among the others, price
         // counts first, then the setting `backup`, and then a past answer: an untried link ranks after links that

@@ -94,7 +94,7 @@ impl Upstream {
     /// Returns for each pool the server to which its connections should lead, and the need that they serve; `None`
     /// if the pool should be empty.
     fn pool_servers(&self) -> [Option<(Need, usize)>; 2] {
-        // Idle connections cost keepalives and handshakes, which cost money over metered links.
+        // Idle connections need keepalives and handshakes, and these cost money over metered links.
         let is_metered_used = || self.links.open().any(|l| l.metered);
         let are_useful =
             self.notices.intercepts() && (self.pools.allows_metered() || !is_metered_used());

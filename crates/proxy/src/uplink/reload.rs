@@ -41,7 +41,7 @@ impl Upstream {
         config: &BoxConfig,
         stack: &mut Stack,
     ) -> (Vec<Option<usize>>, Vec<PathId>) {
-        // Examinations and measurements name servers by index, which changes.
+        // Examinations and measurements name servers by their index, and the index changes.
         self.examinations.stop(now, None, stack);
         self.meter.stop(now, None, stack);
         let moved = Moved::new(&self.servers.entries, &config.servers);

@@ -76,7 +76,7 @@ impl Trouble {
             | FallbackCause::ThirdAckPlain
             | FallbackCause::DataPlain
             | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
-            // Something changed the payload, which shows nothing about the handling of options.
+            // Something changed the payload. That shows nothing about the handling of options.
             FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
             _ => None,
         }

@@ -35,8 +35,8 @@ const DECLARED: u8 = 3;
 const MAX_NAME_LEN: usize = 64;
 
 impl FlowHints {
-    /// Encodes the hints for the server, which schedules the bytes to the user. The result has at most 86 bytes:
-    /// fields with values of 9, 1, 4 and 64 bytes, each with 2 bytes before it.
+    /// Encodes the hints for the server. The server needs them to schedule the bytes to the user. The result has
+    /// at most 86 bytes: fields with values of 9, 1, 4 and 64 bytes, each with 2 bytes before it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut field = |kind, value: &[u8]| {
