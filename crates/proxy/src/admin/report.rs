@@ -237,7 +237,7 @@ struct Seen {
 
 impl LogLimiter {
     /// Returns `Some` if an error of `kind` from `source` is to be logged, with the number of lines suppressed
-    /// since the last one. Once [`MAX_LOG_SOURCES`] entries exist, all further sources share one entry for each
+    /// since the last line. Once [`MAX_LOG_SOURCES`] entries exist, all further sources share one entry for each
     /// kind.
     pub(crate) fn allow(
         &mut self,

@@ -266,7 +266,7 @@ pub enum PathState {
     /// Not in use, because the link is metered and another link is up.
     #[serde(rename = "spared")]
     MeteredStandby,
-    /// Not in use: it has no carrier, no address or no gateway.
+    /// Not in use: the link has no carrier, no address or no gateway.
     Down,
     /// Switched off by an operator.
     Off,

@@ -66,7 +66,7 @@ pub struct BoxConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
+    /// True if every connection requires DSS checksums ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
     /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
@@ -350,7 +350,7 @@ impl Default for Probing {
             busy: Duration::from_secs(1),
             // No user waits. The status is at most half a minute old, and mobile radios can sleep between probes.
             idle: Duration::from_secs(30),
-            // As `busy`, because users may be waiting for the server's return.
+            // The same as `busy`, because users may be waiting for the server's return.
             failing: Duration::from_secs(1),
             // Covers one lost SYN, which is retransmitted after 1 s (RFC 6298), and a round trip of 2 s.
             timeout: Duration::from_secs(3),

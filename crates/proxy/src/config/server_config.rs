@@ -75,7 +75,7 @@ pub struct ServerConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
+    /// True if every connection requires DSS checksums ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
     /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,

@@ -66,8 +66,8 @@ impl Session {
         self.relay.first_bytes().is_some() && handshake.is_signed_in() && is_unacknowledged
     }
 
-    /// Returns whether the server has proved that it has its key. Before that, a captive portal or an attacker may
-    /// have answered in its place.
+    /// Returns whether the server has proved that it has its key. Without such a proof, a captive portal or an
+    /// attacker may have answered in the server's place.
     pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,

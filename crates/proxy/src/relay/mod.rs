@@ -251,7 +251,7 @@ impl Relay {
         let Some(first_bytes) = &self.first_bytes else {
             return true;
         };
-        // Only the earlier connection was full.
+        // The earlier connection may have been full, but the new connection has room.
         self.to_conn.sink_is_ready();
         let written = channel.write_all(ctx.now, ctx.stack, &first_bytes.bytes);
         // The user may have ended the direction already, and the new connection does not know that.
@@ -306,8 +306,8 @@ impl Relay {
     }
 
     /// Returns whether the relay has expired. Once the downstream socket has ended, no bytes move towards the
-    /// connection any more, but its send buffer may still hold much. Therefore acknowledgements by the peer count
-    /// as movement as long as data is outstanding.
+    /// connection any more, but the connection's send buffer may still hold many bytes. Therefore acknowledgements
+    /// by the peer count as movement as long as data is outstanding.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)

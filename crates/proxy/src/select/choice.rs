@@ -23,7 +23,7 @@ pub(crate) struct Choice {
     pub(crate) operator_choice: Option<usize>,
     /// The index of the chosen server for each need, in the order of [`Need::ALL`].
     pub(crate) chosen: [usize; 2],
-    /// True once measurements decide, and no longer the configuration's order.
+    /// True once measurements decide instead of the configuration's order.
     pub(crate) settled: bool,
     /// True if measurements made the current choice, so that only a gain changes it. A choice by the
     /// configuration's order is no reason to keep a server.

@@ -27,7 +27,7 @@ const MAX_REQUESTED_TRAINS: u8 = 3;
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
-    // Only a rate close to 0 bit/s overflows; then an hour stands for a long time.
+    // Only a rate close to 0 bit/s overflows. The pause is then an hour, as good as any long time.
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
@@ -294,7 +294,8 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.attempted);
-        // The first train suffices where the new capacity is below the earlier free rate, not where it is above.
+        // The first train suffices if the new capacity is below the earlier free rate, but not if the new capacity
+        // is above.
         gauge.alarm();
         gauge.on_capacity(1e6);
         assert_eq!(gauge.available(), Some(1e6));

@@ -167,8 +167,8 @@ impl EgressMeter {
         }
     }
 
-    /// Connects to the next target after a box's probe, unless an attempt is under way or the last one was within
-    /// [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
+    /// Connects to the next target after a box's probe, unless an attempt is under way or the last attempt began
+    /// within [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
     pub(super) fn connect_to_target(&mut self, ctx: &mut Ctx<'_>) {
         let is_recent = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
         let has_delay = self.targets.first().is_none_or(|t| t.delay.is_some());

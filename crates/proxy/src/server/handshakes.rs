@@ -187,7 +187,7 @@ impl Handshakes {
         // A source without failures has an expiry in the past, so the next line removes it.
         self.failed.insert((source.failures_expire_at, key));
         self.expire_failures(now);
-        // The first entry expires first, so its source has the fewest failures.
+        // The first entry expires earliest, so its source has the fewest failures.
         if self.failed.len() > MAX_FAILED_SOURCES
             && let Some((_, fewest_failures)) = self.failed.pop_first()
         {

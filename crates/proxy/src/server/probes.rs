@@ -32,7 +32,8 @@ impl ServerCore {
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = grant.map(|g| g.user) else {
-            // As for a request: the password is valid, but its owner signed something else than this probe.
+            // The case is the same as for a request: the password is valid, but its owner signed something other
+            // than this probe.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         self.handshakes.end(ctx.now, session.remote, handshake);

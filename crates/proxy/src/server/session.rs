@@ -109,7 +109,7 @@ pub(super) enum Refusal {
     Plaintext,
     /// The channel failed, so the connection has no protection.
     Unprotected(ChannelError),
-    /// No user has the peer's key any more: the user was removed after the box received a session ticket.
+    /// No user has the peer's key now: the user was removed after the box had received a session ticket.
     UnknownKey,
     /// The peer violates SOCKS5.
     Socks(ServerError),

@@ -39,7 +39,7 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
-            // The server has ended its direction, so it cannot answer a message that comes now.
+            // The server has ended its own direction, so it cannot answer a message that comes now.
             if channel.is_closing() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }

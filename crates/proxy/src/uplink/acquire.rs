@@ -189,7 +189,7 @@ impl Links {
             .filter_map(|health| health.gauge.capacity());
         let rate = measured.chain(recorded_rates).reduce(f64::max);
         // A link that was down for long has a low load, and must not get all connections until it has caught up.
-        // So its load is raised, if necessary, to 1 s (one connection at 1 Mbit/s) below the lowest load of the
+        // So if its load is lower, it is raised to 1 s (one connection at 1 Mbit/s) below the lowest load of the
         // other links.
         let floor = min_load.map_or(0.0, |load| load - 1.0);
         link.plain_load_secs = link.plain_load_secs.max(floor)

@@ -25,7 +25,8 @@ pub(super) enum Reach {
 /// The state of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ServerHealth {
-    /// True if the link has an address family of the server. Otherwise the server is unreachable over the link.
+    /// True if link and server have an address family in common. Otherwise the server is unreachable over the
+    /// link.
     pub(super) fits: bool,
     /// The reachability by recent handshakes.
     pub(super) reach: Reach,
@@ -73,7 +74,7 @@ pub(super) struct ServerHealth {
 pub(super) struct Probe {
     conn: ConnId,
     began: Instant,
-    /// The time from which the answer counts as late.
+    /// The time at which the answer begins to count as late.
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
@@ -315,7 +316,8 @@ impl ServerHealth {
                 self.sound_at = None;
                 self.next_examination = Some(now + trouble::pause(self.problem_count));
                 if trouble.is_fatal() {
-                    // Only examinations can show the end of the problem; probes may be answered all the time.
+                    // Only examinations can show the end of the problem, because something may answer probes all
+                    // the time.
                     self.next_probe = None;
                     self.last_unanswered_at = Some(now);
                     // A portal is the link's fault for certain. The other problems can be the server's fault: a

@@ -88,8 +88,8 @@ impl Meter {
         self.may_measure = has_choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
     }
 
-    /// Returns time, link and server of the next measurement. If several are due on a link, the one that has
-    /// waited longest comes first.
+    /// Returns time, link and server of the next measurement. If several measurements are due on a link, the
+    /// measurement that has waited longest comes first.
     pub(super) fn next(&self, links: &Links) -> Option<(Instant, usize, usize)> {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {

@@ -77,7 +77,7 @@ impl Upstream {
     /// Returns the status of the server with index `i`.
     fn status_of(&self, i: usize, server: &ServerEntry) -> ServerStatus {
         let condition = self.links.server_condition(i);
-        // The version agreed on earlier no longer holds if the server was replaced by one of another version.
+        // The agreed version no longer holds if a server of another version has replaced the server.
         let agreed = (condition != Condition::OtherVersion).then(|| self.servers.agreed_with(i));
         ServerStatus {
             name: server.name.clone(),

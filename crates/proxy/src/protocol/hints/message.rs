@@ -85,7 +85,7 @@ impl FlowHints {
         braid_strategy::by_name(name).ok()
     }
 
-    /// Sets the hints of a connection's next user. Those of an earlier user no longer apply.
+    /// Sets the hints of a connection's next user. The hints of an earlier user no longer apply.
     pub(crate) fn begin(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_urgency(now, conn, self.urgency.unwrap_or_default());
