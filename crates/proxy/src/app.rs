@@ -123,7 +123,7 @@ pub enum ConnectFailure {
 }
 
 /// An event of a downstream stream or a name look-up. Readiness is edge-triggered: after `Readable` read until
-/// [`DownstreamError::WouldBlock`], and after `Writable` write until then, because no event comes before.
+/// [`DownstreamError::WouldBlock`], and after `Writable` write until that error. No further event comes earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DownstreamEvent {
     /// A connection from the local network was accepted; its TCP handshake is complete.

@@ -19,7 +19,7 @@ pub enum Request {
     /// Returns the current status.
     Status,
     /// Sets whether a box intercepts new connections. While interception is off, new connections are forwarded
-    /// without aggregation, and connections intercepted before continue.
+    /// without aggregation, and connections that are intercepted already continue.
     Proxy {
         /// The requested state.
         on: bool,
@@ -41,7 +41,8 @@ pub enum Request {
     },
     /// Sets the server for a box's new connections.
     Server {
-        /// Name of the server, which is used as long as it answers. With `auto`, the box chooses.
+        /// Name of the server. New connections use this server as long as it answers. With `auto`, the box
+        /// chooses.
         name: String,
     },
     /// Measures all servers of a box now, regardless of traffic and quiet hours.

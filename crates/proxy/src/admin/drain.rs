@@ -1,4 +1,4 @@
-//! Graceful stop of box and server, which gives transfers that are nearly finished time to end.
+//! Graceful stop of box and server. Transfers that are nearly finished get time to end.
 
 use core::time::Duration;
 

@@ -22,7 +22,7 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
 }
 
 /// Returns a reason for each link over which a current server does not work, although the link works with another
-/// server, and the server over another link. A network may block a single address or port.
+/// server, and the server works over another link. A network may block a single address or port.
 fn of_link_server_pairs(status: &Status) -> impl Iterator<Item = Reason> {
     let used = status.servers.iter().filter(|s| s.current);
     let used = used.filter(|s| s.condition.serves());
@@ -85,8 +85,8 @@ fn of_families(status: &Status) -> Vec<Reason> {
     reasons
 }
 
-/// Returns the reason why new connections are not aggregated, or `None` if they are. An earlier arm has a more
-/// exact reason than a later one.
+/// Returns the reason why new connections are not aggregated, or `None` if they are. The order of the arms
+/// matters: an earlier arm has a more exact reason than a later arm.
 fn of_proxy(status: &Status) -> Option<Reason> {
     let (code, health, message, remedy) = match status.proxy? {
         ProxyStatus {

@@ -40,8 +40,8 @@ pub struct SavedRecord {
 }
 
 impl SavedRecord {
-    /// Returns whether the values are possible. They come from a file, which may be damaged and must not mislead
-    /// the engine.
+    /// Returns whether the values are possible. The values come from a file. A damaged file must not mislead the
+    /// engine.
     pub(crate) fn is_plausible(&self) -> bool {
         // Limits beyond any real path: 1 min, 1 TB sent, 1 TB/s.
         let times = [self.record.srtt, self.record.rttvar, self.record.base_rtt];
@@ -60,7 +60,7 @@ impl SavedRecord {
 pub struct SavedMeasurement {
     /// Address and port of the server.
     pub server: SocketAddr,
-    /// Name of the link. `None` for egress metrics of the server, which do not depend on a link.
+    /// Name of the link. `None` for the server's egress metrics, because these do not depend on a link.
     pub link: Option<String>,
     /// Time of the measurement, milliseconds since 1970-01-01 UTC.
     pub unix_ms: u64,

@@ -27,7 +27,7 @@ macro_rules! counters {
 counters! {
     /// The box's counters since its start.
     BoxCounters {
-        /// Intercepted connections of users, and those by SOCKS.
+        /// Connections of users: intercepted connections, and connections of SOCKS clients.
         accepted,
         /// Accepted connections that reached their destination.
         connected,
@@ -44,9 +44,9 @@ counters! {
         destination_refused,
         /// Connections without a destination: the server reports that it cannot reach the destination.
         destination_unreachable,
-        /// Connections without a destination, which did not answer in time.
+        /// Connections without a destination: the destination did not answer in time.
         destination_timeout,
-        /// Connections without a destination, which the server's rules forbid.
+        /// Connections without a destination: the server's rules forbid the destination.
         destination_forbidden,
         /// Connections whose key, signature or time the server refused.
         auth_refused,
@@ -122,7 +122,7 @@ counters! {
         reset_by_box,
         /// Connections that ended by the destination's reset.
         reset_by_destination,
-        /// Connections whose bytes are not SOCKS5, or malformed.
+        /// Connections whose bytes are not SOCKS5, or are malformed.
         garbage,
         /// Plaintext connections refused, because protection is required.
         plaintext_refused,
@@ -137,8 +137,8 @@ counters! {
         refused_by_box,
         /// Connections on which the cryptographic library failed.
         tls_failed,
-        /// Session tickets in early data that this server does not know, because they were used before or
-        /// forgotten. A full handshake then has to prove the key of the box.
+        /// Session tickets in early data that this server does not know. A ticket is unknown after its use, or if
+        /// the server has forgotten it. A full handshake then has to prove the key of the box.
         unknown_tickets,
         /// Clients that do not offer the needed method: user and password in plaintext, or no authentication on a
         /// protected connection.
@@ -166,13 +166,13 @@ counters! {
         auth_replayed,
         /// Passwords refused because no more can be remembered.
         auth_cache_full,
-        /// The password was made for another destination.
+        /// Passwords that were made for another destination.
         auth_destination,
         /// Destinations that the rules forbid.
         forbidden,
         /// Names that do not resolve.
         not_resolved,
-        /// Look-ups that waited because their user had too many others.
+        /// Look-ups that waited because their user had too many other look-ups.
         lookups_waited,
         /// Destinations that refused the connection.
         refused,
@@ -237,7 +237,8 @@ struct Seen {
 
 impl LogLimiter {
     /// Returns `Some` if an error of `kind` from `source` is to be logged, with the number of lines suppressed
-    /// since the last one. Beyond [`MAX_LOG_SOURCES`], all further sources share one entry for each kind.
+    /// since the last line. Once [`MAX_LOG_SOURCES`] entries exist, all further sources share one entry for each
+    /// kind.
     pub(crate) fn allow(
         &mut self,
         now: Instant,

@@ -1,7 +1,7 @@
 //! The status of a box or a server as plain data, for people and machines. It is built only on request.
 //!
-//! The JSON form is stable (`docs/status.md`): a version may add fields, but may change or remove fields only with
-//! another [`VERSION`]. Therefore some fields have another name in JSON than here.
+//! The JSON form is stable (`docs/status.md`): a release may add fields, but may change or remove fields only with
+//! another [`VERSION`]. Therefore some fields keep an older name in JSON.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -28,8 +28,8 @@ pub const VERSION: u32 = 2;
 
 /// Maximum number of connections in a status. It limits the size of a busy server's answer. The value is a guess.
 const MAX_SHOWN_CONNECTIONS: usize = 256;
-/// Maximum number of paths of a connection in a status, because a box could join from any number of addresses. The
-/// value is a guess.
+/// Maximum number of paths of a connection in a status. Without it the answer could grow without limit, because a
+/// box can join from any number of addresses. The value is a guess.
 const MAX_SHOWN_PATHS: usize = 16;
 
 /// The current status of a box or a server.
@@ -150,10 +150,10 @@ pub struct SelectStatus {
 /// A server as its box sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// Its name.
+    /// The server's name.
     #[serde(default)]
     pub name: String,
-    /// Its addresses and port.
+    /// The server's addresses and port.
     pub addresses: Vec<std::net::SocketAddr>,
     /// True if the server answers over some link or was not tried yet, false if it failed over all links.
     pub reached: bool,
@@ -222,8 +222,9 @@ pub struct PathStatus {
     /// For a box: true if the link is used only while no other link works.
     #[serde(default)]
     pub backup: bool,
-    /// Round-trip time, ms. The lowest value of the established subflows is measured for sent and for received
-    /// data; this is the larger of the two. Without a subflow it is the value that a box remembers, or `None`.
+    /// Round-trip time, ms. The established subflows have one lowest value for sent data and one for received
+    /// data. The field has the larger of the two. Without a subflow, the field has the value that a box remembers,
+    /// or `None`.
     pub rtt_ms: Option<f64>,
     /// Share of the bytes sent on the established subflows that were lost, 0 to 1. `None` if no bytes were sent.
     pub loss: Option<f64>,
@@ -265,7 +266,7 @@ pub enum PathState {
     /// Not in use, because the link is metered and another link is up.
     #[serde(rename = "spared")]
     MeteredStandby,
-    /// Not in use: it has no carrier, no address or no gateway.
+    /// Not in use: the link has no carrier, no address or no gateway.
     Down,
     /// Switched off by an operator.
     Off,
@@ -297,9 +298,9 @@ pub struct ConnStatus {
     pub size: Option<u64>,
     /// The source of the size.
     pub size_from: SizeFrom,
-    /// The class by that size, or by the number of bytes moved so far if that is larger.
+    /// The class by `size`, or by the number of bytes moved so far if that number is larger.
     pub class: Class,
-    /// The redundancy degree of the class (FSA-MPTCP). The strategy `fsa` sends copies according to it.
+    /// The redundancy degree of the class (FSA-MPTCP). The strategy `fsa` sends copies according to this degree.
     pub alpha: f64,
     /// Urgency, 0 (most urgent) to 7.
     pub urgency: u8,

@@ -16,7 +16,7 @@ pub enum Health {
     /// Everything works as configured.
     #[default]
     Working,
-    /// Users are served, but not everything works that is configured.
+    /// Users are served, but a part of the configuration does not work.
     Degraded,
     /// No connection of a user is aggregated.
     Down,

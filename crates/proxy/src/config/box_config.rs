@@ -35,7 +35,7 @@ pub const AUTO: &str = "auto";
 const MAX_LISTENERS: usize = 16;
 
 /// Ranges that are never intercepted, whatever the configuration says: addresses of this host, link-local
-/// addresses and multicast. A server would reach its own hosts at them, and not the user's.
+/// addresses and multicast. At such an address a server would reach a host of its own, and not the user's.
 const NEVER_INTERCEPTED: [&str; 6] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -66,13 +66,13 @@ pub struct BoxConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
+    /// True if every connection requires DSS checksums ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
     /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
     /// Destinations whose connections are forwarded without aggregation.
     pub bypass: Vec<IpNet>,
-    /// Hints about connections by destination; the first rule that matches applies.
+    /// Hints about connections by their destination. The first rule that matches a connection applies.
     pub rules: Vec<Rule>,
     /// Addresses of this host at which it serves SOCKS5 to programs of the LAN.
     pub socks: Vec<SocketAddr>,
@@ -186,7 +186,7 @@ pub enum MptcpHosts {
     /// Forwarded unchanged.
     #[default]
     Forward,
-    /// Intercepted like others, which helps a host with a single interface.
+    /// Intercepted like other connections. This helps a host with a single interface.
     Proxy,
 }
 
@@ -199,11 +199,11 @@ pub struct BoxTimeouts {
     /// Maximum time of the first attempt to reach a server over one link; later attempts may take longer.
     pub attempt: Duration,
     /// Time without an acknowledgement that the server owes, after which a connection is reset
-    /// ([`braid_engine::Config::user_timeout`]). So all links may be down for this time.
+    /// ([`braid_engine::Config::user_timeout`]). So a connection survives a shorter outage of all links.
     pub user_timeout: Duration,
-    /// Time without movement in either direction after which a connection is ended.
+    /// Maximum time without movement in either direction; then the connection is ended.
     pub idle: Duration,
-    /// Time without movement after which a connection is ended of which one direction is closed.
+    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
     pub half_closed: Duration,
     /// Maximum time for transfers to finish when the box is stopped.
     pub drain: Duration,
@@ -233,11 +233,11 @@ impl BoxTimeouts {
 impl Default for BoxTimeouts {
     fn default() -> Self {
         BoxTimeouts {
-            // Includes the server's own connection attempt, and has time left to send the request and its answer
-            // over slow links.
+            // The server's own connection attempt takes the first part. The 15 s are a guess at the time of the
+            // request and its answer over slow links.
             connect: SERVER_CONNECT_TIMEOUT + Duration::from_secs(15),
-            // A round trip over a satellite takes 600 ms, the first one includes the radio's wake-up, and a lost
-            // SYN is repeated after 1 s (RFC 6298).
+            // Covers one lost SYN, which is repeated after 1 s (RFC 6298), then a round trip over a satellite (600
+            // ms), and the wake-up of a radio.
             attempt: Duration::from_secs(2),
             user_timeout: types::USER_TIMEOUT,
             idle: DEFAULT_IDLE_TIMEOUT,
@@ -284,13 +284,13 @@ impl BoxLimits {
 
     /// Returns the maximum number of concurrent connections of one LAN host.
     pub fn per_host(&self) -> usize {
-        // A quarter, so that a host that opens connections without end leaves most of them to others.
+        // A quarter (a guess): a host that opens connections without end leaves three quarters to others.
         self.per_host.unwrap_or((self.connections() / 4).max(4_096))
     }
 
     /// Returns the maximum number of concurrent connections whose destination has not answered yet.
     pub fn handshakes(&self) -> usize {
-        // A quarter, so that destinations that do not answer leave most connections to others.
+        // A quarter (a guess): destinations that do not answer leave three quarters of the connections to others.
         self.handshakes
             .unwrap_or((self.connections() / 4).max(4_096))
     }
@@ -316,14 +316,15 @@ impl Default for BoxLimits {
     }
 }
 
-/// Intervals of the probes of a link. A probe is a TCP handshake with the server, which is closed at once.
+/// Intervals of the probes of a link. A probe is a TCP handshake with the server. The probe's connection is closed
+/// at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probing {
     /// The interval after recent traffic.
     pub busy: Duration,
     /// The interval without recent traffic.
     pub idle: Duration,
-    /// The interval after a failed probe. Users notice the return of a server later by up to this time.
+    /// The interval after a failed probe. Up to this time passes before users notice that a server has returned.
     pub failing: Duration,
     /// Time after which an unanswered probe has failed.
     pub timeout: Duration,
@@ -349,7 +350,7 @@ impl Default for Probing {
             busy: Duration::from_secs(1),
             // No user waits. The status is at most half a minute old, and mobile radios can sleep between probes.
             idle: Duration::from_secs(30),
-            // As `busy`, because users may be waiting for the server's return.
+            // The same as `busy`, because users may be waiting for the server's return.
             failing: Duration::from_secs(1),
             // Covers one lost SYN, which is retransmitted after 1 s (RFC 6298), and a round trip of 2 s.
             timeout: Duration::from_secs(3),
@@ -362,13 +363,15 @@ impl Default for Probing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warm {
     /// Maximum number of connections that are opened in advance; 0 opens and keeps none. The box opens as many as
-    /// users lately needed at once. It keeps up to four times the maximum if users have returned theirs.
+    /// users lately needed at once. It keeps up to four times this maximum, because connections that users have
+    /// returned stay open too.
     pub max: usize,
-    /// Time without a request of a user after which all idle connections are closed.
+    /// Maximum time without a user's request; then all idle connections are closed.
     pub idle: Duration,
     /// Age at which an idle connection is replaced, before the server closes it.
     pub age: Duration,
-    /// True if idle connections are also kept while a metered link is in use, on which they cost traffic.
+    /// True if idle connections are kept even while a metered link is in use, although they cost traffic on that
+    /// link.
     pub metered: bool,
 }
 
@@ -412,8 +415,8 @@ impl BoxConfig {
         BoxConfig::check(&src, parsed, key)
     }
 
-    /// Reads `text` of `file`. Takes `key` instead of the key in `key_file`, which may be missing, for callers
-    /// that have no files.
+    /// Reads `text` of `file`. Uses `key` instead of the key in `key_file`; that file may be missing. This is for
+    /// callers that have no files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         BoxConfig::check(&src, src.parse_with_old(moved::OF_BOX)?, key)
@@ -450,8 +453,8 @@ impl BoxConfig {
         }
         let links_and_lan = links.iter().map(|l| &l.interface).chain(&lan);
         let taken: Vec<&str> = links_and_lan.map(String::as_str).collect();
-        // Arbitrary private ranges (RFC 1918, RFC 4193). Those of a server differ, so that both can run on one
-        // machine.
+        // Arbitrary private ranges (RFC 1918, RFC 4193). A server has other ranges, so that a box and a server can
+        // run on one machine.
         let ranges = ("10.215.77.0/24", "fdb7:a1d0:77::/64");
         let tun = RawTun::check(raw.tun, src, ranges, &taken)?;
         Ok(BoxConfig {
@@ -515,7 +518,8 @@ impl BoxConfig {
             recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Twice the limit, because closing connections take slots too, and 64 for probes.
+            // Twice the limit of connections, because closing connections take slots too, plus 64 slots for
+            // probes.
             max_connections: self.limits.connections().saturating_mul(2) + 64,
             ..braid_engine::Config::default()
         }
@@ -634,7 +638,8 @@ impl<'de> Deserialize<'de> for GatewayWord {
     }
 }
 
-/// Checks all links, and that each has a name and a way of its own.
+/// Checks all links. Each link must have a name of its own, and no two links may have both interface and gateway
+/// in common.
 fn check_links(
     src: &Source<'_>,
     raw: Option<Spanned<OneOrMany<RawLink>>>,

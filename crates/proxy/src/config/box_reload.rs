@@ -41,9 +41,9 @@ impl BoxConfig {
         }
     }
 
-    /// Takes over times, counts and shares from `new`, and returns the names of settings that changed. The name
-    /// of a table stands for the values in it without a current setting. Therefore each current setting is
-    /// replaced before its table.
+    /// Takes over times, counts and shares from `new`, and returns the names of settings that changed. The name of
+    /// a table stands for those of its values that have no setting of their own. Therefore each setting is
+    /// replaced first, and its table afterwards.
     fn reload_numbers(&mut self, new: &BoxConfig) -> Vec<String> {
         let (times, limits) = (&mut self.timeouts, &mut self.limits);
         let (probing, warm) = (&mut self.probing, &mut self.warm);
@@ -140,7 +140,8 @@ impl BoxConfig {
         } = limits;
         let current = &self.limits;
         let fixed = [
-            // The engine chooses ports from another range with the shortcut, and existing connections have theirs.
+            // With the shortcut, the engine chooses ports from another range, and existing connections keep their
+            // ports.
             ("shortcut", *shortcut != self.shortcut),
             ("control", *control != self.control),
             // The process has given up the right to write to other directories.

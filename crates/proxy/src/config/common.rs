@@ -20,12 +20,12 @@ use super::types::{Interface, OneOrMany, Prefix};
 /// Default port of the server: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
 
-/// Default congestion control of boxes and servers. Of those that Braid has, it performs best over links with
+/// Default congestion control of boxes and servers. Among Braid's algorithms, BBR performs best over links with
 /// loss or long queues, and it leaves competing flows their share.
 pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 
-/// Default time for transfers to finish when a box or a server stops. Most transfers are shorter, and an operator
-/// who restarts the program has to wait.
+/// Default time for transfers to finish when a box or a server stops. A guess: most transfers are shorter, and an
+/// operator who restarts the program has to wait.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
 /// Maximum time for a server to look up a name and to connect. Linux sends SYNs after 0, 1, 3, 7 and 15 s, so the
@@ -36,16 +36,16 @@ pub(super) const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// min (RFC 5382 REQ-5), so users' programs see the end hardly earlier than on other networks.
 pub(super) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
-/// Time without movement after which a connection is ended of which one direction is closed. A program may
-/// compute its answer for minutes, but a peer that has vanished never ends its direction. The value is a guess.
+/// Time without movement after which a connection with one closed direction is ended. A program may compute its
+/// answer for minutes, but a peer that has vanished never ends its direction. The value is a guess.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Age at which a box replaces an idle connection. Servers keep it for twice that time. The protocol fixes both
 /// values, because the other end may have another release.
 pub(super) const IDLE_CONNECTION_AGE: Duration = Duration::from_secs(60);
 
-/// Minimum size of a connection's buffer in each direction, bytes, unless the file sets one. It fills 1 Gbit/s at
-/// a round trip of 67 ms. `memory` may limit a connection to less.
+/// Minimum size of a connection's buffer in each direction, bytes, unless the file sets the size. This size
+/// suffices for 1 Gbit/s at a round trip of 67 ms. `memory` may limit a connection to less.
 pub(super) const MIN_BUFFER: usize = 8 << 20;
 
 /// Maximum number of paths: links of a box, or listening addresses of a server. The smallest range of
@@ -239,8 +239,8 @@ pub(super) struct RawTun {
 }
 
 impl RawTun {
-    /// Checks the table. `taken` are interfaces with another use, whose names the device must not have. `v4` and
-    /// `v6` are the default ranges.
+    /// Checks the table. `taken` are the names of interfaces with another use; the device must not have such a
+    /// name. `v4` and `v6` are the default ranges.
     pub(super) fn check(
         raw: Option<RawTun>,
         src: &Source<'_>,

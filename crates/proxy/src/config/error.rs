@@ -55,8 +55,8 @@ fn explain(message: &str, elsewhere: impl Fn(&str) -> Option<String>) -> (String
     }
 }
 
-/// Returns the replacement of a setting of early versions. serde does not name the table, so the settings that are
-/// `known` in it identify it.
+/// Returns the replacement of a setting of early versions. serde does not name the table, so the settings `known`
+/// in the table identify it.
 fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
     // `[[server]]` of a box and `[[user]]` of a server have a key, and only `[[server]]` has an address.
     let is_server = known.contains(&"address");
@@ -86,8 +86,8 @@ pub(super) fn closest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     close.map(|(_, key)| key)
 }
 
-/// Parses serde's message about an unknown field. Returns the unknown name, and the known names, which the
-/// message has between backquotes.
+/// Parses serde's message about an unknown field. Returns the unknown name and the known names. The message has
+/// each name between backquotes.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let (unknown, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let known = rest.split('`').skip(1).step_by(2).collect();

@@ -213,7 +213,7 @@ fn insert<'i>(
     Ok(())
 }
 
-/// Removes the tables that do not exist any more. The old settings have left them already, so that a remaining
+/// Removes the tables that do not exist any more. The old settings have left these tables already, so a remaining
 /// key is a mistake.
 fn remove_old_tables(
     src: &Source<'_>,

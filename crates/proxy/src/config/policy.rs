@@ -69,8 +69,8 @@ pub struct DestinationRules {
 
 /// The policy on destinations. `deny` takes precedence over `allow`, and `allow` over the ranges that are refused
 /// by default: the server's own addresses and all local ranges. A prefix in `allow` opens such a range only if it
-/// equals the range or lies within it. A wider prefix, such as `0.0.0.0/0`, opens none, so that an operator
-/// cannot open the server's own network by accident. Refused ports are refused at every address.
+/// equals the range or lies within it. A wider prefix, such as `0.0.0.0/0`, opens no such range, so that an
+/// operator cannot open the server's own network by accident. Refused ports are refused at every address.
 #[derive(Debug)]
 pub struct DestinationPolicy {
     rules: DestinationRules,
@@ -147,8 +147,8 @@ fn embedded_v4(addr: IpAddr) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// Returns the IPv4 address in an ISATAP interface identifier (RFC 5214 section 6.1), which can follow any prefix.
-/// The identifier's bit 0x0200 tells whether the IPv4 address is globally unique.
+/// Returns the IPv4 address in an ISATAP interface identifier (RFC 5214 section 6.1). Such an identifier can
+/// follow any prefix. The identifier's bit 0x0200 tells whether the IPv4 address is globally unique.
 fn isatap(addr: Ipv6Addr) -> Option<IpAddr> {
     match addr.segments() {
         [_, _, _, _, 0 | 0x0200, 0x5efe, high, low] => Some(join(high, low)),

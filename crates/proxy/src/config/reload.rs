@@ -56,8 +56,8 @@ impl ServerConfig {
         self.users = new.users;
         self.deprecated = new.deprecated;
         let (times, own, limits) = (&mut self.timeouts, &mut self.limits, new.limits);
-        // Each current setting is replaced before its table, so that the table is named only for other values in
-        // it.
+        // Each current setting is replaced before its table, so that the table is named only if other values in it
+        // have changed.
         let live = [
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
@@ -80,7 +80,7 @@ impl ServerConfig {
     }
 
     /// Returns the names of settings that differ in `new` and cannot change while a server runs: sockets, the
-    /// device and the engine have been set up by them.
+    /// device and the engine were set up by these settings.
     fn changed_but_fixed(&self, new: &ServerConfig) -> Vec<String> {
         // The exhaustive pattern forces a decision on each new setting.
         let ServerConfig {

@@ -17,7 +17,7 @@ use super::types::{self, OneOrMany, Prefix, Size, wrong};
 
 /// Maximum number of rules of a box. A guess: each new connection is compared with all of them.
 const MAX_RULES: usize = 256;
-/// Maximum number of ports, addresses or domains of a rule, for the same reason.
+/// Maximum number of ports, addresses or domains of a rule. A guess, for the same reason.
 const MAX_CONDITIONS: usize = 256;
 
 /// Hints about certain connections. A connection matches the rule if it matches each list that is not empty. It

@@ -31,8 +31,8 @@ use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 /// Ports that are refused by default. Mail servers exchange mail by port 25, over which a user's infected host
 /// would send spam from the server's address. Mail clients use ports 465 and 587 instead.
 const REFUSED_PORTS: [u16; 1] = [25];
-/// Default for the permitted clock difference of plaintext clients. A time service keeps a clock within a second,
-/// and an uncorrected clock drifts by about a minute in a month.
+/// Default for the permitted clock difference of plaintext clients. A guess: a time service keeps a clock within a
+/// second, and an uncorrected clock drifts by about a minute in a month.
 const DEFAULT_TIME_WINDOW: Duration = Duration::from_secs(120);
 /// Maximum number of users of a server. A guess.
 const MAX_USERS: usize = 65_536;
@@ -75,12 +75,12 @@ pub struct ServerConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
+    /// True if every connection requires DSS checksums ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
     /// The use of ECN, by which routers mark packets instead of dropping them ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
     /// Maximum difference between the clocks of server and plaintext clients, ahead or behind. A password is valid
-    /// only while its time is within this difference.
+    /// only while its time differs from the server's clock by at most this value.
     pub time_window: Duration,
     /// The control socket. `None` leaves the choice of its path to the driver.
     pub control: Option<PathBuf>,
@@ -117,9 +117,9 @@ pub struct ServerTimeouts {
     /// Time without an acknowledgement that the box owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]).
     pub user_timeout: Duration,
-    /// Time without movement in either direction after which a connection is ended.
+    /// Maximum time without movement in either direction; then the connection is ended.
     pub idle: Duration,
-    /// Time without movement after which a connection is ended of which one direction is closed.
+    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
     pub half_closed: Duration,
     /// Maximum time for transfers to finish when the server is stopped.
     pub drain: Duration,
@@ -173,7 +173,7 @@ pub struct ServerLimits {
     /// Maximum number of concurrent connections of one user.
     pub per_user: Option<usize>,
     /// Maximum number of concurrent connections whose SOCKS request is incomplete. One source may have at most as
-    /// many as are free.
+    /// many of them as the limit leaves free.
     pub handshakes: Option<usize>,
     /// Maximum number of failed handshakes per second from one source, on average.
     pub failures: usize,
@@ -245,19 +245,19 @@ impl Default for ServerLimits {
             connections: None,
             per_user: None,
             handshakes: None,
-            // A guess: many boxes behind one address whose key is outdated stay below it, a search for keys does
-            // not.
+            // A guess: many boxes behind one address that use an outdated key stay below this rate. A search for
+            // keys exceeds it.
             failures: 100,
-            // Twice the number that a box keeps: it opens 8 connections in advance and keeps up to four times as
-            // many.
+            // Twice the number that a box keeps. By default a box opens 8 connections in advance, and keeps up to
+            // four times as many.
             waiting: 64,
-            // Enough for the names of a page. If the DNS servers of a user's names are slow, the user leaves
-            // threads of the resolver to others.
+            // A guess: enough for the names of a page. If the DNS servers of a user's names are slow, the limit
+            // leaves threads of the resolver to other users.
             lookups: 8,
             // A box measures over one link at a time, with two trains, and may repeat both at once.
             trains: 4,
-            // 1,000 connections per second for 240 s. A password is valid for that long: from `time_window`
-            // before its time to `time_window` after it.
+            // Enough for 1,000 connections per second (a guess) for 240 s. A password is valid for 240 s: from
+            // `time_window` before its time to `time_window` after its time.
             replay: 262_144,
             buffer: None,
             // A guess. Most limits above follow from it.
@@ -280,8 +280,8 @@ impl ServerConfig {
         ServerConfig::check(&src, parsed, key)
     }
 
-    /// Reads `text` of `file`. Takes `key` instead of the key in `key_file`, which may be missing, for callers
-    /// that have no files.
+    /// Reads `text` of `file`. Uses `key` instead of the key in `key_file`; that file may be missing. This is for
+    /// callers that have no files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         ServerConfig::check(&src, src.parse_with_old(moved::OF_SERVER)?, key)
@@ -367,8 +367,8 @@ impl ServerConfig {
             recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Twice the limit, because closing connections take slots too, and those whose handshake is
-            // incomplete.
+            // Twice the limit of connections, because closing connections take slots too, plus the limit of
+            // handshakes.
             max_connections: self.limits.connections().saturating_mul(2) + self.limits.handshakes(),
             ..braid_engine::Config::default()
         }

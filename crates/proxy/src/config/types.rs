@@ -60,7 +60,7 @@ impl OneOrMany<Prefix> {
     }
 }
 
-/// Maximum time in any setting: a year. A guess: a longer one is most likely a mistake.
+/// Maximum time in any setting: a year. A guess: a longer time is most likely a mistake.
 const MAX_TIME: Duration = Duration::from_secs(365 * 86_400);
 
 /// A time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds. Zero is refused, because it has no
@@ -102,8 +102,8 @@ impl From<Time> for Duration {
 /// Default user timeout (RFC 5482): about as long as Linux retransmits on a regular TCP connection
 /// (`tcp_retries2`).
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Limits of the user timeout; both are guesses. A shorter one would end connections at each brief outage of all
-/// links. A longer one would hold memory for peers that have vanished.
+/// Limits of the user timeout; both are guesses. A shorter timeout would end connections at each brief outage of
+/// all links. A longer timeout would hold memory for peers that have vanished.
 const MIN_USER_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
 
@@ -131,7 +131,7 @@ impl From<UserTimeout> for Duration {
 }
 
 /// Maximum of a count in any setting: the kernel's default limit of a process's descriptors (`fs.nr_open`),
-/// because most counts are of connections.
+/// because most counts are numbers of connections, and a connection can need a descriptor.
 pub(super) const MAX_COUNT: u32 = 1 << 20;
 
 /// A count of at least `MIN`.
@@ -231,14 +231,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// An IP address; an IPv4-mapped one becomes IPv4.
+/// An IP address. An IPv4-mapped IPv6 address becomes an IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address(pub IpAddr);
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         text(d, |s| {
-            // No packet on the wire bears an IPv4-mapped address, so it can only mean IPv4.
+            // No packet on the wire bears an IPv4-mapped address, so the text can only mean the IPv4 address.
             let address = s.parse().map(|ip: IpAddr| Address(ip.to_canonical()));
             address.map_err(|_| {
                 let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";

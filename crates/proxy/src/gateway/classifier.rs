@@ -13,8 +13,8 @@ use crate::relay::sniff::Sniffed;
 /// The maximum number of destinations whose flows are remembered. All of them take 2 MB; the value is a guess.
 const MAX_REMEMBERED_PLACES: usize = 4_096;
 
-/// The minimum size of an upload, bytes, that counts as the size of its flow. Below it the response, whose size is
-/// unknown, is often larger. The value is a guess.
+/// The minimum size of an upload, bytes, that counts as the size of its flow. After a smaller upload, the response
+/// is often larger than the upload, and the size of the response is unknown. The value is a guess.
 const MIN_LARGE_UPLOAD_BYTES: u64 = 16 << 10;
 
 /// A user's connection, with the properties by which it is classified.
@@ -102,7 +102,7 @@ impl FlowClassifier {
             Some(bytes) => FlowSize::Predicted(bytes),
             None => self.predictor.predict(now, &flow.places()),
         };
-        // The upload tells the flow's size only if it is larger than the flow is expected to be anyway.
+        // The upload counts as the flow's size only if it exceeds the size predicted for the flow.
         let min_upload = predicted.bytes().unwrap_or(0).max(MIN_LARGE_UPLOAD_BYTES);
         let upload = flow.upload.filter(|bytes| *bytes > min_upload);
         let read = upload.map_or(FlowSize::Unknown, FlowSize::Read);
@@ -283,7 +283,8 @@ mod tests {
         };
         assert_eq!(size(Some("a.example")), FlowSize::Predicted(20_000));
         assert_eq!(size(Some("b.example")), FlowSize::Predicted(80_000));
-        // An unknown name has the prediction of the address, which all 16 flows share: (20,000 + 80,000) / 2.
+        // A flow to an unknown name gets the prediction of the address, which all 16 flows share: (20,000 +
+        // 80,000) / 2.
         assert_eq!(size(Some("c.example")), FlowSize::Predicted(50_000));
         assert_eq!(size(None), FlowSize::Predicted(50_000));
     }

@@ -21,7 +21,8 @@ impl BoxCore {
         self.counters.bad_hints += client.mistakes.len() as u64;
         let host = client.host;
         if let Some(suppressed) = self.limiter.allow(now, "hints", host) {
-            // `?what` quotes the text, because a program chose it and may have put control characters into it.
+            // `?what` quotes the text, because a program chose this text and may have put control characters into
+            // it.
             let (what, expected) = (&mistake.what, &mistake.expected);
             tracing::warn!(
                 %host, suppressed, ?what, expected,

@@ -49,8 +49,8 @@ use socks_clients::{SocksClients, Step};
 /// 3. Pass events as [`Core`] describes. After each call into the core, call
 ///    [`poll_notice`](Self::poll_notice) until it returns `None`.
 ///
-/// Intercept users' connections only while [`wants_interception`](Self::wants_interception) returns true. A
-/// connection that is still intercepted, or still forwarded, during a change does no harm.
+/// Intercept users' connections only while [`wants_interception`](Self::wants_interception) returns true. After a
+/// change, a few more connections may be intercepted or forwarded as before; that does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
     /// Name and settings of this box, as the status shows them.
@@ -69,29 +69,29 @@ pub struct BoxCore {
     counters: BoxCounters,
     /// Limits log lines that strangers and users can cause.
     limiter: LogLimiter,
-    /// Problems of this machine, which the driver has found and the status shows.
+    /// Problems of this machine that the driver has found, for the status.
     machine_faults: Vec<Reason>,
     /// True once the box is being stopped. Failures to open connections are then expected, and not logged.
     is_ending: bool,
 }
 
-/// The maximum number of timers and turns handled in one call, so that the driver can send packets in between; the
-/// rest is due at once again. The value is a guess.
+/// The maximum number of timers and turns that one call handles. The limit lets the driver send packets between
+/// calls. The remaining timers and turns are due at once again. The value is a guess.
 const TURN_BATCH: usize = 32;
 
-/// The maximum number of attempts to reach a server for one user's connection. With the default time limits of 2,
-/// 4, 8 and 16 s, four silent attempts take 30 s, which the 45 s for connecting to a destination allow.
+/// The maximum number of attempts to reach a server for one user's connection. By default the attempts end after
+/// 2, 4, 8 and 16 s. Four silent attempts thus take 30 s, less than the default of [`BoxTimeouts::connect`], 45 s.
 const MAX_ATTEMPTS: usize = 4;
 
-/// The maximum number of a user's bytes that are sent before the server has signed the box in or, on an idle
-/// connection, has answered. The box keeps a copy, to send it again on another connection if this one fails. The
-/// size is about what two links carry in the first round trip: two initial windows of 10 segments (RFC 6928) are
-/// 28 kB.
+/// The maximum number of a user's bytes that are sent before the server has signed the box in. On an idle
+/// connection, which is signed in already, the limit applies until the server answers the request. The box keeps a
+/// copy of these bytes, to send them again on another connection if this connection fails. The size is about what
+/// two links carry in the first round trip: two initial windows of 10 segments (RFC 6928) are 28 kB.
 const MAX_RESENT_BYTES: usize = 32 << 10;
 
 impl BoxCore {
     /// Creates a core without links. `strategy` creates the strategy of each connection to a server; the stack has
-    /// a factory of its own. `rng` must be independent of the stack's random stream, because it yields nonces.
+    /// a factory of its own. `rng` yields nonces, so it must be independent of the stack's random stream.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             about: CoreInfo {
@@ -182,7 +182,8 @@ impl BoxCore {
         self.upstream.on_link_readdressed(now, path);
     }
 
-    /// Probes the servers over the link of `path` at once, because packets leave over it and none come back.
+    /// Handles a link over which packets leave and none come back: probes the servers over the link of `path` at
+    /// once.
     pub fn revalidate_link(&mut self, now: Instant, path: PathId) {
         self.upstream.revalidate_link(now, path);
     }
@@ -194,13 +195,14 @@ impl BoxCore {
         self.upstream.on_resumed(now, stack);
     }
 
-    /// Returns the path of the link for all traffic other than TCP; `None` if no link is up and switched on.
+    /// Returns the path of the link that carries all traffic other than TCP; `None` if no link is up and switched
+    /// on.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
     }
 
-    /// Returns whether the driver should intercept new connections ([`Notice::Intercept`]). It should not before a
-    /// server has answered for the first time.
+    /// Returns whether the driver should intercept new connections ([`Notice::Intercept`]). The result is false
+    /// until a server has answered for the first time.
     pub fn wants_interception(&self) -> bool {
         self.upstream.wants_interception()
     }
@@ -219,9 +221,8 @@ impl BoxCore {
     }
 
     /// Restores saved records and measurements of existing links. Call this after the links were added and the
-    /// wall clock was set. Outdated and implausible entries are ignored. An [`Instant`] cannot be before the
-    /// origin of time, so entries that are older than `now` get the origin as their time, and look younger than
-    /// they are.
+    /// wall clock was set. Outdated and implausible entries are ignored. An [`Instant`] cannot precede the origin
+    /// of time. So an entry from before the origin gets the origin as its time, and looks younger than it is.
     pub fn restore_state(&mut self, now: Instant, stack: &mut Stack, saved: &SavedState) {
         self.upstream.restore_records(now, stack, &saved.records);
         self.upstream.restore_measurements(now, &saved.measurements);
@@ -342,7 +343,7 @@ impl BoxCore {
             Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
                 if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
-                    // The engine had no answer on the requested path, and opened the connection over another one.
+                    // The engine had no answer on the requested path, and opened the connection over another path.
                     let silent_path = core::mem::replace(&mut session.path, path);
                     self.upstream.on_failure(ctx.now, server, silent_path);
                 }
@@ -408,8 +409,8 @@ impl BoxCore {
         }
     }
 
-    /// Handles a new connection of a user: admits or resets it, and then opens a connection to a server, or begins
-    /// the handshake with a SOCKS client.
+    /// Handles a new connection of a user. Resets the connection if a limit is reached. Otherwise opens a
+    /// connection to a server or, for a SOCKS client, begins the handshake with the client.
     fn on_accepted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -439,7 +440,7 @@ impl BoxCore {
 
     /// Admits and counts another connection of the LAN host `host`; returns false if a limit is reached.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
-        // At the limit, a connection whose server has long been silent gives way to the new one.
+        // At the limit, a connection whose server has long been silent gives way to the new connection.
         if self.connections() >= self.limits.connections()
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
             && let Some(id) = self.sessions.by_conn(conn)
@@ -580,8 +581,8 @@ impl BoxCore {
         }
     }
 
-    /// Replaces a connection from the idle pool that turned out to be dead; the user does not notice. Returns
-    /// whether there is a replacement.
+    /// Replaces a dead connection that came from the idle pool; the user does not notice. Returns whether there is
+    /// a replacement.
     fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
@@ -593,7 +594,8 @@ impl BoxCore {
         replaced
     }
 
-    /// Replaces a failed connection by a new one; returns false if no server and link is left to try.
+    /// Replaces a failed connection by a new connection. Returns false if no pair of server and link is left to
+    /// try.
     fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -601,7 +603,7 @@ impl BoxCore {
         let request = AcquireRequest {
             hints: &session.hints,
             tried: &session.failed_attempts,
-            // The idle connections may have failed for the same reason.
+            // The idle connections may be dead for the same reason as the failed connection.
             skip_pool: true,
             destination_ip: session.flow.destination.ip(),
         };
@@ -623,7 +625,7 @@ impl BoxCore {
         true
     }
 
-    /// Tries another server for a session that a server, or something that answered in its place, has failed.
+    /// Tries another server after the session's server, or something that answered in its place, has failed.
     /// Records the failure, so that other connections avoid this server or link. Ends the session with `outcome`
     /// if the server may have acted on the request.
     fn try_another(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
@@ -633,8 +635,9 @@ impl BoxCore {
         let at = (session.server, session.path);
         let key_proved = session.server_proved_key();
         match outcome.trouble(session.history.fell_back()) {
-            // After the server has proved its key, only its refusal of the box's key is a problem of server or
-            // link. A server can prove its key by a ticket, and then refuse a box that is no longer a user.
+            // Once the server has proved its key, only one outcome counts as a problem of server or link: the
+            // server refuses the box's key. This case exists, because a server can prove its own key by a ticket
+            // and then refuse a box that is no longer a user.
             Some(trouble) if !key_proved || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
             }
@@ -648,8 +651,9 @@ impl BoxCore {
                     return self.sessions.arm(id, ctx.now);
                 }
             }
-            // The server's answer about the destination (refused, unreachable, …) is final. Only a close without
-            // an answer is not: a server that stops or is full closes connections that it has not served.
+            // The server's answer about the destination (refused, unreachable, …) is final. A close without an
+            // answer is not final, because a server that stops or is full closes connections that it has not
+            // served.
             _ if key_proved && !matches!(outcome, Outcome::ServerFailed) => {
                 return self.end(ctx, id, outcome);
             }
@@ -693,7 +697,7 @@ impl BoxCore {
         session.unsent_hints = FlowHints::default();
         session.unsent_early_hints = Vec::new();
         let hints_sent = written.is_ok() && session.send_early_hints(ctx);
-        // An idle connection is always the first attempt, so no bytes were sent before.
+        // An idle connection is always the first attempt, so no user's bytes have to be sent again.
         if !hints_sent || !is_idle && !session.relay.resend_first_bytes(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
@@ -736,7 +740,8 @@ impl BoxCore {
             return;
         };
         match session.stage {
-            // The user's bytes must follow the request, which a connection being opened has not carried yet.
+            // The user's bytes must follow the request, and a connection that is being opened has not carried the
+            // request yet.
             Stage::Connecting(_) | Stage::Unreached => {}
             Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_to_conn),
             Stage::Relaying => self.relay(ctx, id, Relay::turn),
@@ -758,8 +763,8 @@ impl BoxCore {
         let channel = &mut session.channel;
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
         if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
-            // A signed-in box's request is acted on, so neither the request nor the bytes after it may be sent
-            // again.
+            // The server acts on the request of a signed-in box, so neither the request nor the bytes after it may
+            // be sent again.
             session.relay.drop_first_bytes();
         }
         let reported = channel.take_families();
@@ -848,7 +853,7 @@ impl BoxCore {
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
                 let dead = session.may_fall_back(ctx.stack);
-                // A server that has proved its key is connecting to the destination, which may take until
+                // A server that has proved its key is connecting to the destination, and this may take until
                 // `deadline`.
                 let silent = !dead && !session.server_proved_key() && ctx.now < deadline;
                 let (server, path) = (session.server, session.path);
@@ -889,8 +894,8 @@ impl BoxCore {
     }
 
     /// Continues a session whose user has ended both directions. If the connection is to serve another user, the
-    /// session lasts until the server is ready for one; otherwise until the connection is closed. Returns whether
-    /// the session continues.
+    /// session lasts until the server is ready for that user. Otherwise the session lasts until the connection is
+    /// closed. Returns whether the session continues.
     fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -965,7 +970,7 @@ impl BoxCore {
             return;
         };
         let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &checkout.channel);
-        // Further bytes would be read as the answer to the next user's request.
+        // Bytes left over from this user would be read as the answer to the next user's request.
         let is_unusable = !channel.is_drained(stack) || channel.read_finished(stack);
         if !is_unusable
             && self

@@ -17,8 +17,8 @@ impl BoxCore {
     /// adopted. Returns the paths of removed links. The caller should [remove](Self::remove_path) these paths
     /// after their last packets were sent, and then [add](Self::add_link) new links.
     ///
-    /// Users' connections continue on their servers, even on a removed one. Connections that are still being
-    /// opened to a removed server are opened to another one.
+    /// Users' connections continue on their servers, even on a removed server. A connection that is still being
+    /// opened to a removed server is opened to another server instead.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &BoxConfig) -> Vec<PathId> {
         self.about.name.clone_from(&config.name);
         self.about.congestion = config.congestion.name();
@@ -37,7 +37,7 @@ impl BoxCore {
     }
 
     /// Removes the path of a removed link. Regular TCP connections on the path end, because they have no other
-    /// one.
+    /// path.
     pub fn remove_path(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.remove_path(now, path);
     }

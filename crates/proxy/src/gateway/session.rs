@@ -46,8 +46,8 @@ pub(super) struct Session {
     /// The user's bytes relayed so far.
     pub(super) moved: Moved,
     pub(super) started: Instant,
-    /// The offset of the request in the send stream of an idle connection, which the stream's acknowledgements are
-    /// compared with.
+    /// The offset of the request in the send stream of an idle connection. An acknowledgement beyond this offset
+    /// shows that the server has received a part of the request.
     pub(super) request_offset: u64,
     /// Server and path of each failed attempt. Nearly all sessions have an empty vector, which takes no heap
     /// memory.
@@ -66,8 +66,8 @@ impl Session {
         self.relay.first_bytes().is_some() && handshake.is_signed_in() && is_unacknowledged
     }
 
-    /// Returns whether the server has proved that it has its key. Before that, a captive portal or an attacker may
-    /// have answered in its place.
+    /// Returns whether the server has proved that it has its key. Without such a proof, a captive portal or an
+    /// attacker may have answered in the server's place.
     pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
@@ -96,10 +96,11 @@ impl Session {
         !self.has_sent_user_bytes() || refused && self.relay.first_bytes().is_some()
     }
 
-    /// Returns the time limit of this attempt: `attempt`, doubled after each failed one, because the links may
+    /// Returns the time limit of this attempt: `attempt`, doubled after each failed attempt, because the links may
     /// merely be slow.
     pub(super) fn attempt_timeout(&self, attempt: Duration) -> Duration {
-        // The bound of 8 only keeps the shift from overflowing; a session has no more than `MAX_ATTEMPTS`.
+        // The bound of 8 only keeps the shift from overflowing; a session has at most `MAX_ATTEMPTS` failed
+        // attempts.
         attempt * (1 << self.failed_attempts.len().min(8))
     }
 
@@ -108,7 +109,7 @@ impl Session {
     pub(super) fn add_hints(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
         let before = core::mem::take(&mut self.hints);
         let unsent_hints = FlowHints {
-            // A strategy that was applied before would start anew and lose its state.
+            // A strategy that is in use already is left out, because it would start anew and lose its state.
             strategy: hints
                 .strategy
                 .filter(|s| before.strategy.as_ref() != Some(s)),
@@ -153,7 +154,7 @@ impl Session {
         true
     }
 
-    /// Returns the connection for another user, if the server is ready for one.
+    /// Returns the connection for another user, if the server is ready for another user.
     pub(super) fn into_checkout(self) -> Option<Checkout> {
         let Stage::Leaving(handshake) = self.stage else {
             return None;
@@ -198,8 +199,8 @@ pub(super) enum Stage {
     Negotiating(Box<ClientHandshake>),
     /// The server has connected to the destination, and bytes are relayed both ways.
     Relaying,
-    /// No server reaches destinations in the address family. The user gets the refusal in the next turn. By then
-    /// the driver knows that it must refuse the family, so that a retry of the user's program is refused at once
+    /// No server reaches destinations in the address family. The user gets the refusal in the next turn, when the
+    /// driver knows that it must refuse the family. So the driver refuses a retry of the user's program at once,
     /// and the program tries the other family.
     Unreached,
     /// The user has finished, and the server is not ready for another user yet.

@@ -190,7 +190,8 @@ pub(super) fn close_after(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[
     }
 }
 
-/// Sends a few bytes. The socket's buffer has room for them, because hardly any were sent before.
+/// Sends a few bytes. The socket's buffer has room for them, because hardly any bytes were sent to the client
+/// before.
 ///
 /// # Errors
 /// The stream failed. The value is empty, because no reply can be sent.

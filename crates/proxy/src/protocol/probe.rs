@@ -16,20 +16,20 @@ use braid_wire::Instant;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
 
-/// Maximum number of records in a train. With the bytes before them, they fit an initial window of ten segments
-/// (RFC 6928), which pacing does not delay.
+/// Maximum number of records in a train. Ten records and the bytes before them fit an initial window of ten
+/// segments (RFC 6928). Pacing does not delay an initial window.
 pub(crate) const MAX_TRAIN_RECORDS: u8 = 10;
-/// Number of leading records that pacing does not delay if the engine has no measurements of the path: it then
-/// sends four segments unpaced.
+/// Number of leading records that pacing does not delay if the engine has no measurements of the path. The engine
+/// then sends four segments unpaced.
 pub(crate) const UNPACED_RECORDS: u8 = 4;
-/// Number of payload bytes in a record. With its protection a record has 1,400 bytes, which fit a packet of 1,500
-/// bytes with any TCP options, and which the channel does not pad.
+/// Number of payload bytes in a record. With its protection a record has 1,400 bytes. They fit a packet of 1,500
+/// bytes with any TCP options, and the channel does not pad them.
 pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;
-/// Number of bytes that a record's packet has in addition: 20 of IPv4, 32 of TCP with timestamps, and the
-/// protection of the record.
+/// Number of bytes that a record's packet has in addition to the payload: 20 of IPv4, 32 of TCP with timestamps,
+/// and the protection of the record.
 const HEADERS_LEN: usize = 52 + RECORD_OVERHEAD;
 /// Maximum time between records, so that a train takes at most 9 * 50 ms and a server's memory is not held for
-/// long. Records of 1,452 bytes at this gap are 230 kbit/s.
+/// long. Packets of 1,452 bytes at this gap make 230 kbit/s, the lowest rate of a train.
 pub(crate) const MAX_RECORD_GAP: Duration = Duration::from_millis(50);
 /// Number of bytes that a measurement costs in one direction: two trains, and 2,000 bytes for the handshakes of
 /// each train's connection (an upper estimate).
@@ -39,8 +39,8 @@ pub(crate) const MEASUREMENT_BYTES: u64 =
 /// rate of the wire until the bucket is empty. The wire is Fast Ethernet (100 Mbit/s) or faster, and most buckets
 /// (16 kB and more) are larger than a train. So a higher rate may be the wire's and not the link's.
 pub(crate) const MAX_MEASURABLE_RATE: f64 = 90e6;
-/// Minimum number of gaps between records from which a rate is computed after a token bucket ran dry. A guess:
-/// with fewer, chance can make them even.
+/// Minimum number of gaps between records that yields the rate of a token bucket after the bucket ran dry. A
+/// guess: fewer gaps can be even by chance.
 const MIN_GAPS: usize = 4;
 
 /// First byte of an answer, version 1.
@@ -83,7 +83,7 @@ impl Train {
         gap: Duration::ZERO,
     };
 
-    /// Returns a train of the maximum length at `rate` bit/s, or faster where the gaps would exceed
+    /// Returns a train of the maximum length at `rate` bit/s, or at a higher rate if the gaps would exceed
     /// [`MAX_RECORD_GAP`].
     pub(crate) fn paced(rate: f64) -> Train {
         let seconds = ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / rate;
@@ -313,12 +313,13 @@ impl TrainReceiver {
     /// Computes the capacity of the bottleneck from a [burst](Train::BURST). `None` if too few records have
     /// arrived.
     ///
-    /// A queue that is too short for the burst drops records, whose retransmission delays all later ones. The
-    /// leading records still show the rate. Therefore the result is the highest rate over all numbers of leading
-    /// records, from [`UNPACED_RECORDS`] on.
+    /// A queue that is too short for the burst drops records. Their retransmission delays all later records, but
+    /// the records before the first loss still show the rate. Therefore a rate is computed from the first
+    /// [`UNPACED_RECORDS`] records, and from each larger number of leading records. The highest of these rates
+    /// counts.
     pub(crate) fn capacity(&self) -> Option<Capacity> {
-        // The server sends a burst as full packets, so the last packet is short: it has the rest of the last
-        // record. That record would show too high a rate.
+        // The server sends a burst as full packets. The last packet is short, because it has only the rest of the
+        // last record. So the last record would show too high a rate.
         let counted = self.unpaced.min(self.records?.saturating_sub(1));
         let heads = UNPACED_RECORDS.min(counted)..=counted;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
@@ -363,9 +364,9 @@ impl TrainReceiver {
         if early.len() >= MIN_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
             let (sent, _) = self.rates(self.unpaced)?;
-            // While a bucket has tokens, records arrive at the rate sent, and later at the link's rate.
-            // Cross-traffic slows both halves instead. The bounds 0.8 and 1/2 are guesses between the two
-            // patterns.
+            // While a bucket has tokens, records arrive at the rate at which they were sent; afterwards they
+            // arrive at the link's rate. Cross-traffic slows both halves instead. The bounds 0.8 and 1/2 are
+            // guesses between the two patterns.
             if early >= sent * 0.8 && late <= sent / 2.0 {
                 return None;
             }
@@ -382,8 +383,8 @@ fn rate_of(gap: Duration) -> f64 {
     ((RECORD_LEN + HEADERS_LEN) * 8) as f64 / gap.as_secs_f64()
 }
 
-/// Returns the lower median of gaps. Unlike a mean, it ignores a single long gap, in which a lost packet was
-/// retransmitted.
+/// Returns the lower median of gaps. Unlike a mean, the median ignores a single long gap, in which a lost packet
+/// was retransmitted.
 fn median(gaps: &[Duration]) -> Duration {
     let mut gaps = gaps.to_vec();
     gaps.sort_unstable();
@@ -394,7 +395,7 @@ fn median(gaps: &[Duration]) -> Duration {
 /// Computes the rate, bit/s, at which a token bucket fills. The bucket ran dry in the first of `gaps`. `None` if
 /// the other gaps are too few or uneven.
 fn after_bucket(gaps: &[Duration]) -> Option<f64> {
-    // The last tokens let a part of the first gap's record pass at once, so that gap is too short.
+    // The last tokens let a part of the record after the first gap pass at once, so the first gap is too short.
     let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= MIN_GAPS)?;
     let (shortest, longest) = (gaps.iter().min()?, gaps.iter().max()?);
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
@@ -483,7 +484,8 @@ mod tests {
         assert!((available - 10.0).abs() < 0.1, "{available}");
     }
 
-    /// A server that does not know the path paces the records after the first four, whose times must not count.
+    /// A server that does not know the path paces the records after the first four. The times of the paced records
+    /// must not count.
     #[test]
     fn paced_records_have_no_effect_on_the_result() {
         let head = answer(MAX_TRAIN_RECORDS, UNPACED_RECORDS, Quality::default());
@@ -528,7 +530,7 @@ mod tests {
         assert!(is_uneven(&arrived(&pairs)));
         let paused = arrived(&[0, 12, 24, 36, 448, 460, 472, 484, 496, 508]);
         assert_eq!(paused.capacity(), Some(Capacity::TooFast));
-        // A lost packet releases those behind it at once, which is no token bucket.
+        // The retransmission of a lost packet releases the records behind it at once. That is no token bucket.
         let lost = arrived(&[
             0, 581, 1162, 1743, 2323, 90_000, 90_000, 90_000, 90_000, 90_000,
         ]);

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quality {
-    /// Available bandwidth, bit/s. `None` if it is unknown. Infinite if measurements show only a lower bound, or
-    /// if the link lets bursts pass. JSON has no infinite number, so it has `null` in both cases.
+    /// Available bandwidth, bit/s. `None` if it is unknown. The bandwidth is infinite if measurements show only a
+    /// lower bound, or if the link lets bursts pass. JSON has no infinite number, so both an unknown and an
+    /// infinite bandwidth are `null` there.
     #[serde(default)]
     pub bandwidth: Option<f64>,
     /// Round-trip time, ms. `None` if it is unknown.

@@ -25,8 +25,8 @@ use crate::app::{Ctx, DownstreamError, DownstreamId};
 /// between fairness to other sessions and few turns for bulk data.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Minimum number of bytes for which each read counts against [`TURN_BYTES`]. So a turn has at most 256 reads, and
-/// many tiny records cannot prolong it. The value is a guess.
+/// Minimum number of bytes that a read from the connection counts for against [`TURN_BYTES`]. So a turn has at
+/// most 256 such reads, and many tiny records cannot prolong the turn. The value is a guess.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// The timeouts of a relay on which nothing moves.
@@ -51,10 +51,10 @@ pub(crate) struct Relay {
     to_downstream: Direction,
     /// The engine's `snd_una` when the relay last checked it: an increase counts as movement.
     acked: u64,
-    /// A copy of the first bytes that went to the connection: a box sends them again on a connection that replaces
-    /// it, and a server examines them.
+    /// A copy of the first bytes that went to the connection: a box sends these bytes again if another connection
+    /// replaces this one, and a server examines them.
     first_bytes: Option<FirstBytes>,
-    /// True while nothing may be sent to the connection, because something else must come first.
+    /// True while the socket's bytes may not be sent to the connection, because something else must come first.
     held: bool,
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct Turn {
     pub(crate) moved: Moved,
     /// True if the turn's budget ran out, so that the relay needs another turn.
     pub(crate) again: bool,
-    /// True if a direction ended in this turn, which changes [`Relay::due`].
+    /// True if a direction ended in this turn. Such an end changes [`Relay::due`].
     pub(crate) closing: bool,
     /// True if the relay closed the downstream socket in this turn. The connection may continue.
     pub(crate) downstream_closed: bool,
@@ -245,16 +245,16 @@ impl Relay {
         self.first_bytes = None;
     }
 
-    /// Sends the copy of the first bytes over `channel`, which replaces an earlier connection, and keeps the copy.
-    /// Returns false if the connection does not take all bytes.
+    /// Sends the copy of the first bytes over `channel`, and keeps the copy. The connection of `channel` replaces
+    /// an earlier connection. Returns false if the connection does not take all bytes.
     pub(crate) fn resend_first_bytes(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
         let Some(first_bytes) = &self.first_bytes else {
             return true;
         };
-        // Only the earlier connection was full.
+        // The earlier connection may have been full, but the new connection has room.
         self.to_conn.sink_is_ready();
         let written = channel.write_all(ctx.now, ctx.stack, &first_bytes.bytes);
-        // The user may have ended the direction already, which the new connection does not know.
+        // The user may have ended the direction already, and the new connection does not know that.
         let end_sent = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
         written.is_ok() && end_sent
     }
@@ -306,12 +306,12 @@ impl Relay {
     }
 
     /// Returns whether the relay has expired. Once the downstream socket has ended, no bytes move towards the
-    /// connection any more, but its send buffer may still hold much. Therefore acknowledgements by the peer count
-    /// as movement as long as data is outstanding.
+    /// connection any more, but the connection's send buffer may still hold many bytes. Therefore acknowledgements
+    /// by the peer count as movement as long as data is outstanding.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
-            // More is acknowledged than at the last check, and not everything.
+            // More is acknowledged than at the last check, and some bytes are still outstanding.
             && (self.acked + 1..stats.snd_end).contains(&stats.snd_una)
         {
             (self.acked, self.moved_at) = (stats.snd_una, ctx.now);
@@ -354,10 +354,10 @@ impl Relay {
         }
     }
 
-    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to
-    /// the handshake. An end of the direction does not restart the timeout, because the caller has a deadline of
-    /// its own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into
-    /// it, so that all of them can be sent again.
+    /// Moves bytes only from the downstream socket to the connection, because the peer's bytes still belong to the
+    /// handshake. An end of the direction does not restart the timeout, because the caller has a deadline of its
+    /// own until the handshake ends. If a copy of the first bytes is kept, no more bytes move than fit into the
+    /// copy, so that all moved bytes can be sent again.
     pub(crate) fn turn_to_conn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.first_bytes.as_ref().map(FirstBytes::room);
@@ -372,8 +372,8 @@ impl Relay {
         self.finish_turn(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
-    /// Restarts the timeout if bytes moved or a direction ended (`closing`), and combines the reasons why both
-    /// directions halted.
+    /// Restarts the timeout if bytes moved or a direction ended (`closing`), and combines the reasons for which
+    /// the two directions halted.
     fn finish_turn(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
         if moved.any() || closing {
             self.moved_at = now;
@@ -417,7 +417,8 @@ impl Relay {
         if !channel.is_protected() {
             return Halt::Blocked;
         }
-        // Records that leave make room in the channel, which no event reports.
+        // Records that leave make room in the channel. No event reports this room, so the direction counts as
+        // ready again.
         self.to_conn.sink_is_ready();
         match channel.drive(ctx.now, ctx.stack) {
             Ok(()) => Halt::Blocked,
@@ -505,7 +506,7 @@ impl Relay {
                         ctx.downstream.shutdown(self.downstream);
                     }
                 }
-                // A stream that takes nothing, without an error, counts as full.
+                // A socket that takes no bytes and reports no error counts as full.
                 Ok(0) => self.to_downstream = Direction::SinkFull,
                 Ok(n) => {
                     // Count small reads in full, so that many of them do not prolong the turn.
@@ -526,8 +527,9 @@ impl Relay {
     }
 }
 
-/// Feeds received bytes to a handshake that precedes a relay, and returns its first step other than `more` (needs
-/// more bytes), or `more` when all received bytes are read. Bytes after that step stay unread.
+/// Feeds received bytes to the handshake before a relay. The handshake answers `more` if it needs more bytes.
+/// Returns the handshake's first other step, and leaves the bytes after that step unread. Returns `more` once all
+/// received bytes are read.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
     channel: &mut Channel,
@@ -551,8 +553,8 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // A protected channel first yields bytes that an earlier read left, without newer ones, so newer bytes
-        // need another read.
+        // A protected channel first yields only the bytes that an earlier read left. So newer bytes need another
+        // read.
         if !drain_called || step != more || !channel.is_protected() {
             return Ok(step);
         }

@@ -135,7 +135,7 @@ fn request(first: &[u8]) -> Option<Sniffed> {
 }
 
 /// Returns the announced length of a message's body; `None` if it is missing or ambiguous. Several equal
-/// `Content-Length` are one (RFC 9112 section 6.3), and `Transfer-Encoding` overrides them.
+/// `Content-Length` headers count as one (RFC 9112 section 6.3), and `Transfer-Encoding` overrides all of them.
 fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
     let mut lengths = values(headers, "content-length").map(content_length);
     let length = match lengths.next() {
@@ -193,7 +193,7 @@ impl<'a> Bytes<'a> {
         Some(taken)
     }
 
-    /// Returns the next `len` bytes, or fewer where the input ends before.
+    /// Returns the next `len` bytes, or all remaining bytes if these are fewer.
     fn up_to(&self, len: u16) -> Bytes<'a> {
         Bytes(&self.0[..self.0.len().min(len.into())])
     }

@@ -14,7 +14,8 @@
 //! | 3 | number of bytes after the header, at most 16,384; 0 only at the end of the stream |
 //! | 8 | offset of these bytes in the stream |
 //!
-//! The engine drops bytes whose deadline passes before they are sent. The offset shows the reader this gap.
+//! The engine drops bytes whose deadline passes before they are sent. The offset of the next frame shows the
+//! reader the gap.
 
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,12 +31,13 @@ pub const MAX_FRAME_LEN: usize = 16 << 10;
 /// Maximum number of open streams in each direction. A guess that limits memory.
 pub const MAX_STREAMS: usize = 1_024;
 /// Number of unread bytes of all streams together at which the module stops reading from the connection; the
-/// current frame may exceed it. The module stops at [`MAX_STREAMS`] too. So a stream that is never read
-/// eventually blocks all others. The value is a guess.
+/// current frame may exceed the limit. The module also stops at a frame that would open more than [`MAX_STREAMS`]
+/// streams. So a stream that is never read eventually blocks all others. The value is a guess.
 pub const MAX_UNREAD_BYTES: usize = 1 << 20;
 
-/// Number of bytes that each entry of a queue (a gap, or a run of bytes between gaps) counts for in addition to
-/// its content. It limits the memory that a peer can claim by many tiny entries. A guess at the size of an entry.
+/// Number of bytes that an entry of a queue counts for, in addition to its content. An entry is a gap, or a run of
+/// bytes between gaps. The number limits the memory that a peer can claim by many tiny entries. It is a guess at
+/// the size of an entry.
 const ENTRY_COST_BYTES: usize = 64;
 /// The flag of a stream's last frame.
 const END_FLAG: u8 = 1;
@@ -60,7 +62,7 @@ pub enum StreamError {
 pub enum BadFrame {
     /// The announced length exceeds [`MAX_FRAME_LEN`].
     Length(usize),
-    /// A frame without bytes that does not end the stream.
+    /// The frame has no bytes and does not end the stream.
     Empty,
     /// An unknown flag.
     Flags(u8),
@@ -109,7 +111,7 @@ impl From<ApiError> for StreamError {
 pub enum Read {
     /// The number of bytes read.
     Bytes(usize),
-    /// The number of bytes dropped at their deadline before the next ones.
+    /// The number of bytes that are missing here, because the sender dropped them at their deadline.
     Missed(u64),
     /// The stream has ended, and its number is forgotten.
     End,
@@ -238,8 +240,8 @@ impl Streams {
         Ok(done)
     }
 
-    /// Ends `stream`. Returns false if the send buffer has no room for the last frame now; call it again later.
-    /// The frame has no deadline, so that the peer learns of the end in any case.
+    /// Ends `stream`. Returns false if the send buffer has no room for the last frame now; call `finish` again
+    /// later. The frame has no deadline, so that the peer learns of the end in any case.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Connection`].
@@ -297,7 +299,7 @@ impl Streams {
         }
     }
 
-    /// Returns the numbers of the peer's streams that were not read to their end.
+    /// Returns the numbers of the peer's streams that are not yet read to their end.
     pub fn incoming(&self) -> impl Iterator<Item = u32> + '_ {
         self.incoming.keys().copied()
     }
@@ -341,13 +343,12 @@ impl Streams {
         }
     }
 
-    /// Decodes bytes of the peer. Returns the number of bytes consumed, which is lower than their number if a
-    /// limit is reached.
+    /// Decodes bytes of the peer. Returns the number of bytes consumed. Bytes are left over if a limit is reached.
     fn input(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let mut taken = 0;
         while taken < bytes.len() {
-            // A frame that has begun is read to its end, because a reader may wait for the rest of it. So the
-            // limit is checked between frames only.
+            // A frame that has begun is read to its end, because a reader may wait for the rest of the frame. So
+            // the limit is checked between frames only.
             let is_full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD_BYTES;
             if is_full || self.waiting_header.is_some() {
                 break;
@@ -363,7 +364,7 @@ impl Streams {
         Ok(taken)
     }
 
-    /// Processes the header of a frame, whose bytes follow.
+    /// Processes the header of a frame. The frame's bytes follow.
     fn begin(&mut self, header: Header) -> Result<(), StreamError> {
         let is_full = self.incoming.len() >= MAX_STREAMS;
         if is_full && !self.incoming.contains_key(&header.stream) {
@@ -423,8 +424,8 @@ impl Header {
     fn encode(self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         out[..4].copy_from_slice(&self.stream.to_be_bytes());
-        // The length has the lower 24 bits of the word, because `MAX_FRAME_LEN` fits them. The flags have the
-        // upper 8.
+        // The length takes the lower 24 bits of the word, into which `MAX_FRAME_LEN` fits. The flags take the
+        // upper 8 bits.
         let word = u32::try_from(self.len).unwrap_or(0);
         out[4..8].copy_from_slice(&word.to_be_bytes());
         out[4] = if self.end { END_FLAG } else { 0 };
@@ -489,8 +490,8 @@ impl Decoder {
     }
 }
 
-/// Writes the frame that `make` creates. `make` gets the room for the stream's bytes, and returns `None` if that
-/// is too little. Returns the number of the stream's bytes in the frame.
+/// Writes the frame that `make` creates. `make` gets the room for the stream's bytes, and returns `None` if this
+/// room is too small. Returns the number of the stream's bytes in the frame.
 fn write_frame<'a>(
     (now, stack): (Instant, &mut Stack),
     conn: ConnId,
@@ -518,8 +519,8 @@ fn write_frame<'a>(
         Ok(HEADER_LEN + bytes.len())
     })?;
     if n == 0 {
-        // The engine sends `Event::Writable` only after a write for which it had no room. Here it had a little,
-        // and `make` declined it. An empty write makes the engine send the event all the same.
+        // The engine sends `Event::Writable` only after a write for which it had no room. Here the engine had a
+        // little room, and `make` declined it. An empty write makes the engine send the event all the same.
         stack.write(now, conn, &[])?;
     }
     Ok(n.saturating_sub(HEADER_LEN))

@@ -1,5 +1,5 @@
-//! The sessions of a core, which can be looked up by connection or by downstream stream. Each session has a
-//! timer, and a queue lists the sessions that need another turn.
+//! The table of a core's sessions. A session can be looked up by its connection or by its downstream stream. Each
+//! session has a timer, and a queue lists the sessions that need another turn.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -123,7 +123,7 @@ impl<S> Table<S> {
         self.by_conn.get(&conn).copied()
     }
 
-    /// Binds a downstream stream or a look-up to the session, in place of an earlier one.
+    /// Binds a downstream stream or a look-up to the session, in place of an earlier stream or look-up.
     pub(crate) fn bind_downstream(&mut self, downstream: DownstreamId, id: SessionId) {
         self.unbind_downstream(id);
         if let Some(entry) = self.sessions.get_mut(&id) {
@@ -167,7 +167,7 @@ impl<S> Table<S> {
         }
         loop {
             let id = self.ready.pop_front()?;
-            // `remove` leaves the session's entry in the queue, which it would have to search.
+            // The queue may name a removed session, because `remove` does not search the queue.
             if let Some(entry) = self.sessions.get_mut(&id) {
                 entry.queued = false;
                 return Some((id, Due::Turn));
@@ -184,9 +184,9 @@ impl<S> Table<S> {
         }
     }
 
-    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, which the
-    /// caller has to handle. Movement does not set the timer: when that expires, the caller sets it to the
-    /// relay's new time.
+    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end if the relay
+    /// has ended; the caller has to handle the end. Movement does not set the timer. When the timer expires, the
+    /// caller sets it to the relay's new time.
     pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);

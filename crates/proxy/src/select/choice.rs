@@ -9,26 +9,27 @@ use crate::protocol::hints::FlowHints;
 
 use super::selection::{self, Candidate, Need, Select};
 
-/// The maximum time for the first measurements; until they are done, the configuration's order decides. The value
-/// is a guess that leaves each of a few servers and links the time of a measurement.
+/// The maximum time for the first measurements. Until these measurements are done, the configuration's order
+/// decides. The value is a guess that leaves each of a few servers and links the time of a measurement.
 const MAX_SETTLING_TIME: Duration = Duration::from_secs(15);
 
 /// The chosen servers.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) select: Select,
-    /// The share by which a server must be better to replace the chosen one.
+    /// The share by which a server must be better than the chosen server to replace it.
     pub(crate) gain: f64,
     /// The server that the operator has selected by hand, if any. It is used while it answers.
     pub(crate) operator_choice: Option<usize>,
     /// The index of the chosen server for each need, in the order of [`Need::ALL`].
     pub(crate) chosen: [usize; 2],
-    /// True once measurements decide, and no longer the configuration's order.
+    /// True once measurements decide instead of the configuration's order.
     pub(crate) settled: bool,
     /// True if measurements made the current choice, so that only a gain changes it. A choice by the
     /// configuration's order is no reason to keep a server.
     pub(crate) measured: bool,
-    /// The time at which measurements decide, even if they are incomplete; `None` before the first one may run.
+    /// The time at which measurements decide, even if they are incomplete; `None` before the first measurement may
+    /// run.
     pub(crate) settles_at: Option<Instant>,
 }
 
@@ -45,8 +46,9 @@ impl Choice {
         }
     }
 
-    /// Chooses among all servers, which `candidates` has by index; returns whether the choice changed.
-    /// `may_measure` is true if measurements may run, `all_tried` if every server that answers was measured.
+    /// Chooses among all servers, and returns whether the choice changed. `candidates` has the servers by their
+    /// index. `may_measure` is true if measurements may run, `all_tried` if every server that answers was
+    /// measured.
     pub(crate) fn choose(
         &mut self,
         now: Instant,
@@ -88,7 +90,7 @@ impl Choice {
         self.chosen[need as usize]
     }
 
-    /// Returns the need of flows of unknown size, which are most flows.
+    /// Returns the need of flows of unknown size. Most flows are of unknown size.
     pub(crate) fn default_need(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,

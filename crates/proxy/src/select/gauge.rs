@@ -18,15 +18,16 @@ const ASSUMED_RATE: f64 = 1e6;
 /// The number of consecutive bursts too fast to measure after which an earlier rate is dropped. The value is a
 /// guess.
 const MIN_FAST_BURSTS: u8 = 3;
-/// The maximum number of trains for one request, which ends with the first train that yields a rate. A busy
-/// machine can make a train arrive too fast or unevenly. The value is a guess.
+/// The maximum number of trains for one request. A request ends with the first train that yields a rate. Some
+/// trains yield none, because a busy machine can make a train arrive too fast or unevenly. The value is a guess.
 const MAX_REQUESTED_TRAINS: u8 = 3;
 
-/// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`MAX_MEASURING_SHARE`].
+/// Returns the pause that must follow a measurement on a link of `rate` bit/s, so that measurements keep to
+/// [`MAX_MEASURING_SHARE`].
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
-    // Only a rate close to 0 bit/s overflows; then an hour stands for a long time.
+    // Only a rate close to 0 bit/s overflows. The pause is then an hour, as good as any long time.
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
@@ -36,7 +37,7 @@ enum LastResult {
     /// No result.
     #[default]
     Missing,
-    /// A single bad result, which does not count until a second bad one confirms it.
+    /// A single bad result, which does not count until a second bad result confirms it.
     Unconfirmed(Instant),
     /// A valid rate.
     Valid(Instant),
@@ -60,7 +61,7 @@ pub(crate) struct Gauge {
     pub(crate) requested: bool,
     /// The number of trains without a result since the last request.
     failed_trains: u8,
-    /// True if other evidence shows that the path has changed, until a measurement follows.
+    /// True after other evidence showed a change of the path, until a measurement follows.
     alarm: bool,
     /// The number of consecutive bursts too fast to measure.
     fast_bursts: u8,
@@ -73,14 +74,15 @@ impl Gauge {
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
             last_result: LastResult::Valid(at),
-            // Makes the next result replace this one at once, not only as one of three.
+            // Makes the next result replace this one at once. Otherwise the next result would only be one of three
+            // in the median.
             alarm: true,
             ..Gauge::default()
         };
         self.available.push(rate);
     }
 
-    /// Returns the gauge for a link that came back. The earlier result stays valid until the next one.
+    /// Returns the gauge for a link that came back. The earlier result stays valid until the next result.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
@@ -113,7 +115,8 @@ impl Gauge {
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.interval.reset();
-        // The origin of time, so at once; a server that was never reached still waits for that.
+        // The origin of time means "at once". `None` stays, because a server that was never reached must be
+        // reached first.
         self.next_at = self.next_at.map(|_| Instant::ZERO);
     }
 
@@ -138,14 +141,14 @@ impl Gauge {
     }
 
     /// Returns the free rate, bit/s. It is infinite if the path is only known to be too fast to measure, so that
-    /// its server ranks before measured ones.
+    /// its server ranks before servers with a measured rate.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(f64::INFINITY);
         let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
-    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show it.
+    /// Returns the capacity of the bottleneck, bit/s, or a lower bound if the bursts did not show the capacity.
     pub(crate) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast_bursts > 0).then_some(MAX_MEASURABLE_RATE);
         self.capacity.median().or(fast).or(self.uneven_rate)
@@ -169,8 +172,7 @@ impl Gauge {
         }
     }
 
-    /// Handles a first train that arrived unevenly, with this mean rate, bit/s, which is a lower bound of the
-    /// capacity.
+    /// Handles a first train that arrived unevenly. Its mean rate, bit/s, is a lower bound of the capacity.
     pub(crate) fn on_uneven(&mut self, mean_rate: f64) {
         self.uneven_rate = Some(mean_rate);
     }
@@ -198,7 +200,7 @@ impl Gauge {
         capacity
     }
 
-    /// Handles a second train, which found `rate` bit/s to be free; `None` if it had no result.
+    /// Handles a second train, which found `rate` bit/s to be free; `None` if the train had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.median();
         let mut change = 0.0;
@@ -212,8 +214,8 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let capacity = self.capacity().unwrap_or(0.0);
-        // Two kinds of results are repeated at once: a bad first one, which a single lost packet can cause, and a
-        // large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
+        // Two kinds of results are repeated at once: a bad first result, which a single lost packet can cause, and
+        // a large change that the median still ignores as an outlier. The factors 4 and 2 are guesses.
         let must_repeat = rate.is_some_and(|rate| match before {
             None => rate < capacity / 4.0,
             Some(before) => {
@@ -276,9 +278,9 @@ mod tests {
                 due(&gauge)
             })
             .to_vec();
-        // The first interval is the minimum, and each result without a change doubles it. The two results of 10
-        // Mbit/s differ from the median before by half, which halves it; 10 is not below half of 20, so nothing is
-        // repeated.
+        // The first interval is the minimum, and each result without a change doubles it. Each of the two results
+        // of 10 Mbit/s differs from the previous median by half, so each halves the interval; 10 is not below half
+        // of 20, so nothing is repeated.
         assert_eq!(due, [5, 10, 20, 40, 20, 10]);
         assert_eq!(gauge.available(), Some(10e6));
         gauge.alarm();
@@ -292,7 +294,8 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.attempted);
-        // The first train suffices where the new capacity is below the earlier free rate, not where it is above.
+        // The first train suffices if the new capacity is below the earlier free rate, but not if the new capacity
+        // is above.
         gauge.alarm();
         gauge.on_capacity(1e6);
         assert_eq!(gauge.available(), Some(1e6));
@@ -367,7 +370,7 @@ mod tests {
         // Under load the token bucket is empty, so the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
-        // Two fast bursts leave the rate, the third one (`MIN_FAST_BURSTS`) drops it.
+        // Two fast bursts leave the rate. The third fast burst (`MIN_FAST_BURSTS`) drops the rate.
         for available in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
             gauge.on_too_fast(AT, &settings);
             assert_eq!(gauge.available(), available);

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::selection::{Measured, Need};
 
-/// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess, longer than
-/// usual ones, so that reaching a box comes before shortening times of others.
+/// The round-trip time assumed for a box that reaches none of the sites, ms. The value is a guess. It is longer
+/// than usual round-trip times, so that reaching a further box counts more than shorter times for other boxes.
 const UNREACHED_MS: f64 = 1_000.0;
 
 /// A server, or a place where a server could be rented, with the measurements of one box.
@@ -29,12 +29,14 @@ pub struct Step {
     /// The mean over all boxes of the shortest round-trip time through this site alone, ms; 1,000 for a box that
     /// does not reach it.
     pub delay_ms: f64,
-    /// The mean over all boxes, bit/s or ms, where each box uses its best among this site and those before it.
+    /// The mean over all boxes, bit/s or ms, if each box uses the best for it among this site and the sites of
+    /// earlier steps.
     pub together: f64,
 }
 
-/// Orders the sites of all `boxes`. Each site is the one that improves the mean most in addition to the sites
-/// before it. This greedy order is not always optimal for a given number of sites, but it tells where to begin.
+/// Orders the sites of all `boxes`. Each step adds the site that improves the mean most, given the sites of
+/// earlier steps. This greedy order is not always optimal for a given number of sites, but it tells where to
+/// begin.
 pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     let mut remaining: Vec<&str> = Vec::new();
     for site in boxes.iter().flatten() {

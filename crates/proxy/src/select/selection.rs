@@ -169,7 +169,7 @@ pub struct Measuring {
     pub least: Duration,
     /// The maximum interval, used while results do not change.
     pub most: Duration,
-    /// The share by which another server must be better than a working one to replace it.
+    /// The share by which another server must be better than a working server to replace it.
     pub gain: f64,
     /// Times of the day, UTC, at which nothing is measured unless requested.
     pub quiet: Vec<Quiet>,
@@ -178,11 +178,11 @@ pub struct Measuring {
 impl Default for Measuring {
     fn default() -> Self {
         Measuring {
-            // Guesses: users feel a slow server for few seconds, and an unchanged path is measured 12 times an
-            // hour.
+            // Guesses: with the minimum, users feel a slow server for few seconds. With the maximum, an unchanged
+            // path is measured 12 times an hour.
             least: Duration::from_secs(5),
             most: Duration::from_secs(300),
-            // A guess: less is within the error of measurements.
+            // A guess: smaller differences are within the error of measurements.
             gain: 0.15,
             quiet: Vec::new(),
         }
@@ -196,7 +196,7 @@ impl Measuring {
     }
 }
 
-/// The interval between measurements, which is shorter while results change.
+/// The interval between measurements. The interval is shorter while results change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MeasuringInterval {
     /// The last interval; `None` before the first result.
@@ -205,7 +205,7 @@ pub(crate) struct MeasuringInterval {
 
 impl MeasuringInterval {
     /// Returns the time until the next measurement, after a result with the relative change `change`. The interval
-    /// is halved after a change and doubled without one.
+    /// is halved after a change and doubled without a change.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (min, max) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
@@ -239,7 +239,8 @@ impl Recent {
         self.known = (self.known + 1).min(self.values.len());
     }
 
-    /// Returns the median of three values, which ignores a single outlier. Of fewer values returns the newest.
+    /// Returns the median of three values, which ignores a single outlier. If there are fewer values, returns the
+    /// newest.
     pub(crate) fn median(&self) -> Option<f64> {
         match self.known {
             0 => None,
@@ -263,7 +264,8 @@ impl Recent {
 pub struct Quiet {
     /// Minute of the day at which the span begins, 0 to 1439.
     pub from: u16,
-    /// Minute of the day at which the span ends. If it is not slower than `from`, the span ends on the next day.
+    /// Minute of the day at which the span ends. If this minute is not later than `from`, the span ends on the
+    /// next day.
     pub to: u16,
 }
 

@@ -10,8 +10,8 @@ use crate::app::Ctx;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Counts another handshake, or refuses it. If the server has no room for a connection, ends one first whose
-    /// box has been silent for long.
+    /// Counts another handshake, or refuses it. If the server has no room for a connection, first ends a
+    /// connection whose box has long been silent.
     pub(super) fn admit(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -19,8 +19,8 @@ const MAX_PREFIXES: usize = 256;
 /// Time for which the measurements of a prefix are used. A guess: twice the longest interval between a box's
 /// measurements, 5 min by default.
 const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
-/// Minimum time between connections to targets, regardless of the number of boxes that probe. A guess: a box
-/// measures a server over one link no more often than this either.
+/// Minimum time between connections to targets, regardless of the number of boxes that probe. A guess, equal to
+/// the minimum interval between a box's measurements of a server over one link.
 const MIN_TARGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time for a target to answer. It covers one lost SYN, which the kernel retransmits after 1 s (RFC 6298
 /// section 2.1).
@@ -31,15 +31,15 @@ const RATE_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum time between checks whether a relay waits for its destination: at most 50 checks in [`RATE_PERIOD`]. A
 /// guess between many checks in a period and a low cost for each turn of a relay.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Minimum number of bytes in a period for which a rate is recorded. A guess: at less than 0.5 Mbit/s the
-/// destination has little to send, which says nothing about the bandwidth.
+/// Minimum number of bytes in a period for which a rate is recorded. A guess: below 0.5 Mbit/s the destination
+/// most likely has little to send, so the rate shows nothing about the bandwidth.
 const MIN_PERIOD_BYTES: u64 = 64 << 10;
 
 /// The measurements of all destinations.
 #[derive(Debug)]
 pub(super) struct EgressMeter {
     prefixes: BTreeMap<IpNet, PrefixMetrics>,
-    /// The targets as a ring: the next one to be measured is first, the one measured last is at the end.
+    /// The targets as a ring: the next target to be measured is first, and the last measured target is at the end.
     targets: Vec<Target>,
     /// The current connection attempt to a target.
     attempt: Option<TargetAttempt>,
@@ -63,7 +63,7 @@ struct PrefixMetrics {
 #[derive(Debug)]
 struct Target {
     addr: SocketAddr,
-    /// Smoothed time to connect; `None` before the first answer, and after an attempt without one.
+    /// Smoothed time to connect; `None` before the first answer, and after an attempt without an answer.
     delay: Option<Duration>,
 }
 
@@ -73,14 +73,14 @@ struct TargetAttempt {
     since: Instant,
 }
 
-/// Averages delays exponentially, with a weight of 1/4 for the new one. The weight is a guess: connections are
-/// rarer than the samples of RFC 6298, which have 1/8.
+/// Averages delays exponentially, with a weight of 1/4 for the new delay. The weight is a guess: connections are
+/// rarer than the samples of RFC 6298, which have a weight of 1/8.
 fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
     old.map_or(new, |old| (old * 3 + new) / 4)
 }
 
 fn prefix(addr: IpAddr) -> IpNet {
-    // Networks usually announce no longer prefixes by BGP, so that addresses with the same prefix share a path.
+    // Prefixes in BGP usually have at most these lengths, so addresses with the same prefix share a path.
     let length = if addr.is_ipv4() { 24 } else { 48 };
     IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
 }
@@ -141,10 +141,11 @@ impl EgressMeter {
     /// Returns the egress metrics for a box.
     ///
     /// The bandwidth is the highest rate of a relay that waited for its destination and not for the path to the
-    /// box. It is unknown if any relay was faster, because then single destinations were slow and not the egress.
+    /// box. The bandwidth is unknown if any other relay was faster, because then single destinations were slow,
+    /// and not the egress.
     ///
-    /// The delay is the mean over the targets that answer. Without one it is the median over the prefixes, which a
-    /// few distant destinations do not shift.
+    /// The delay is the mean over the targets that answer. If no target answers, the delay is the median over the
+    /// prefixes, because a few distant destinations do not shift a median.
     pub(super) fn quality(&self, now: Instant) -> Quality {
         let is_recent = |metrics: &&PrefixMetrics| {
             now.saturating_since(metrics.measured_at) < MEASUREMENT_LIFETIME
@@ -166,8 +167,8 @@ impl EgressMeter {
         }
     }
 
-    /// Connects to the next target after a box's probe, unless an attempt is under way or the last one was within
-    /// [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
+    /// Connects to the next target after a box's probe, unless an attempt is under way or the last attempt began
+    /// within [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
     pub(super) fn connect_to_target(&mut self, ctx: &mut Ctx<'_>) {
         let is_recent = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
         let has_delay = self.targets.first().is_none_or(|t| t.delay.is_some());
@@ -185,7 +186,7 @@ impl EgressMeter {
         self.targets.rotate_left(1);
     }
 
-    /// Returns the target of the last attempt, which `connect_to_target` moved to the end of the ring.
+    /// Returns the target of the last attempt. `connect_to_target` moved this target to the end of the ring.
     fn last_attempted(&mut self) -> Option<&mut Target> {
         self.targets.last_mut()
     }
@@ -232,7 +233,7 @@ impl EgressMeter {
 pub(super) struct RelayRate {
     /// The destination.
     pub(super) addr: IpAddr,
-    /// The begin of the current period, for which all counts are.
+    /// The begin of the current period. All counts are of this period.
     since: Instant,
     bytes: u64,
     checked_at: Instant,
@@ -277,7 +278,7 @@ impl RelayRate {
         }
         let ended = std::mem::replace(self, RelayRate::new(now, self.addr));
         let rate = ended.bytes as f64 * 8.0 / time.as_secs_f64();
-        // The destination pauses now and then even where the path to the box limits the rate. Three quarters is a
+        // The destination pauses now and then even if the path to the box limits the rate. Three quarters is a
         // guess.
         let limited = ended.waits * 4 > ended.checks * 3;
         (ended.bytes >= MIN_PERIOD_BYTES && ended.checks > 0).then_some((rate, limited))

@@ -1,8 +1,8 @@
 //! Limits on connections whose request is incomplete, in total and by source.
 //!
 //! The users are unknown at this stage. Therefore the limits apply to the things that cost the server resources:
-//! current handshakes, and failed ones. Once a handshake succeeds, its connection counts towards the user and no
-//! more towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
+//! current handshakes, and failed handshakes. Once a handshake succeeds, its connection counts towards the user,
+//! and not towards the source. So the number of boxes and connections behind one address (NAT) is not limited.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -29,17 +29,18 @@ pub(super) struct Handshakes {
     /// Number of idle connections of each user.
     pub(super) waiting: Vec<usize>,
     /// Sources with current handshakes or with recent failures. The limit on handshakes and [`MAX_FAILED_SOURCES`]
-    /// together limit its size.
+    /// together limit the size of this table.
     sources: BTreeMap<IpAddr, Source>,
-    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too
-    /// many, the source with the fewest failures is dropped, and is admitted again as if it had none. So
+    /// Sources with recent failures but no current handshake, by the expiry of the failures. If there are too many
+    /// sources, the source with the fewest failures is dropped, and then counts as a source without failures. So
     /// attackers with many addresses cannot fill the table to keep other sources out.
     failed: BTreeSet<(Instant, IpAddr)>,
     /// Number of sources dropped because `failed` was full.
     pub(super) forgotten: u64,
 }
 
-/// The state of a source: of an IPv4 address, or of a /64 of IPv6, which a single host can have.
+/// The state of a source. A source is an IPv4 address, or a /64 of IPv6, because a single host can have a whole
+/// /64.
 #[derive(Debug, Default)]
 struct Source {
     under_way: usize,
@@ -81,8 +82,9 @@ impl Handshakes {
     /// Counts another handshake, or refuses it.
     ///
     /// A source may have no more handshakes than are free (dynamic thresholds, Choudhury and Hahne 1998). A lone
-    /// source gets half of all, and each further greedy source half of the remainder: about log2 of the limit in
-    /// sources, a dozen for the smallest default of 4,096, are needed to use up all handshakes.
+    /// source gets half of all handshakes, and each further greedy source gets half of the remainder. So the
+    /// number of sources that use up all handshakes is about log2 of the limit. It is a dozen for the smallest
+    /// default, 4,096.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -152,7 +154,7 @@ impl Handshakes {
         waited
     }
 
-    /// Ends the handshake of a session, which may be idle.
+    /// Ends the handshake of a session. The session may be idle.
     pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
         self.end_waiting(remote, handshake);
         self.leave(now, remote);
@@ -185,7 +187,7 @@ impl Handshakes {
         // A source without failures has an expiry in the past, so the next line removes it.
         self.failed.insert((source.failures_expire_at, key));
         self.expire_failures(now);
-        // The first entry expires first, so its source has the fewest failures.
+        // The first entry expires earliest, so its source has the fewest failures.
         if self.failed.len() > MAX_FAILED_SOURCES
             && let Some((_, fewest_failures)) = self.failed.pop_first()
         {
@@ -230,8 +232,8 @@ mod tests {
         Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
     }
 
-    /// Begins a handshake from each of `remotes`, of which none ends, within a limit of `max_handshakes`. Returns
-    /// the number of handshakes admitted.
+    /// Begins a handshake from each of `remotes` within a limit of `max_handshakes`. None of these handshakes
+    /// ends. Returns the number of handshakes admitted.
     fn begun(handshakes: &mut Handshakes, max_handshakes: usize, remotes: &[IpAddr]) -> usize {
         let begun = remotes.iter().filter(|remote| {
             handshakes
@@ -254,7 +256,7 @@ mod tests {
     #[test]
     fn greedy_sources_leave_room_for_others() {
         let mut handshakes = Handshakes::new(1);
-        // Each source gets half of the handshakes that the sources before have left of 64.
+        // Each source gets half of the handshakes that the earlier sources have left of 64.
         for (n, expected) in [(0, 32), (1, 16), (2, 8), (3, 4)] {
             assert_eq!(begun(&mut handshakes, 64, &[v4(n); 64]), expected);
         }

@@ -1,4 +1,4 @@
-//! Name look-ups. The number of simultaneous look-ups of a user is limited, and further ones wait.
+//! Name look-ups. The number of simultaneous look-ups of a user is limited, and further look-ups wait.
 //!
 //! If the DNS servers of a name do not answer, its look-up occupies a thread of the resolver for many seconds,
 //! even after the session has ended. Therefore the limit counts look-ups and not sessions.
@@ -59,7 +59,7 @@ impl Lookups {
         Some(next.1)
     }
 
-    /// Removes a session of `user` from the waiting ones, if it is among them.
+    /// Removes a session of `user` from the waiting sessions, if the session waits.
     pub(super) fn forget(&mut self, user: Option<usize>, id: SessionId) {
         if let Some(user) = user {
             self.waiting.remove(&(user, id));
@@ -99,7 +99,8 @@ impl ServerCore {
         self.counters.lookups_waited += u64::from(waits);
     }
 
-    /// Counts the end of a look-up, whose session may have ended before, and starts the user's next one.
+    /// Counts the end of a look-up, and starts the user's next look-up. The session of the ended look-up may be
+    /// gone already.
     pub(super) fn on_looked_up(&mut self, ctx: &mut Ctx<'_>, lookup: DownstreamId) {
         if let Some(user) = self.lookups.end(lookup) {
             self.look_up_next(ctx, user);
@@ -112,7 +113,8 @@ impl ServerCore {
             let Some(Destination::Name(name, port)) =
                 session.and_then(|s| s.destination.as_deref())
             else {
-                // Sessions that end leave the list, so this is not reached; if it were, the next one has its turn.
+                // Sessions that end leave the list, so this line is not reached. If it were, the next session
+                // would have its turn.
                 continue;
             };
             match ctx.downstream.resolve(name, *port) {

@@ -51,8 +51,8 @@ use train::Allowance;
 /// # Use
 ///
 /// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, after each change of the system's clock,
-///    and at least once a minute. The server refuses passwords that are older than its first call, because a
-///    restarted server cannot know whether they were used.
+///    and at least once a minute. The server refuses passwords from before the first of these calls, because a
+///    restarted server cannot know whether such a password was used.
 /// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
@@ -74,13 +74,13 @@ pub struct ServerCore {
     tls: channel::Server,
     /// Families with routes to some networks but not to the Internet.
     isolated: Families,
-    /// Families in `isolated` in which the server reached a destination since the routes changed.
+    /// Families in `isolated` in which the server has reached a destination since the routes changed.
     connected: Families,
     /// True if the server accepts plaintext connections too.
     allows_plaintext: bool,
     user_names: Vec<String>,
     sessions: Table<Session>,
-    /// Number of sessions of each user, from a complete request to the end of its relay.
+    /// Number of sessions of each user. A session counts from its complete request to the end of its relay.
     per_user: Vec<usize>,
     handshakes: Handshakes,
     lookups: Lookups,
@@ -105,15 +105,15 @@ pub enum Routes {
     Internet,
 }
 
-/// Maximum number of timers and turns that one call handles. Packets leave between calls, so a long queue of
-/// sessions must not delay them. The value is a guess.
+/// Maximum number of timers and turns that one call handles. Packets leave between calls, and without the limit a
+/// long queue of sessions would delay them. The value is a guess.
 const TURN_BATCH: usize = 32;
 
-/// Maximum number of a name's addresses that are tried: as many as the driver's resolver returns. At
-/// [`ADDRESS_TIMEOUT`] each they take 24 s, less than the default of [`ServerTimeouts::connect`], 30 s.
+/// Maximum number of a name's addresses that are tried: as many as the driver's resolver returns. Eight addresses
+/// at [`ADDRESS_TIMEOUT`] each take 24 s, less than the default of [`ServerTimeouts::connect`], 30 s.
 const MAX_ADDRESSES: usize = 8;
-/// Maximum time to connect to one address while other addresses remain. It covers one lost SYN, which the kernel
-/// retransmits after 1 s (RFC 6298 section 2.1).
+/// Maximum time to connect to one address while other addresses remain. The time covers one lost SYN, which the
+/// kernel retransmits after 1 s (RFC 6298 section 2.1).
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time for a peer to close its direction after the server has ended its own. A guess: several round
 /// trips of a slow link.
@@ -143,7 +143,7 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            // The driver sets the limit of the process once it knows it.
+            // The driver sets the limit once it knows how many connections the process can open.
             max_streams: usize::MAX,
             time_window: config.time_window,
             configured_own: configured,
@@ -182,8 +182,8 @@ impl ServerCore {
         let after = clock.unix_ms(now);
         match before {
             None => self.verifier.forget_before(after),
-            // The replay cache has dropped passwords that were too old by the clock before. The set-back clock
-            // would accept these again.
+            // The clock was set back. The replay cache has dropped passwords that had become too old, and the new
+            // time would make them valid again.
             Some(before) if after < before => {
                 let window = u64::try_from(self.time_window.as_millis()).unwrap_or(u64::MAX);
                 self.verifier
@@ -201,14 +201,14 @@ impl ServerCore {
         self.destinations.set_own(own);
     }
 
-    /// Sets the maximum number of connections to destinations that the process can open. It limits each user where
-    /// it is lower than [`ServerLimits::connections`].
+    /// Sets the maximum number of connections to destinations that the process can open. The number limits each
+    /// user if it is lower than [`ServerLimits::connections`].
     pub fn set_max_streams(&mut self, streams: usize) {
         self.max_streams = streams;
     }
 
-    /// Sets the reach of this machine's routes in IPv6 (`v6`) or in IPv4. The server tells boxes which families it
-    /// reaches. Before the first call it assumes routes to the Internet in both families.
+    /// Sets the reach of this machine's routes: in IPv6 if `v6` is true, otherwise in IPv4. The server tells boxes
+    /// which families it reaches. Before the first call it assumes routes to the Internet in both families.
     pub fn set_routes(&mut self, v6: bool, routes: Routes) {
         self.connected.set(v6, false);
         self.isolated.set(v6, routes == Routes::Networks);
@@ -267,7 +267,7 @@ impl Core for ServerCore {
             }
             Event::JoinForged { remote, .. } => self.log_forged_join(ctx.now, id, remote),
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
-            // The other events report the opening of own connections, of which a server has none, and subflows,
+            // The other events report connections that this end opens, of which a server has none, and subflows,
             // which the engine manages.
             _ => {}
         }
@@ -278,7 +278,7 @@ impl Core for ServerCore {
             return;
         }
         let downstream = event.id();
-        // A look-up counts towards its user's limit even if its session has ended meanwhile.
+        // A look-up counts towards its user's limit until it ends, even if its session has ended earlier.
         if let DownstreamEvent::Resolved { .. } = event {
             self.on_looked_up(ctx, downstream);
         }
@@ -368,7 +368,7 @@ impl ServerCore {
         self.advance(ctx, id);
     }
 
-    /// Logs a refused subflow, at most once a minute for each box. The engine counts every one.
+    /// Logs a refused subflow, at most once a minute for each box. The engine counts all refused subflows.
     fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -398,7 +398,7 @@ impl ServerCore {
         let session = self.sessions.get_mut(id);
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
             // Queued records may still have to leave. A channel error can be ignored here: the next read reports
-            // it, or the `Closed` event ends the session.
+            // the error, or the `Closed` event ends the session.
             let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
         }
     }
@@ -548,7 +548,7 @@ impl ServerCore {
     }
 
     /// Connects to the last of `others`. If none is left, refuses the session because of `failure`, the reason why
-    /// the address before failed.
+    /// the previous address failed.
     fn connect_next(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -581,8 +581,8 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                // The routes of this family lead to some networks only, and one of these was reached before. So
-                // this destination is unreachable, but the family is not.
+                // The routes of this family lead to some networks only, and the server has reached one of these
+                // networks. So this destination is unreachable, but the family is not.
                 Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
                     refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
                 }
@@ -630,7 +630,8 @@ impl ServerCore {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
         }
-        // The user's bytes follow the reply. Their end does not end the connection.
+        // After the reply, the connection carries the user's bytes. The end of these bytes does not end the
+        // connection.
         session.channel.begin_writing();
         let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay_timeouts());
         relay.keep_first_bytes(sniff::MAX_SNIFFED_BYTES);
@@ -675,7 +676,7 @@ impl ServerCore {
         else {
             return;
         };
-        // Before the turn, because the turn may fill the connection again.
+        // The check comes before the turn, because the turn may fill the connection again.
         if relay_rate.is_check_due(ctx.now) {
             let stats = ctx.stack.conn_stats(channel.conn);
             let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
@@ -751,7 +752,7 @@ impl ServerCore {
                 return self.end_relay(ctx, id, end);
             }
             Stage::Handshake(h) if !h.peer_has_sent => self.counters.probes += 1,
-            // The box closed an idle connection that it no longer needs, which is no failure.
+            // The box closed an idle connection that it no longer needs. That is no failure.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
             Stage::Handshake(h) if h.is_waiting => self.counters.unused_sign_ins += 1,
             Stage::Handshake(_) => {
@@ -823,8 +824,8 @@ impl ServerCore {
         };
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
-                // The session counts as a handshake until it ends, so that refusals cannot evade the limits. It
-                // does not count towards its user yet.
+                // The session counts as a handshake until it ends, so that refusals cannot evade the limits. The
+                // session does not count towards its user yet.
                 self.handshakes.end_waiting(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
@@ -888,8 +889,8 @@ fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
     let _ = ctx.stack.set_group(ctx.now, conn, group(user));
 }
 
-/// Reads the length of the response from the first bytes of a destination, and tells it to the strategy. The bytes
-/// go to the box without delay meanwhile.
+/// Reads the length of the response from the first bytes of a destination, and tells the strategy this length. The
+/// bytes have gone to the box already, so the reading does not delay them.
 fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     let Some((first, full)) = relay.first_bytes() else {
         return;

@@ -8,9 +8,9 @@ use crate::protocol::socks::ServerHandshake;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Continues a session whose relay has ended in both directions. Until the box has acknowledged all bytes,
-    /// the session stays as it is; then it waits for the next request, or for the end of a connection that cannot
-    /// serve another user. Returns whether the session continues.
+    /// Continues a session whose relay has ended in both directions. Until the box has acknowledged all bytes, the
+    /// session stays as it is; afterwards it waits for the next request or, if the connection cannot serve another
+    /// user, for the end of the connection. Returns whether the session continues.
     pub(super) fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -63,7 +63,7 @@ impl ServerCore {
         if !ready_sent {
             self.drop_session(ctx, id);
         }
-        // Also after `drop_session`: the caller must not end a relay that is gone.
+        // The result is true also after `drop_session`, because the caller must not end a relay that is gone.
         true
     }
 

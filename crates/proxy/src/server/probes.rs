@@ -32,26 +32,28 @@ impl ServerCore {
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = grant.map(|g| g.user) else {
-            // As for a request: the password is valid, but its owner signed something else than this probe.
+            // The case is the same as for a request: the password is valid, but its owner signed something other
+            // than this probe.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         self.handshakes.end(ctx.now, session.remote, handshake);
-        // The session was not added to the user's count, so its end must not subtract it.
+        // The session was not added to the user's count, so its end must not subtract from that count.
         session.user = None;
         // `Departing` needs the answer below. If the answer fails, `drop_session` must not find a handshake, which
         // it would end a second time.
         session.stage = Stage::Closing;
         let mut train = Train::decode(&metadata.hints);
         let allowance = &mut self.allowances[user];
-        // Over the limit, the train is empty and not refused: the box still gets the egress metrics, which cost
-        // only a few bytes.
+        // Over the limit, the train becomes empty, but the probe is not refused. So the box still gets the egress
+        // metrics, which cost only a few bytes.
         if train.records > 0 && !allowance.take(ctx.now, self.limits.trains) {
             self.counters.trains_refused += 1;
             train.records = 0;
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        // The result of this attempt to a target is for later probes: the answer does not wait for it.
+        // This attempt to a target serves later probes. The answer to this probe does not wait for the attempt's
+        // result.
         self.egress.connect_to_target(ctx);
         let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
         let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now));
@@ -83,7 +85,8 @@ impl ServerCore {
             return;
         };
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
-            // The actual time and not the planned one, because the box compares it with the arrival.
+            // The record has the actual time and not the planned time, because the box compares the departure with
+            // the arrival.
             let since_answer: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
             if !send_all(ctx, channel, &probe::record(since_answer)) {
@@ -103,8 +106,8 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records that pacing does not delay now. That is the unused part of the initial window.
-/// If the engine has no measurements of the path, it is only the first few packets of that window. The box
+/// Returns the number of records that pacing does not delay now: as many as fit the unused part of the initial
+/// window. If the engine has no measurements of the path, only the first few packets of that window count. The box
 /// ignores the spacing of the other records, which the server's pacing determines.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);

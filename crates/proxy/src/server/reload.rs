@@ -25,7 +25,7 @@ impl ServerCore {
 
         let users = config.users.iter();
         let indices: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();
-        // By the index before the reload; `None` for a removed user.
+        // The new index of each user, by the index before the reload; `None` for a removed user.
         let mut new_indices = vec![None; self.user_names.len()];
         let before = self.verifier.users().iter().zip(&self.user_names);
         for (new_index, (key, name)) in new_indices.iter_mut().zip(before) {
@@ -110,8 +110,8 @@ impl ServerCore {
     }
 }
 
-/// Copies each user's entry from `old` to the user's new index in `entries`, which has the entries of new users,
-/// and returns `entries`.
+/// Copies each user's entry from `old` to the user's new index in `entries`, and returns `entries`. The caller has
+/// filled `entries` with the entries of new users.
 pub(super) fn move_all<T: Copy>(
     old: &[T],
     new_indices: &[Option<usize>],

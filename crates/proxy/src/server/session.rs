@@ -20,7 +20,7 @@ pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) remote: IpAddr,
     /// Index of the user in the configuration, once authenticated. `None` also for a session that does not count
-    /// as one of its user's: a probe, or a refused handshake.
+    /// towards its user: a probe, or a refused handshake.
     pub(super) user: Option<usize>,
     /// The destination, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
@@ -29,8 +29,8 @@ pub(super) struct Session {
     /// The begin of the current handshake or request.
     pub(super) started: Instant,
     pub(super) stage: Stage,
-    /// Deadline of the handshake, then of the connection to the destination with all its attempts. A relay has a
-    /// deadline of its own.
+    /// Deadline of the handshake or, after the request, of the connection to the destination with all its
+    /// attempts. A relay has a deadline of its own.
     pub(super) deadline: Instant,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Stage {
     /// Waits for the peer to close, after the server has sent its last message.
     Closing,
     /// Waits for the peer to close after a failed handshake. The session still counts as a handshake, so that
-    /// failed ones cannot exceed the limits.
+    /// failed handshakes cannot exceed the limits.
     Refused,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Handshake {
     /// True while the box is signed in and the session waits idle for the request.
     pub(super) is_waiting: bool,
     /// The time until which the session may wait idle. It is set when the first wait begins, so that messages
-    /// without a request do not extend it.
+    /// without a request do not extend this time.
     pub(super) waiting_until: Option<Instant>,
     /// True if the connection has served a user before. The box may still have bytes to deliver to this user.
     pub(super) had_user: bool,
@@ -109,7 +109,7 @@ pub(super) enum Refusal {
     Plaintext,
     /// The channel failed, so the connection has no protection.
     Unprotected(ChannelError),
-    /// No user has the peer's key any more: the user was removed after the box received a session ticket.
+    /// No user has the peer's key now: the user was removed after the box had received a session ticket.
     UnknownKey,
     /// The peer violates SOCKS5.
     Socks(ServerError),
@@ -153,7 +153,8 @@ impl Refusal {
                 "it is plaintext, which this server does not accept",
             ),
             Refusal::UnknownKey => (&mut c.auth_wrong, UNKNOWN_KEY),
-            // After the handshake, `kind_of` counts truncation as damage. Before it, no user's data is lost.
+            // Truncation during the handshake loses no user's data. After the handshake, `kind_of` counts it as
+            // damage.
             Refusal::Unprotected(ChannelError::Truncated) => (
                 &mut c.handshake_aborted,
                 "the peer closed it during the handshake",

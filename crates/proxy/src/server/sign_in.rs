@@ -39,7 +39,7 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
-            // The server has ended its direction, so it cannot answer a message that comes now.
+            // The server has ended its own direction, so it cannot answer a message that comes now.
             if channel.is_closing() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }
@@ -72,8 +72,8 @@ impl ServerCore {
     }
 
     /// Handles a handshake whose next message is incomplete: ends it if the peer has ended its direction.
-    /// Otherwise lets it wait idle if it may, or within the timeout of a handshake. `was_idle` is true if the
-    /// peer has sent something after it was idle, so that this timeout begins now.
+    /// Otherwise lets the session wait: idle if it may, or else within the timeout of a handshake. `was_idle` is
+    /// true if the peer has sent something after an idle wait. Then the timeout of a handshake begins now.
     fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, was_idle: bool) {
         let Some(Session {
             channel,
@@ -87,8 +87,8 @@ impl ServerCore {
         let conn = channel.conn;
         let peer_finished = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
         let is_signed_in = handshake.grant.is_some();
-        // A box that has signed in may have made a request before, and a reset would discard the bytes that it
-        // still has to deliver. A peer that has not signed in loses nothing by a reset.
+        // A box that has signed in may have made a request before, and a reset would discard the bytes that the
+        // box still has to deliver. A peer that has not signed in loses nothing by a reset.
         if peer_finished && !(is_signed_in && channel.close(ctx.now, ctx.stack).is_ok()) {
             ctx.stack.abort(ctx.now, conn);
         }

@@ -5,7 +5,8 @@ use braid_wire::Instant;
 use crate::protocol::probe::Train;
 
 /// Depth of the token bucket: the number of trains that a user may request at once after a pause, in seconds of
-/// the permitted rate. A guess: 16 trains at the default of 4 per second, that is 8 measurements of two trains.
+/// the permitted rate. A guess: at the default of 4 trains per second these are 16 trains, enough for 8
+/// measurements.
 const BURST_SECONDS: f64 = 4.0;
 
 /// A token bucket that limits a user's trains; a train costs one token.
@@ -25,7 +26,7 @@ impl Allowance {
     }
 
     /// Takes the token for one train, if there is one; returns whether there was. Tokens come at `rate` per
-    /// second, a parameter because a reload may change it.
+    /// second. The rate is a parameter, because a reload may change it.
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
         let earned = now.saturating_since(self.updated_at).as_secs_f64() * rate;

@@ -16,8 +16,9 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::select::selection::Need;
 
-/// The cost of one connection, bits. Divided by the link's rate it gives the connection's load in seconds. The
-/// cost is also the rate (1 Mbit/s) assumed for a link of unknown rate, so a connection there has a load of 1 s.
+/// The cost of one connection, bits. The cost divided by the link's rate is the connection's load in seconds. The
+/// same number is the rate assumed for a link whose rate is unknown, 1 Mbit/s. So a connection over such a link
+/// has a load of 1 s.
 const LOAD_UNIT_BITS: f64 = 1e6;
 
 /// The requirements on a connection.
@@ -34,8 +35,9 @@ pub(crate) struct AcquireRequest<'a> {
 }
 
 impl Upstream {
-    /// Returns a connection to the best server: one from the idle pool, or a new one over the best link that was
-    /// not tried. On a new one the greeting is written, and events of the engine will show whether it succeeds.
+    /// Returns a connection to the best server: from the idle pool, or a new connection over the best link that
+    /// was not tried. On a new connection the greeting is written already, and events of the engine will show
+    /// whether the connection succeeds.
     pub(crate) fn acquire(
         &mut self,
         cx: &mut Context<'_>,
@@ -90,10 +92,10 @@ impl Upstream {
 
     /// Returns the pairs of server and link to try, each with its rank; lower is better.
     ///
-    /// Servers that do not answer come last, before them servers with a recent failure. Then servers that reach
-    /// the address family of `to` come first, then the chosen server, then the configuration's order. The links to
-    /// one server are ranked by these criteria in turn: no failures, Multipath TCP, not a backup, short round-trip
-    /// time. Links without Multipath TCP take turns in proportion to their rates.
+    /// A server ranks higher if it answers. Among equals it ranks higher if it has no recent failure, then if it
+    /// reaches the address family of `to`, then if it is the chosen server, and last by the configuration's order.
+    /// The links to one server are ranked by these criteria in turn: no failures, Multipath TCP, not a backup,
+    /// short round-trip time. Links without Multipath TCP take turns in proportion to their rates.
     pub(super) fn candidates(
         &self,
         need: Need,
@@ -117,7 +119,8 @@ impl Upstream {
                 }
                 let failing = (health.reach == Reach::Down, health.failures > 0);
                 let cost = match health.is_plain() {
-                    // In nanoseconds, because a float has no total order, which ranks need.
+                    // Ranks need a total order, which a float lacks. So the load is converted to whole
+                    // nanoseconds.
                     true => (link.plain_load_secs * 1e9) as u64,
                     false => health.rank_rtt(),
                 };
@@ -186,7 +189,8 @@ impl Links {
             .filter_map(|health| health.gauge.capacity());
         let rate = measured.chain(recorded_rates).reduce(f64::max);
         // A link that was down for long has a low load, and must not get all connections until it has caught up.
-        // So its load is raised, if necessary, to 1 s (one connection at 1 Mbit/s) below the lowest of the others.
+        // So if its load is lower, it is raised to 1 s (one connection at 1 Mbit/s) below the lowest load of the
+        // other links.
         let floor = min_load.map_or(0.0, |load| load - 1.0);
         link.plain_load_secs = link.plain_load_secs.max(floor)
             + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);

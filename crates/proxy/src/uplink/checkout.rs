@@ -25,10 +25,10 @@ pub(crate) struct Checkout {
     pub(crate) server: usize,
     /// Path of the initial subflow.
     pub(crate) path: PathId,
-    /// The password on a plaintext connection; `None` on a protected one, where TLS authenticates the box.
+    /// The password on a plaintext connection; `None` on a protected connection, where TLS authenticates the box.
     pub(crate) sign_in: Option<SignIn>,
-    /// On a connection from the idle pool, the reader of the server's answers. It has read all answers before the
-    /// one to the request.
+    /// On a connection from the idle pool, the reader of the server's answers. The reader has read all answers
+    /// that precede the answer to the request.
     pub(crate) handshake: Option<Box<ClientHandshake>>,
     pub(crate) history: ConnHistory,
 }
@@ -136,7 +136,7 @@ pub(super) fn greeting(
 }
 
 /// Writes a request for `destination` with the flow's hints. On a plaintext connection the request carries a code
-/// that authenticates it, because the connection does not.
+/// that authenticates the request, because a plaintext connection does not.
 pub(super) fn request(
     (now, channel): (Instant, &mut Channel),
     (key, server): (&PrivateKey, PublicKey),

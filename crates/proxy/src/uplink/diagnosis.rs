@@ -7,8 +7,8 @@ use super::links::Links;
 use super::notices::Notice;
 
 impl Links {
-    /// Returns a notice if a link no longer leads to a server, or does so again, and the driver does not know
-    /// that.
+    /// Returns a notice about a link that has stopped leading to a server, or leads to a server again, if the
+    /// driver was not told yet.
     pub(super) fn poll_reached(&mut self) -> Option<Notice> {
         let mut links = 0..self.all.len();
         links.find_map(|link| {
@@ -19,8 +19,8 @@ impl Links {
         })
     }
 
-    /// Returns whether a link is switched off, or leads to no server through its own fault. A failure is the
-    /// server's fault until answers over other links disprove that. If no other link fits any of the link's
+    /// Returns whether a link is switched off, or leads to no server through its own fault. A failure counts as
+    /// the server's fault until answers over other links disprove this. If no other link fits any of the link's
     /// servers, nothing can be disproved, and the failure alone suffices as long as another link works.
     fn is_abandoned(&self, link: usize) -> bool {
         let link = &self.all[link];
@@ -28,7 +28,7 @@ impl Links {
             return link.off;
         }
         let others = || self.open().filter(|l| l.path != link.path);
-        // An abandoned link stays so until it has an answer, or no other link works.
+        // An abandoned link stays abandoned until it has an answer, or no other link works.
         let others_work = others().any(|l| l.traffic_reach() != Reach::Down);
         if !link.notified_reached {
             return others_work;

@@ -31,7 +31,8 @@ impl Links {
         }
     }
 
-    /// Plans examinations after a link changed its network or address, which may have solved problems there.
+    /// Plans examinations after a link changed its network or address. The change may have solved problems of the
+    /// link.
     fn on_readdressed(&mut self, now: Instant, path: PathId) {
         for link in self.all.iter_mut().filter(|l| l.path == path && l.open) {
             for health in &mut link.health {
@@ -64,7 +65,7 @@ impl Upstream {
         self.probe_pace.note_traffic(now);
         self.meter
             .update_permission(now, &self.servers, &self.probe_pace);
-        // The probes planned already have the short interval.
+        // The planned probes have the short interval already.
         if was_busy {
             return;
         }
@@ -79,7 +80,7 @@ impl Upstream {
         }
     }
 
-    /// Records a new subflow of a user's connection, whose handshake proves as much as a probe.
+    /// Records a new subflow of a user's connection. The subflow's handshake proves as much as a probe.
     pub(crate) fn on_subflow(
         &mut self,
         now: Instant,
@@ -129,7 +130,7 @@ impl Upstream {
         }
     }
 
-    /// Probes the current servers over a link, because packets leave over it and none come back.
+    /// Probes the current servers over a link over which packets leave and none come back.
     pub(crate) fn revalidate_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
             self.links.on_failure(now, self.servers.current(need), path);
@@ -180,7 +181,8 @@ impl Upstream {
             return;
         };
         if trouble == Trouble::Blocked {
-            // If the link was down while the SYNs with MP_CAPABLE were sent, it looks the same, so only examine.
+            // The event looks the same if the link was down while the SYNs with MP_CAPABLE were sent. So only
+            // examine.
             health.plan_examination(now);
         } else if health.trouble.is_none() {
             self.on_trouble(now, (server, path), trouble, stack);
@@ -188,7 +190,7 @@ impl Upstream {
     }
 
     /// Follows up that a connection from the idle pool did not work for its user. Closes the other idle
-    /// connections to `server`, which may not work either, and probes the links on which the connection had
+    /// connections to `server`, because they may not work either, and probes the links on which the connection had
     /// subflows.
     pub(crate) fn on_idle_conn_failed(
         &mut self,
@@ -204,7 +206,7 @@ impl Upstream {
     }
 
     /// Handles the resumption of a suspended machine: probes all servers, validates all subflows, and closes idle
-    /// connections, which NATs and servers have probably forgotten.
+    /// connections, because NATs and servers have probably forgotten them.
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         for server in 0..self.servers.entries.len() {
             self.pools.give_up(now, server, stack);

@@ -1,5 +1,6 @@
 //! Examinations: complete handshakes with a server over one link, up to the sign-in, as on a user's connection. A
-//! probe is only a TCP handshake, which captive portals and servers that refuse this box answer, too.
+//! probe is only a TCP handshake. Captive portals answer such a handshake too, and so do servers that refuse this
+//! box.
 
 use core::time::Duration;
 
@@ -16,8 +17,8 @@ use super::{Context, Upstream};
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-/// The time limit of an examination, as a multiple of a probe's. An examination takes two round trips (TCP and TLS
-/// 1.3 handshakes), a probe takes one.
+/// The time limit of an examination, as a multiple of a probe's time limit. An examination takes two round trips
+/// (TCP and TLS 1.3 handshakes), a probe takes one.
 const DEADLINE_IN_PROBES: u32 = 2;
 
 /// An examination under way.
@@ -86,7 +87,7 @@ impl Examination {
         }
     }
 
-    /// Returns the finding if the connection ended, or its time is over, without the expected answers.
+    /// Returns the finding of an examination that got no expected answer before its connection or its time ended.
     fn silence(&self) -> Finding {
         match self.answered {
             Some(_) => Finding::Trouble(Trouble::of_silence(self.fallback.is_some())),
@@ -119,7 +120,8 @@ impl Examinations {
         self.all.iter().any(is_same)
     }
 
-    /// Ends the examinations over `path`, or all without one, because their results would be meaningless.
+    /// Ends the examinations over `path`, or all examinations if `path` is `None`. Their results would be
+    /// meaningless.
     pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.all.retain(|examination| {
             let goes_on = path.is_some_and(|path| path != examination.checkout.path);
@@ -130,7 +132,7 @@ impl Examinations {
         });
     }
 
-    /// Returns the time at which the next examination is due, or one under way is overdue.
+    /// Returns the time at which the next examination is due, or an examination under way becomes overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
             let health = link.health.iter().enumerate();
@@ -204,7 +206,7 @@ impl Upstream {
         })
     }
 
-    /// Handles an event of an examination's connection; returns whether the event was of one.
+    /// Handles an event of an examination's connection; returns whether the event was of such a connection.
     pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let Some(at) = self.examinations.position(event.conn()) else {
             return false;
@@ -235,8 +237,8 @@ impl Upstream {
         if let Some(health) = self.links.health(server, path) {
             health.on_finding(cx.now, finding);
             if health.is_blocking_suspected {
-                // The engine remembers that SYNs with MP_CAPABLE are dropped, and would not send one in the second
-                // examination, which is to confirm just that.
+                // The engine remembers that SYNs with MP_CAPABLE are dropped, and would send no such SYN in the
+                // second examination. That examination needs one, to confirm the first result.
                 cx.stack.forget_middleboxes(path);
             }
         }

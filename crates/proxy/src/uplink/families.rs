@@ -16,10 +16,10 @@ use super::log;
 /// may be refused meanwhile. The pause doubles with each question up to [`MAX_QUERY_PAUSE`]. A question is an
 /// examination, which costs about 5 kB and a TLS handshake. Both pauses are guesses.
 const MIN_QUERY_PAUSE: Duration = Duration::from_secs(15);
-/// The maximum pause: users wait at most so long for a family that is reached again.
+/// The maximum pause, and so the maximum time that users wait for a family that is reached again.
 const MAX_QUERY_PAUSE: Duration = Duration::from_secs(60);
-/// The minimum time for which a family is refused. Each change reloads the packet filter rules, so this bounds the
-/// work that servers with flapping reports cause. The value is a guess.
+/// The minimum time for which a family is refused. Each change reloads the packet filter rules, so the minimum
+/// limits the work that servers with flapping reports cause. The value is a guess.
 const MIN_REFUSAL: Duration = Duration::from_secs(5);
 
 /// The families that all servers reach, and those offered to users.

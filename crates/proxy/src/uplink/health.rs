@@ -13,19 +13,20 @@ use crate::select::selection::Quality;
 /// The reachability of a server over one link. The order of the variants is from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Reach {
-    /// A handshake succeeded, and at most one has failed since.
+    /// A handshake succeeded, and at most one handshake has failed since.
     Up,
     /// No handshake was tried yet.
     #[default]
     Unknown,
-    /// Two handshakes in a row failed, or the first one.
+    /// Two handshakes in a row failed, or the very first handshake failed.
     Down,
 }
 
 /// The state of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ServerHealth {
-    /// True if the link has an address family of the server. Otherwise the server is unreachable over the link.
+    /// True if link and server have an address family in common. Otherwise the server is unreachable over the
+    /// link.
     pub(super) fits: bool,
     /// The reachability by recent handshakes.
     pub(super) reach: Reach,
@@ -48,7 +49,7 @@ pub(super) struct ServerHealth {
     pub(super) next_probe: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
-    /// A probe to an unreachable server that is late, and may still be answered while the next probe is under way.
+    /// A late probe to an unreachable server. Its answer may still come while the next probe is under way.
     pub(super) late_probe: Option<Probe>,
     /// Measurements of the path's bandwidth.
     pub(super) gauge: Gauge,
@@ -56,10 +57,11 @@ pub(super) struct ServerHealth {
     pub(super) trouble: Option<Trouble>,
     /// The number of consecutive examinations that found a problem. Examinations without an answer do not count.
     pub(super) problem_count: u32,
-    /// True after an examination found that SYNs with MP_CAPABLE are dropped, until a second one confirms or
-    /// refutes that.
+    /// True after an examination found that SYNs with MP_CAPABLE are dropped, until a second examination confirms
+    /// or refutes this finding.
     pub(super) is_blocking_suspected: bool,
-    /// Time of the last examination that found no problem; `None` before the first one, and after a failure.
+    /// Time of the last examination that found no problem; `None` before the first such examination, and after a
+    /// failure.
     pub(super) sound_at: Option<Instant>,
     /// Time of the next examination.
     pub(super) next_examination: Option<Instant>,
@@ -72,27 +74,27 @@ pub(super) struct ServerHealth {
 pub(super) struct Probe {
     conn: ConnId,
     began: Instant,
-    /// The time from which the answer counts as late.
+    /// The time at which the answer begins to count as late.
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
-    /// True if, when the probe began, the server had answered over another link since it became unreachable over
-    /// this one. If such a probe fails, the link is at fault, not the server.
+    /// True if the server had answered over another link before the probe began, but after the server became
+    /// unreachable over this link. If such a probe fails, the link is at fault, not the server.
     witnessed: bool,
 }
 
 /// An answer is late after this time or [`LATE_ROUND_TRIPS`], whichever is longer. Both are guesses. They decide
-/// how soon users leave a silent server: the goal is within 3 s.
+/// how soon users leave a silent server: the goal is at most 3 s.
 const MIN_LATE_AFTER: Duration = Duration::from_secs(1);
 /// The number of round trips after which an answer is late; see [`MIN_LATE_AFTER`].
 const LATE_ROUND_TRIPS: u32 = 4;
 /// The number of failures that prove a fault of the link. A single failure may be a lost packet.
 const MIN_PROOFS: u32 = 2;
-/// The minimum time between two examinations of a server over a link. Users' connections can give reason for many,
-/// and each costs the server a TLS handshake. The value is a guess.
+/// The minimum time between two examinations of a server over a link. Users' connections can give reason for many
+/// examinations, and each examination costs the server a TLS handshake. The value is a guess.
 const MIN_EXAMINATION_INTERVAL: Duration = Duration::from_secs(3);
-/// The time after which a success is examined again, because a captive portal may have appeared, and portals
-/// answer probes. The value is a guess.
+/// The time after which a successful examination is repeated. A captive portal may have appeared meanwhile, and
+/// portals answer probes. The value is a guess.
 const SOUND_LIFETIME: Duration = Duration::from_secs(300);
 /// A round-trip time of more than twice the smoothed one plus this time shows that the path has changed. The value
 /// is a guess; without it, jitter of a few milliseconds would look like a change on a short path.
@@ -132,8 +134,9 @@ impl ServerHealth {
     }
 
     /// Returns whether the failures over the link of `other` are proved to be the link's fault, not the server's.
-    /// Then that link has [`MIN_PROOFS`] [`proofs`](Self::proofs), and the server has answered over this link
-    /// since it became unreachable there, and since its last failure there.
+    /// Two conditions must be true: the other link has [`MIN_PROOFS`] [`proofs`](Self::proofs), and the server's
+    /// last answer over this link is newer than its last failure over the other link, and newer than the time at
+    /// which it became unreachable there.
     pub(super) fn disproves(&self, other: &ServerHealth) -> bool {
         other.proofs >= MIN_PROOFS
             && self.witnesses(other)
@@ -180,11 +183,12 @@ impl ServerHealth {
         newly_late
     }
 
-    /// Replaces a late probe to an unreachable server by a new one, which starts `interval` after the start of the
-    /// late one. The SYNs of one probe come at ever longer intervals, while users wait for the server's return.
-    /// The first late probe stays under way ([`late_probe`](Self::late_probe)), because the path's round-trip time
-    /// may have grown. If there is such a probe already, the late one fails: returns its connection, to be
-    /// aborted.
+    /// Replaces a late probe to an unreachable server by a new probe, which starts `interval` after the start of
+    /// the late probe. A new probe is needed, because the SYNs of one probe come at ever longer intervals while
+    /// users wait for the server's return. The first late probe stays under way
+    /// ([`late_probe`](Self::late_probe)), because the path's round-trip time may have grown. If an earlier late
+    /// probe is still under way, the newer late probe fails. Then returns the connection of the failed probe, to
+    /// be aborted.
     pub(super) fn replace_late_probe(
         &mut self,
         now: Instant,
@@ -245,7 +249,8 @@ impl ServerHealth {
         self.next_examination = Some(self.next_examination.map_or(at, |planned| planned.min(at)));
     }
 
-    /// Plans a new examination after a change of configuration or network, which may have solved the problem.
+    /// Plans a new examination after a change of configuration or network, because the change may have solved the
+    /// problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
             self.next_examination = Some(now);
@@ -288,8 +293,9 @@ impl ServerHealth {
                 rtt,
                 plain: Some(Trouble::Blocked),
             } if self.trouble != Some(Trouble::Blocked) && !self.is_blocking_suspected => {
-                // The engine sends SYNs without the option after SYNs with it. If the link was down during the
-                // first ones, the result looks the same, so examine once more.
+                // The engine first sends SYNs with MP_CAPABLE, and then SYNs without it. If the link was down only
+                // during the SYNs with MP_CAPABLE, the result looks the same as if they were dropped. So examine
+                // once more.
                 self.is_blocking_suspected = true;
                 (self.trouble, self.problem_count) = (None, 0);
                 self.sound_at = None;
@@ -310,11 +316,12 @@ impl ServerHealth {
                 self.sound_at = None;
                 self.next_examination = Some(now + trouble::pause(self.problem_count));
                 if trouble.is_fatal() {
-                    // Only examinations can show the end of the problem; probes may be answered all the time.
+                    // Only examinations can show the end of the problem, because something may answer probes all
+                    // the time.
                     self.next_probe = None;
                     self.last_unanswered_at = Some(now);
-                    // A portal is the link's fault for certain. The other problems are not: a server out of
-                    // resources ends handshakes too, so a single case proves nothing.
+                    // A portal is the link's fault for certain. The other problems can be the server's fault: a
+                    // server without resources ends handshakes too. So a single case proves nothing.
                     self.proofs = match trouble {
                         Trouble::Portal => MIN_PROOFS,
                         _ => MIN_PROOFS.min(self.proofs + 1),
@@ -328,8 +335,8 @@ impl ServerHealth {
             }
             // Probes will show whether the link is the cause.
             Finding::NoAnswer => {
-                // The problem before, regular TCP, did not keep users from the server, so the next answer needs no
-                // examination first.
+                // The previous problem, regular TCP, did not keep users from the server. So the next answer needs
+                // no examination first.
                 if self.is_plain() {
                     self.problem_count = 0;
                 }
@@ -373,13 +380,13 @@ impl ServerHealth {
         }
     }
 
-    /// Records an answer to a probe, which settles all probes under way.
+    /// Records an answer to a probe. The answer settles all probes under way.
     pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Duration) {
         (self.probe, self.late_probe, self.next_probe) = (None, None, None);
         self.succeeded(now, rtt);
     }
 
-    /// Records a failed handshake. A reachable server stays so after the first failure, which may be a lost
+    /// Records a failed handshake. A reachable server stays reachable after the first failure, which may be a lost
     /// packet.
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
@@ -390,7 +397,7 @@ impl ServerHealth {
     }
 
     /// Marks the server as unreachable over this link. Its round-trip time is forgotten, because the path may come
-    /// back with another one.
+    /// back with another round-trip time.
     fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;

@@ -13,11 +13,11 @@ use crate::relay::{StepError, read_step};
 
 use super::checkout::{Checkout, ConnHistory};
 
-/// The maximum time from opening a connection to being signed in. The value is a guess, far above the few round
-/// trips of a sign-in.
+/// The maximum time from opening a connection to the end of the sign-in. The value is a guess, far above the few
+/// round trips of a sign-in.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests within this time belong to one burst, because replacements for the connections taken cannot be ready
-/// in between. The value is a guess: opening, joining and signing in take several round trips.
+/// The time within which requests belong to one burst, because replacements for the taken connections cannot be
+/// ready earlier. The value is a guess: opening, joining and signing in take several round trips.
 const BURST_WINDOW: Duration = Duration::from_secs(1);
 /// The half-life of the remembered peak demand. The value is a guess; it decides how long connections outlast a
 /// burst.
@@ -26,15 +26,16 @@ const DEMAND_HALF_LIFE: Duration = Duration::from_secs(30);
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The maximum pause after a lost connection.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// The factor by which connections that users returned may exceed the number that the pool would open. Without it,
-/// returned connections would be closed as surplus and opened again a moment later. The value is a guess.
+/// The maximum number of connections to keep, as a multiple of the number that the pool would open. Users can
+/// return more connections than the pool would open. Without the factor, the pool would close these as surplus,
+/// and open others a moment later. The value is a guess.
 const KEPT_FACTOR: usize = 4;
 /// The maximum silence on a connection that a user may still get. Many NATs drop the mapping of a connection after
-/// 60 s without packets. The engine sends a keepalive after 53 s at the latest, so a working connection has had
-/// the answer within 57 s.
+/// 60 s without packets. The engine sends a keepalive after 53 s at the latest, so on a working connection an
+/// answer comes within 57 s.
 const MAX_SILENCE: Duration = Duration::from_secs(57);
-/// A connection that lasted this long shows that the server does not close each one, so its loss resets the pause
-/// to [`MIN_RETRY_DELAY`]. The value is a guess.
+/// The minimum age at which a lost connection resets the pause to [`MIN_RETRY_DELAY`]. A connection of this age
+/// shows that the server does not close every connection at once. The value is a guess.
 const MIN_GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// A connection that waits for a user.
@@ -151,8 +152,8 @@ impl Demand {
         self.peak * 0.5f64.powf(half_lives)
     }
 
-    /// Returns the number of connections worth keeping: at least one, and none after a time of `idle` without a
-    /// request.
+    /// Returns the number of connections worth keeping: none after a time of `idle` without a request, otherwise
+    /// at least one.
     fn wanted(&self, now: Instant, idle: Duration) -> usize {
         match self.burst {
             Some(_) if now.saturating_since(self.at) < idle => {
@@ -164,7 +165,7 @@ impl Demand {
 }
 
 /// A pool of idle connections to one server. After another server was chosen, connections to the former server
-/// stay until one to the new server is ready.
+/// stay until a connection to the new server is ready.
 #[derive(Debug)]
 pub(super) struct IdlePool {
     settings: Settings,
@@ -225,9 +226,10 @@ impl IdlePool {
         gone
     }
 
-    /// Takes a connection to `server` for a user: the one joined on the largest number of links; of equal ones the
-    /// oldest. Without such a connection, takes one to another `usable` server, because that is faster than a new
-    /// handshake. Connections without a segment within [`MAX_SILENCE`] are not taken.
+    /// Takes a connection to `server` for a user: the connection joined on the largest number of links and, of
+    /// equal connections, the oldest. Without a connection to `server`, takes a connection to another `usable`
+    /// server, because that is faster than a new handshake. Does not take a connection on which no segment came
+    /// within [`MAX_SILENCE`].
     pub(super) fn take(
         &mut self,
         (now, stack): (Instant, &Stack),
@@ -290,7 +292,7 @@ impl IdlePool {
         self.accepted_by.retain(|s| *s != server);
     }
 
-    /// Removes a lost connection, and pauses the opening of others.
+    /// Removes a lost connection, and pauses the opening of further connections.
     pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
         let Some(at) = self
             .waiting
@@ -312,9 +314,9 @@ impl IdlePool {
         self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
     }
 
-    /// Removes and returns a useless connection: one that is too old, has not signed in in time, is surplus, or
-    /// leads to another server than `server`. A connection to another `usable` server stays until one to `server`
-    /// is ready.
+    /// Removes and returns a useless connection: a connection that is too old, was not signed in in time, is
+    /// surplus, or leads to another server than `server`. A connection to another `usable` server stays until a
+    /// connection to `server` is ready.
     pub(super) fn pop_useless(
         &mut self,
         now: Instant,

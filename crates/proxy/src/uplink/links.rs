@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) path: PathId,
     /// Name in the configuration; the link's number if it has none.
     pub(super) name: String,
-    /// True while the operator has switched the link off. It is then treated as missing.
+    /// True while the operator has switched the link off. The link is then treated as missing.
     pub(super) off: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
@@ -40,14 +40,16 @@ pub(super) struct Link {
     pub(super) open: bool,
     /// The value of the last [`Notice::Reached`](super::Notice::Reached) to the driver.
     pub(super) notified_reached: bool,
-    /// The time before which no measurement starts over the link, so that measurements keep to their share of it.
+    /// The time before which no measurement starts over the link, so that measurements use no more than their
+    /// share of the link's rate.
     pub(super) rests_until: Instant,
     /// The part of the rest that the last measurement added.
     pub(super) last_rest: Duration,
     /// The state of each server over the link, by the server's index.
     pub(super) health: Vec<ServerHealth>,
-    /// The total cost of the users' connections opened here as regular TCP, as seconds of the link's rate. The
-    /// link with the lowest cost gets the next one, so that links share these connections by their rates.
+    /// The total cost of the users' regular TCP connections that were opened over the link, in seconds of the
+    /// link's rate. The link with the lowest cost gets the next such connection, so that links share them by their
+    /// rates.
     pub(super) plain_load_secs: f64,
     pub(super) logged: LoggedState,
 }
@@ -87,7 +89,7 @@ impl Link {
     }
 
     /// Returns whether the link carries traffic, as far as known. A server that answers and refuses this box
-    /// proves that the link does: it can carry forwarded traffic, although no user is served through the server.
+    /// proves that the link works. The link can carry forwarded traffic, although the server serves no user.
     pub(super) fn traffic_reach(&self) -> Reach {
         match self.health.iter().any(ServerHealth::is_refused_by_server) {
             true => Reach::Up,
@@ -114,7 +116,7 @@ impl Links {
         }
     }
 
-    /// Adds link number `link` of the configuration, which is down at first. Reuses the path `reused_path` of a
+    /// Adds link number `link` of the configuration. The link is down at first. Reuses the path `reused_path` of a
     /// removed link, if it is given and the stack still has it.
     pub(super) fn add(
         &mut self,
@@ -201,9 +203,9 @@ impl Links {
         }
     }
 
-    /// Returns whether metered links are needed. Metered links are taken into use only when every other link has
-    /// failed, and out of use only when another link works. An untried link changes nothing, so that use of the
-    /// metered link, which costs money or breaks connections at its end, does not flap.
+    /// Returns whether metered links are needed. Metered links come into use once every other link has failed.
+    /// They go out of use once another link works. An untried link changes nothing, so that the use does not flap:
+    /// using a metered link costs money, and leaving it breaks connections.
     pub(super) fn need_metered(&self) -> bool {
         let is_metered_used = self.open().any(|l| l.metered);
         let worst_reach = if is_metered_used {
@@ -251,7 +253,7 @@ impl Links {
     }
 
     /// Returns whether the server is unreachable over every open link that fits it. False without such a link,
-    /// because nothing is known then.
+    /// because then nothing is known.
     pub(super) fn is_server_down(&self, server: usize) -> bool {
         let mut health = self.open_health(server).peekable();
         health.peek().is_some() && health.all(|health| health.reach == Reach::Down)
@@ -263,7 +265,7 @@ impl Links {
         health.any(|health| !health.has_unresolved_failure())
     }
 
-    /// Returns the options to open a connection to a server over a link, by IPv4 if both have it.
+    /// Returns the options to open a connection to a server over a link, by IPv4 if both link and server have it.
     pub(super) fn options(
         &self,
         (server, path): (&ServerEntry, PathId),
@@ -273,7 +275,7 @@ impl Links {
         let v4 = server.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
         let v6 = server.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
         let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
-        // Subflows over links that lack the first family use the other one.
+        // Subflows over links that lack the first family use the other family.
         let remote_alt = match remote.is_ipv4() {
             true => server.endpoint_v6(),
             false => server.endpoint_v4(),
@@ -285,7 +287,7 @@ impl Links {
         })
     }
 
-    /// Sorts the links in the configuration's order, which is the order of preference.
+    /// Sorts the links in the configuration's order, because that is the order of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
         let place = |link: &Link| configs.iter().position(|health| health.name == link.name);
@@ -299,7 +301,8 @@ impl Links {
         link.health.get_mut(server)
     }
 
-    /// Returns the indices of link and server of the probe on connection `conn`; `None` if it is no probe's.
+    /// Returns the indices of link and server of the probe on connection `conn`; `None` if the connection is no
+    /// probe's.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
             let probes = |health: &ServerHealth| health.probes().any(|probe| probe == conn);
@@ -336,10 +339,11 @@ impl Links {
         self.open().next().is_some() && self.reach() == Reach::Down
     }
 
-    /// Chooses the link for all traffic other than TCP, which cannot be aggregated.
+    /// Chooses the link for all traffic other than TCP. Such traffic cannot be aggregated.
     pub(super) fn choose_best(&self) -> Option<PathId> {
-        // Lower is better. A working metered link ranks before links without answers; among working links, price
-        // comes before preference, and an untried link after those that have answered.
+        // Lower is better. A link without answers ranks last, even after metered links. Among the others, price
+        // counts first, then the setting `backup`, and then a past answer: an untried link ranks after links that
+        // have answered.
         let rank = |l: &Link| {
             let reach = l.traffic_reach();
             (reach == Reach::Down, l.metered, l.backup, reach)
@@ -355,11 +359,12 @@ impl Links {
             .iter()
             .find(|l| Some(l.path) == self.best && l.is_usable());
         // A change gives every UDP flow another source address and so breaks it. A small gain is no reason for
-        // that.
+        // such a change.
         let kept_link = current.filter(|current| {
             let rtts = rtt(challenger).zip(rtt(current));
             // The gain is large if the current round-trip time exceeds 5/4 of the challenger's by more than 5 ms.
-            // Both are guesses: more than jitter on long and on short paths.
+            // Both numbers are guesses: 5/4 exceeds the jitter of long paths, and 5 ms exceeds the jitter of short
+            // paths.
             let is_gain_small = rtts.is_none_or(|(challenger, current)| {
                 challenger.saturating_mul(5) / 4 + 5_000_000 >= current
             });

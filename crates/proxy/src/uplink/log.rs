@@ -79,7 +79,7 @@ impl Upstream {
         }
     }
 
-    /// Returns the time at which the next line can be logged that waits for [`MIN_LOG_INTERVAL`].
+    /// Returns the time at which the next line that waits for [`MIN_LOG_INTERVAL`] can be logged.
     pub(super) fn log_timeout(&self) -> Option<Instant> {
         let links = self.links.all.iter();
         let links = links.filter_map(|l| l.logged.next(l.condition()));

@@ -1,6 +1,6 @@
 //! Measurements of servers. A measurement consists of two trains of packets over one link: a burst shows the
 //! capacity, and a train at that rate shows the part that is free. Bytes that users receive meanwhile count as
-//! free, because they would go through another server if the users did.
+//! free, because the users would take this traffic along to another server.
 
 use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
@@ -113,7 +113,7 @@ impl Upstream {
         written.map(|()| channel)
     }
 
-    /// Handles an event of a measurement's connection; returns whether the event was of one.
+    /// Handles an event of a measurement's connection; returns whether the event was of such a connection.
     pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         if self.meter.on_closing_event(cx.now, event, cx.stack) {
             return true;
@@ -149,8 +149,8 @@ impl Upstream {
         true
     }
 
-    /// Computes the result of a train: after a first train requests the second one, after a second one records the
-    /// free rate.
+    /// Computes the result of a train: after a first train requests the second train, after a second train records
+    /// the free rate.
     fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         let (link, server) = (pending.link, pending.server);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
@@ -158,8 +158,8 @@ impl Upstream {
         let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
         let egress = Quality {
             bandwidth: reported.bandwidth,
-            // A report may lack the delay while the server's targets do not answer; the last known one is then the
-            // best estimate.
+            // A report may lack the delay while the server's targets do not answer; the last known delay is then
+            // the best estimate.
             delay_ms: reported.delay_ms.or(before),
         };
         self.meter.egress[server] = Some((cx.now, egress));

@@ -88,8 +88,8 @@ impl Meter {
         self.may_measure = has_choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
     }
 
-    /// Returns time, link and server of the next measurement. If several are due on a link, the one that has
-    /// waited longest comes first.
+    /// Returns time, link and server of the next measurement. If several measurements are due on a link, the
+    /// measurement that has waited longest comes first.
     pub(super) fn next(&self, links: &Links) -> Option<(Instant, usize, usize)> {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
@@ -105,8 +105,8 @@ impl Meter {
         all.min().map(|(due, _, link, server)| (due, link, server))
     }
 
-    /// Keeps a protected connection whose train has arrived until the server has closed it. By then the server has
-    /// sent new tickets, which replace the ticket that this connection used up.
+    /// Keeps a protected connection whose train has arrived until the server has closed it. Before it closes, the
+    /// server sends new tickets, which replace the ticket that this connection used up.
     pub(super) fn keep_until_closed(
         &mut self,
         now: Instant,
@@ -118,13 +118,14 @@ impl Meter {
         if !goes_on || channel.read_finished(stack) {
             return channel.abort(now, stack);
         }
-        // The server has had the time of a whole train to close the connection before.
+        // The server has had the time of a whole train to close the earlier connection.
         if let Some(before) = self.closing.replace(closing) {
             before.channel.abort(now, stack);
         }
     }
 
-    /// Handles an event of the connection whose train has arrived; returns whether the event was of it.
+    /// Handles an event of the connection whose train has arrived; returns whether the event was of this
+    /// connection.
     pub(super) fn on_closing_event(
         &mut self,
         now: Instant,
@@ -152,7 +153,7 @@ impl Meter {
         }
     }
 
-    /// Returns the time at which the next measurement is due, or the one under way is overdue.
+    /// Returns the time at which the next measurement is due, or the measurement under way becomes overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let closing = self.closing.as_ref().map(|p| p.deadline);
         let next = match &self.pending {
@@ -168,7 +169,7 @@ impl PendingTrain {
     /// on the expected duration of the train, so that a path that has become slower is noticed soon.
     pub(super) fn wait_limit(health: &ServerHealth, timeout: Duration) -> Duration {
         let capacity = health.gauge.capacity();
-        // These are the bytes of two trains, so twice the time of one train.
+        // `MEASUREMENT_BYTES` are the bytes of two trains, so this is twice the time of one train.
         let expected_secs = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
         let late_after =
             expected_secs.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
@@ -181,7 +182,7 @@ impl PendingTrain {
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
         let received = links.all[self.link].bytes_received(stack) - self.received_at_start;
         let time = now.saturating_since(self.began).as_secs_f64();
-        // `MEASUREMENT_BYTES` are those of two trains, of which this is one.
+        // `MEASUREMENT_BYTES` are the bytes of two trains, and this is one train.
         received.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }

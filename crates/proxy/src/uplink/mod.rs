@@ -1,7 +1,7 @@
 //! The state of servers and links, and connections to the servers.
 //!
-//! The gateway gets a connection for a user by [`Upstream::acquire`], which takes one from the idle pool or opens
-//! one.
+//! The gateway gets a connection for a user by [`Upstream::acquire`], which takes a connection from the idle pool
+//! or opens a new one.
 //!
 //! The module has no knowledge of users' sessions. The gateway owns them, and passes the requirements on each
 //! connection.
@@ -170,7 +170,7 @@ impl Upstream {
     }
 
     /// Handles an event of a connection of this module: a probe, an examination, a measurement or an idle
-    /// connection. Returns whether the event was one of these.
+    /// connection. Returns whether the event was of such a connection.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
@@ -201,7 +201,7 @@ impl Upstream {
         self.examine(cx);
         self.measure(cx);
         self.update(cx.now, cx.stack);
-        // `fill_pools` makes the change; `update` may have set the flag.
+        // `update` may have set the flag; `fill_pools` now makes the change.
         self.pools.changed = false;
         self.fill_pools(cx);
         self.log_changes(cx.now);
@@ -215,7 +215,7 @@ impl Upstream {
             let link = &self.links.all[i];
             let open = link.is_usable() && (!link.metered || need_metered);
             if open != link.open {
-                // Results of measurements and examinations under way would mix the state before with the new one.
+                // Results of measurements and examinations under way would mix the old state with the new one.
                 let path = link.path;
                 self.meter.stop(now, Some(i), stack);
                 self.examinations.stop(now, Some(path), stack);

@@ -13,8 +13,8 @@ use crate::admin::status::ProxyStatus;
 pub enum Notice {
     /// From now on, send all traffic other than TCP over this link; `None` if no link is up and switched on.
     BestPath(Option<PathId>),
-    /// The link is switched on and leads to a server (`true`), or it does not through its own fault or is switched
-    /// off (`false`). Then forwarded traffic must leave the link.
+    /// The link is switched on and leads to a server (`true`). Or the link is switched off, or leads to no server
+    /// through its own fault (`false`); then forwarded traffic must leave the link.
     Reached(PathId, bool),
     /// Begin (`true`) or stop (`false`) to intercept new connections of users. Interception stops while no server
     /// is reachable or the box is switched off. New connections are then forwarded, and intercepted ones continue.
@@ -43,7 +43,7 @@ pub(super) struct Notices {
     switch: Switch,
     /// True if some server was reachable when that was last known.
     reached: bool,
-    /// The value of the last notice about interception; `None` before the first one, when the driver assumes
+    /// The value of the last notice about interception; `None` before the first notice, when the driver assumes
     /// `false`.
     notified_interception: Option<bool>,
     /// The value of the last notice about the best link.
@@ -104,7 +104,7 @@ impl Notices {
         Some(Notice::BestPath(best))
     }
 
-    /// Returns the notice about interception, if that has changed since the last notice.
+    /// Returns the notice about interception, if interception has changed since the last notice.
     pub(super) fn poll_interception(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let intercept = self.intercepts();
         if self.notified_interception.unwrap_or(false) == intercept {
@@ -119,8 +119,8 @@ impl Notices {
         Some(Notice::Intercept(intercept))
     }
 
-    /// Records that no server can be used. At the start the driver gets no notice of that, because interception
-    /// has not begun, so the log line is written here.
+    /// Records that no server can be used. At the start the driver gets no notice of this state, because
+    /// interception has not begun. So this method writes the log line.
     pub(super) fn note_cut_off(&mut self) {
         if self.notified_interception.is_none() && self.switch == Switch::On {
             self.notified_interception = Some(false);

@@ -26,7 +26,7 @@ impl Servers {
         let mut servers = [None; 2];
         for need in self.needs() {
             let pool = self.pool(need);
-            // If both needs have the same server, the more frequent one counts, which comes first.
+            // If both needs have the same server, the more frequent need counts; it comes first.
             servers[pool] = servers[pool].or(Some((need, self.current(need))));
         }
         servers
@@ -44,7 +44,7 @@ impl Upstream {
         self.fill_pools(cx);
     }
 
-    /// Returns whether a connection to `server` that has served a user should serve others.
+    /// Returns whether a connection to `server` that has served a user should serve further users.
     pub(crate) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
         self.pool_to(server)
             .is_some_and(|pool| self.pools.all[pool].may_reuse(now, server, history))
@@ -75,8 +75,8 @@ impl Upstream {
             .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
-    /// Takes a connection to `server` from the pool for `need`, or one to another server that is usable and
-    /// reaches the address family of `to`.
+    /// Takes a connection to `server` from the pool for `need`, or a connection to another server that is usable
+    /// and reaches the address family of `to`.
     pub(super) fn take_idle(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl Upstream {
     /// Returns for each pool the server to which its connections should lead, and the need that they serve; `None`
     /// if the pool should be empty.
     fn pool_servers(&self) -> [Option<(Need, usize)>; 2] {
-        // Idle connections cost keepalives and handshakes, which cost money over metered links.
+        // Idle connections need keepalives and handshakes, and these cost money over metered links.
         let is_metered_used = || self.links.open().any(|l| l.metered);
         let are_useful =
             self.notices.intercepts() && (self.pools.allows_metered() || !is_metered_used());
@@ -135,7 +135,7 @@ impl Upstream {
         }
     }
 
-    /// Handles an event of an idle connection; returns whether the event was of one.
+    /// Handles an event of an idle connection; returns whether the event was of such a connection.
     pub(super) fn on_idle_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, idle_conn)) = self.pools.find(conn) else {
@@ -170,7 +170,8 @@ impl Upstream {
             }
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
-                // While Multipath TCP works over some link, a new connection is better for a user than this one.
+                // While Multipath TCP works over some link, a new connection is better for a user than this
+                // connection.
                 if self
                     .links
                     .open_health(server)

@@ -50,8 +50,8 @@ impl ProbePace {
         current: bool,
     ) -> Duration {
         if health.reach == Reach::Down {
-            // Probes over a metered link cost money, so the interval doubles with each failure, up to 32-fold. It
-            // is never longer than the interval without traffic.
+            // Probes over a metered link cost money, so the interval doubles with each failure, up to 32-fold. The
+            // interval never exceeds the interval without traffic.
             let shift = if link.metered {
                 health.failures.min(5)
             } else {

@@ -78,8 +78,8 @@ impl Upstream {
                     Err(_) => {
                         cx.counters.probes_failed += 1;
                         health.failed(cx.now);
-                        // Not at once: the connection could not be opened, and the cause will persist for a
-                        // moment.
+                        // The connection could not be opened, and the cause will persist for a moment. So the next
+                        // probe comes later.
                         let later = cx.now + self.probe_pace.settings.failing;
                         self.links.all[link].health[server].next_probe = Some(later);
                     }
@@ -88,7 +88,7 @@ impl Upstream {
         }
     }
 
-    /// Handles an event of a probe's connection; returns whether the event was of one.
+    /// Handles an event of a probe's connection; returns whether the event was of such a connection.
     pub(super) fn on_probe_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let answer = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
@@ -97,7 +97,7 @@ impl Upstream {
                 let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
-                // Multipath TCP worked here before, so something on the path has changed.
+                // Multipath TCP has worked over this link, so something on the path has changed.
                 self.links.all[link].health[server].plan_examination(cx.now);
                 return true;
             }
@@ -121,8 +121,8 @@ impl Upstream {
                 let returned = health.is_returning();
                 health.probe_succeeded(cx.now, rtt);
                 if returned {
-                    // Otherwise subflows there would wait for their retransmission timers, and subflows that only
-                    // receive, which have no such timer, would wait forever.
+                    // Otherwise subflows over this path would wait for their retransmission timers. Subflows that
+                    // only receive have no such timer, and would wait forever.
                     cx.stack.revalidate_path(cx.now, path);
                 }
                 None

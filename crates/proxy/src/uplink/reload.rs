@@ -41,7 +41,7 @@ impl Upstream {
         config: &BoxConfig,
         stack: &mut Stack,
     ) -> (Vec<Option<usize>>, Vec<PathId>) {
-        // Examinations and measurements name servers by index, which changes.
+        // Examinations and measurements name servers by their index, and the index changes.
         self.examinations.stop(now, None, stack);
         self.meter.stop(now, None, stack);
         let moved = Moved::new(&self.servers.entries, &config.servers);
@@ -96,7 +96,7 @@ impl Servers {
             .operator_choice
             .and_then(|server| moved.new_index(server));
         let chosen = self.choice.chosen;
-        // In place of a removed server the first one is chosen, until the next choice.
+        // In place of a removed server, the first server is chosen until the next choice.
         let chosen = chosen.map(|server| moved.new_index(server).unwrap_or(0));
         (self.choice.operator_choice, self.choice.chosen) = (wanted, chosen);
         self.choice.gain = config.measuring.gain;
@@ -124,7 +124,8 @@ impl Meter {
 }
 
 impl Links {
-    /// Applies the new list of servers: keeps the state of servers that stay, and ends the probes of removed ones.
+    /// Applies the new list of servers: keeps the state of servers that stay, and ends the probes of removed
+    /// servers.
     fn reload_servers(
         &mut self,
         now: Instant,
@@ -150,7 +151,7 @@ impl Links {
         }
     }
 
-    /// Applies the configuration of links, and returns the paths of removed ones.
+    /// Applies the configuration of links, and returns the paths of removed links.
     fn reload(&mut self, now: Instant, new: &[LinkConfig], stack: &mut Stack) -> Vec<PathId> {
         let old = core::mem::replace(&mut self.configs, new.to_vec());
         let mut removed_paths = Vec::new();
@@ -168,7 +169,7 @@ impl Links {
                 continue;
             };
             link.metered = config.metered;
-            // A value that the operator has set since stays, unless the value in the file has changed.
+            // A value that the operator has set at run time stays, unless the value in the file has changed.
             if before.is_some_and(|before| before.backup != config.backup) {
                 link.backup = config.backup;
                 stack.set_path_backup(now, link.path, config.backup);

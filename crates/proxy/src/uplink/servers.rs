@@ -93,7 +93,7 @@ impl Servers {
     /// Returns the needs of connections, the more frequent first.
     pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
         let usual = self.choice.default_need();
-        // The other rules use one server for all connections.
+        // All rules except `Auto` use one server for all connections.
         let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
         core::iter::once(usual).chain(other)
     }

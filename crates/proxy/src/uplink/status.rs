@@ -77,7 +77,7 @@ impl Upstream {
     /// Returns the status of the server with index `i`.
     fn status_of(&self, i: usize, server: &ServerEntry) -> ServerStatus {
         let condition = self.links.server_condition(i);
-        // The version agreed on earlier no longer holds if the server was replaced by one of another version.
+        // The agreed version no longer holds if a server of another version has replaced the server.
         let agreed = (condition != Condition::OtherVersion).then(|| self.servers.agreed_with(i));
         ServerStatus {
             name: server.name.clone(),
@@ -198,8 +198,9 @@ fn condition(health: &ServerHealth) -> Condition {
     }
 }
 
-/// Returns the best of several states. States in which users are served rank first, then the untried one, then
-/// those that name the server as the cause, then those that name the link, and last the unspecific ones.
+/// Returns the best of several states. States in which users are served rank first. The untried state follows,
+/// then the states that name the server as the cause, then the states that name the link, and last the unspecific
+/// states.
 fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
     states.min_by_key(|state| match state {
         Condition::Working => 0,

@@ -51,7 +51,7 @@ pub(super) enum Finding {
 /// The pause after the first examination that found a problem. It doubles each time up to
 /// [`MAX_EXAMINATION_PAUSE`], because an examination costs about 5 kB and a TLS handshake. Both are guesses.
 const MIN_EXAMINATION_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum pause: users wait at most so long for a link that works again.
+/// The maximum pause, and so the maximum time that users wait for a link that works again.
 const MAX_EXAMINATION_PAUSE: Duration = Duration::from_secs(30);
 
 impl Trouble {
@@ -76,7 +76,7 @@ impl Trouble {
             | FallbackCause::ThirdAckPlain
             | FallbackCause::DataPlain
             | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
-            // Something changed the payload, which shows nothing about the handling of options.
+            // Something changed the payload. That shows nothing about the handling of options.
             FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
             _ => None,
         }
@@ -87,7 +87,7 @@ impl Trouble {
     /// TCP, so the answers on an MPTCP connection are the server's.
     pub(crate) fn of_broken(broken: ChannelError, plain: bool) -> Option<Trouble> {
         match broken {
-            // No portal answers in the first two ways, so `plain` does not matter there.
+            // No portal answers as in the first two cases, so `plain` does not matter for them.
             ChannelError::Refused => Some(Trouble::KeyRefused),
             ChannelError::OtherVersions { .. } => Some(Trouble::OtherVersion),
             // The cryptographic library of this machine failed.

@@ -182,8 +182,8 @@ pub(super) fn too_short(name: &str, time: Duration, min: Duration, harm: &str) -
     Some(Finding::warning(("times", name), message, remedy))
 }
 
-/// Adds to `found` the findings about `bare` numbers, except about settings that have another finding already. A
-/// missing unit most likely is the cause of that one.
+/// Adds to `found` the findings about `bare` numbers, except about settings that have another finding already. The
+/// missing unit most likely is the cause of the other finding, which already reports the setting.
 pub(super) fn add_bare(found: &mut Vec<Finding>, bare: Vec<Finding>) {
     for finding in bare {
         if !found.iter().any(|f| f.subject == finding.subject) {

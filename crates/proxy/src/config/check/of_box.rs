@@ -10,10 +10,11 @@ use super::super::moved;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Minimum timeouts without a warning. Shorter ones give up before a distant server can answer. Both are guesses.
+/// Minimum timeouts without a warning. With a shorter timeout, the box gives up before a distant server can
+/// answer. Both are guesses.
 const MIN_CONNECT: Duration = Duration::from_secs(1);
 const MIN_ATTEMPT: Duration = Duration::from_millis(50);
-/// Minimum idle timeout without a warning. A shorter one ends connections of users who only pause. A guess.
+/// Minimum idle timeout without a warning. A shorter timeout ends connections of users who only pause. A guess.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl BoxConfig {
@@ -245,7 +246,7 @@ impl BoxConfig {
                 found.push(Finding::warning(subject, message, remedy));
                 continue;
             }
-            // `bypass` does not apply to SOCKS clients, so with them the rule can match.
+            // `bypass` does not apply to SOCKS clients, so with SOCKS clients the rule can match.
             if self.socks.is_empty()
                 && let Some(message) = self.never_reached(&rule.addresses)
             {

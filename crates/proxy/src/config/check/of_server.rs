@@ -12,10 +12,10 @@ use super::of_box::looks_public;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Minimum timeout without a warning. A shorter one gives up before a distant box or destination can answer. A
-/// guess.
+/// Minimum timeout without a warning. With a shorter timeout, the server gives up before a distant box or
+/// destination can answer. A guess.
 const MIN_HANDSHAKE: Duration = Duration::from_millis(500);
-/// Minimum idle timeout without a warning. A shorter one ends connections of users who only pause. A guess.
+/// Minimum idle timeout without a warning. A shorter timeout ends connections of users who only pause. A guess.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl ServerConfig {

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::super::rule::Rule;
 
-/// Maximum number of combinations of a rule's values that are examined individually. A guess: each is compared
-/// with up to 256 rules at a start.
+/// Maximum number of combinations of a rule's values that are examined individually. A guess: each combination is
+/// compared with up to 256 rules at a start.
 const MAX_CASES: usize = 10_000;
 
 /// Returns the first of `others` that contains all of `net`.

@@ -35,8 +35,8 @@ const DECLARED: u8 = 3;
 const MAX_NAME_LEN: usize = 64;
 
 impl FlowHints {
-    /// Encodes the hints for the server, which schedules the bytes to the user. The result has at most 86 bytes:
-    /// fields with values of 9, 1, 4 and 64 bytes, each with 2 bytes before it.
+    /// Encodes the hints for the server. The server needs them to schedule the bytes to the user. The result has
+    /// at most 86 bytes: fields with values of 9, 1, 4 and 64 bytes, each with 2 bytes before it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut field = |kind, value: &[u8]| {
@@ -85,14 +85,15 @@ impl FlowHints {
         braid_strategy::by_name(name).ok()
     }
 
-    /// Sets the hints of a connection's next user. Those of an earlier user no longer apply.
+    /// Sets the hints of a connection's next user. The hints of an earlier user no longer apply.
     pub(crate) fn begin(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_urgency(now, conn, self.urgency.unwrap_or_default());
         self.apply(now, conn, stack);
     }
 
-    /// Passes the hints on to the engine. Properties without a hint, apart from the size, stay as they are.
+    /// Passes the hints on to the engine. The size is always set. Other properties without a hint stay as they
+    /// are.
     pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_flow_size(now, conn, self.size);

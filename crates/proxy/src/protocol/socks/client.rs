@@ -22,7 +22,7 @@ pub const GREETING: [u8; 3] = [VERSION, 1, METHOD_NONE];
 
 /// Encodes the request for `destination`, preceded by its metadata, if any. The user's first bytes may follow at
 /// once. If there is metadata, the result of [`encode_early_hints`](super::encode_early_hints) must come before
-/// them.
+/// these bytes.
 pub fn request(metadata: Option<&RequestMetadata>, destination: &Destination) -> Vec<u8> {
     // Enough for most requests without another allocation.
     let mut out = Vec::with_capacity(64);

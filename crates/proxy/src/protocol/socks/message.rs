@@ -20,8 +20,8 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of request metadata ([`RequestMetadata`]), version 3. A request begins with [`VERSION`], so that
-/// the first byte distinguishes the two.
+/// First byte of request metadata ([`RequestMetadata`]), version 3. A request begins with [`VERSION`], so that the
+/// first byte distinguishes metadata from a request.
 pub(super) const METADATA: u8 = 0xb5;
 /// First byte of metadata that requests a probe instead of a destination, version 3.
 pub(super) const PROBE: u8 = 0xb7;
@@ -34,14 +34,15 @@ pub(super) const METADATA_HEAD_LEN: usize = 3;
 /// | --- | --- |
 /// | 1 | 0xb5: metadata, version 3 |
 /// | 2 | number of bytes after this field, big endian, at most 1024, or 64 to 1088 in plaintext |
-/// | 0, or 64 in plaintext | code of the request: a signature, which the password lacks for the destination |
+/// | 0, or 64 in plaintext | code of the request: a signature over destination and hints |
 /// | 0 to 1024 | hints |
 ///
 /// If the first byte is 0xb7, no request follows: the box requests a probe, and the hints are the fields of the
 /// probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestMetadata {
-    /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates both.
+    /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates
+    /// destination and hints.
     pub code: Option<[u8; SIGNATURE_LEN]>,
     /// The encoded hints; [`FlowHints`](crate::FlowHints) decodes and checks them.
     pub hints: Vec<u8>,
@@ -303,8 +304,8 @@ impl MessageBuffer {
     /// Takes at most the missing bytes of the message from `input`. Returns the number of bytes taken, and true
     /// if the message is complete.
     ///
-    /// `length` gets the bytes so far and returns a lower bound of the message's length. With more bytes the
-    /// bound must grow until it is the length itself, so that no byte of the next message is taken.
+    /// `length` gets the bytes so far and returns a lower bound of the message's length. With more bytes the bound
+    /// must grow until it equals the length, so that no byte of the next message is taken.
     pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
         let mut taken = 0;
         loop {
@@ -332,7 +333,7 @@ impl MessageBuffer {
 }
 
 /// Returns the length of address and port, which follow ATYP. The first byte of `body` determines the length of a
-/// name; without it, the result is a lower bound. `None` for an unknown address type.
+/// name. As long as `body` is empty, the result is a lower bound. `None` for an unknown address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
         // The length includes two bytes of the port, and the length byte of a name (RFC 1928 section 5).

@@ -11,7 +11,7 @@ use super::message::{
 pub struct ServerHandshake {
     stage: Stage,
     message: MessageBuffer,
-    /// The metadata of the request that has not come yet.
+    /// Metadata that has come, until its request comes.
     metadata: Option<RequestMetadata>,
     clients: Clients,
 }
@@ -118,8 +118,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Creates a handshake for a box that TLS has authenticated. It sends no password, and metadata without a
-    /// code.
+    /// Creates a handshake for a box that TLS has authenticated. The box sends no password, and its metadata has
+    /// no code.
     pub fn authenticated() -> Self {
         ServerHandshake {
             clients: Clients::Authenticated,
@@ -127,7 +127,7 @@ impl ServerHandshake {
         }
     }
 
-    /// The message that permits a box without a password to send its first request, and each further one.
+    /// The message that permits a box without a password to send its first request, and each further request.
     pub const READY: [u8; 2] = [VERSION, METHOD_NONE];
 
     /// Creates a handshake that expects the next request of a box that has signed in before.
@@ -239,8 +239,7 @@ impl ServerHandshake {
 }
 
 /// Returns the length of the message that starts with `m`, or a lower bound, as [`MessageBuffer::take`] needs it.
-/// A message that is wrong from its first byte on has length 1, so that it is refused without a wait for more
-/// bytes.
+/// A message with a wrong first byte has length 1, so that it is refused without a wait for more bytes.
 fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
     match (stage, m) {
         (_, []) => 1,
