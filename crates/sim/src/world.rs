@@ -167,9 +167,8 @@ impl World {
     /// Makes hosts compute transport checksums and verify them.
     ///
     /// By default hosts skip checksums, which saves time and changes nothing as long as no packet is corrupted or
-    /// rewritten. The world does this itself for links that corrupt packets; nodes that rewrite packets call this
-    /// function. Packets that are on a link at the time of the call have no checksum, so hosts drop them as
-    /// corrupted.
+    /// rewritten. The world itself does this for links that corrupt packets, and for nodes that rewrite them.
+    /// Packets that are on a link at the time of the call have no checksum, so hosts drop them as corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }

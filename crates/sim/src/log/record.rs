@@ -98,7 +98,7 @@ pub struct Segment<'a> {
     pub delivered_ns: Option<u64>,
 }
 
-/// The kind of a transmission.
+/// The kinds of transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
