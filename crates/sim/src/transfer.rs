@@ -318,7 +318,7 @@ impl Transfer {
         self.world.open(self.client, options, client_stream)
     }
 
-    /// Captures the packets at the client or the server. Call it before [`open`](Self::open).
+    /// Captures the packets at the client or the server. To be called before [`open`](Self::open).
     ///
     /// # Errors
     /// Fails as [`Capture::new`] does.
@@ -329,7 +329,7 @@ impl Transfer {
         Ok(capture)
     }
 
-    /// Logs the transfer. Call it before [`open`](Self::open).
+    /// Logs the transfer. To be called before [`open`](Self::open).
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
         self.read(Box::new(BufWriter::new(out)))
     }

@@ -41,7 +41,7 @@ hosts = ["box", "user"]
 private = true
 "#;
 
-/// The other hosts of a description, and the LAN that connects them.
+/// The other hosts of a description, and a LAN. The LAN connects these hosts, except the box.
 const HOSTS: &str = r#"
 [[host]]
 name = "box"

@@ -37,7 +37,7 @@ pub enum Role {
     },
     /// Sends as fast as the connection allows for `span`, and then closes.
     Greedy {
-        /// The time of sending, from the opening on.
+        /// The time for which this end sends, from the opening of the connection.
         span: Duration,
     },
     /// Sends at most at `rate` for `span`, and then closes: a long-lived transfer that the application limits.
@@ -45,7 +45,7 @@ pub enum Role {
     Capped {
         /// The rate, bit/s of payload.
         rate: u64,
-        /// The time of sending, from the opening on.
+        /// The time for which this end sends, from the opening of the connection.
         span: Duration,
     },
     /// Sends requests one after the other, and then closes. Each request is sent when the previous answer is
