@@ -12,7 +12,7 @@ pub struct CoDel {
     /// The acceptable standing queue delay.
     pub target: Duration,
     /// The time for which the delay has to stay above the target before packets are dropped. It should be about
-    /// the longest round-trip time of the traffic, within which senders react.
+    /// the longest round-trip time of the traffic, because senders need a round trip to react.
     pub interval: Duration,
     /// True to mark packets of an ECN-capable transport instead of dropping them (RFC 3168). Requires that the
     /// driver has set [a function that marks](crate::Link::mark_by).
@@ -40,8 +40,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Returns the packet of `queue` that is sent next at `now` (section 5, `deque`). Passes the packets that are
-    /// dropped before it to `drop`. A packet that `mark` can mark is sent instead of dropped.
+    /// Returns the packet of `queue` that is sent next at `now` (section 5, `deque`). Passes the packets that
+    /// CoDel drops first to `drop`. A packet that `mark` can mark is sent instead of dropped.
     pub fn dequeue<P>(
         &mut self,
         codel: CoDel,
@@ -76,8 +76,8 @@ impl State {
         packet
     }
 
-    /// Takes the next packet from the queue. Returns it, and whether the delay has been above the target long
-    /// enough to drop it (section 5.6, `dodequeue`).
+    /// Takes the next packet from the queue. Returns the packet, and true if the delay has been above the target
+    /// long enough to drop the packet (section 5.6, `dodequeue`).
     fn take<P>(
         &mut self,
         codel: CoDel,
@@ -89,19 +89,21 @@ impl State {
             return (None, false);
         };
         let sojourn = now.saturating_since(packet.entered);
-        // With at most one packet left after this one, a drop could leave the line idle. The RFC compares with the
-        // maximum packet size; here the longest packet so far stands for it.
+        // With at most one packet left after this one, a drop could leave the line idle. The RFC compares the
+        // queue with the maximum packet size. Here the length of the longest packet so far takes the place of this
+        // size.
         if sojourn < codel.target || queue.now().bytes <= queue.largest().into() {
             self.first_above_time = None;
             return (Some(packet), false);
         }
-        // As in the RFC, this is the time at which dropping may begin, not the time at which the delay rose.
+        // As in the RFC, `first_above_time` is the time at which dropping may begin, not the time at which the
+        // delay rose.
         let drop_from = *self.first_above_time.get_or_insert(now + codel.interval);
         (Some(packet), now >= drop_from)
     }
 
-    /// Enters the dropping state. If the last dropping state ended within the last 16 intervals, begins with its
-    /// drop rate (section 5.4).
+    /// Enters the dropping state. If the previous dropping state ended within the last 16 intervals, begins with
+    /// the drop rate of that state (section 5.4).
     fn enter(&mut self, codel: CoDel, now: Instant) {
         let delta = self.count.saturating_sub(self.lastcount);
         let recent = now.saturating_since(self.drop_next) < codel.interval.saturating_mul(16);
@@ -112,8 +114,8 @@ impl State {
     }
 }
 
-/// Returns the time of the next drop. The time between drops is the interval divided by the square root of their
-/// number, so that the throughput of TCP falls linearly (section 5).
+/// Returns the time of the next drop. The time between drops is the interval divided by the square root of the
+/// number of drops, so that the throughput of TCP falls linearly (section 5).
 fn control_law(codel: CoDel, from: Instant, count: u32) -> Instant {
     from + codel.interval.div_f64(f64::from(count.max(1)).sqrt())
 }

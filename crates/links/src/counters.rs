@@ -5,7 +5,7 @@
 pub struct Tally {
     /// Packets.
     pub packets: u64,
-    /// Bytes: the sum of the lengths that [`crate::Link::enqueue`] was called with.
+    /// Bytes: the sum of the packets' lengths, as passed to [`crate::Link::enqueue`].
     pub bytes: u64,
 }
 
@@ -16,8 +16,8 @@ impl Tally {
     }
 }
 
-/// Counters of one direction of a link. At any time, `offered + duplicated` equals `delivered`, all `dropped_*`,
-/// and the packets in the link together.
+/// Counters of one direction of a link. At any time, `offered + duplicated` equals the sum of `delivered`, all
+/// `dropped_*`, and the packets in the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Packets that the driver passed to the link.
@@ -26,7 +26,7 @@ pub struct Counters {
     pub duplicated: Tally,
     /// Packets that left at the far end of the link.
     pub delivered: Tally,
-    /// Delivered packets in which the driver was told to flip a bit.
+    /// Delivered packets in which the link told the driver to flip a bit.
     pub corrupted: Tally,
     /// Packets that CoDel marked instead of dropping them.
     pub marked: Tally,

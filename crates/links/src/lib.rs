@@ -4,7 +4,7 @@
 //! A [`Link`] is one direction of a link. A packet passes the following stages in order:
 //!
 //! 1. Random loss ([`Loss`]), of single packets or in bursts.
-//! 2. Duplication. The copy follows the original and passes the next stages as a packet of its own.
+//! 2. Duplication. The copy follows the original, and passes the next stages like any packet.
 //! 3. A queue, droptail ([`QueueLimit`]) and optionally with [`CoDel`]. The packet that is being serialised is not
 //!    in the queue.
 //! 4. Serialisation at the line's [`Rate`]: constant, without accumulating rounding errors, or recorded in a
@@ -14,9 +14,9 @@
 //!
 //! Middleboxes, such as a NAT, are in [`middlebox`].
 //!
-//! A [`LinkModel`] has the settings with the keys and the [`text`] of files and command lines. A [`Schedule`]
-//! lists changes of the settings over time. Disabled features draw no random numbers, so that they do not change
-//! the numbers that other features get.
+//! A [`LinkModel`] has the settings under the keys, and in the [`text`] form, of files and command lines. A
+//! [`Schedule`] lists changes of the settings over time. Disabled features draw no random numbers, so that they do
+//! not change the numbers that other features get.
 //!
 //! ```
 //! use braid_links::{Link, QueueLimit, Rate, Settings, Verdict};

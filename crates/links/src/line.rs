@@ -7,13 +7,14 @@ use crate::trace::Cursor;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// A serial line. It stores the time at which it becomes free, with the fraction of a nanosecond. Rounding each
-/// packet to whole nanoseconds would lose up to 0.1 % at 10 Gbit/s, where a packet of 1,250 bytes takes 1,000 ns.
+/// A serial line. It stores the time at which it becomes free, including the fraction of a nanosecond. Rounding
+/// the time of each packet to whole nanoseconds would lose up to 0.1 % at 10 Gbit/s: a packet of 1,250 bytes takes
+/// 1,000 ns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     free_at: Instant,
     /// The fraction of a nanosecond to add to `free_at`, in units of (1 / rate) ns, so that no division is
-    /// rounded. Less than the rate.
+    /// rounded. It is less than the rate.
     fraction: u64,
     /// The position in the trace, used only if the rate is a trace.
     cursor: Cursor,
@@ -29,8 +30,8 @@ impl Line {
         }
     }
 
-    /// Serialises a packet of `len` bytes, which starts at `now` or, if later, when the line becomes free. Returns
-    /// the time at which its last bit has left.
+    /// Serialises a packet of `len` bytes. It starts at `now` or, if this is later, when the line becomes free.
+    /// Returns the time at which its last bit has left.
     pub fn send(&mut self, now: Instant, rate: &Rate, len: u32) -> Instant {
         if now > self.free_at {
             self.free_at = now;
@@ -52,14 +53,15 @@ impl Line {
         self.free_at
     }
 
-    /// Changes the rate at `now`. The part of the current packet that has not left yet takes the new rate. `len`
-    /// is the length of that packet, or 0 if there is none. Returns the time at which its last bit leaves.
+    /// Changes the rate at `now`. The part of the current packet that has not left yet leaves at the new rate.
+    /// `len` is the length of the current packet, or 0 if there is none. Returns the time at which the packet's
+    /// last bit leaves.
     pub fn change_rate(&mut self, now: Instant, (old, new): (&Rate, &Rate), len: u32) -> Instant {
         if old == new {
             return self.free_at;
         }
         let remaining_nanos = self.free_at.as_nanos().saturating_sub(now.as_nanos());
-        // Between constant rates the remaining time scales with their quotient, without rounding to bytes.
+        // For two constant rates the remaining time is multiplied by their quotient, without rounding to bytes.
         if let (Rate::Fixed(old), Rate::Fixed(new)) = (old, new) {
             if remaining_nanos > 0 {
                 let nanos =

@@ -11,9 +11,9 @@ use crate::queue::{Queue, QueuedPacket};
 use crate::random::{LossState, PacketDraw};
 use crate::settings::{Rate, Settings};
 
-/// Maximum number of packets in queue, on the line and in flight together. Further packets are dropped as by a
-/// full queue. The bound protects memory if the settings do not: with an unlimited rate and a long delay. At 1,500
-/// bytes, 2^17 packets are 200 MB.
+/// Maximum number of packets in the queue, on the line and in flight together. The link drops further packets as
+/// if the queue were full. The bound protects memory if the settings do not, for example with an unlimited rate
+/// and a long delay. 2^17 packets of 1,500 bytes are 200 MB.
 pub const MAX_LINK_PACKETS: usize = 1 << 17;
 
 /// One direction of a link, for packets of type `P`. The link does not read packets. It clones those that it
@@ -21,11 +21,12 @@ pub const MAX_LINK_PACKETS: usize = 1 << 17;
 /// [`mark_by`](Self::mark_by) sets the function that marks a packet.
 ///
 /// The driver passes each packet to [`enqueue`](Self::enqueue). At the time of [`next_event`](Self::next_event) it
-/// calls [`poll_deliver`](Self::poll_deliver) until that returns `None`. Because [`enqueue`](Self::enqueue) and
-/// [`set`](Self::set) may change `next_event`, the driver queries it again after each of them. If packets overtake
-/// each other or CoDel drops them, no packet may be due at `next_event`; the driver then waits for the next one.
+/// calls [`poll_deliver`](Self::poll_deliver) until this returns `None`. [`enqueue`](Self::enqueue) and
+/// [`set`](Self::set) may change `next_event`, so the driver queries `next_event` again after each call of them.
+/// It may happen that no packet is due at `next_event`, because packets overtake each other or CoDel drops them.
+/// The driver then waits for the next event.
 ///
-/// The time must not go backwards. If it does, the latest time so far counts.
+/// The time should not go backwards. If the driver passes an earlier time, the link uses the latest time so far.
 #[derive(Debug)]
 pub struct Link<P> {
     settings: Settings,
@@ -43,7 +44,7 @@ pub struct Link<P> {
     last_delivery: Instant,
     loss: LossState,
     codel: codel::State,
-    /// Marks a packet of an ECN-capable transport, and returns whether it did.
+    /// Marks a packet of an ECN-capable transport. Returns false if it could not mark the packet.
     mark: fn(&mut P) -> bool,
     counters: Counters,
     /// Dropped packets for [`poll_dropped`](Self::poll_dropped); `None` unless the driver called
@@ -54,13 +55,14 @@ pub struct Link<P> {
 /// A packet that arrives at the far end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<P> {
-    /// The exact time of arrival. A driver that polls later delivers the packet late by the difference.
+    /// The exact time of arrival. If the driver polls later, the packet is late by the difference.
     pub at: Instant,
     /// The packet.
     pub packet: P,
     /// The packet's length in bytes.
     pub len: u32,
-    /// The bit that the driver has to flip with [`flip_bit`] if the packet was corrupted; less than 8 times `len`.
+    /// The bit that the driver has to flip with [`flip_bit`], less than 8 times `len`; `None` unless the packet is
+    /// corrupted.
     pub flip: Option<u32>,
 }
 
@@ -111,7 +113,7 @@ impl<P> Link<P> {
         Link::starting_at(Instant::ZERO, settings)
     }
 
-    /// Creates an empty link at time `now`. If the rate is a trace, the trace starts then.
+    /// Creates an empty link at time `now`. If the rate is a trace, the trace starts at `now`.
     pub fn starting_at(now: Instant, settings: Settings) -> Self {
         Link {
             settings,
@@ -130,7 +132,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// Stores packets that are dropped from now on for [`poll_dropped`](Self::poll_dropped).
+    /// Makes the link keep dropped packets for [`poll_dropped`](Self::poll_dropped) from now on.
     pub fn keep_dropped(&mut self) {
         self.dropped.get_or_insert_default();
     }
@@ -142,17 +144,17 @@ impl<P> Link<P> {
     }
 
     /// Returns the next dropped packet, in the order in which the link processed the drops. A drop by CoDel may
-    /// have an earlier time than the drop before it, because the link computes it only when the driver passes a
-    /// later time.
+    /// have an earlier time than the previous drop in this order, because the link computes it only when the
+    /// driver passes a later time.
     ///
-    /// The driver calls this after any other call until it returns `None`. At most [`MAX_LINK_PACKETS`] packets
-    /// are stored.
+    /// After any other call, the driver calls `poll_dropped` until it returns `None`. At most [`MAX_LINK_PACKETS`]
+    /// packets are stored.
     pub fn poll_dropped(&mut self) -> Option<Dropped<P>> {
         self.dropped.as_mut()?.pop_front()
     }
 
-    /// Passes a packet of `len` bytes to the link. The verdict covers all drops except those by CoDel, which drops
-    /// a packet only when it would leave the queue. If the packet is duplicated, the verdict is about the
+    /// Passes a packet of `len` bytes to the link. The verdict covers all drops except those by CoDel: CoDel drops
+    /// a packet only when the packet would leave the queue. If the packet is duplicated, the verdict is about the
     /// original.
     pub fn enqueue(&mut self, now: Instant, packet: P, len: u32, rng: &mut Rng) -> Verdict
     where
@@ -187,7 +189,7 @@ impl<P> Link<P> {
             flip: draw.flip,
         };
         let in_flight = self.in_flight.len() + self.on_detour.len();
-        // One more for the packet on the line.
+        // The `+ 1` counts the packet on the line.
         let has_room = in_flight + self.queue.now().packets as usize + 1 < MAX_LINK_PACKETS;
         let admitted = if !has_room {
             Err(queued)
@@ -222,12 +224,12 @@ impl<P> Link<P> {
         Verdict::Dropped(cause)
     }
 
-    /// Returns the time at which the driver has to poll next, or `None` if the link is empty. This is the next
-    /// delivery or, while the next delivery is not known yet, an earlier time.
+    /// Returns the time at which the driver has to poll next, or `None` if the link is empty. The result is the
+    /// time of the next delivery or, while that is not known yet, an earlier time.
     pub fn next_event(&self) -> Option<Instant> {
         let in_order = match (self.in_flight.front(), &self.in_service) {
             (Some(first), _) => Some(first.at),
-            // The packet after one that takes a detour may arrive before it, so the next delivery is not known
+            // A packet on a detour may arrive after the packet that follows it, so the next delivery is not known
             // yet.
             (None, Some((ends_at, queued))) if !queued.detour.is_zero() => Some(*ends_at),
             (None, Some((ends_at, queued))) => Some(self.arrival(*ends_at, queued)),
@@ -256,9 +258,9 @@ impl<P> Link<P> {
         Some(delivery)
     }
 
-    /// Changes the settings from `now` on. The rest of the packet on the line takes the new rate. Queued packets
-    /// stay, even if the queue now exceeds its limit. Packets in flight keep their delivery times. A link that
-    /// goes down loses all packets in it.
+    /// Changes the settings from `now` on. The rest of the packet on the line leaves at the new rate. Queued
+    /// packets stay, even if the queue now exceeds its limit. Packets in flight keep their delivery times. A link
+    /// that goes down loses all packets in it.
     pub fn set(&mut self, now: Instant, settings: Settings) {
         self.advance(now);
         let old = core::mem::replace(&mut self.settings, settings);
@@ -272,7 +274,7 @@ impl<P> Link<P> {
         if let Some((ends_at, _)) = &mut self.in_service {
             *ends_at = departure;
         }
-        // At a higher rate the packet may leave now.
+        // At a higher rate the packet on the line may leave now, so the link advances again.
         self.advance(now);
     }
 
@@ -290,8 +292,8 @@ impl<P> Link<P> {
         }
     }
 
-    /// Advances the link to `now`, as every method with a time does. [`counters`](Self::counters) are then as of
-    /// `now`.
+    /// Advances the link to `now`, as every method with a time does. After the call, [`counters`](Self::counters)
+    /// returns the state at `now`.
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some((ends_at, queued)) =
@@ -304,7 +306,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// Takes the packet from the queue that the line serialises next, at `now`.
+    /// Takes the packet that the line serialises next, at `now`, from the queue.
     fn dequeue(&mut self, now: Instant) -> Option<QueuedPacket<P>> {
         let Some(codel) = self.settings.codel else {
             return self.queue.pop();
@@ -335,8 +337,8 @@ impl<P> Link<P> {
     /// Returns the time at which the packet on the line leaves: at `free_at`, or earlier if the token bucket
     /// ([`Settings::burst`]) has tokens.
     ///
-    /// The line is a virtual clock that also counts the tokens: packets may leave before its time by as much as a
-    /// full bucket lasts at the rate.
+    /// The line is a virtual clock that also counts the tokens: packets may leave before the line's time, by at
+    /// most the time for which a full bucket lasts at the rate.
     fn departure(&self, now: Instant, free_at: Instant) -> Instant {
         let Rate::Fixed(rate) = self.settings.rate else {
             return free_at;
@@ -360,15 +362,15 @@ impl<P> Link<P> {
             self.in_flight.push_back(delivery);
         } else {
             self.counters.detoured.add(queued.len);
-            // With a constant detour this is the end of the list. The settings may have shortened the detour,
-            // though.
+            // If the detour is constant, this index is the end of the list. But the settings may have shortened
+            // the detour since an earlier packet.
             let index = self.on_detour.partition_point(|other| other.at <= at);
             self.on_detour.insert(index, delivery);
         }
     }
 
-    /// Returns the arrival time of a packet that leaves the line at `ends_at`. It is never before the arrival of
-    /// an earlier packet that took no detour.
+    /// Returns the arrival time of a packet that leaves the line at `ends_at`. The result is never before the
+    /// arrival of an earlier packet that took no detour.
     fn arrival(&self, ends_at: Instant, queued: &QueuedPacket<P>) -> Instant {
         let straight = (ends_at + self.settings.delay + queued.jitter).max(self.last_delivery);
         straight + queued.detour

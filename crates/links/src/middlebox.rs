@@ -1,7 +1,8 @@
 //! Models of middleboxes: machines between two hosts that do more than forward packets.
 //!
 //! A [`Middlebox`] takes packets of either direction, and returns the packets that leave in their place with their
-//! directions. A [`Chain`] connects several in series. None of them has a clock; the driver passes the time.
+//! directions. A [`Chain`] connects several middleboxes in series. No middlebox has a clock; the driver passes the
+//! time.
 //!
 //! A middlebox never repairs a corrupted packet. If it rewrites a packet, it adjusts the checksums (RFC 1624)
 //! instead of computing them. If it splits or merges packets, it forwards corrupted ones unchanged.
@@ -32,8 +33,8 @@ pub use split::Split;
 pub struct Packet {
     /// The bytes from the IP header to the end of the payload.
     pub bytes: Vec<u8>,
-    /// The number that identifies the packet in logs on its way through the network. It is 0 until the packet is
-    /// first sent. A middlebox that rewrites or splits a packet keeps the number.
+    /// The number that identifies the packet in logs, along its whole way through the network. The number is 0
+    /// until the packet is first sent. A middlebox that rewrites or splits a packet keeps the number.
     pub id: u64,
 }
 
@@ -59,8 +60,9 @@ pub type Output = VecDeque<(Direction, Packet)>;
 /// A middlebox that rewrites, drops, splits or merges packets.
 ///
 /// The driver calls [`process`](Self::process) for each packet. After each call it queries
-/// [`next_timeout`](Self::next_timeout), and calls [`handle_timeout`](Self::handle_timeout) at that time. A packet
-/// that a middlebox does not put into `out` is dropped. A packet may contain any bytes, not only valid IP.
+/// [`next_timeout`](Self::next_timeout), and calls [`handle_timeout`](Self::handle_timeout) at that time. If a
+/// middlebox does not put a packet into `out`, the packet is dropped. A packet may contain any bytes, not only
+/// valid IP.
 pub trait Middlebox: Any + Debug + Send {
     /// Processes a packet that arrives in `direction`.
     fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output);
@@ -76,13 +78,13 @@ pub trait Middlebox: Any + Debug + Send {
     }
 }
 
-/// Middleboxes in series, which together are a middlebox.
+/// Middleboxes in series. The chain as a whole is a middlebox too.
 #[derive(Debug, Default)]
 pub struct Chain {
     /// The middleboxes, the innermost first.
     boxes: Vec<Box<dyn Middlebox>>,
-    /// Packets between middleboxes. The number is the position: how many middleboxes are on the inner side of the
-    /// packet.
+    /// Packets between middleboxes. The number is the packet's position: the number of middleboxes on its inner
+    /// side.
     between: VecDeque<(usize, Direction, Packet)>,
 }
 
@@ -107,11 +109,11 @@ impl Chain {
         })
     }
 
-    /// Passes the packets between the middleboxes on, until all have left the chain or were dropped.
+    /// Moves the packets from middlebox to middlebox, until all have left the chain or were dropped.
     fn run(&mut self, now: Instant, out: &mut Output) {
         let mut step = Output::new();
         while let Some((position, direction, packet)) = self.between.pop_front() {
-            // An index outside of the list means that the packet leaves the chain.
+            // If the index is outside of the list, the packet leaves the chain.
             let index = match direction {
                 Direction::Outbound => Some(position),
                 Direction::Inbound => position.checked_sub(1),

@@ -12,8 +12,8 @@ use crate::text::{
 };
 use crate::trace::Trace;
 
-/// The default queue of a link with unlimited rate, which has no bandwidth-delay product: the default length of
-/// interfaces in Linux (`txqueuelen`).
+/// The default queue of a link with unlimited rate, because such a link has no bandwidth-delay product. 1000
+/// packets is the default length of interfaces in Linux (`txqueuelen`).
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 
 /// Settings of one direction of a link. `None` leaves a setting to the base model (see [`or`](Self::or)), or to
@@ -21,7 +21,7 @@ const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkModel {
-    /// The constant rate. Without it and without a trace, the rate is unlimited.
+    /// The constant rate. If there is neither a constant rate nor a trace, the rate is unlimited.
     pub rate: Option<RateValue>,
     /// A recorded rate instead of a constant one.
     pub trace: Option<TraceFile>,
@@ -49,7 +49,7 @@ pub struct LinkModel {
 pub struct TraceFile {
     /// The path as written or, after [`LinkModel::load`], the path of the file that was read.
     pub path: PathBuf,
-    /// The trace, once it was read.
+    /// The trace; `None` until it is read.
     #[serde(skip)]
     trace: Option<Trace>,
 }
@@ -98,7 +98,7 @@ impl LinkModel {
         Ok(())
     }
 
-    /// Returns these settings, with those of `base` where these have none.
+    /// Returns these settings. A setting that is `None` here has the value of `base`.
     #[must_use]
     pub fn or(&self, base: &LinkModel) -> LinkModel {
         // Rate and trace exclude each other, so both are taken from the same model.
@@ -139,7 +139,7 @@ impl LinkModel {
         }
     }
 
-    /// Returns the rate, by the trace or by the constant rate. Without either it is unlimited.
+    /// Returns the rate: that of the trace or the constant rate. If there is neither, the rate is unlimited.
     fn rate(&self) -> Rate {
         let trace = self.trace.as_ref().and_then(|t| t.trace.clone());
         match (trace, self.rate.and_then(|r| r.0)) {
@@ -149,8 +149,8 @@ impl LinkModel {
         }
     }
 
-    /// Returns the settings of this direction. `opposite` is the opposite direction, whose delay is part of the
-    /// round trip in the bandwidth-delay product.
+    /// Returns the settings of this direction. `opposite` is the opposite direction; its delay is a part of the
+    /// round trip, and so of the bandwidth-delay product.
     pub fn settings(&self, opposite: &LinkModel, up: bool) -> Settings {
         let rate = self.rate();
         let time = |t: Option<TimeValue>| t.map(|t| t.0).unwrap_or_default();

@@ -13,7 +13,7 @@ use crate::counters::Tally;
 pub enum QueueLimit {
     /// Maximum number of packets.
     Packets(u32),
-    /// Maximum number of bytes. A packet that would exceed it is dropped.
+    /// Maximum number of bytes. A packet that would exceed this number is dropped.
     Bytes(u64),
 }
 
@@ -27,18 +27,19 @@ impl QueueLimit {
     }
 }
 
-/// A packet with its properties that the link needs.
+/// A packet, with the properties that the link needs.
 #[derive(Debug)]
 pub(crate) struct QueuedPacket<P> {
     pub packet: P,
     pub len: u32,
     /// The time at which the packet entered the queue.
     pub entered: Instant,
-    // The next three are drawn when the packet enters the link, so that the order of the draws does not depend on
-    // the rate.
+    // The next three fields are drawn when the packet enters the link, so that the order of the draws does not
+    // depend on the rate.
     /// The additional delay by jitter.
     pub jitter: Duration,
-    /// The additional delay of a detour, on which others overtake the packet; zero if it takes none.
+    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
+    /// detour.
     pub detour: Duration,
     /// The bit to flip if the packet is corrupted.
     pub flip: Option<u32>,

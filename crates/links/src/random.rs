@@ -25,7 +25,7 @@ impl LossState {
                 loss_good,
                 loss_bad,
             } => {
-                // `Loss::GilbertElliott` defines that the state may change before each packet.
+                // The state changes before the loss is drawn, as `Loss::GilbertElliott` defines.
                 let changes = rng.chance(if self.bad { to_good } else { to_bad });
                 self.bad ^= changes;
                 rng.chance(if self.bad { loss_bad } else { loss_good })

@@ -10,13 +10,13 @@ use crate::settings::{Loss, Rate, Settings};
 pub struct Change {
     /// The time of the change since the start of the run.
     pub at: Duration,
-    /// The settings from then on.
+    /// The settings after the change.
     pub settings: Settings,
 }
 
-/// The changes of a link in the course of a run, for example because its user moves. The driver applies them: at
-/// the time of [`next_change`](Self::next_change) it passes the settings that [`poll`](Self::poll) returns to
-/// [`Link::set`](crate::Link::set).
+/// The changes of a link in the course of a run, for example because its user moves. The driver applies the
+/// changes: at the time of [`next_change`](Self::next_change) it calls [`poll`](Self::poll), and passes the
+/// settings that this returns to [`Link::set`](crate::Link::set).
 ///
 /// ```
 /// use braid_links::{Change, Schedule, Settings};
@@ -33,8 +33,8 @@ pub struct Change {
 pub struct Schedule(VecDeque<Change>);
 
 impl Schedule {
-    /// Creates a schedule of these changes, which may be in any order. Of several changes at the same time, the
-    /// last one counts.
+    /// Creates a schedule of these changes. They may be in any order. Of several changes at the same time, the
+    /// last one in the list takes effect.
     pub fn new(changes: impl IntoIterator<Item = Change>) -> Self {
         let mut changes: Vec<_> = changes.into_iter().collect();
         // The sort is stable, so changes at the same time keep their order.
@@ -74,8 +74,8 @@ impl Schedule {
         self.0.iter()
     }
 
-    /// Takes the next change that is due by `elapsed`, the time since the start of the run. The driver calls this
-    /// until it returns `None`.
+    /// Takes the next change that is due by `elapsed`, the time since the start of the run. The driver calls
+    /// `poll` until it returns `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Change> {
         let due = self.0.front()?.at <= elapsed;
         due.then(|| self.0.pop_front())?

@@ -13,13 +13,13 @@ use crate::trace::Trace;
 pub struct Settings {
     /// The rate at which the line serialises.
     pub rate: Rate,
-    /// Bytes that pass at once after a pause: the depth of a token bucket, with which providers shape traffic.
-    /// Tokens come back at the rate. Used only with a constant rate.
+    /// Bytes that pass at once after a pause. This is the depth of a token bucket, such as providers use to shape
+    /// traffic. The bucket refills at the rate. Used only with a constant rate.
     pub burst: u32,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// Maximum additional delay of a packet; each packet draws its own uniformly. Packets stay in order, so a late
-    /// packet delays those after it.
+    /// Maximum additional delay of a packet. Each packet draws an additional delay between 0 and this maximum,
+    /// uniformly. Packets stay in order, so a late packet delays those after it.
     pub jitter: Duration,
     /// The bound of the queue. Packets that would exceed it are dropped (droptail).
     pub queue: QueueLimit,
@@ -62,8 +62,8 @@ pub enum Rate {
     Unlimited,
     /// Constant, bit/s.
     Fixed(NonZeroU64),
-    /// A recorded rate. The trace starts when the link begins to use it: at [`crate::Link::starting_at`], or at
-    /// [`crate::Link::set`] if the link did not use the trace before.
+    /// A recorded rate. The trace starts when the link begins to use it. This is the time of
+    /// [`crate::Link::starting_at`], or of [`crate::Link::set`] if the link did not use this trace until then.
     Trace(Trace),
 }
 
@@ -129,7 +129,8 @@ impl Loss {
                 loss_good,
                 loss_bad,
             } => {
-                // In equilibrium the state is bad for this share of the packets. Without changes it stays good.
+                // In equilibrium the state is bad for this share of the packets. If the state never changes, it
+                // stays good.
                 let changes = to_bad + to_good;
                 let bad_share = if changes > 0.0 { to_bad / changes } else { 0.0 };
                 bad_share * loss_bad + (1.0 - bad_share) * loss_good
@@ -140,14 +141,14 @@ impl Loss {
     /// Returns the loss model that loses a share `mean` of packets (0 to 1), in bursts whose mean length is
     /// `burst` packets (at least 1).
     ///
-    /// The model is [`Loss::GilbertElliott`] with loss of all packets in the bad state and of none in the good
-    /// state. Values out of range are replaced by the nearest value in range. A mean above `burst / (burst + 1)`
-    /// is impossible, because at least one packet arrives between two bursts.
+    /// The model is [`Loss::GilbertElliott`]: the bad state loses all packets, and the good state none. The
+    /// nearest value in range replaces a value out of range. A mean above `burst / (burst + 1)` is impossible,
+    /// because at least one packet arrives between two bursts.
     pub fn bursts(mean: f64, burst: f64) -> Loss {
         let mean = mean.clamp(0.0, 1.0);
         let to_good = 1.0 / burst.max(1.0);
-        // In equilibrium, mean = to_bad / (to_bad + to_good), solved for `to_bad`. With a mean of 1 the quotient
-        // is infinite, and the minimum below makes it 1.
+        // This solves mean = to_bad / (to_bad + to_good), which holds in equilibrium, for `to_bad`. With a mean of
+        // 1 the quotient is infinite, and the minimum below makes it 1.
         let to_bad = to_good * mean / (1.0 - mean);
         Loss::GilbertElliott {
             to_bad: to_bad.min(1.0),

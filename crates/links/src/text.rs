@@ -32,8 +32,8 @@ pub struct Probability(pub f64);
 ///
 /// - `"1%"`: a probability.
 /// - `"1%/4"`: a share of 1 % in bursts with a mean length of 4 packets.
-/// - `"1%/25%/0%/100%"`: the probabilities of Gilbert and Elliott, which are those of the change from good to bad,
-///   of the change from bad to good, of loss in the good state, and of loss in the bad state.
+/// - `"1%/25%/0%/100%"`: the probabilities of the Gilbert-Elliott model: of the change from good to bad, of the
+///   change from bad to good, of loss in the good state, and of loss in the bad state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossValue(pub Loss);
 
@@ -42,7 +42,8 @@ pub struct LossValue(pub Loss);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodelValue(pub Option<CoDel>);
 
-/// Reordering: `"off"`, or the share of packets that take a detour and its additional delay: `"1%/10ms"`.
+/// Reordering: `"off"`, or the share of packets that take a detour and the additional delay of the detour:
+/// `"1%/10ms"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReorderValue(pub Reorder);
 
@@ -185,7 +186,7 @@ impl FromStr for QueueSize {
         match unit {
             "packets" | "packet" | "p" => Ok(QueueSize::Limit(QueueLimit::Packets(number as u32))),
             "BDP" | "bdp" => Ok(QueueSize::Bdp(number)),
-            // Without a unit the number may mean bytes or packets, so it is refused.
+            // A number without a unit could mean bytes or packets, so it is an error.
             "" => Err(wrong()),
             _ => {
                 let bytes = value::size(text).map_err(|_| wrong())?;
@@ -264,8 +265,8 @@ impl fmt::Display for QueueSize {
     }
 }
 
-/// Deserialises a value with its `FromStr`, from a string or from a number. A number is first written as a string,
-/// so that files may omit the quotes.
+/// Deserialises a value with its `FromStr`, from a string or from a number. A number is first turned into a
+/// string, so that files may omit the quotes.
 ///
 /// # Errors
 /// Fails with the error of `FromStr`.

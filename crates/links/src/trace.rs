@@ -11,26 +11,27 @@ use braid_wire::Instant;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Maximum size of a trace file, bytes. 4 Mi lines of up to 11 bytes fit. The bound applies while reading, because
-/// the path may name a device that never ends.
+/// Maximum size of a trace file, bytes. 4 Mi lines of up to 11 bytes fit. The bound already applies while the file
+/// is read, because the path may name a device that never ends.
 const MAX_FILE: u64 = 64 << 20;
 
 /// A recording of the bytes that a line can carry over time, in the format of mahimahi (Netravali et al.,
 /// "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
 ///
-/// Each line of the file is a time in whole milliseconds: an opportunity, at which up to
+/// Each line of the file is the time of an opportunity, in whole milliseconds. At this time up to
 /// [`Trace::OPPORTUNITY_BYTES`] bytes leave. Times do not decrease. A time that occurs n times gives n
 /// opportunities. After the last time the trace repeats.
 ///
 /// Several small packets share an opportunity. A packet larger than the rest of an opportunity continues in the
-/// next one, and leaves with its last byte. An opportunity that is not used at its time is lost.
+/// next opportunity. The packet has left when its last byte leaves. An opportunity that is not used at its time is
+/// lost.
 ///
 /// Clones share the data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 
 impl Trace {
-    /// Bytes that an opportunity carries, as mahimahi defines it: a packet of maximum size.
+    /// Bytes that an opportunity carries: a packet of maximum size, as mahimahi defines.
     pub const OPPORTUNITY_BYTES: u32 = 1500;
     /// Maximum number of opportunities in a trace, to bound memory: 2^22 of 4 bytes are 16 MiB. They carry 50
     /// Gbit.
@@ -39,7 +40,7 @@ impl Trace {
     /// Parses the text of a trace.
     ///
     /// # Errors
-    /// Fails if a line is not a time, or is a time before that of the previous line. Fails if the trace is empty,
+    /// Fails if a line is not a time, or is a time earlier than the previous line's. Fails if the trace is empty,
     /// lasts 0 ms, or has more than [`Self::MAX_OPPORTUNITIES`] lines.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let mut times: Vec<u32> = Vec::new();
@@ -72,7 +73,7 @@ impl Trace {
         }
     }
 
-    /// Reads the trace in the file at `path`, which may have up to 64 MiB.
+    /// Reads the trace in the file at `path`. The file may have up to 64 MiB.
     ///
     /// # Errors
     /// Fails if the file cannot be read, is too long, or is not a trace. The text names the file, the line, and
@@ -87,7 +88,8 @@ impl Trace {
             )
         };
         let mut text = String::new();
-        // A device or a pipe has no known size. One byte more than allowed shows that the file is too long.
+        // A device or a pipe has no known size, so the read itself has a limit. The limit is one byte more than
+        // allowed; reaching it shows that the file is too long.
         let mut limited = File::open(path).map_err(cannot)?.take(MAX_FILE + 1);
         let bytes = limited.read_to_string(&mut text).map_err(cannot)?;
         if bytes as u64 > MAX_FILE {
@@ -130,8 +132,8 @@ impl Trace {
 
     /// Returns the index of the first opportunity at or after `elapsed` nanoseconds since the start.
     fn first_from(&self, elapsed: u64) -> u64 {
-        // A round ends at the time of its last opportunity, at which the next round starts. That time belongs to
-        // the earlier round here, so that its last opportunities are found.
+        // A round ends at the time of its last opportunity, and the next round starts at this time. Here the time
+        // belongs to the earlier round, so that the round's last opportunities are found.
         let round = elapsed.div_ceil(self.length_nanos()).saturating_sub(1);
         let within = elapsed - round * self.length_nanos();
         let position = self
@@ -207,12 +209,12 @@ impl Cursor {
         }
     }
 
-    /// Forgets the opportunity in use. The next [`send`](Self::send) finds the current one by the time.
+    /// Forgets the opportunity in use. The next [`send`](Self::send) finds the current opportunity by the time.
     pub fn forget(&mut self) {
         *self = Cursor::new(self.origin);
     }
 
-    /// Sends a packet of `len` bytes from `now` on and returns when its last byte leaves.
+    /// Sends a packet of `len` bytes, beginning at `now`. Returns the time at which the last byte leaves.
     pub fn send(&mut self, trace: &Trace, now: Instant, len: u32) -> Instant {
         // Opportunities before `now` are lost.
         let first = trace.first_from(self.elapsed(now));
@@ -222,7 +224,7 @@ impl Cursor {
                 ..Cursor::new(self.origin)
             };
         }
-        // The bytes that do not fit the opportunity in use.
+        // `rest` is the number of bytes that do not fit the opportunity in use.
         if let Some(rest) = len.checked_sub(self.left).filter(|rest| *rest > 0) {
             let further = rest.div_ceil(Trace::OPPORTUNITY_BYTES);
             self.index += u64::from(further);
@@ -234,9 +236,11 @@ impl Cursor {
         self.origin + Duration::from_nanos(trace.nanos(self.index))
     }
 
-    /// Returns the number of bytes of the last packet, of `len` bytes, that have not left by `now`.
+    /// Returns the number of bytes of the last packet that have not left by `now`. The last packet has `len`
+    /// bytes.
     pub fn remaining(&self, trace: &Trace, now: Instant, len: u32) -> u32 {
-        // The first opportunity after `now`, and those from it to the one with the packet's last byte.
+        // `next` is the first opportunity after `now`. The one with the packet's last byte is `ahead`
+        // opportunities later.
         let next = trace.first_from(self.elapsed(now).saturating_add(1));
         let Some(ahead) = self.index.checked_sub(next) else {
             return 0;

@@ -1,5 +1,6 @@
-//! The password of the plaintext SOCKS handshake. It proves that its sender holds a user's private key, and is
-//! valid once: for one connection, at one server, to one destination, within minutes of the time in it.
+//! The password of the plaintext SOCKS handshake. The password proves that its sender holds a user's private key.
+//! A password is valid for one connection, at one server, to one destination, within minutes of the time that it
+//! contains.
 //!
 //! The user field (RFC 1929) is the user's public key in text. The password field is
 //!
@@ -15,9 +16,9 @@
 //! The server checks the first signature when the password arrives, and the second when the request names the
 //! destination.
 //!
-//! A box signs in with version 3, before it knows the destination. It sends the second signature, over destination
-//! and hints, in the [request metadata](SignedMetadata). That signature covers the password's nonce. The server
-//! accepts a nonce once, so the signature is valid on no other connection.
+//! A box signs in with version 3, before it knows the destination. The box sends the second signature, over
+//! destination and hints, in the [request metadata](SignedMetadata). The second signature also covers the
+//! password's nonce. The server accepts a nonce once, so the second signature is valid on no other connection.
 //!
 //! Programs that accept only text as a password use version 4 in base64.
 //!
@@ -52,21 +53,21 @@ const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
 const LABEL_REQUEST: &[u8] = b"braid socks request 2";
 const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 
-/// Steps of the system clock below this are ignored by [`WallClock::set`]. The caller reads the system clock a
-/// little after the instant that it pairs with it, so two pairs differ slightly although nobody set the clock.
-/// 100 ms is a guess: far above that delay, far below the minutes that passwords tolerate.
+/// The minimum step of the system clock that [`WallClock::set`] follows. The caller pairs an instant with a clock
+/// time that it reads a little later, so two pairs differ slightly although nobody set the clock. 100 ms is a
+/// guess: far above this delay, far below the minutes that passwords tolerate.
 const MAX_CLOCK_STEP_IGNORED: Duration = Duration::from_millis(100);
 
-/// Wall-clock time, handed in by the driver and extrapolated by [`Instant`]s.
+/// Wall-clock time. The driver passes it in at times; [`Instant`]s extrapolate it in between.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WallClock {
-    /// The instant that was paired with [`since_epoch`](Self::since_epoch).
+    /// The instant at which the wall clock showed [`since_epoch`](Self::since_epoch).
     at: Instant,
     since_epoch: Duration,
 }
 
 impl WallClock {
-    /// Pairs `now` with a wall-clock time. A step of less than 100 ms is ignored, so that an instant keeps its
+    /// Pairs `now` with a wall-clock time. Ignores a step of less than 100 ms, so that an instant keeps its
     /// wall-clock time while nobody sets the clock.
     pub fn set(&mut self, now: Instant, since_epoch: Duration) {
         if self.since_epoch(now).abs_diff(since_epoch) >= MAX_CLOCK_STEP_IGNORED {
@@ -77,7 +78,8 @@ impl WallClock {
         }
     }
 
-    /// Returns the wall-clock time at `at`, which may lie in the past, in milliseconds since 1970-01-01 UTC.
+    /// Returns the wall-clock time at the instant `at`, in milliseconds since 1970-01-01 UTC. The instant may lie
+    /// in the past.
     pub fn unix_ms(&self, at: Instant) -> u64 {
         u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
     }
@@ -92,9 +94,9 @@ impl WallClock {
 }
 
 /// Makes the password of the user with `key` at the server with the key `server`, for `destination` at `unix_ms`.
-/// The destination is encoded as in a SOCKS5 request (RFC 1928 section 4: ATYP, DST.ADDR, DST.PORT), an encoding
-/// that contains its own length. The `nonce` must be random: the server refuses a second password with the same
-/// time and nonce as a replay.
+/// The destination has the encoding of a SOCKS5 request (RFC 1928 section 4: ATYP, DST.ADDR, DST.PORT), which
+/// contains its own length. The `nonce` must be random: the server refuses a second password with the same time
+/// and nonce as a replay.
 pub fn password(
     key: &PrivateKey,
     server: PublicKey,
@@ -134,7 +136,8 @@ pub struct SignIn {
 
 impl SignIn {
     /// Creates a password for one connection at `unix_ms`. The `nonce` must be random: the server refuses a second
-    /// password with the same time and nonce, and a signature for the one connection would be valid for the other.
+    /// password with the same time and nonce, and a signature for the first connection would be valid for the
+    /// second.
     pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
         let head = head(VERSION_SIGN_IN, unix_ms, nonce);
         SignIn { head }
@@ -147,8 +150,8 @@ impl SignIn {
         core::array::from_fn(|_| bytes.next().unwrap_or(0))
     }
 
-    /// Returns the signature for the request, over the destination and the metadata's `hints`. A connection may
-    /// have one request or one probe.
+    /// Returns the signature for the request. It covers the destination and the metadata's `hints`. A connection
+    /// may have one request or one probe, not both.
     pub fn request(
         &self,
         key: &PrivateKey,
@@ -159,7 +162,7 @@ impl SignIn {
         key.sign(&Parties::new(key, server).request_message(&self.head, destination, hints))
     }
 
-    /// Returns the signature for a probe with these fields, which takes the place of the request.
+    /// Returns the signature for a probe with these fields. The probe takes the place of the request.
     pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
         key.sign(&Parties::new(key, server).probe_message(&self.head, fields))
     }
@@ -224,22 +227,22 @@ impl Parties {
 /// The reason why a password is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthError {
-    /// The password does not have the form of a Braid password: the client is no Braid client, or of another
-    /// version.
+    /// The password does not have the form of a Braid password: the client is no Braid client, or a Braid client
+    /// of another version.
     Malformed,
     /// No user has this key.
     UnknownUser,
-    /// The user's private key did not make the signature, or made it for another server.
+    /// The signature is not by the user's private key, or is for another server.
     WrongSignature,
     /// The signature is valid, but the time in the password differs too much from the server's. The value is the
     /// client's clock minus the server's, in milliseconds.
     ClockSkew(i64),
-    /// The password was made before this server started, or before the limit that a step back of its clock has
-    /// set. The server does not know whether such a password was used.
+    /// The password was made before this server started, or before the limit that the server has set since its
+    /// clock was set back. The server does not know whether such a password was used.
     BeforeStart,
     /// The password was used before.
     Replayed,
-    /// The replay cache is full: users signed in more often within the time window than the cache has entries.
+    /// The replay cache is full: within the time window there were more sign-ins than the cache has entries.
     ReplayCacheFull,
 }
 
@@ -282,8 +285,8 @@ pub struct SignedMetadata<'a> {
 /// An authenticated user whose destination is not known yet.
 #[derive(Debug)]
 pub struct Grant {
-    /// Index of the user in the configuration. A caller of [`Verifier::set_users`] has to update the index in each
-    /// grant that it still holds.
+    /// Index of the user in the configuration. After [`Verifier::set_users`] the caller has to update the index in
+    /// each grant that the caller still holds.
     pub user: usize,
     /// The password's version, time and nonce; `None` on a protected connection, which has no password.
     head: Option<[u8; PASSWORD_HEAD_LEN]>,
@@ -316,7 +319,7 @@ pub struct Verifier {
     by_key: BTreeMap<PublicKey, usize>,
     /// Maximum difference between a password's time and the server's, in either direction.
     max_skew_ms: u64,
-    /// Passwords made before this time are refused, milliseconds since 1970-01-01 UTC.
+    /// Passwords made before this time are refused; in milliseconds since 1970-01-01 UTC.
     oldest_ms: Option<u64>,
     replay: ReplayCache,
 }
@@ -366,12 +369,12 @@ impl Verifier {
         self.oldest_ms = Some(unix_ms);
     }
 
-    /// Handles a clock that was set back to `now_ms`. Until then, passwords made before `expired_before_ms` had
-    /// expired, and the replay cache may have dropped the used ones. By the new time they would be accepted again,
-    /// so passwords made before `expired_before_ms` are refused from now on.
+    /// Handles a clock that was set back to `now_ms`. By the old time, passwords made before `expired_before_ms`
+    /// have expired, and the replay cache may have dropped those that were used. By the new time they would be
+    /// valid again, so the verifier refuses passwords made before `expired_before_ms` from now on.
     ///
-    /// The limit never exceeds `now_ms`. Otherwise, after correcting a clock that was a day ahead, the server
-    /// would refuse every new password for a day.
+    /// The limit never exceeds `now_ms`. Otherwise the correction of a clock that was a day ahead would make the
+    /// server refuse every new password for a day.
     pub fn clock_set_back(&mut self, expired_before_ms: u64, now_ms: u64) {
         let oldest = self.oldest_ms.unwrap_or(0).max(expired_before_ms);
         self.oldest_ms = Some(oldest.min(now_ms));
@@ -394,8 +397,9 @@ impl Verifier {
             (VERSION_PASSWORD, rest) => Some(rest.try_into().map_err(|_| AuthError::Malformed)?),
             _ => return Err(AuthError::Malformed),
         };
-        // An unknown key costs no signature check. The client gets the same answer as for a wrong signature. The
-        // time of the answer may reveal that a key is a user's, but a plaintext handshake shows the key anyway.
+        // A client with an unknown key gets the same answer as one with a wrong signature, but without a signature
+        // check. The time until the answer may therefore reveal that a key is a user's. A plaintext handshake
+        // shows users' keys anyway.
         let key = core::str::from_utf8(user).ok().and_then(|u| u.parse().ok());
         let known = key.and_then(|key: PublicKey| self.by_key.get(&key));
         let index = *known.ok_or(AuthError::UnknownUser)?;
@@ -428,8 +432,8 @@ impl Verifier {
         })
     }
 
-    /// Returns whether the holder of `grant` may request `destination`. The second signature decides: that of the
-    /// password or, for a [`SignIn`], the one in `metadata`, which also covers the hints.
+    /// Returns whether the holder of `grant` may request `destination`. The second signature decides. It is in the
+    /// password or, after a [`SignIn`], in `metadata`; a signature in `metadata` also covers the hints.
     pub fn check_request(
         &self,
         grant: &Grant,
@@ -458,7 +462,7 @@ impl Verifier {
     }
 
     /// Returns whether the holder of `grant` may send the probe with the fields in `metadata`. A client with a
-    /// password of version 4 may send none: it is no box.
+    /// password of version 4 may send no probe, because such a client is no box.
     pub fn check_probe(&self, grant: &Grant, metadata: SignedMetadata<'_>) -> bool {
         let Some(head) = &grant.head else {
             // As in `check_request`, TLS authenticates the probe.
@@ -491,7 +495,8 @@ impl Verifier {
 /// An entry does not contain the user, because random nonces of 16 bytes do not collide between users either.
 #[derive(Debug)]
 struct ReplayCache {
-    /// The expiry in milliseconds since 1970-01-01 UTC and the nonce, earliest expiry first.
+    /// Each entry is the expiry, in milliseconds since 1970-01-01 UTC, and the nonce. The earliest expiry is
+    /// first.
     used: BTreeSet<(u64, [u8; 16])>,
     capacity: usize,
 }

@@ -32,8 +32,8 @@ impl Families {
         }
     }
 
-    /// Adds a family to the set where `contained` is true, and removes it otherwise. The family is IPv6 where `v6`
-    /// is true, and IPv4 otherwise.
+    /// Adds a family to the set if `contained` is true, and removes it otherwise. The family is IPv6 if `v6` is
+    /// true, and IPv4 otherwise.
     pub fn set(&mut self, v6: bool, contained: bool) {
         match v6 {
             false => self.v4 = contained,
@@ -63,7 +63,7 @@ impl Families {
     }
 }
 
-/// Contains both families: a server that has reported none is assumed to reach both.
+/// The default set has both families, because a server that reports no families is assumed to reach both.
 impl Default for Families {
     fn default() -> Self {
         Families::BOTH

@@ -1,8 +1,8 @@
-//! The keys of boxes, servers and clients: Ed25519 (RFC 8032). Their text is that of WireGuard keys: one line of
-//! base64, 44 characters.
+//! The keys of boxes, servers and clients: Ed25519 (RFC 8032). Their text has the form of WireGuard keys: one line
+//! of base64, 44 characters.
 //!
-//! A public key is the identity of its owner and need not be secret; the private key proves the identity. TLS with
-//! raw public keys (RFC 7250) uses the encodings of RFC 8410.
+//! A public key is the identity of its owner, and need not be secret. The private key proves this identity. TLS
+//! with raw public keys (RFC 7250) uses the encodings of RFC 8410.
 
 mod point;
 
@@ -40,8 +40,8 @@ const SPKI_HEAD: [u8; 12] = [
 
 /// A private key. No output shows it, and its memory is overwritten on drop.
 ///
-/// The copies in libraries are not overwritten. `ring` has the expanded key while it signs, and rustls keeps one
-/// for the life of a box or server that protects connections.
+/// The copies in libraries are not overwritten: `ring` has the expanded key while it signs, and rustls keeps a
+/// copy as long as a box or server protects connections.
 #[derive(Clone)]
 pub struct PrivateKey {
     seed: Zeroizing<[u8; KEY_LEN]>,
@@ -51,7 +51,7 @@ pub struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// Creates the key of a seed (RFC 8032 section 5.1.5), which must be random.
+    /// Creates the key of a seed (RFC 8032 section 5.1.5). The seed must be random.
     pub fn from_seed(seed: [u8; KEY_LEN]) -> Self {
         let seed = Zeroizing::new(seed);
         let public = pair(&seed).public_key().as_ref().try_into();
@@ -73,13 +73,14 @@ impl PrivateKey {
         PrivateKey::from_seed(seed)
     }
 
-    /// Returns whether the text of this key could be that of a public key, so that the user may have swapped the
-    /// two. One private key in sixteen looks public, but none from [`generate`](Self::generate).
+    /// Returns whether the text of this key could be that of a public key. If so, the user may have swapped the
+    /// two keys. One random private key in sixteen looks public, but no key from [`generate`](Self::generate)
+    /// does.
     pub fn looks_public(&self) -> bool {
         point::is_public(&self.seed)
     }
 
-    /// Returns whether this key has the same text as `public`. Then the user has entered one key in both places.
+    /// Returns whether this key has the same text as `public`. If so, the user has entered one key in both places.
     pub fn has_text_of(&self, public: &PublicKey) -> bool {
         *self.seed == public.0
     }
@@ -118,8 +119,8 @@ impl PrivateKey {
     /// Writes the key to a new file at `path`, which only its owner may read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if there is a file at `path`, which stays as it is. Otherwise the error
-    /// with which the system refused to create or write the file.
+    /// [`io::ErrorKind::AlreadyExists`] if there is a file at `path`; that file stays as it is. Otherwise the
+    /// error with which the system refused to create or write the file.
     pub fn create(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -130,8 +131,8 @@ impl PrivateKey {
         let line = Zeroizing::new(format!("{}\n", *self.to_text()));
         let written = file.write_all(line.as_bytes());
         written.and_then(|()| file.sync_all()).inspect_err(|_| {
-            // A partial file would make the next attempt fail, as this one creates new files only. A failure to
-            // remove the file is not reported, because the caller gets the error of the write.
+            // A partial file would make the next attempt fail, because `create` writes new files only. A failure
+            // to remove the file is not reported, because the caller gets the error of the write.
             let _ = fs::remove_file(path);
         })
     }
@@ -181,7 +182,7 @@ impl PublicKey {
     }
 
     /// Returns whether a private key for this public key exists. The check detects a private key that was entered
-    /// as a public key: every one from [`PrivateKey::generate`], and fifteen in sixteen of all others.
+    /// as a public key: every key from [`PrivateKey::generate`], and fifteen in sixteen other private keys.
     pub fn is_valid(&self) -> bool {
         point::is_public(&self.0)
     }
@@ -243,7 +244,7 @@ fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     }
 }
 
-/// The reason why a text is not a key, public or private: both have the same form.
+/// The reason why a text is not a key. Public and private keys have the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
     /// The text has this number of characters instead of [`KEY_TEXT_LEN`].

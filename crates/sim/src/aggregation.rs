@@ -6,9 +6,9 @@
 //!                    ══ access link ══ router ──/      ──/
 //! ```
 //!
-//! Each access link leads to a router, which has a link to every server. For traffic that the box forwards
-//! without a server, the router also has a link to every content host. Access links share no bottleneck before
-//! a server; behind it they share its link to the content host.
+//! Each access link leads to a router, which has a link to every server. For traffic that the box forwards without
+//! a server, the router also has a link to every content host. Access links share no bottleneck before a server.
+//! Behind a server they share the server's link to the content host.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -32,8 +32,8 @@ use crate::udp::{UdpFlow, UdpSource};
 use crate::world::{LinkId, NodeId, World};
 
 const MTU: u16 = 1500;
-/// Port of the first transfer. Each transfer has its own port, since a content host knows by the port which
-/// stream to serve.
+/// Port of the first transfer. Each transfer has its own port, because the port tells a content host which stream
+/// to serve.
 const FIRST_PORT: u16 = 2_000;
 /// The interval of virtual time at which [`Aggregation::run`] checks whether the run is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -45,8 +45,8 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 /// credentials (RFC 1929), and the reply with an IPv4 address.
 const SOCKS_ANSWER: u64 = 2 + 2 + 10;
 
-/// Returns the address of a user's host. Each /24 holds 200 users, from .10 on: [`GATEWAY`] has .1, and more
-/// users than one /24 can hold are possible.
+/// Returns the address of a user's host. Each /24 holds 200 users, whose addresses begin at .10, because
+/// [`GATEWAY`] has .1. There are several /24, because one does not hold all users.
 pub fn user_addr(user: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 1 + (user / 200) as u8, 10 + (user % 200) as u8)
 }
@@ -81,17 +81,19 @@ fn router_addr(link: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 100 + link as u8)
 }
 
-/// The settings of a network. [`AggregationConfig::new`] makes one with defaults, whose fields may be changed.
+/// The settings of a network. [`AggregationConfig::new`] makes settings with defaults; the caller may change the
+/// fields.
 #[derive(Debug, Clone)]
 pub struct AggregationConfig {
     /// The box's `box.toml`. Its links must match `access`, and its servers `servers`, in the same order; their
     /// addresses are [`link_addr`] and [`server_addr`].
     pub boxed: BoxConfig,
-    /// Access links, `up` leading away from the box. At most 90, since the routers' addresses begin 90 later.
+    /// Access links; `up` leads away from the box. At most 90, because the addresses of the routers begin 90 after
+    /// those of the links.
     pub access: Vec<PathSettings>,
     /// Servers, at least one.
     pub servers: Vec<ServerSettings>,
-    /// The LAN link of each user, `up` leading away from the user; at most 10,000.
+    /// The LAN link of each user, at most 10,000; `up` leads away from the user.
     pub users: Vec<PathSettings>,
     /// The number of content hosts, each at its [`content_addr`].
     pub contents: usize,
@@ -109,15 +111,15 @@ pub struct ServerSettings {
     /// The links from the router behind each access link (`up` leads to the server). If the list is shorter than
     /// the list of access links, the missing links are gigabit links without delay or loss.
     pub from_access: Vec<PathSettings>,
-    /// Cross traffic on the link from the server to the router behind each access link. The router drops it,
-    /// so it loads this link only. Access links past the end of the list have no cross traffic.
+    /// Cross traffic on the link from the server to the router behind each access link. The router drops the cross
+    /// traffic, so it loads this link only. Access links past the end of the list have no cross traffic.
     pub cross: Vec<UdpFlow>,
-    /// The link to each content host, `up` leading to the host.
+    /// The link to each content host; `up` leads to the host.
     pub to_content: PathSettings,
     /// The settings of the server's sockets towards content hosts.
     pub downstream: DownstreamConfig,
-    /// The time by which the server's wall clock is ahead of the box's. The clocks matter since a server compares
-    /// the time in a handshake with its own.
+    /// The time by which the server's wall clock is ahead of the box's. The clocks matter, because a server
+    /// compares the time in a handshake with its own.
     pub clock_ahead: Duration,
 }
 
@@ -193,7 +195,8 @@ fn gigabit() -> PathSettings {
 /// A change of the network in the course of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// An access link changes its settings. The box gets no notice, as with a change in the provider's network.
+    /// An access link changes its settings. The box gets no notice, just as it gets none of a change in a
+    /// provider's network.
     Access {
         /// The link.
         link: usize,
@@ -205,7 +208,7 @@ pub enum Action {
     Carrier {
         /// The link.
         link: usize,
-        /// True if the link gets its carrier, false if it loses it.
+        /// True if the link gets its carrier, false if it loses its carrier.
         up: bool,
     },
     /// The links between a server and the routers behind the access links change their settings. Neither box
@@ -261,8 +264,8 @@ impl Load {
 pub struct TransferId(u32);
 
 impl TransferId {
-    /// Returns the label by which user and content host find their stream. It is the number plus 1, since the
-    /// label 0 stands for a stream without a label.
+    /// Returns the label by which user and content host find their stream. The label is the connection's number
+    /// plus 1, because the label 0 stands for a stream without a label.
     fn label(self) -> u32 {
         self.0 + 1
     }
@@ -390,8 +393,8 @@ impl Aggregation {
         })
     }
 
-    /// Runs until the box intercepts connections. Returns false if it does not within 10 s; a box without a
-    /// reachable server never does.
+    /// Runs until the box intercepts connections. Returns false if the box does not intercept within 10 s; without
+    /// a reachable server it never does.
     pub fn run_until_intercepting(&mut self) -> bool {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
@@ -553,7 +556,7 @@ impl Aggregation {
         self.schedule.insert((at, self.scheduled), action);
     }
 
-    /// Runs for `time` of virtual time, with the actions scheduled in it.
+    /// Runs for `time` of virtual time, and carries out the actions scheduled within it.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.world.now() + time;
         while let Some(entry) = self.schedule.first_entry()
@@ -566,7 +569,7 @@ impl Aggregation {
         self.world.advance(end.saturating_since(self.world.now()));
     }
 
-    /// Runs until `done` returns true, at most for `limit`, and returns its last value. `done` is called
+    /// Runs until `done` returns true, but at most for `limit`. Returns the last value of `done`, which is called
     /// every 10 ms of virtual time.
     pub fn run(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.world.now() + limit;
@@ -580,7 +583,8 @@ impl Aggregation {
         true
     }
 
-    /// Runs until every connection is closed at both ends. Returns false if one is not closed after `limit`.
+    /// Runs until every connection is closed at both ends. Returns false if a connection is not closed after
+    /// `limit`.
     pub fn finish(&mut self, limit: Duration) -> bool {
         self.run(limit, |net| {
             net.transfers.iter().all(|t| {
@@ -610,7 +614,8 @@ impl Aggregation {
             }
             Action::Carrier { link, up } => {
                 let mut settings = self.settings_with_carrier[link].clone();
-                // The first `up` is the direction, the second one says that the direction delivers packets.
+                // The first `up` of each line is a direction; the second one is true if the direction delivers
+                // packets.
                 settings.up.up &= up;
                 settings.down.up &= up;
                 self.set_access(link, &settings);
@@ -767,8 +772,8 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
 fn add_content(world: &mut World, config: &AggregationConfig, content: usize) -> NodeId {
     let servers = config.servers.len();
     let routes = (0..servers).map(|n| (IpAddr::V4(server_addr(n)), n as u32));
-    // Packets that the box forwards keep the users' LAN addresses. Every router has a route to the LAN; answers
-    // take the first one, whichever link the box chose.
+    // Packets that the box forwards keep the users' LAN addresses. Every router has a route to the LAN. Answers
+    // take the first router, whichever link the box chose.
     let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
     let host = HostConfig {
         engine: config.end_host.clone(),

@@ -13,8 +13,8 @@ use crate::traffic::{Role, Stream};
 use crate::udp::{UdpFlow, UdpSink, UdpSource};
 use crate::world::{NodeId, World};
 
-/// The background traffic over each path, in the direction of the transfer. Generators send it by a router at
-/// one end of the path's link, and sinks behind the router at the other end receive it.
+/// The background traffic over each path, in the direction of the transfer. Generators send the traffic through a
+/// router at one end of the path's link. Sinks behind the router at the other end receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Background {
     /// The roles of the TCP generators. Each has one connection.
@@ -27,8 +27,8 @@ pub struct Background {
     pub span: Duration,
 }
 
-/// The rate of each generator, bit/s: that of the UDP generator in the paper on MPTCP-MAPS. With four TCP
-/// generators of the same rate, TCP has the 80 % that both papers name.
+/// The rate of each generator, bit/s: the rate of the UDP generator in the paper on MPTCP-MAPS. With four TCP
+/// generators of the same rate, TCP has 80 % of the traffic, as in both papers.
 const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {

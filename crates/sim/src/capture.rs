@@ -13,11 +13,12 @@ use crate::world::{LinkId, NodeId, World};
 
 /// A pcapng file that is written while the world runs.
 ///
-/// The file has the packets of a node or link from the moment at which it is added. Add it before the first
-/// packet is sent: adding makes the world compute checksums, and packets on a link without one are dropped.
+/// The file has the packets of a node or link from the moment at which the node or link is added. Add it before
+/// the first packet is sent: adding makes the world compute checksums, and hosts then drop packets that were sent
+/// without one.
 ///
 /// Write one file for each node. With both ends of a link in one file, Wireshark would take the second appearance
-/// of a packet for a retransmission. To find packets that a link drops, compare the files of its ends.
+/// of a packet for a retransmission. To find packets that a link drops, compare the files of the link's ends.
 #[derive(Debug, Clone)]
 pub struct Capture(Arc<Mutex<File>>);
 
@@ -39,7 +40,7 @@ impl Capture {
     /// Writes the header of a file to `out`.
     ///
     /// # Errors
-    /// Fails with the error of `out`. Later errors are returned by [`finish`](Self::finish).
+    /// Fails with the error of `out`. [`finish`](Self::finish) returns later errors.
     pub fn new(out: Box<dyn Write + Send>) -> io::Result<Self> {
         Ok(Capture(Arc::new(Mutex::new(File {
             writer: Writer::new(BufWriter::new(out))?,
@@ -47,8 +48,8 @@ impl Capture {
         }))))
     }
 
-    /// Adds the interfaces of `node` with the names `name.0`, `name.1` and so on. Like a capture on that machine,
-    /// the file has the packets that the node sends and those that arrive.
+    /// Adds the interfaces of `node` with the names `name.0`, `name.1` and so on. Like a capture on a real
+    /// machine, the file has the packets that the node sends and those that arrive.
     pub fn node(&self, world: &mut World, node: NodeId, name: &str) {
         for (n, (outgoing, incoming)) in world.interfaces(node).into_iter().enumerate() {
             let interface = self.interface(&format!("{name}.{n}"));

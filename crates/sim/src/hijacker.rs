@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 /// The keys of a connection: the opener's and the listener's.
 pub type Keys = (u64, u64);
 
-/// The maximum number of subflows that a hijacker remembers. A guess: more than a test opens. Beyond it, the
-/// subflow of the lowest address is forgotten, which is simple and deterministic.
+/// The maximum number of subflows that a hijacker remembers. 1,024 is a guess: more than a test opens. If there
+/// are more, the hijacker forgets the subflow of the lowest address; this choice is simple and deterministic.
 const MAX_SUBFLOWS: usize = 1_024;
 
 /// A subflow that a hijacker opens.
@@ -34,7 +34,7 @@ struct HijackedSubflow {
 #[derive(Debug, Default)]
 pub struct Hijacker {
     subflows: BTreeMap<SocketAddr, HijackedSubflow>,
-    /// The number of third ACKs sent, so of joins that the server has answered.
+    /// The number of third ACKs sent. It equals the number of joins that the server has answered.
     pub joins_tried: u64,
     /// Payload bytes received, including retransmitted ones.
     pub bytes_received: u64,
@@ -131,7 +131,7 @@ impl HijackedSubflow {
     }
 }
 
-/// Returns the keys in the MP_CAPABLE of a third ACK, which are readable for any observer of the link.
+/// Returns the keys in the MP_CAPABLE of a third ACK. Any observer of the link can read them.
 pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
     match tcp.options.capable() {
         Some(

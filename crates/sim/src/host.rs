@@ -18,8 +18,8 @@ use crate::world::{NodeId, World};
 
 /// The settings of a host.
 pub struct HostConfig {
-    /// Settings of the host's engine. `checksum_offload` is always on: the host itself completes checksums if
-    /// the world uses them, as a network card would.
+    /// Settings of the host's engine. `checksum_offload` is always on: if the world uses checksums, the host
+    /// itself completes them, as a network card would.
     pub engine: Config,
     /// Local paths. Packets of path `n` leave by interface `n`, unless `routes` has their destination.
     pub paths: Vec<PathConfig>,
@@ -106,7 +106,7 @@ pub struct Host {
     streams: BTreeMap<ConnId, Stream>,
     /// Connections whose fallback to TCP the engine reported before it reported their acceptance.
     fell_back: BTreeMap<ConnId, FallbackCause>,
-    /// The stream of each listener, which is cloned for each accepted connection.
+    /// The stream of each listener. Each accepted connection gets a clone.
     services: Vec<(ListenerId, Stream)>,
     /// The streams of closed connections, in the order of closing.
     finished: Vec<Stream>,
@@ -253,11 +253,12 @@ impl Host {
         }
     }
 
-    /// Lets a stream start to write that waits for this call.
+    /// Lets the stream of `conn`, which has waited for this call, start to write.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.awaiting_release = false;
-            // It fails only for an unknown connection, and the host keeps streams of known ones only.
+            // The result is ignored: the call fails only for an unknown connection, and the host keeps no stream
+            // of such a connection.
             let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
@@ -275,7 +276,8 @@ impl Host {
                 let mut stream = stream.clone();
                 stream.open(now);
                 stream.fell_back = self.fell_back.remove(&conn);
-                // These calls fail only for an unknown connection, and this one was accepted just now.
+                // The results are ignored: these calls fail only for an unknown connection, and this connection
+                // was accepted just now.
                 let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
                 let _ = self.stack.set_urgency(now, conn, stream.urgency);
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
@@ -336,7 +338,7 @@ impl Node for Host {
             }
         }
         // Sending can cause events, and handling an event can cause packets. The first round sends even without an
-        // event, since timers and streams may have caused packets.
+        // event, because timers and streams may have caused packets.
         let mut may_have_packets = true;
         loop {
             while let Some(event) = self.stack.poll_event() {
@@ -388,7 +390,7 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
     }
 }
 
-/// Sends all packets that `stack` has by the interface that `iface` returns, and hands them to `oracle`. Calls
+/// Sends all packets of `stack`, each by the interface that `iface` returns, and hands them to `oracle`. Calls
 /// `on_sent` for each super-segment with the number of its first packet. Returns whether any packet was sent.
 pub(crate) fn send_all(
     stack: &mut Stack,
@@ -414,9 +416,9 @@ pub(crate) fn send_all(
     }
 }
 
-/// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the header
-/// with its own length and sequence number. Returns the number of the first packet; the others have the numbers
-/// after it.
+/// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the
+/// super-segment's header, but its own length and sequence number. Returns the number of the first packet; the
+/// others have the following numbers.
 pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {

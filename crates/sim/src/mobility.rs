@@ -9,8 +9,8 @@ use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
 /// The quality of a link: Mbit/s, round-trip time in ms, share of packets lost.
 type Quality = (f64, f64, f64);
 
-/// The quality of the WiFi at times in seconds from the start; it changes linearly between them. At the times of
-/// [`CROSSINGS`] it equals the quality of the cellular network.
+/// The quality of the WiFi at some times, in seconds from the start. Between these times it changes linearly. At
+/// the times of [`CROSSINGS`] it equals the quality of the cellular network.
 const WIFI: [(u64, Quality); 8] = [
     (0, (11.0, 20.0, 0.01)),
     (10, (11.0, 20.0, 0.01)),
@@ -21,7 +21,8 @@ const WIFI: [(u64, Quality); 8] = [
     (75, (10.0, 40.0, 0.02)),
     (80, (0.5, 200.0, 0.2)),
 ];
-/// The times at which WiFi and cellular network are equally good: as the host leaves, returns and leaves again.
+/// The times at which WiFi and cellular network are equally good: when the host leaves, when it returns, and when
+/// it leaves again.
 pub const CROSSINGS: [Duration; 3] = [
     Duration::from_secs(20),
     Duration::from_secs(60),
@@ -29,7 +30,7 @@ pub const CROSSINGS: [Duration; 3] = [
 ];
 /// The length of the walk.
 pub const SPAN: Duration = Duration::from_secs(120);
-/// The interval of the steps that approximate a linear change. A guess: much shorter than the walk.
+/// The interval of the steps that approximate a linear change. 100 ms is a guess: much shorter than the walk.
 const STEP: Duration = Duration::from_millis(100);
 
 fn settings((mbit, rtt_ms, loss): Quality) -> Settings {

@@ -1,4 +1,4 @@
-//! Nodes of the world, and their turns: the calls in which they act.
+//! Nodes of the world, and their turns. A turn is the calls in which a node acts.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -19,10 +19,10 @@ pub struct LinkId(pub u32);
 
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
-/// The world calls [`receive`](Self::receive) for each packet. It calls [`wake`](Self::wake) once after all
-/// packets that arrived by one link at one time, at the time of [`next_timeout`](Self::next_timeout), and after
-/// [`World::with_node`](crate::World::with_node). A turn ends with `wake`; the world then hands the packets that
-/// the node has sent to the links.
+/// The world calls [`receive`](Self::receive) for each packet. It calls [`wake`](Self::wake) on three occasions:
+/// once after all packets that one link delivers at one time, at the time of [`next_timeout`](Self::next_timeout),
+/// and after [`World::with_node`](crate::World::with_node). A turn ends with `wake`; the world then hands the
+/// packets that the node has sent to the links.
 pub trait Node: Any + Debug + Send {
     /// Takes a packet that arrived at interface `iface`. The node sends it on, or returns its buffer by
     /// [`Turn::recycle`].
@@ -33,8 +33,8 @@ pub trait Node: Any + Debug + Send {
         let _ = turn;
     }
 
-    /// Returns the time of the next wake, if the node has a timer. A time in the past means at once. After a
-    /// wake the node must return a later time than now, or virtual time would stand still.
+    /// Returns the time of the next wake, if the node has a timer. A time in the past means an immediate wake.
+    /// After a wake the node must return a time after the present one, or virtual time would stand still.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -56,17 +56,17 @@ pub struct Turn<'a> {
     /// True if hosts compute and verify transport checksums.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
-    /// Packets numbered so far.
+    /// The number of packets that have a number.
     pub(crate) packets: &'a mut u64,
     pub(crate) spare: &'a mut Vec<Vec<u8>>,
     pub(crate) violations: &'a mut Vec<Violation>,
 }
 
-/// The maximum number of buffers kept for reuse. A guess: more than the packets in flight of most worlds.
+/// The maximum number of buffers kept for reuse. 4,096 is a guess: in most worlds fewer packets are in flight.
 const MAX_SPARE: usize = 1 << 12;
 
 impl Turn<'_> {
-    /// Returns an empty buffer, a recycled one if there is one.
+    /// Returns an empty buffer. The buffer is a recycled one, if there is any.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }

@@ -14,7 +14,8 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// The link type of IPv4 or IPv6 packets without a link-layer header.
 const LINKTYPE_RAW: u16 = 101;
 
-// Codes of options. A code has another meaning in another type of block: SHB, IF and EPB name the type.
+// Codes of options. The meaning of a code depends on the type of its block, so SHB, IF and EPB in the names stand
+// for the type.
 const OPT_END: u16 = 0;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
@@ -59,7 +60,7 @@ impl<W: Write> Writer<W> {
         // Version 1.0 of the format.
         writer.put(&1u16.to_le_bytes());
         writer.put(&0u16.to_le_bytes());
-        // All ones: the length of the section is unknown, since the file is written as a stream.
+        // All ones: the length of the section is unknown, because the file is written as a stream.
         writer.put(&u64::MAX.to_le_bytes());
         writer.option(SHB_USERAPPL, b"Braid");
         writer.option(OPT_END, &[]);
@@ -153,7 +154,7 @@ impl<W: Write> Writer<W> {
         self.pad();
     }
 
-    /// Writes the block. Its length stands before and after its body, so that files can be read backwards.
+    /// Writes the block. The block's length is before and after its body, so that files can be read backwards.
     fn end(&mut self) -> io::Result<()> {
         let len = (self.block.len() as u32 + 4).to_le_bytes();
         self.block[4..8].copy_from_slice(&len);
@@ -180,7 +181,8 @@ pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     let mut rest = Some(file);
     core::iter::from_fn(move || {
         while let Some(blocks) = rest.filter(|blocks| !blocks.is_empty()) {
-            // The smallest block has 12 bytes: type, length, length again. A smaller length would not advance.
+            // The smallest block has 12 bytes: type, length, length again. With a smaller length the reader might
+            // not advance.
             let block = word(blocks, 4).and_then(|len| blocks.get(..(len as usize).max(12)));
             rest = block.map(|block| &blocks[block.len()..]);
             match block {
@@ -210,7 +212,7 @@ fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
     })
 }
 
-/// Returns the four bytes from `at` on, as a number.
+/// Returns the four bytes at `at` as a number.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let four = bytes.get(at..at + 4)?;
     Some(u32::from_le_bytes(four.try_into().ok()?))

@@ -38,10 +38,10 @@ impl Profile {
     /// second packet, a minimum retransmission timeout of 0.2 s (`minrto_`), and queues of 50 packets
     /// (`queue-limit`).
     ///
-    /// The engine differs from NS-2 in other respects: it has SACK, RACK and PRR, paces packets beyond the
-    /// initial window, counts bytes instead of acknowledgements in slow start (RFC 3465), and adds the minimum
-    /// timeout to the round-trip time instead of taking the larger of the two. Here, the 1000 bytes include the
-    /// IP and TCP headers; NS-2 adds 40 bytes for them.
+    /// The engine differs from NS-2 in other respects: it has SACK, RACK and PRR, paces packets beyond the initial
+    /// window, counts bytes instead of acknowledgements in slow start (RFC 3465), and adds the minimum timeout to
+    /// the round-trip time instead of taking the larger of the two. Here the 1000 bytes include the IP and TCP
+    /// headers; NS-2 adds 40 bytes for these headers.
     pub fn ns2() -> Self {
         Profile {
             engine: Config {
@@ -53,8 +53,9 @@ impl Profile {
                     quick: 0,
                 },
                 min_rto: Duration::from_millis(200),
-                // The maximum window without window scaling, which holds three windows of 20 packets. The SYN
-                // announces all of it, so the receiver never sends an acknowledgement to announce more.
+                // The maximum window without window scaling. It holds three windows of 20 packets. The SYN
+                // announces all of it, so the receiver never sends an acknowledgement only to announce a larger
+                // window.
                 recv_buffer: 65_535,
                 congestion: NEWRENO,
                 ..Config::default()

@@ -15,8 +15,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Makes the range of addresses that have the first `len` bits of `addr`. A `len` above the number of bits
-    /// of the address counts as that number.
+    /// Makes the range of addresses that have the first `len` bits of `addr`. If `len` exceeds the number of bits
+    /// of the address, the range has this one address only.
     pub fn new(addr: IpAddr, len: u8) -> Self {
         let max_len = if addr.is_ipv4() { 32 } else { 128 };
         Prefix {
@@ -33,7 +33,7 @@ impl Prefix {
     /// Returns whether `addr` is in the range.
     pub fn contains(&self, addr: IpAddr) -> bool {
         let difference = match (self.addr, addr) {
-            // The 32 bits of IPv4 go to the top, where `leading_zeros` counts from.
+            // The 32 bits of IPv4 are moved to the top, because `leading_zeros` counts from there.
             (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
             (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
             _ => return false,
@@ -94,8 +94,8 @@ impl Router {
         self
     }
 
-    /// Limits packets out of interface `iface` to `mtu` bytes. Larger packets are dropped, never fragmented, as
-    /// if all packets had DF set.
+    /// Limits packets out of interface `iface` to `mtu` bytes. The router drops larger packets instead of
+    /// fragmenting them, as if all packets had DF set.
     #[must_use]
     pub fn mtu(mut self, iface: u32, mtu: u32) -> Self {
         self.mtus.push((iface, mtu));
@@ -145,8 +145,8 @@ impl Router {
         Ok(iface)
     }
 
-    /// Sends an ICMP error to the sender of a dropped packet, if the router has an address of its family and a
-    /// route to the sender.
+    /// Sends an ICMP error to the sender of a dropped packet, if the router has an ICMP address of the packet's
+    /// family and a route to the sender.
     fn report(&self, turn: &mut Turn<'_>, kind: Kind, packet: &[u8]) {
         let Ok(dropped) = ip::Packet::new(packet) else {
             return;

@@ -31,7 +31,7 @@ pub fn client_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, path as u8, 2)
 }
 
-/// Returns an address that a NAT on a path may use: the server has a route to it by this path.
+/// Returns an address that a NAT on a path may use. The server has a route to this address over the path.
 pub fn external_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, path as u8 + 1)
 }
@@ -76,7 +76,7 @@ impl PathSettings {
 /// The settings of a transfer.
 #[derive(Debug, Clone)]
 pub struct TransferConfig<'a> {
-    /// Paths, at least one and at most 254: the number is an octet of addresses.
+    /// Paths, at least one and at most 254: the number of a path is an octet of addresses.
     pub paths: &'a [PathSettings],
     /// Payload bytes.
     pub size: u64,
@@ -86,13 +86,14 @@ pub struct TransferConfig<'a> {
     pub engine: Config,
     /// Protocol of the connection.
     pub protocol: Protocol,
-    /// Path of the initial subflow; `None` takes the first path.
+    /// Path of the initial subflow; `None` means the first path.
     pub initial_path: Option<PathId>,
     /// Name of the strategy of both ends; it must exist.
     pub strategy: &'a str,
     /// True if both ends declare the flow's size to their strategies.
     pub declared: bool,
-    /// True if the client writes only its first byte, which establishes the connection, until [`Host::release`].
+    /// True if the client writes only its first byte until [`Host::release`]. The first byte establishes the
+    /// connection.
     pub awaiting_release: bool,
 }
 
@@ -121,8 +122,7 @@ impl<'a> TransferConfig<'a> {
             path: self.initial_path,
             protocol: self.protocol,
             flow_size: match self.awaiting_release {
-                // A connection that is opened in advance, as those of an idle pool, does not know yet which flow
-                // it will carry.
+                // A connection that is opened in advance, like those of an idle pool, does not know its flow yet.
                 true => FlowSize::Predicted(u64::MAX),
                 false => self.flow_size(),
             },
@@ -173,8 +173,8 @@ pub struct Transfer {
     pub server: NodeId,
     /// The links of each path: (up, down).
     pub links: Vec<(LinkId, LinkId)>,
-    /// The middlebox of each path after [`through`](Self::through), the router at the client's end of each path
-    /// after [`shared`](Self::shared), otherwise empty.
+    /// After [`through`](Self::through), the middlebox of each path. After [`shared`](Self::shared), the router at
+    /// the client's end of each path. Otherwise empty.
     pub boxes: Vec<NodeId>,
 }
 
@@ -190,7 +190,7 @@ impl Transfer {
     }
 
     /// Builds the world of `seed` without a connection. Captures and logs that are added before
-    /// [`open`](Self::open) thus have every packet.
+    /// [`open`](Self::open) therefore see every packet.
     ///
     /// # Panics
     /// Panics if there is no such strategy.
@@ -198,8 +198,8 @@ impl Transfer {
         Transfer::through(seed, config, [])
     }
 
-    /// Builds the world with these chains of middleboxes, the first on the first path and so on. A link with
-    /// 1 ms of delay leads from the client to each.
+    /// Builds the world with these chains of middleboxes: chain `n` is on path `n`. A link with 1 ms of delay
+    /// leads from the client to each chain.
     ///
     /// # Panics
     /// Panics if there is no such strategy.
@@ -229,8 +229,8 @@ impl Transfer {
         transfer
     }
 
-    /// Builds the world with background traffic on each path's link. The traffic begins at once; it enters and
-    /// leaves at routers at both ends of the link.
+    /// Builds the world with background traffic on each path's link. The traffic begins at once. It enters and
+    /// leaves the link at the routers at its two ends.
     ///
     /// # Errors
     /// Fails as [`start`](Self::start) does.
@@ -304,7 +304,7 @@ impl Transfer {
         )
     }
 
-    /// Opens a connection with other options and streams than the configured ones.
+    /// Opens a connection with options and streams that differ from the configured ones.
     ///
     /// # Errors
     /// Fails as [`open`](Self::open) does.
@@ -318,7 +318,7 @@ impl Transfer {
         self.world.open(self.client, options, client_stream)
     }
 
-    /// Captures the packets at the client or the server. Call it before [`open`](Self::open).
+    /// Captures the packets at the client or the server. To be called before [`open`](Self::open).
     ///
     /// # Errors
     /// Fails as [`Capture::new`] does.
@@ -329,7 +329,7 @@ impl Transfer {
         Ok(capture)
     }
 
-    /// Logs the transfer. Call it before [`open`](Self::open).
+    /// Logs the transfer. To be called before [`open`](Self::open).
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
         self.read(Box::new(BufWriter::new(out)))
     }

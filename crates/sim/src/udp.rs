@@ -23,10 +23,11 @@ pub struct UdpFlow {
     pub dst: SocketAddr,
     /// The rate while the source sends, in bit/s of IP packets. A source with rate 0 sends nothing.
     pub rate: u64,
-    /// The range of the sizes of IP packets in bytes. Sizes are drawn uniformly; a size below that of the headers
-    /// and the stamp (16 bytes) is raised to it. A range of one size makes packets at equal intervals.
+    /// The range of the sizes of IP packets in bytes. Sizes are drawn uniformly; the minimum is the size of the
+    /// headers and the stamp (16 bytes), and smaller sizes are raised to it. A range of one size makes packets at
+    /// equal intervals.
     pub sizes: RangeInclusive<u16>,
-    /// The pauses of the flow. Without pauses it sends from start to end.
+    /// The pauses of the flow. With `None` the flow sends from start to end.
     pub pauses: Option<Pauses>,
     /// The start of the flow.
     pub start: Instant,
@@ -34,7 +35,8 @@ pub struct UdpFlow {
     pub end: Option<Instant>,
 }
 
-/// The pauses of an on/off flow. The lengths of both phases are exponentially distributed.
+/// The pauses of an on/off flow. The lengths of pauses, and of the phases between them, are exponentially
+/// distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
     /// Mean length of a phase in which the flow sends.
@@ -44,7 +46,7 @@ pub struct Pauses {
 }
 
 impl UdpFlow {
-    /// Makes a flow of constant rate in packets of `size` bytes, from the start of the world on.
+    /// Makes a flow of constant rate in packets of `size` bytes. It begins with the world.
     pub fn constant(src: SocketAddr, dst: SocketAddr, rate: u64, size: u16) -> Self {
         UdpFlow {
             src,
@@ -97,8 +99,8 @@ pub struct UdpSource {
     flow: UdpFlow,
     /// The time of the next packet, rounded down to nanoseconds.
     next_at: Instant,
-    /// The fraction of a nanosecond that rounding has removed, in units of (1 / rate) ns. Without it the rate
-    /// would be too high.
+    /// The fraction of a nanosecond that rounding has removed from `next_at`, in units of (1 / rate) ns. If
+    /// fractions were lost, the rate would be too high.
     fraction: u64,
     /// The time of the next pause.
     pause_at: Option<Instant>,
@@ -139,7 +141,7 @@ impl UdpSource {
     /// Sets the time of the next packet, after a packet of `size` bytes.
     fn schedule_next(&mut self, size: usize) {
         let rate = u128::from(self.flow.rate);
-        // In units of (1 / rate) ns, the interval is an integer, so that nothing is lost by rounding.
+        // In units of (1 / rate) ns the interval is an integer, so rounding loses nothing.
         let units = size as u128 * 8 * NANOS_PER_SECOND + u128::from(self.fraction);
         self.fraction = (units % rate) as u64;
         let nanos = u64::try_from(units / rate).unwrap_or(u64::MAX).max(1);
@@ -226,12 +228,13 @@ impl Stamp {
 pub struct UdpReport {
     /// Packets received, including duplicates.
     pub received: UdpTally,
-    /// Packets that had been received before. A packet more than 127 numbers before the highest one counts as
-    /// reordered instead, since only 128 numbers are remembered.
+    /// Packets that were received more than once, without the first copy of each. A packet whose number is more
+    /// than 127 below the highest one counts as reordered instead, because the sink remembers 128 numbers only.
     pub duplicates: u64,
     /// Packets that arrived after a packet with a higher number (RFC 4737 section 3).
     pub reordered: u64,
-    /// The number of packets that were sent as far as the sink can know: the highest number received plus one.
+    /// The number of packets that the source has sent, as far as the sink can know: the highest received number
+    /// plus one.
     pub expected: u64,
     /// The one-way delay of the fastest packet.
     pub delay_min: Duration,
@@ -247,7 +250,7 @@ pub struct UdpReport {
 }
 
 impl UdpReport {
-    /// Returns the number of packets before the highest number that have not arrived.
+    /// Returns the number of packets that have a number below the highest received one and have not arrived.
     pub fn lost(&self) -> u64 {
         let unique = self.received.packets - self.duplicates;
         self.expected.saturating_sub(unique)
@@ -300,7 +303,7 @@ impl UdpReport {
     }
 }
 
-/// The maximum number of flows that a sink measures. A guess: far more sources than a test has.
+/// The maximum number of flows that a sink measures. 1,024 is a guess: far more flows than a test has.
 const MAX_FLOWS: usize = 1024;
 
 /// A host that takes the packets of [`UdpSource`]s and measures each flow.
@@ -321,8 +324,8 @@ impl UdpSink {
         self.flows.get(&src).copied().unwrap_or_default()
     }
 
-    /// Returns the number of packets that were ignored: they are no UDP of a [`UdpSource`], have a wrong
-    /// checksum, or belong to another flow than the first 1024.
+    /// Returns the number of packets that were ignored: they are no UDP of a [`UdpSource`], have a wrong checksum,
+    /// or belong to a flow after the first 1,024.
     pub fn ignored(&self) -> u64 {
         self.ignored
     }

@@ -17,8 +17,8 @@ pub use crate::node::{LinkId, NodeId};
 /// The time at which every world starts. It is not zero, so that code may subtract a duration from it.
 pub const START: Instant = Instant::from_millis(1_000);
 
-/// A future event. The sequence number in [`World::events`] orders events of the same time, so that runs
-/// repeat.
+/// A future event. The sequence number in [`World::events`] orders events of the same time, so that runs are
+/// repeatable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Deliver(LinkId),
@@ -46,7 +46,7 @@ struct Wire {
     to: NodeId,
     iface: u32,
     rng: Rng,
-    /// The time of the link's event in the heap. The heap may hold later events, which are ignored.
+    /// The time of the link's event in the heap. The heap may hold later events of the link; they are ignored.
     armed: Option<Instant>,
     /// Changes of the settings to come.
     schedule: Schedule,
@@ -67,7 +67,7 @@ struct NodeSlot {
     rng: Rng,
     /// The outgoing link of each interface.
     ifaces: Vec<LinkId>,
-    /// The time of the node's wake in the heap. The heap may hold later wakes, which are ignored.
+    /// The time of the node's wake in the heap. The heap may hold later wakes of the node; they are ignored.
     armed: Option<Instant>,
 }
 
@@ -94,9 +94,9 @@ pub struct World {
     seed: u64,
     /// True if hosts compute and verify transport checksums.
     checksums: bool,
-    /// The interface and the packet of each send in the current turn.
+    /// The packets that the current node has sent in its turn, each with its interface.
     sent: Vec<(u32, Packet)>,
-    /// The number of packets so far, which numbers the next one.
+    /// The number of packets so far. It is the number of the next packet.
     packets: u64,
     /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
@@ -117,13 +117,15 @@ impl core::fmt::Debug for World {
     }
 }
 
-/// The component id of the first node, beyond all 32-bit ids of links. With separate ranges, an added link changes
-/// no random stream of a node, nor the reverse.
+/// The component id of the first node, beyond all 32-bit ids of links. Because the ranges are separate, an added
+/// link changes no random stream of a node, and an added node none of a link.
 const FIRST_NODE_COMPONENT: u64 = 1 << 32;
-/// The maximum number of violations kept. A guess: the first ones explain a run, the rest only uses memory.
+/// The maximum number of violations kept. 64 is a guess: the first violations explain a run, and the rest only
+/// uses memory.
 const MAX_VIOLATIONS: usize = 64;
 
-/// Returns the random streams of node `id` in a world of `seed`: the one of its turns, and the one of its stack.
+/// Returns the random streams of node `id` in a world of `seed`: the stream of its turns, and the stream of its
+/// stack.
 pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
     let mut own = Rng::for_component(seed, FIRST_NODE_COMPONENT + u64::from(id));
     let mut bytes = [0; 32];
@@ -157,22 +159,21 @@ impl World {
         self.now
     }
 
-    /// Returns the seed, which replays the run.
+    /// Returns the seed. A world with the same seed replays the run.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Makes hosts compute transport checksums and verify them.
     ///
-    /// By default hosts skip checksums, which saves time and changes nothing as long as no packet is corrupted
-    /// or rewritten. Links that corrupt packets and nodes that rewrite them call this function. Packets that
-    /// are on a link at the time of the call have no checksum, so hosts drop them as corrupted.
+    /// By default hosts skip checksums, which saves time and changes nothing as long as no packet is corrupted or
+    /// rewritten. The world itself does this for links that corrupt packets, and for nodes that rewrite them.
+    /// Packets that are on a link at the time of the call have no checksum, so hosts drop them as corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }
 
-    /// Adds a node. `build` gets the random stream for its stack, which is not the stream of
-    /// [`Turn::rng`].
+    /// Adds a node. `build` gets the random stream for the node's stack. [`Turn::rng`] has another stream.
     pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         let (rng, stack_rng) = node_streams(self.seed, id.0);
@@ -272,7 +273,7 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Sets a schedule of changes of a link, with times from [`START`] on. It replaces the rest of an earlier
+    /// Sets a schedule of changes of a link. Its times count from [`START`]. It replaces the rest of an earlier
     /// schedule.
     pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
         self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
@@ -285,8 +286,8 @@ impl World {
         self.wires[id.0 as usize].taps.push(tap);
     }
 
-    /// Makes the world call `sampler` now and at each multiple of `every` from now, as long as it runs. A sample
-    /// is taken before the events of the same time.
+    /// Makes the world call `sampler` now and at each multiple of `every` from now, as long as the world runs. A
+    /// sample is taken before the events of the same time.
     ///
     /// # Panics
     /// Panics if `every` is zero.
@@ -316,8 +317,8 @@ impl World {
         self.wires[id.0 as usize].link.settings()
     }
 
-    /// Returns the counters of a link. The length of the queue is the one at the last event of the link or at
-    /// the last [`refresh`](Self::refresh).
+    /// Returns the counters of a link. The length of the queue is as of the last event of the link or the last
+    /// [`refresh`](Self::refresh).
     pub fn counters(&self, id: LinkId) -> Counters {
         self.wires[id.0 as usize].link.counters()
     }
@@ -330,8 +331,7 @@ impl World {
         }
     }
 
-    /// Runs until `done` returns true, at most for `limit` and while there are events. Returns the last value
-    /// of `done`.
+    /// Runs until `done` returns true, `limit` has passed, or there is no event. Returns the last value of `done`.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         while !done(self) {
@@ -349,7 +349,7 @@ impl World {
         true
     }
 
-    /// Runs for `time`, to its end even if no event is left.
+    /// Runs for exactly `time`, even if no event is left.
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         self.run(time, |_| false);
@@ -395,7 +395,8 @@ impl World {
     /// Hands the packets that a link delivers at `at` to the node at the link's end.
     fn deliver(&mut self, at: Instant, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
-        // The link got an earlier event after this one was pushed. A heap cannot remove entries.
+        // This event is obsolete: the link got an earlier one after this one was pushed. A heap cannot remove
+        // entries.
         if wire.armed != Some(at) {
             return;
         }
@@ -480,8 +481,8 @@ impl World {
         let wire = &mut self.wires[id.0 as usize];
         wire.notify_taps(self.now, id, PacketEvent::Sent, &packet);
         let len = packet.bytes.len() as u32;
-        // A link does not report that it duplicates a packet, but its counter rises. The packet moves into the
-        // link, so a tap needs a clone, which is made only on links that duplicate.
+        // A link does not report a duplicated packet, but its counter rises. The packet moves into the link, so a
+        // tap needs a clone. The clone is made only for links that may duplicate.
         let may_duplicate = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
         let original = may_duplicate.then(|| (packet.clone(), wire.link.counters().duplicated));
         let frame = Frame {

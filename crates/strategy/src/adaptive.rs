@@ -1,5 +1,5 @@
-//! The default strategy. It estimates when data arrives on each subflow, and decides by that estimate where new
-//! data goes and which data is worth sending twice.
+//! The default strategy. The strategy estimates when data that is sent on each subflow arrives. By these estimates
+//! it decides where new data goes, and which data is worth sending twice.
 
 use std::time::Duration;
 
@@ -20,53 +20,55 @@ use crate::parts::urgency;
 use crate::parts::usable::{keeps_waiting, usable};
 
 /// Maximum number of subflows that a decision compares, so that it does not allocate. A connection seldom has more
-/// than 8; further ones get no data.
+/// than 8 subflows. Those beyond the maximum get no data.
 const MAX_SUBFLOWS: usize = 16;
 
-// Copies cost capacity of the links, and money on metered ones. The goal is that at most 10 % of the bytes of
-// flows from 256 kB on are copies, and none of flows from 1 MB on over links without loss.
-/// Flows of this many bytes and more have a budget for copies, the share `MAX_COPIED_SHARE` of their bytes.
-/// Shorter flows are copied without a limit, because a single loss costs them most.
+// Copies cost capacity of the links, and money on metered ones. The goal for flows of 256 kB or more is that at
+// most 10 % of the bytes are copies. The goal for flows of 1 MB or more over links without loss is no copies.
+/// Flows of this size (in bytes) or larger have a budget for copies: the share `MAX_COPIED_SHARE` of their bytes.
+/// Smaller flows have no budget, because a single loss costs them most.
 const SHORT_FLOW_BYTES: u64 = 256 << 10;
-/// The budget stays below the goal of 10 %, because copies of lost and late data are sent regardless of it.
+/// The budget stays below the goal of 10 %, because it does not limit copies of lost and late data.
 const MAX_COPIED_SHARE: f64 = 0.08;
-/// Flows of this many bytes and more are not copied if the share of lost bytes is `CLEAN_LOSS_SHARE` or less.
+/// Flows of this size (in bytes) or larger get no copies if the share of lost bytes is `CLEAN_LOSS_SHARE` or less.
 const LONG_FLOW_BYTES: u64 = 1 << 20;
 const CLEAN_LOSS_SHARE: f64 = 0.001;
 
-/// The probability of loss on a path of which nothing is known, and the number of packets that this assumption
-/// weighs against measurements. Both are guesses.
+/// The assumed probability of loss on a path without measurements, and the number of measured packets that the
+/// assumption counts for. Both are guesses.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
-/// Maximum number of packets that a path's record weighs, so that new losses soon outweigh old ones. A guess.
+/// Maximum number of packets for which a path's record counts, so that new losses soon outweigh old ones. 200 is a
+/// guess.
 const RECORDED_PACKETS: f64 = 200.0;
-/// The probability that a packet was lost if its acknowledgement is overdue. A guess: the rest are delayed.
+/// The probability that a packet with an overdue acknowledgement was lost instead of delayed. 0.9 is a guess.
 const OVERDUE_LOSS: f64 = 0.9;
 /// The approximate time by which a retransmission timeout exceeds a round trip, seconds: the minimum of the
 /// engine's timeout margin, as in Linux.
 const TIMEOUT_MARGIN_SECONDS: f64 = 0.2;
 
-/// If the application may write more, a copy waits for this fraction of a round trip, so that new data goes first.
-/// A guess.
+/// A copy waits for a round trip divided by this number if the application may write more, so that new data goes
+/// first. 8 is a guess.
 const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 
-/// Packets that may wait in the queue of any path. A guess: shorter queues come from bursts, and delay little.
+/// The number of packets that may wait in the queue of any path. 20 is a guess: shorter queues come from bursts,
+/// and delay little.
 const SMALL_QUEUE_PACKETS: f64 = 20.0;
-/// Slow start is held back only if fewer packets than this are expected to be lost by chance in the rest of a
-/// flow. Otherwise such losses will end slow start and shrink the window, so a larger window is worth more than
-/// the packets that its overshoot loses. A guess.
+/// The number of packets that the rest of a flow is expected to lose by chance, at or above which slow start is
+/// not held back. That many losses end slow start soon and shrink the window. A large window is then worth more
+/// than the packets that its overshoot loses. 0.3 is a guess.
 const MIN_CHANCE_LOSSES: f64 = 0.3;
 
-/// Sends new data on the subflow where it arrives first. Waits if faster subflows without room will deliver all of
-/// it sooner.
+/// Sends new data on the subflow on which it arrives first. Waits if faster subflows without room will deliver all
+/// new data sooner.
 ///
-/// Sends a copy if it is likely to end the flow earlier, and new data has no use for the room. A flow that fits
-/// one initial window stays on one subflow. A connection opens on the path where, by the paths' records, its first
-/// data is expected earliest.
+/// Sends a copy if the copy is likely to end the flow earlier and new data does not need the room. A flow that
+/// fits one initial window stays on one subflow. A connection opens on the path on which, by the paths' records,
+/// its first data will arrive earliest.
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
-    /// The offset in the stream of the important data that was sent last.
+    /// The offset in the stream at which the important data that was sent last begins.
     last_important: Option<u64>,
 }
 
@@ -76,7 +78,7 @@ impl Strategy for Adaptive {
     }
 
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
-        // A path whose SYN is unanswered is not tried twice while there are others.
+        // A path whose SYN is unanswered is no candidate while there are other paths.
         let may_open = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
         let candidates = view.paths.iter().filter(may_open);
         let costs = candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)));
@@ -97,8 +99,8 @@ impl Strategy for Adaptive {
         if size(view.flow_size, view.seen) > view.initial_window {
             return Some(view.now);
         }
-        // A flow of one initial window needs one round trip after the handshake. If it is not over after half a
-        // round trip more, it has probably lost a packet, and a second subflow helps.
+        // A flow of one initial window needs one round trip after the handshake. A flow that is not over half a
+        // round trip later has probably lost a packet, and a second subflow helps.
         let first = view.first?;
         Some(first.since + first.rtt * 3 / 2 + attempt::RTT_MARGIN)
     }
@@ -129,8 +131,8 @@ impl Strategy for Adaptive {
 
 /// Returns the expected time from the SYN until the first data arrives on a path, seconds.
 ///
-/// The cost is two round trips (handshake; request and first data) and, for each of the four packets in them, the
-/// probability of its loss times the time to repeat it.
+/// The cost is two round trips (handshake; request and first data) and the expected time to repeat lost packets.
+/// This time is, for each of the four packets, the probability of its loss times the time to repeat it.
 fn opening_cost(record: &PathRecord) -> f64 {
     /// Approximate bytes of a packet: records count bytes, the prior counts packets.
     const PACKET_BYTES: f64 = 1_500.0;
@@ -142,9 +144,9 @@ fn opening_cost(record: &PathRecord) -> f64 {
 
 /// Returns the number of bytes still to be sent for the first time.
 ///
-/// The announced size of the flow counts only while the application waits for room to write. Otherwise the size
-/// may be that of the other direction, and only the bytes in the send buffer are certain. A flow of unknown size
-/// whose application waits is assumed to be half finished.
+/// The announced size of the flow counts only while the application waits for room to write. Otherwise the
+/// announced size may be that of the other direction, and only the bytes in the send buffer are certain. A flow of
+/// unknown size whose application waits is assumed to be half finished.
 fn remaining(view: &SendView<'_>) -> u64 {
     let announced = view.flow_size.bytes().filter(|size| *size > view.sent);
     let size = match view.writer {
@@ -159,7 +161,7 @@ fn remaining(view: &SendView<'_>) -> u64 {
 struct Candidate<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
-    /// True if the subflow has room for data, yields to no more urgent data, and is not overshooting.
+    /// True if the subflow has room for data, does not yield to more urgent data, and is not overshooting.
     ready: bool,
 }
 
@@ -186,8 +188,8 @@ impl<'a> DecisionInput<'a> {
         // If every path has a long queue, all of them stay candidates.
         let all_slow = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
-        // A path without a measured rate is compared with the fastest measured one. Without any, rates do not
-        // matter.
+        // The assumed rate of a path without a measured rate is the highest measured one. If no rate is measured,
+        // rates do not matter.
         let highest_rate = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
         let assumed_rate = match highest_rate {
             0 => f64::INFINITY,
@@ -225,8 +227,8 @@ impl<'a> DecisionInput<'a> {
         self.sum(Estimate::speed).max(1.0)
     }
 
-    /// Returns when all data of the flow has arrived if nothing is lost, seconds from now. The flow ends when its
-    /// bytes have passed at the sum of the rates, but not before the slowest subflow has delivered the bytes in
+    /// Returns when all data of the flow has arrived if nothing is lost, seconds from now. The flow ends when all
+    /// its bytes have passed at the sum of the rates, but not before each subflow has delivered the bytes in
     /// flight on it.
     fn end(&self) -> f64 {
         let at_full_speed = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
@@ -239,7 +241,7 @@ impl<'a> DecisionInput<'a> {
         let wait = || Decision::Wait {
             until: earlier(again::late_at(view), self.next_copy_at()),
         };
-        // The peer cannot read past late data, so a copy that overtakes the late data goes before new data.
+        // The peer cannot read past late data, so a copy that overtakes the late data precedes new data.
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
@@ -258,8 +260,8 @@ impl<'a> DecisionInput<'a> {
         self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
-    /// Returns new data for the subflow with room on which it arrives first. Returns `None` if subflows without
-    /// room will deliver all remaining data sooner, so that waiting for them is better.
+    /// Returns new data for the subflow with room on which the data arrives first. Returns `None` if subflows
+    /// without room will deliver all remaining data sooner, so that waiting for them is better.
     fn new_data(&self) -> Option<Decision> {
         let arrival = |c: &Candidate<'_>| {
             let segment = f64::from(c.subflow.mss).min(self.remaining);
@@ -277,14 +279,14 @@ impl<'a> DecisionInput<'a> {
         let others = others.filter(|c| c.subflow.id != best.subflow.id);
         let within = |c: &Candidate<'_>| c.estimate.delivered_within(arrival);
         let elsewhere: f64 = others.clone().map(within).sum();
-        // Until the data on the best subflow arrives, the peer's window does not move past it. The subflows
-        // therefore share at most the present window until then.
+        // The peer's window does not move past data that is sent now on the best subflow until this data arrives.
+        // Until then the subflows share at most the present window.
         let to_share = self.remaining.min(self.view.peer_window as f64);
-        // A subflow with room delivers no sooner than the best one, and two subflows must not wait for each other.
-        // So only subflows without room are worth waiting for. With nothing in flight, no event would end the
-        // wait.
+        // Only subflows without room are worth waiting for: a subflow with room delivers no sooner than the best
+        // one, and two subflows must not wait for each other. If nothing is in flight, no event would end the
+        // wait, so there is none.
         let by_full_subflows: f64 = others.filter(|c| !c.ready).map(within).sum();
-        // One byte absorbs the rounding of the estimates.
+        // One byte of tolerance absorbs rounding errors of the estimates.
         if by_full_subflows > to_share + 1.0 && self.view.outstanding > 0 {
             return None;
         }
@@ -296,14 +298,15 @@ impl<'a> DecisionInput<'a> {
         })
     }
 
-    /// Returns whether more data on this subflow would only wait in the path's queue, or be lost there. The data
-    /// is held back until any subflow has room; the queue keeps the path busy until then.
+    /// Returns whether more data on this subflow would only wait in the path's queue, or be lost there. If so, the
+    /// data waits until any subflow has room; the queue keeps this path busy in the meantime.
     ///
     /// Late in a flow (less than two round trips to go), any long queue counts, because a loss would delay the end
-    /// of the flow. Before that, only slow start is held back. Slow start doubles the window until the first loss,
-    /// by which time twice the path's capacity is in flight; the many losses then leave the path idle for a while.
+    /// of the flow. Earlier in a flow, only slow start is held back. Slow start doubles the window until the first
+    /// loss. Twice the path's capacity is in flight at this loss, and the many further losses leave the path idle
+    /// for a while.
     ///
-    /// Slow start goes on in two cases:
+    /// Slow start is not held back in two cases:
     ///
     /// - Losses by chance are expected, see [`MIN_CHANCE_LOSSES`].
     /// - The queue is longer than this subflow's own bytes explain, so other traffic shares it. If this flow
@@ -311,11 +314,11 @@ impl<'a> DecisionInput<'a> {
     fn is_overshooting(&self, c: &Candidate<'_>) -> bool {
         let Estimate { rtt, rate, .. } = c.estimate;
         let surplus = c.estimate.surplus();
-        // A quarter of the path's capacity keeps it busy while acknowledgements come in bursts. The quarter is a
-        // guess.
+        // A queue of a quarter of the path's capacity keeps the path busy while acknowledgements come in bursts.
+        // The quarter is a guess.
         let allowed_queue =
             (c.estimate.pipe() / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(c.subflow.mss));
-        // On a single path congestion control alone decides: held data could go nowhere else.
+        // On a single path congestion control alone decides, because data that is held back could go nowhere else.
         if surplus <= allowed_queue || self.subflows.len() < 2 {
             return false;
         }
@@ -326,7 +329,7 @@ impl<'a> DecisionInput<'a> {
             return true;
         }
         let slow_start = c.subflow.cwnd < c.subflow.ssthresh;
-        // The packets that this subflow will carry, by its share of the rates.
+        // The number of packets that this subflow will carry, by its share of the sum of the rates.
         let packets = remaining * rate / speed / f64::from(c.subflow.mss);
         let lost_by_chance = loss(c.subflow, self.records) * packets;
         let queued = c.subflow.queueing_delay().as_secs_f64() * rate;
@@ -334,21 +337,21 @@ impl<'a> DecisionInput<'a> {
         slow_start && lost_by_chance < MIN_CHANCE_LOSSES && queued < 2.0 * surplus
     }
 
-    /// Returns when data that `c` sent `age` seconds ago will arrive if it was lost, seconds from now.
+    /// Returns when data that `c` sent `age` seconds ago will arrive if it was lost, in seconds from now.
     ///
     /// Acknowledgements of later packets reveal the loss or, without later packets, a tail loss probe does. The
     /// subflow then retransmits the data. If the retransmission is lost too, a timeout follows.
     fn recovery_arrival(&self, c: &Candidate<'_>, age: f64, loss: f64) -> f64 {
         let Estimate { rtt, one_way, .. } = c.estimate;
         let timeout = c.subflow.rto.as_secs_f64();
-        // RACK marks a packet as lost a quarter of a round trip after later data was acknowledged. A tail loss
-        // probe leaves after two round trips (RFC 8985 sections 6.2 and 7.2).
+        // RACK marks a packet as lost a quarter of a round trip after later data was acknowledged. Without later
+        // data, a tail loss probe leaves after two round trips (RFC 8985 sections 6.2 and 7.2).
         let detected_at = if self.remaining > 0.0 {
             1.25 * rtt
         } else {
             2.0 * rtt
         };
-        // Data older than that has lost its retransmission too, so only the timeout is left.
+        // Older data has probably lost its retransmission too, so only the timeout can recover it.
         let wait = match age < detected_at + rtt {
             true => (detected_at - age).max(0.0) + loss * timeout,
             false => timeout - age,
@@ -358,7 +361,7 @@ impl<'a> DecisionInput<'a> {
 
     /// Returns the earliest time at which a copy of `data` may be sent.
     ///
-    /// While the application may write more, the copy waits a little: new data has a better use for the room, and
+    /// While the application may write more, the copy waits a little: new data makes better use of the room, and
     /// usually follows at once.
     fn copied_from(&self, data: &InFlight) -> Instant {
         let wait = match self.view.writer {
@@ -370,8 +373,9 @@ impl<'a> DecisionInput<'a> {
         data.sent_at + wait
     }
 
-    /// Returns whether a long flow of important messages (for example a video) keeps its room for the next message
-    /// instead of copies. The flow goes on after each message, so a copy ends nothing earlier.
+    /// Returns whether the room is kept for the next message instead of copies: the flow is a long one of
+    /// important messages (for example a video). Such a flow does not end with a message, so a copy would end
+    /// nothing earlier.
     fn keeps_room(&self) -> bool {
         let view = self.view;
         self.important_in_flight
@@ -379,7 +383,7 @@ impl<'a> DecisionInput<'a> {
             && size(view.flow_size, view.sent) >= SHORT_FLOW_BYTES
     }
 
-    /// Returns when the next data in flight becomes old enough for a copy.
+    /// Returns the time at which the next data in flight becomes old enough for a copy.
     fn next_copy_at(&self) -> Option<Instant> {
         if self.keeps_room() {
             return None;
@@ -407,7 +411,7 @@ impl<'a> DecisionInput<'a> {
         let can_copy =
             |c: &&Candidate<'_>| c.ready && c.subflow.copies.single.is_some_and(is_old_enough);
         let eligible = self.subflows.iter().filter(can_copy);
-        // Most decisions end here, before the more expensive estimates.
+        // The early return avoids the expensive estimates below in most decisions.
         eligible.clone().next()?;
         let end = self.end();
         let (target, data, gain) = eligible
@@ -421,8 +425,8 @@ impl<'a> DecisionInput<'a> {
     }
 
     /// Returns whether the copy that `decision` sends needs less than half the time that the original still needs.
-    /// The path of the original has then fallen so far behind that the budget for copies does not matter. The
-    /// factor of two is a margin for the errors of both estimates.
+    /// If so, the path of the original has fallen so far behind that the budget for copies does not matter. "Half"
+    /// leaves a margin for the errors of both estimates.
     fn overtakes(&self, decision: &Decision) -> bool {
         let Decision::Send {
             subflow,
@@ -436,8 +440,8 @@ impl<'a> DecisionInput<'a> {
         let arrival = find(*subflow).map_or(f64::INFINITY, |target| {
             target.estimate.arrival((data.end - data.start) as f64)
         });
-        // There is no estimate for a subflow that is no candidate, or whose measured rate has expired: any copy is
-        // faster.
+        // There is no estimate for a subflow that is no candidate, or whose measured rate has expired. Any copy
+        // counts as faster than such a subflow.
         let last_sender =
             find(data.last_sender).filter(|last_sender| last_sender.subflow.peak_rate > 0);
         let original =
@@ -446,12 +450,13 @@ impl<'a> DecisionInput<'a> {
     }
 
     /// Returns by how many seconds a copy of `data` on `target` is expected to end the flow earlier. `end` is the
-    /// end of the flow without losses, seconds from now. A copy that arrives before `end` gains no more than one
-    /// that arrives at `end`.
+    /// end of the flow without losses, seconds from now. The flow cannot end before `end`, so a copy that arrives
+    /// before `end` gains no more than one that arrives at `end`.
     fn gain(&self, target: &Candidate<'_>, data: &InFlight, end: f64) -> Option<f64> {
         let last_sender = self.last_sender(data)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
-        // The smoothed round-trip time and two deviations; a retransmission timeout takes four (RFC 6298).
+        // An acknowledgement is overdue after the smoothed round-trip time and two deviations. A retransmission
+        // timeout waits for four deviations (RFC 6298).
         let overdue_age = last_sender.estimate.rtt + 2.0 * last_sender.subflow.rttvar.as_secs_f64();
         let path_loss = loss(last_sender.subflow, self.records);
         let loss = if age > overdue_age {
@@ -469,7 +474,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     a.into_iter().chain(b).min()
 }
 
-/// Returns whether a copy of `data` keeps within the flow's budget for copies.
+/// Returns whether a copy of `data` stays within the flow's budget for copies.
 fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     let size = size(view.flow_size, view.sent + view.unsent);
     if size < SHORT_FLOW_BYTES {
@@ -487,7 +492,7 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     size < LONG_FLOW_BYTES || loses_much(view)
 }
 
-/// Returns whether non-congestive losses are so frequent that copies are worth their cost to long flows.
+/// Returns whether non-congestive losses are so frequent that copies pay off in long flows.
 fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
     let non_congestive_loss: u64 = all().map(|s| s.non_congestive_loss).sum();
@@ -495,8 +500,8 @@ fn loses_much(view: &SendView<'_>) -> bool {
     non_congestive_loss as f64 > CLEAN_LOSS_SHARE * sent as f64
 }
 
-/// Returns the probability that a packet is lost on `subflow`: its share of non-congestive losses, together with
-/// the path's record and the prior.
+/// Returns the probability that a packet is lost on `subflow`: the subflow's share of non-congestive losses,
+/// combined with the path's record and the prior.
 fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 {
     let record = records.get(subflow.id).and_then(Option::as_ref);
     let packet = f64::from(subflow.mss);
@@ -508,7 +513,7 @@ fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 
         lost += record.bytes_lost as f64 * weight / recorded;
         sent += weight;
     }
-    // The quotient may exceed 1: bytes that are retransmitted and lost again count as lost twice, but as sent
-    // once.
+    // The quotient may exceed 1: bytes that are lost, retransmitted and lost again count twice as lost, but once
+    // as sent.
     ((lost + subflow.non_congestive_loss as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

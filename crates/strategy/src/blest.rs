@@ -13,16 +13,16 @@ use crate::parts::usable::{by_rtt, progressing};
 /// The BLEST scheduler (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
 /// Heterogeneous Networks", IFIP Networking 2016).
 ///
-/// If the fastest subflow is full, `minrtt` sends on a slower one. BLEST estimates how much the fastest subflow
-/// could send while one segment is in flight on the slower one. If the peer's window has no room for both, BLEST
-/// waits. It copies only data that was lost with a failed path.
+/// If the fastest subflow is full, `minrtt` sends on a slower one. BLEST estimates how much data the fastest
+/// subflow could send while one segment is in flight on the slower one. If the peer's window has no room for this
+/// data and the segment, BLEST waits. It copies only data that was lost with a failed path.
 #[derive(Debug, Clone)]
 pub struct Blest {
     /// The factor that corrects the estimate: larger values make BLEST wait more often.
     lambda: f64,
     /// The time of the last correction; before any correction, the time of the first decision.
     corrected_at: Option<Instant>,
-    /// True if the peer's window was used up since `corrected_at`.
+    /// True if the peer's window has been used up at some time since `corrected_at`.
     blocked: bool,
     rtts: PerSubflow<RttRange>,
 }
@@ -73,7 +73,7 @@ impl Blest {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // If the fastest subflow has room but `minrtt` chose another (its queue has grown), a wait would be in
+        // If the fastest subflow has room, but `minrtt` chose another because of a long queue, a wait would be in
         // vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let blocks = slow.is_some_and(|slow| {
@@ -87,7 +87,8 @@ impl Blest {
     /// the lowest round-trip time of `slow` passes between two corrections.
     fn correct(&mut self, now: Instant, slow: &SubflowView) {
         let last = *self.corrected_at.get_or_insert(now);
-        // The second condition counts while there is no sample: the lowest round-trip time is then zero.
+        // Without a sample the lowest round-trip time is zero, so the first condition never holds. The second one
+        // then prevents two corrections at the same time.
         if now < last + self.rtts.of(slow.id).lowest || now == last {
             return;
         }
@@ -105,7 +106,7 @@ impl Blest {
         let rtts = *self.rtts.of(fast.id);
         let mean_rtt = (rtts.lowest + rtts.highest).as_secs_f64() / 2.0;
         let rounds = (time_in_flight(slow, *self.rtts.of(slow.id)) / mean_rtt).floor() + 1.0;
-        // Before the first sample the mean is zero, and the division gives infinity or NaN.
+        // Without a sample the mean is zero, and the division gives infinity or NaN.
         let rounds = if rounds.is_finite() { rounds } else { 1.0 };
         let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
         // Slow start doubles the window in each round: a geometric series. Congestion avoidance adds a segment in

@@ -1,4 +1,4 @@
-//! ECF: waits for the fast subflow if the data then completes earlier.
+//! ECF: waits for the fast subflow if waiting completes the data earlier.
 
 use braid_engine::strategy::{Decision, SendView, Strategy, SubflowView};
 use braid_wire::Rng;
@@ -14,7 +14,7 @@ use crate::parts::usable::{by_rtt, progressing};
 /// would send all unsent data earlier. It copies only data that was lost with a failed path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ecf {
-    /// True if the last choice was to wait. The condition for waiting is then less strict (hysteresis).
+    /// True if the last choice was to wait. If so, the condition for waiting is less strict (hysteresis).
     waiting: bool,
 }
 
@@ -36,7 +36,7 @@ impl Ecf {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // If the fastest subflow has room but `minrtt` chose another (its queue has grown), a wait would be in
+        // If the fastest subflow has room, but `minrtt` chose another because of a long queue, a wait would be in
         // vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let should_wait = slow.is_some_and(|slow| self.should_wait(view.unsent, fast, slow));
@@ -47,7 +47,7 @@ impl Ecf {
     fn should_wait(&mut self, unsent: u64, fast: &SubflowView, slow: &SubflowView) -> bool {
         /// The paper's hysteresis beta, with the value of the authors' kernel module (mptcp_ecf.c).
         const BETA: f64 = 0.25;
-        // The round trips in which `subflow` sends all unsent data, at least one.
+        // The number of round trips in which `subflow` sends all unsent data, at least one.
         let rounds = |subflow: &SubflowView| {
             let cwnd = subflow.cwnd.max(1);
             unsent.max(cwnd) as f64 / cwnd as f64

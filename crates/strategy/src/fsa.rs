@@ -16,12 +16,12 @@ use crate::parts::usable::{progressing, usable};
 
 /// The FSA scheduler (Xing et al., "MPTCP Meets Big Data", IEEE Network 34(4), 2020).
 ///
-/// The subflow of lowest round-trip time gets new data whenever it has room. The use of the other subflows depends
+/// The subflow of lowest round-trip time gets new data whenever it has room. What the other subflows carry depends
 /// on the flow's [class](FlowClass):
 ///
-/// - A mosquito (tiny) uses none of them.
-/// - A packet of a mouse (short) is a copy with the probability alpha, which falls with the size of the flow.
-/// - A packet of an elephant (large) is always new data.
+/// - A mosquito (tiny) does not use the other subflows.
+/// - A packet of a mouse (short) is a copy with the probability alpha. Alpha falls as the size of the flow grows.
+/// - A packet of an elephant (large) is never a copy.
 #[derive(Debug, Clone, Default)]
 pub struct Fsa {
     limits: Limits,
@@ -30,8 +30,8 @@ pub struct Fsa {
 
 /// A run of packets of the same kind (copies or new data) on one subflow.
 ///
-/// Drawing the length of a run replaces a draw for each packet, and gives the same distribution. A decision can
-/// then cover several packets.
+/// One draw of the length of a run replaces a draw for each packet, and gives the same distribution. With runs,
+/// one decision can cover several packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Run {
     alpha: f64,
@@ -51,7 +51,7 @@ impl Strategy for Fsa {
     /// connection can add no subflows.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let stock = first_in_order(view)?;
-        // If a SYN is unanswered already, the engine's order names the next path.
+        // If a SYN is unanswered, the next path is the one that the engine's order names.
         let path = match view.unanswered {
             None => fastest_on_record(view.paths).unwrap_or(stock.path),
             Some(_) => stock.path,
@@ -82,7 +82,7 @@ impl Strategy for Fsa {
 /// Returns the path of the lowest recorded round-trip time, or `None` if no path has a record. Returns a backup
 /// path only if no other path has a record.
 ///
-/// The recorded round-trip time is the one without queues: the queues of past connections have drained.
+/// The recorded round-trip time is the one without queues, because the queues of past connections have drained.
 fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
     let recorded = paths.iter().filter_map(|path| Some((path, path.record?)));
     let fastest = recorded.min_by_key(|(path, record)| (path.backup, record.base_rtt))?;
@@ -113,8 +113,8 @@ impl Fsa {
         }
     }
 
-    /// Returns what a mouse sends on a subflow that is not the best: data of the run's kind, or of the other kind
-    /// if there is none of the run's. Returns `None` once all data has been sent and none can be copied.
+    /// Returns what a mouse sends on a subflow that is not the best: data of the run's kind or, if there is none,
+    /// data of the other kind. Returns `None` once all data has been sent and none can be copied.
     fn on_other_subflow(
         &mut self,
         view: &SendView<'_>,
@@ -130,7 +130,7 @@ impl Fsa {
         } else if run.end <= subflow.sent {
             *run = Run::draw(alpha, !run.copies, subflow, rng);
         }
-        // A decision for less than a segment would wait for more data.
+        // At least a segment, because a decision for less would wait for more data.
         let mss = u64::from(subflow.mss);
         let run_left = (run.end - subflow.sent).max(mss);
         let copy = subflow.copies.any.map(|data| Payload::Copy {
@@ -156,8 +156,8 @@ impl Fsa {
 impl Run {
     /// Draws a run that begins with the next packet of `subflow`.
     ///
-    /// The length of the run has a geometric distribution: each further packet is of the same kind with the
-    /// probability of that kind.
+    /// The length of the run has a geometric distribution: each further packet is of the run's kind with the
+    /// probability of this kind.
     fn draw(alpha: f64, copies: bool, subflow: &SubflowView, rng: &mut Rng) -> Run {
         let same_kind = if copies { alpha } else { 1.0 - alpha };
         // The inverse of the geometric distribution. `unit` is below 1, and a mouse's alpha lies between 0 and 1,

@@ -7,16 +7,17 @@ use braid_wire::Rng;
 use crate::parts::again;
 use crate::parts::usable::{progressing, usable};
 
-/// Maximum number of bytes that go to a subflow in one burst. The kernel's `MPTCP_SEND_BURST_SIZE` is the same
-/// less the headers of a packet.
+/// Maximum number of bytes that go to a subflow in one burst. The kernel's `MPTCP_SEND_BURST_SIZE` is smaller by
+/// the headers of a packet.
 const MAX_BURST_BYTES: u64 = 64 << 10;
 
 /// The default scheduler of Linux since 5.7 (`net/mptcp/protocol.c`).
 ///
-/// It chooses the subflow that will have sent its queued data earliest, by its pacing rate. The choice stands for
-/// a burst of 64 kB. If the chosen subflow is full, it waits instead of sending on another one.
+/// The scheduler chooses the subflow that, by its pacing rate, will have sent its queued data earliest. The choice
+/// holds for a burst of 64 kB. If the chosen subflow is full, the scheduler waits instead of sending on another
+/// one.
 ///
-/// The kernel passes a subflow more data than its window takes; here the rest waits in the connection's send
+/// The kernel passes a subflow more data than its window takes; here the excess waits in the connection's send
 /// queue. Only data that was lost with a failed path is sent again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Linux {
@@ -56,14 +57,14 @@ impl Linux {
         Some(Decision::Send {
             subflow: subflow.id,
             data: Payload::New,
-            // A decision for less than a segment would wait for more data.
+            // At least a segment, because a decision for less would wait for more data.
             max_bytes: subflow.mss.max((end - view.sent) as u32),
         })
     }
 }
 
 /// Returns how long a subflow takes to send its queued data, in the kernel's unit of 2^-32 s: the kernel shifts
-/// the bytes by 32 bits before it divides by bytes/s. A subflow with queued data and no rate yet ranks last.
+/// the bytes by 32 bits before it divides by bytes/s. A subflow with queued data but without a rate ranks last.
 fn time_to_send(subflow: &SubflowView) -> u64 {
     match subflow.queued {
         0 => 0,

@@ -15,8 +15,8 @@ use crate::parts::table::PerSubflow;
 use crate::parts::usable::{progressing, usable};
 use crate::settings::{Settings, StrategyError};
 
-/// Round trips between two measurements of a path without new data. With four, a path that has become fast again
-/// is noticed soon, and measurements take at most a quarter of what the path's window allows. A guess.
+/// Round trips between two measurements of a path without new data. Four is a guess: the strategy soon notices a
+/// path that has become fast again, and measurements take at most a quarter of what the path's window allows.
 const PROBE_ROUNDS: u32 = 4;
 /// Maximum number of segments in one measurement. A guess: as many as an initial window (RFC 6928).
 const PROBE_SEGMENTS: u64 = 10;
@@ -25,7 +25,7 @@ const PROBE_SEGMENTS: u64 = 10;
 /// MPTCP-based Data Delivery", JISIS 7(1), 2017).
 ///
 /// New data goes on the subflow with the lowest score. While that subflow is full, data goes on the one with the
-/// next score, unless the strategy was set to use a single path at a time.
+/// next score, unless `single` is set.
 #[derive(Debug, Clone)]
 pub struct Maps {
     /// True if the loss of a path is measured, false if it is modelled from the window.
@@ -84,8 +84,9 @@ impl Strategy for Maps {
         "maps"
     }
 
-    /// Returns how long to wait for the answer to the first SYN. The paper assumes established subflows. Here a
-    /// lost first SYN must not cost the second of its retransmission timeout while another path works.
+    /// Returns how long to wait for the answer to the first SYN. The paper assumes established subflows. Here the
+    /// first SYN may be lost. The connection should not wait a second for the SYN's retransmission while another
+    /// path works.
     fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         attempt::attempt_delay(view, path)
     }
@@ -112,7 +113,7 @@ impl Strategy for Maps {
 }
 
 impl Maps {
-    /// Updates the attributes of the active paths by new measurements, and scores the paths.
+    /// Updates the attributes of the active paths from new measurements, and computes the paths' scores.
     fn score_paths(&mut self, view: &SendView<'_>) {
         for subflow in usable(view) {
             let state = self.paths.of(subflow.id);
@@ -136,8 +137,8 @@ impl Maps {
         }
     }
 
-    /// Returns the sort key of a subflow: lower scores first. Scores are not negative, so the order of their bits
-    /// as integers is the order of the scores.
+    /// Returns the sort key of a subflow: lower scores first. Scores are not negative, so their bits, read as
+    /// integers, have the same order as the scores.
     fn order(&self, subflow: &SubflowView) -> u64 {
         let state = self.paths.get(subflow.id);
         state.map_or(u64::MAX, |state| state.score.to_bits())
@@ -154,8 +155,8 @@ impl Maps {
     /// Returns a copy that measures a path without new data.
     ///
     /// If only the best path carries new data, the others would never be measured again. Every few round trips
-    /// they therefore carry a window of copies. A single packet would measure the round-trip time, but the loss is
-    /// modelled from the window, which grows only while it is used.
+    /// they therefore carry a window of copies. A single packet would suffice to measure the round-trip time. But
+    /// the loss is modelled from the window, and the window grows only while it is used.
     fn probe(&mut self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
             return None;
@@ -190,7 +191,8 @@ impl Maps {
 }
 
 impl PathState {
-    /// Adds a new sample to the smoothed round-trip time. The first value is the engine's.
+    /// Adds a new sample to the smoothed round-trip time. The first value is the engine's smoothed round-trip
+    /// time.
     fn measure(&mut self, subflow: &SubflowView, eps: f64) {
         let has_new_sample = std::mem::take(&mut self.has_new_sample);
         let rtt = &mut self.attributes.rtt;

@@ -20,8 +20,8 @@ impl Strategy for MinRtt {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        // The peer cannot read past lost and late data, so copies of it go first. The other copies may save time;
-        // new data makes better use of the room.
+        // The peer cannot read past lost and late data, so copies of such data come first. The other copies may
+        // only save time, so they come after new data.
         again::lost(view)
             .or_else(|| again::late(view))
             .or_else(|| new_data(view))

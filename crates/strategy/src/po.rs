@@ -14,8 +14,8 @@ use crate::parts::urgency::IMPORTANT_LEVELS;
 /// Multimedia Broadcasting, 2018).
 ///
 /// The engine's send queue puts important data before other data. This strategy sends important data on the
-/// subflow of lowest round-trip time (among equals, on the one with the larger window) or, if that is full, on the
-/// next one. A base strategy decides everything else.
+/// subflow of lowest round-trip time (among equals, on the one with the larger window) or, if that subflow is
+/// full, on the next one. A base strategy decides everything else.
 #[derive(Debug)]
 pub struct Po {
     base: Box<dyn Strategy>,
@@ -47,7 +47,7 @@ impl Strategy for Po {
         if important == 0 || !view.may_send_new {
             return self.base.next(view, rng);
         }
-        // The base strategy would copy lost data; while it is not asked, that is done here.
+        // While important data waits, the base strategy is not asked, so its copies of lost data are made here.
         again::lost(view)
             .or_else(|| first_with_room(view, important, by_rtt_and_window, |_| true))
             .unwrap_or(Decision::WAIT)

@@ -1,4 +1,4 @@
-//! Predictions of a flow's size, from earlier flows to the same destination ("place").
+//! Predictions of a flow's size from the sizes of earlier flows to the same destination ("place").
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,14 +16,14 @@ pub enum Place {
     Name(String, u16),
 }
 
-/// The sizes of past flows by place: the last 32 flows to each, for a bounded number of places.
+/// The sizes of past flows by place: those of the last 32 flows to each place, for a bounded number of places.
 ///
-/// The prediction for a place is the median of its sizes, which is too large as often as too small. A prediction
-/// that is too small wastes copies on a large flow. A prediction that is too large withholds the copies that would
-/// save a small flow from a timeout.
+/// The prediction for a place is the median of its sizes, because the median is too large as often as too small,
+/// and both errors cost something. If the prediction is too small, a large flow gets copies in vain. If it is too
+/// large, a small flow lacks the copies that would save it from a timeout.
 ///
-/// There is no prediction if the sizes of a place lie far apart, because no single size would be good. A strategy
-/// then classifies the flow by the bytes that it has sent so far.
+/// There is no prediction if the sizes of a place lie far apart, because no single size represents them. A
+/// strategy then classifies the flow by the bytes that it has sent so far.
 #[derive(Debug)]
 pub struct Predictor {
     capacity: usize,
@@ -31,8 +31,8 @@ pub struct Predictor {
     /// deterministic.
     index: HashMap<Place, usize>,
     entries: Vec<Entry>,
-    /// The index at which the search for an entry to evict begins: the hand of the CLOCK algorithm, which
-    /// approximates least recently used.
+    /// The index at which the search for an entry to evict begins: the hand of the CLOCK algorithm, an
+    /// approximation of "least recently used".
     hand: usize,
 }
 
@@ -65,7 +65,7 @@ impl Predictor {
         self.entries.is_empty()
     }
 
-    /// Predicts the size of a flow that begins at `now` by the first of `places` that has a prediction. The most
+    /// Predicts the size of a flow that begins at `now`. The first of `places` with a prediction decides. The most
     /// specific place should be first: the name before the address.
     pub fn predict(&mut self, now: Instant, places: &[Place]) -> FlowSize {
         let predicted = places.iter().find_map(|place| {
@@ -76,7 +76,7 @@ impl Predictor {
         predicted.map_or(FlowSize::Unknown, FlowSize::Predicted)
     }
 
-    /// Records that a flow ended at `now` after `bytes`. `places` are all names and addresses of its destination.
+    /// Records that a flow of `bytes` ended at `now`. `places` are all names and addresses of its destination.
     pub fn record(&mut self, now: Instant, places: &[Place], bytes: u64) {
         for place in places {
             match self.index.get(place) {
@@ -125,7 +125,7 @@ impl Predictor {
 /// The sizes of the last flows to one place.
 #[derive(Debug)]
 struct History {
-    /// A ring of sizes; the flow with number n is at n modulo `MAX_FLOWS`.
+    /// A ring of sizes: the size of flow number n is at index n modulo `MAX_FLOWS`.
     sizes: [u64; History::MAX_FLOWS],
     /// The number of flows since the history began.
     flows: usize,
@@ -139,11 +139,11 @@ impl History {
     const MAX_FLOWS: usize = 32;
     /// Minimum number of flows for a prediction. With fewer, similar sizes may be coincidence.
     const MIN_FLOWS: usize = 8;
-    /// Maximum ratio of the upper to the lower quartile of the sizes for a prediction. A larger ratio means that
-    /// no single size represents them.
+    /// Maximum ratio of the upper to the lower quartile of the sizes for a prediction. At a larger ratio no single
+    /// size represents them.
     const MAX_QUARTILE_RATIO: u64 = 8;
-    /// The time without flows after which the history of a place is discarded: another service may be there by
-    /// then.
+    /// The time without flows after which the history of a place is discarded, because the place may offer another
+    /// service by now.
     const MAX_AGE: Duration = Duration::from_secs(7 * 86_400);
 
     fn new(now: Instant, bytes: u64) -> Self {

@@ -5,8 +5,8 @@ use braid_wire::Rng;
 
 use crate::parts::usable::{by_rtt, usable};
 
-/// Sends all data on every subflow, as fast as each subflow's window allows. Each subflow first sends data in
-/// flight that it has not sent yet, then new data.
+/// Sends all data on every subflow, as fast as each subflow's window allows. Each subflow sends data that only
+/// other subflows have sent; if there is none, it sends new data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Redundant;
 

@@ -50,8 +50,8 @@ struct Row {
 /// Reads a strategy's settings and returns its factory.
 type Read = dyn Fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError> + Send + Sync;
 
-/// The registry of this process. It cannot be replaced, so that a name from a configuration stays valid after it
-/// was checked.
+/// The registry of this process. The registry cannot be replaced, so that a name in a configuration stays valid
+/// once it is checked.
 static INSTALLED: OnceLock<Registry> = OnceLock::new();
 
 impl Registry {
@@ -59,8 +59,8 @@ impl Registry {
     /// for each connection, and for each further flow on it.
     ///
     /// # Panics
-    /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Such a name could not be
-    /// told from the commas and colons of lists and settings.
+    /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Commas and colons in a
+    /// name could not be told from those of lists and settings.
     pub fn with(
         self,
         name: &'static str,
@@ -117,8 +117,9 @@ impl Registry {
         self
     }
 
-    /// Makes this the registry of the process. Box, server, simulator and laboratory, [`by_name`] and the other
-    /// functions of this module look names up in it. A program has to call this before anything looks a name up.
+    /// Makes this the registry of the process. Box, server, simulator and laboratory look names up in this
+    /// registry, as do [`by_name`] and the other functions of this module. A program has to install its registry
+    /// before anything looks a name up.
     ///
     /// # Errors
     /// Returns this registry if the process already has one: it was installed, or created by the first look-up.
@@ -162,8 +163,8 @@ impl Registry {
 
     /// Splits a comma-separated list of strategies, some of which may have settings.
     ///
-    /// Settings are separated by commas too. A part that follows a setting and is not the name of a strategy
-    /// therefore counts as a further setting.
+    /// Settings are separated by commas too. A part after a setting therefore counts as a further setting, unless
+    /// it is the name of a strategy.
     pub fn split_list(&self, list: &str) -> Vec<String> {
         let mut strategies: Vec<String> = Vec::new();
         for part in list.split(',') {
@@ -201,8 +202,8 @@ fn bare(name: &str) -> &str {
     name.split_once(':').map_or(name, |(bare, _)| bare)
 }
 
-/// Returns the registry of this process. The first look-up installs the default, so that later look-ups see the
-/// same.
+/// Returns the registry of this process. The first look-up installs the default registry, so that later look-ups
+/// see the same one.
 fn installed() -> &'static Registry {
     INSTALLED.get_or_init(Registry::default)
 }
@@ -234,7 +235,7 @@ pub fn split_list(list: &str) -> Vec<String> {
 }
 
 /// Creates the strategy of a connection whose configuration names none: the one with the name [`DEFAULT`] in this
-/// process's registry. That is [`Adaptive`](crate::Adaptive), unless the registry replaces it.
+/// process's registry. This strategy is [`Adaptive`](crate::Adaptive), unless the registry replaces it.
 ///
 /// # Panics
 /// Panics if the replacement requires settings.

@@ -12,7 +12,7 @@ use crate::parts::usable::usable;
 const MAX_SUBFLOWS: usize = 32;
 
 /// Gives each usable subflow with window room one segment in each round. A new round starts when every subflow
-/// with room has had its turn. Only data that was lost with a failed path is copied, and such copies go first.
+/// with room has had its segment. Only data that was lost with a failed path is copied, and such copies go first.
 #[derive(Debug, Clone, Default)]
 pub struct RoundRobin {
     /// The subflows that had their turn in this round.

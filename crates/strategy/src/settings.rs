@@ -56,7 +56,7 @@ impl<'a> Settings<'a> {
     /// Takes the setting `key`, which has no value, and returns whether the user wrote it.
     ///
     /// # Errors
-    /// Fails if the user wrote a value for it.
+    /// Fails if the user wrote a value for the setting.
     pub fn flag(&mut self, key: &str) -> Result<bool, StrategyError> {
         match self.take(key, key.to_owned()) {
             None => Ok(false),

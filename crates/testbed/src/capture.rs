@@ -1,4 +1,4 @@
-//! Capture of the packets that pass a host, or one of its interfaces.
+//! Captures of the packets that pass a host, or one of its interfaces.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -18,9 +18,10 @@ use crate::testbed::Testbed;
 
 /// Maximum length of a packet, bytes: GRO makes super-segments of at most 64 KiB.
 const MAX_PACKET_LEN: usize = 1 << 16;
-/// Maximum number of packets in a capture; one more is an error. A guess that bounds the memory.
+/// Maximum number of packets in a capture. A capture of more packets fails. 200,000 is a guess that bounds the
+/// memory.
 const MAX_PACKETS: usize = 200_000;
-/// Size of the socket's receive buffer, bytes. A guess: room for bursts while the reader does not run.
+/// Size of the socket's receive buffer, bytes. 16 MiB is a guess: room for bursts while the reader does not run.
 const BUFFER_LEN: usize = 16 << 20;
 /// Interval at which the reader checks the flag that ends the capture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -28,8 +29,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The time at which the packet passed the kernel, not the later time at which it was read here. A received
-    /// packet has its time of arrival, which may be earlier than the time of the previous packet in the list.
+    /// The time at which the packet passed the kernel, not the later time at which this program read it. For a
+    /// received packet this is the time of arrival, so it may be earlier than the time of the previous packet in
+    /// the list.
     pub at: SystemTime,
     /// The bytes of the packet, which begin with its IP header.
     pub bytes: Vec<u8>,
@@ -70,8 +72,8 @@ impl Capture {
     ) -> Result<Capture, Error> {
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
-            // The socket has no protocol, so it gets no packets before it is bound. With a protocol it would
-            // queue packets of other interfaces until then.
+            // The socket has no protocol, so it gets no packets until it is bound. With a protocol it would queue
+            // packets of other interfaces until it is bound.
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
             let interface = interface.map(|name| name_to_index(&socket, name));
             // Only root of the initial user namespace may exceed `net.core.rmem_max`.
@@ -80,7 +82,8 @@ impl Capture {
             }
             socket.set_read_timeout(Some(POLL_INTERVAL))?;
             let interface = interface.transpose()?.unwrap_or(0);
-            // No packet has come yet, but the first call makes the kernel take timestamps from now on.
+            // The call finds no timestamp, because no packet has come. But the first call makes the kernel take
+            // timestamps from now on.
             let enabled = sys::packet_timestamp(socket.as_fd());
             if let Err(e) = enabled
                 && e.kind() != io::ErrorKind::NotFound
@@ -122,7 +125,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Neither the packets nor an error matter to a capture that is dropped.
+        // The result is ignored: nobody wants the packets, or an error, of a capture that is dropped.
         let _ = self.join();
     }
 }

@@ -16,8 +16,8 @@ use crate::error::Error;
 /// A change of a running link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
-    /// True to restart the link first, with the settings of the file: packets in the link are dropped, and its
-    /// counters, traces, schedule and random streams start again.
+    /// True to restart the link with the settings of the file before the change. A restart drops the packets in
+    /// the link; its counters, traces, schedule and random streams start again.
     pub restart: bool,
     /// New settings. A setting that is `None` does not change.
     pub model: LinkModel,
@@ -102,7 +102,7 @@ impl FromStr for ScheduledChange {
         for word in &words {
             change.apply_word(word)?;
         }
-        // A restart would begin the schedule again, and so repeat itself for ever.
+        // A restart in a schedule would begin the schedule again, and so repeat itself for ever.
         if words.is_empty() || change.restart {
             return Err(help());
         }
@@ -114,7 +114,7 @@ impl FromStr for ScheduledChange {
     }
 }
 
-/// Latest time in a schedule: a day. A guess, longer than any measurement: it rejects typing errors.
+/// Latest time in a schedule. The limit rejects typing errors. A day is a guess, longer than any measurement.
 const MAX_SCHEDULE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 impl<'de> Deserialize<'de> for ScheduledChange {

@@ -22,22 +22,23 @@ use crate::status::Status;
 use crate::testbed::{Options, Testbed};
 use crate::{stale_resources, state};
 
-/// Maximum time for a client to send its request, and to read each part of the answer. It bounds only a client
-/// that hangs: the daemon serves one client at a time.
+/// Maximum time for a client to send its request, and to read each part of the answer. The limit matters only for
+/// a client that hangs, which would block the others: the daemon serves one client at a time.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum time for the daemon to answer. It bounds only a daemon that hangs. The slowest request restarts a
-/// process that does not end: 60 s after SIGTERM, 60 s after SIGKILL, and 60 s to start, so 180 s.
+/// Maximum time for the daemon to answer. The limit matters only for a daemon that hangs. The slowest request
+/// restarts a process that does not end. It takes 180 s: 60 s after SIGTERM, 60 s after SIGKILL, and 60 s to
+/// start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Maximum time for the daemon to exit after it has taken the testbed down. A daemon that hangs is killed after
 /// that time.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum length of a request, bytes. A guess, far above the length of any change of a link.
+/// Maximum length of a request, bytes. 64 KiB is a guess, far above the length of any change of a link.
 const MAX_REQUEST_LEN: usize = 64 << 10;
 
-/// Maximum length of an answer, bytes. A guess, far above the length of any status.
+/// Maximum length of an answer, bytes. 1 MiB is a guess, far above the length of any status.
 const MAX_ANSWER_LEN: usize = 1 << 20;
 
 /// The line that the daemon writes to its standard output once the testbed is up.
@@ -63,12 +64,12 @@ enum Answer {
     Failed(String),
 }
 
-/// Starts this executable again with `arguments` (a hidden subcommand that ends up in
-/// [`run_daemon`]) in the background, and waits until the testbed named `name` is up.
+/// Starts this executable again in the background, and waits until the testbed named `name` is up. The `arguments`
+/// name a hidden subcommand that calls [`run_daemon`].
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], or [`Error::Daemon`] with the daemon's message before it ended.
+/// [`Error::Busy`], or [`Error::Daemon`] with the message that the daemon sent before it ended.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
@@ -101,10 +102,10 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     }
 }
 
-/// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers
-/// on the control socket. Returns once a client asks for the end or a SIGTERM or SIGINT comes, after
-/// everything was removed. Must be called before any other thread is started and before anything is written
-/// to standard output. Moves to a user namespace first if it is not root.
+/// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers on the
+/// control socket. Ends when a client asks for the end or a SIGTERM or SIGINT comes; removes everything before it
+/// returns. Must be called before any other thread is started and before anything is written to standard output. A
+/// daemon that is not root first moves to a user namespace.
 ///
 /// # Errors
 ///
@@ -115,7 +116,8 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
         let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
-        // The user namespace hides the processes of a killed daemon from `down`, so they must die with it.
+        // The user namespace hides the processes of a killed daemon from `down`, so these processes must die with
+        // the daemon.
         let dies_with_thread = capability == Capability::UserNamespace;
         let testbed = Testbed::up_with(spec, options, dies_with_thread)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
@@ -127,7 +129,7 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
             serve(testbed, &listener, &signals)
         }
         Err(error) => {
-            // `spawn_daemon` reads one line, but a message may have several.
+            // `spawn_daemon` reads one line, but a message may have several lines.
             println!("{}", error.to_string().replace('\n', " "));
             Err(error)
         }
@@ -201,7 +203,7 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
         }
         Request::Start(host) => testbed.start(&host)?,
         Request::Restart(host) => testbed.restart(&host)?,
-        // The caller handles this request, since the daemon ends with it.
+        // The caller handles this request, because the daemon ends after it.
         Request::Down => {}
     }
     Ok(Answer::Done)
@@ -242,7 +244,8 @@ impl Client {
         }
     }
 
-    /// Returns a command as [`Testbed::exec`] does; also works from outside the daemon's user namespace.
+    /// Returns a command as [`Testbed::exec`] does. The command works from outside the daemon's user namespace
+    /// too.
     ///
     /// # Errors
     ///
@@ -320,7 +323,7 @@ impl Client {
 }
 
 /// Makes `command` start in the network namespace with the name `namespace` of the daemon `pid`. If the daemon
-/// runs in another user namespace, the command also joins that user namespace and its mounts.
+/// runs in another user namespace, the command also joins that user namespace and its mount namespace.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
     let open_file =
         |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
@@ -329,7 +332,8 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     if same {
         return netns::enter_on_exec(command, namespace);
     }
-    // The network namespace is mounted where only the daemon sees it.
+    // The network namespace is mounted at a place that only the daemon sees, so the path leads through the
+    // daemon's root.
     let network = open_file(&format!("root/run/netns/{namespace}"))?;
     // The user namespace comes first, because it gives the rights to join the others.
     let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
@@ -337,9 +341,8 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     Ok(())
 }
 
-/// Takes the testbed named `name` down, even if the process that made it is dead. Asks the daemon to end if
-/// there is one, and removes what remains: processes, namespaces, state directory. Succeeds if there is nothing
-/// to do.
+/// Takes the testbed named `name` down, even if the process that made it is dead. If there is a daemon, asks it to
+/// end. Then removes what remains: processes, namespaces, state directory. Succeeds if there is nothing to do.
 ///
 /// # Errors
 ///

@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The daemon's message.
     Daemon(String),
-    /// A wait, a process or a download failed; the text says how.
+    /// A wait, a process or a download failed; the text describes the failure.
     Failed(String),
     /// The wait was interrupted.
     Interrupted,

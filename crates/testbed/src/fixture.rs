@@ -25,8 +25,8 @@ use crate::testbed::{Options, Testbed};
 /// Interval at which waits check their condition.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a description that has a user behind a box; it follows the line of the name. The user host does
-/// not see the links: its only gateway is the box.
+/// The part of a description that follows the line with the name, with a user behind a box. The user's only
+/// gateway is the box, so the user does not see the links.
 pub const USER_BEHIND_BOX: &str = r#"
 congestion = "cubic"
 
@@ -41,7 +41,7 @@ hosts = ["box", "user"]
 private = true
 "#;
 
-/// The other hosts of a description, and the LAN that connects all but the box.
+/// The other hosts of a description, and a LAN. The LAN connects these hosts, except the box.
 const HOSTS: &str = r#"
 [[host]]
 name = "box"
@@ -223,13 +223,14 @@ impl Fixture {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::Failed(text));
             }
-            // A log that cannot be read counts as empty, which is shorter than before.
+            // A log that cannot be read counts as empty. It may then be shorter than before, so `get` may return
+            // nothing.
             let new_log = log.get(old_log_len..).unwrap_or_default();
             Ok(new_log.lines().any(|line| line.ends_with(READY)))
         })
     }
 
-    /// Waits until the box intercepts connections: it does so after it has reached the server.
+    /// Waits until the box intercepts connections. The box does so once it has reached the server.
     ///
     /// # Errors
     /// Fails if that takes longer than `timeout`.

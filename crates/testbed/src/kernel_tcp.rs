@@ -18,10 +18,10 @@ pub enum Transport {
     Mptcp,
 }
 
-/// Maximum number of connections that wait to be accepted. A guess: more than tests open at once.
+/// Maximum number of connections that wait to be accepted. 1024 is a guess: more than tests open at once.
 const BACKLOG: i32 = 1024;
-/// Maximum time of a connection attempt. By then Linux has sent five SYNs (at 0, 1, 3, 7 and 15 s). Without a
-/// limit it gives up only after about two minutes.
+/// Maximum time of a connection attempt. In 20 s Linux sends five SYNs (at 0, 1, 3, 7 and 15 s). Without a limit
+/// Linux gives up only after about two minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns a listening socket with the congestion control `congestion`.
@@ -68,7 +68,7 @@ pub fn accept_within(
     }
 }
 
-/// Makes the connection end by a reset when `stream` is dropped, so that no buffered data is sent after that.
+/// Makes the connection end by a reset when `stream` is dropped, so that no buffered data is sent after the drop.
 ///
 /// # Errors
 /// Fails if `SO_LINGER` cannot be set.

@@ -24,9 +24,9 @@ pub struct HostLayout {
     pub name: String,
     /// Role in the file.
     pub role: Role,
-    /// The way in which its process starts: with the testbed or later.
+    /// The way in which the host's process starts: with the testbed or later.
     pub start: Start,
-    /// Name of its network namespace, `<testbed>.<host>`, also for `ip netns`.
+    /// Name of the host's network namespace, `<testbed>.<host>`. `ip netns` knows it by this name.
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
@@ -37,7 +37,7 @@ pub struct HostLayout {
 /// One interface of a host.
 #[derive(Debug, Clone)]
 pub struct InterfaceLayout {
-    /// Name of the interface, which is the name of its segment.
+    /// Name of the interface, the same as that of its segment.
     pub name: String,
     /// The kind of its segment.
     pub kind: SegmentKind,
@@ -49,7 +49,7 @@ pub struct InterfaceLayout {
     pub subnet4: Ipv4Net,
     /// IPv6 network.
     pub subnet6: Ipv6Net,
-    /// IPv4 address of the host's first gateway on this segment, if there is one: the next hop.
+    /// The next hop: the IPv4 address of the host's first gateway on this segment, if there is one.
     pub gateway4: Option<Ipv4Addr>,
     /// IPv6 address of the same gateway.
     pub gateway6: Option<Ipv6Addr>,
@@ -73,7 +73,7 @@ pub(crate) struct Segment {
     pub kind: SegmentKind,
     pub subnet4: Ipv4Net,
     pub subnet6: Ipv6Net,
-    /// True if hosts outside get no route to the segment.
+    /// True if hosts outside the segment get no route to it.
     pub private: bool,
     pub hosts: Vec<String>,
 }
@@ -141,7 +141,7 @@ impl HostLayout {
     }
 }
 
-/// Returns the name of the namespace of `host`. Names of testbeds and hosts have no dots, so it is unique.
+/// Returns the name of the namespace of `host`. Names of testbeds and hosts have no dots, so the result is unique.
 pub(crate) fn namespace(testbed: &str, host: &str) -> String {
     format!("{testbed}.{host}")
 }
@@ -261,15 +261,16 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
     }
 }
 
-/// Returns 198.18.N.0/24 for the segment of this index, N from 1. The range is for benchmarks (RFC 2544), so
-/// no proxy treats it as private.
+/// Returns 198.18.N.0/24 for the segment of this index; N is the index plus 1. The range is for benchmarks (RFC
+/// 2544), so no proxy treats it as private.
 fn default4(index: usize) -> Ipv4Net {
     let n = (index as u32 + 1) << 8;
     let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n);
     Ipv4Net::new_assert(first, 24)
 }
 
-/// Returns 2001:db8:N::/64 for the segment of this index, N from 1. The range is for documentation (RFC 3849).
+/// Returns 2001:db8:N::/64 for the segment of this index; N is the index plus 1. The range is for documentation
+/// (RFC 3849).
 fn default6(index: usize) -> Ipv6Net {
     let n = index as u16 + 1;
     Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)

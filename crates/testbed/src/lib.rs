@@ -1,10 +1,9 @@
 //! Testbeds: hosts as network namespaces, emulated links and plain LANs between them, and the
 //! processes that run on the hosts, all described by one TOML file.
 //!
-//! There are two ways to use it. In this process, [`Testbed::up`] builds everything and owns it; dropping
-//! the value takes the testbed down. As a daemon, [`spawn_daemon`] starts this executable again in the
-//! background, where [`run_daemon`] owns the [`Testbed`] and answers on a control socket; a [`Client`]
-//! talks to it.
+//! There are two ways to use a testbed. In this process, [`Testbed::up`] builds and owns everything; dropping the
+//! [`Testbed`] takes it down. As a daemon, [`spawn_daemon`] starts this executable again in the background, where
+//! [`run_daemon`] owns the [`Testbed`] and answers on a control socket; a [`Client`] talks to it.
 //!
 //! ```no_run
 //! use braid_testbed::{LinkChange, Options, Spec, Testbed};
@@ -19,8 +18,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The namespaces of a testbed are found by their names, `<testbed>.<host>`. So [`down`] removes everything even
-//! after the daemon was killed, and kills every process that still runs in one of the namespaces.
+//! The namespaces of a testbed are found by their names, `<testbed>.<host>`. So [`down`] finds and removes
+//! everything even after the daemon was killed. It also kills every process that still runs in one of the
+//! namespaces.
 
 mod capture;
 mod change;

@@ -17,13 +17,13 @@ const MPTCP_TCPINFO: libc::c_int = 2;
 const MPTCP_SUBFLOW_ADDRS: libc::c_int = 3;
 /// `sizeof(struct mptcp_subflow_data)`, which precedes the array of the two options above.
 const SUBFLOW_DATA_LEN: usize = 16;
-/// Bytes of `struct tcp_info` up to and with `tcpi_bytes_retrans` (Linux 4.19).
+/// Bytes of `struct tcp_info` up to the end of `tcpi_bytes_retrans` (Linux 4.19).
 const TCP_INFO_LEN: usize = 216;
 /// `sizeof(struct mptcp_subflow_addrs)`: two `sockaddr_storage`.
 const ADDRS_LEN: usize = 256;
 /// Maximum number of subflows that are read. The kernel allows 8 besides the first.
 const MAX_SUBFLOWS: usize = 16;
-/// `sizeof(struct mptcp_info)` of Linux 6.18; older kernels fill less of it.
+/// `sizeof(struct mptcp_info)` of Linux 6.18. Older kernels fill only a part of the structure.
 const INFO_LEN: usize = 96;
 /// `MPTCP_INFO_FLAG_FALLBACK`.
 const FLAG_FALLBACK: u32 = 1;
@@ -31,7 +31,8 @@ const FLAG_FALLBACK: u32 = 1;
 /// State of one kernel MPTCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MptcpInfo {
-    /// Number of subflows, the first included; 1 if the kernel is older than 6.6, which does not report it.
+    /// Number of subflows, including the first one. Always 1 with a kernel older than 6.6, which does not report
+    /// the number.
     pub subflows: u8,
     /// True if the connection has fallen back to TCP (RFC 8684, section 3.7).
     pub fallback: bool,
@@ -54,14 +55,14 @@ pub struct SubflowInfo {
     pub remote: IpAddr,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes retransmitted on this subflow, which are part of the bytes sent.
+    /// Bytes retransmitted on this subflow. They are a part of `bytes_sent`.
     pub bytes_retransmitted: u64,
     /// Segments retransmitted on this subflow.
     pub retransmissions: u32,
 }
 
-/// Returns the present subflows of `socket`; none if the socket uses plain TCP, by request or by fallback. A
-/// subflow that opens or closes during the call may be missing.
+/// Returns the present subflows of `socket`. Returns none if the socket uses plain TCP, by request or by fallback.
+/// A subflow that opens or closes during the call may be missing.
 ///
 /// # Errors
 /// Fails if `getsockopt` fails for any reason but plain TCP.
@@ -91,7 +92,7 @@ fn subflow_array<const LEN: usize>(
 ) -> io::Result<Vec<[u8; LEN]>> {
     let mut raw = vec![0u8; SUBFLOW_DATA_LEN + MAX_SUBFLOWS * LEN];
     // The fields are size_subflow_data, num_subflows, size_kernel and size_user. The caller sets the first and the
-    // last, the kernel the others.
+    // last field, the kernel sets the others.
     raw[..4].copy_from_slice(&(SUBFLOW_DATA_LEN as u32).to_ne_bytes());
     raw[12..16].copy_from_slice(&(LEN as u32).to_ne_bytes());
     if !get(socket, option, &mut raw)? {
@@ -111,7 +112,7 @@ fn socket_address(raw: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Returns the state of `socket`; `None` if it uses plain TCP. A connection that fell back only after its
+/// Returns the state of `socket`, or `None` if the socket uses plain TCP. A connection that fell back after its
 /// handshake still has a state.
 ///
 /// # Errors

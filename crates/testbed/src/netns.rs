@@ -1,8 +1,8 @@
 //! Named network namespaces, compatible with `ip netns`: each is a file in `/run/netns` on which
 //! the namespace is mounted.
 //!
-//! This needs root, or an unprivileged user namespace with separate mounts. [`ensure_capable`] starts a
-//! program that is not root again in such a user namespace.
+//! Namespaces need root, or an unprivileged user namespace with separate mounts. If a program is not root,
+//! [`ensure_capable`] starts it again in such a user namespace.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -29,7 +29,7 @@ const DIRECTORY: &str = "/run/netns";
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if there is one of this name; otherwise the system's error.
+/// `AlreadyExists` if there is a namespace of this name; otherwise the system's error.
 pub fn create(name: &str) -> io::Result<()> {
     prepare_directory()?;
     let path = path(name)?;
@@ -38,7 +38,7 @@ pub fn create(name: &str) -> io::Result<()> {
         .create_new(true)
         .mode(0o444)
         .open(&path)?;
-    // A new thread moves into the namespace, since the calling thread must stay in its own.
+    // A new thread moves into the namespace, because the calling thread must stay in its own namespace.
     let made = on_thread(|| {
         sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
@@ -58,7 +58,8 @@ pub fn create(name: &str) -> io::Result<()> {
 /// The system's error.
 pub fn delete(name: &str) -> io::Result<()> {
     let path = path(name)?;
-    // EINVAL means that it is not mounted, ENOENT that there is no file. In both cases at most the file remains.
+    // Errors are ignored: EINVAL means that nothing is mounted there, ENOENT that there is no file. In both cases
+    // at most the file remains.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -89,7 +90,7 @@ pub fn list() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns a handle on the namespace named `name`, which keeps it alive.
+/// Returns a handle on the namespace named `name`. The handle keeps the namespace alive.
 ///
 /// # Errors
 ///
@@ -201,12 +202,12 @@ fn path(name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(DIRECTORY).join(name))
 }
 
-/// Makes the directory, and a shared mount of it, as `ip netns` does. So a namespace that is deleted here also
-/// vanishes from mount namespaces that were copied from this one.
+/// Makes the directory, and a shared mount of it, as `ip netns` does. Because the mount is shared, a namespace
+/// that is deleted here also vanishes from mount namespaces that were copied from this one.
 fn prepare_directory() -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
-    // Fails if the directory is no mount point yet; then it is mounted on itself.
+    // The change fails if the directory is no mount point yet. In this case the directory is mounted on itself.
     if mount_change(DIRECTORY, shared).is_err() {
         mount_bind_recursive(DIRECTORY, DIRECTORY)?;
         mount_change(DIRECTORY, shared)?;
@@ -223,7 +224,7 @@ pub enum Capability {
     UserNamespace,
 }
 
-/// The reason why this program can make no namespaces, worded to follow "skipped: ".
+/// The reason why this program cannot make namespaces. The text is worded to follow "skipped: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(pub String);
 
@@ -271,15 +272,17 @@ pub fn capability() -> Result<Capability, Reason> {
 
 /// Makes sure that this program may make network namespaces and TUN devices.
 ///
-/// As root it returns at once. Otherwise it starts this executable again, with the same arguments, inside a
-/// new user namespace with its own network, mounts and `/run`, waits for its end, and ends this process with
-/// its exit code. Inside the namespace it returns. So a program has to call it before it does anything else.
+/// If the program is root, the function returns at once. Otherwise it starts this executable again, with the same
+/// arguments, inside a new user namespace with its own network, mounts and `/run`. It waits for the end of that
+/// child, and ends this process with the child's exit code. In the child, the function returns at once. So a
+/// program has to call it before it does anything else.
 ///
 /// # Errors
 ///
-/// The reason if neither is possible. The caller then skips its work and reports the reason.
+/// The reason if the program is not root and cannot have a user namespace. The caller then skips its work and
+/// reports the reason.
 pub fn ensure_capable() -> Result<Capability, Reason> {
-    // Several threads of a test program may call this, but only one may start the program again.
+    // Several threads of a test program may call this function, but only one may start the program again.
     static ASKING: Mutex<()> = Mutex::new(());
     let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
     let capability = capability()?;
@@ -299,7 +302,7 @@ fn open_tun() -> io::Result<File> {
     options.read(true).write(true).open("/dev/net/tun")
 }
 
-/// Makes an unnamed namespace, to find out whether this is allowed.
+/// Makes an unnamed namespace, to find out whether the system allows namespaces.
 fn probe() -> io::Result<()> {
     on_thread(sys::unshare_network)
 }

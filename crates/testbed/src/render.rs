@@ -9,15 +9,15 @@ use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 use crate::spec::Role;
 use crate::testbed::{RenderConfig, Rendered};
 
-/// The setting of the control socket's path: beside the configuration. With the default path, all testbeds would
+/// The setting that puts the control socket beside the configuration. With the default path, all testbeds would
 /// have the same socket.
 const CONTROL: &str = "control = \"control.sock\"";
 
 /// Maximum number of measurement targets that a server's configuration may have.
 const MAX_TARGETS: usize = 8;
 
-/// Returns a function that makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with
-/// the congestion control `congestion`, or the programs' default if it is `None`.
+/// Returns a function that makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys and with
+/// the congestion control `congestion`. `None` means the programs' default.
 ///
 /// # Errors
 /// Fails if the operating system gives no random bytes.
@@ -65,7 +65,7 @@ impl Keys {
 }
 
 fn box_config(layout: &Layout, host: &HostLayout, settings: &str, keys: &Keys) -> String {
-    // An interface without a gateway leads to users.
+    // An interface without a gateway counts as one that leads to users.
     let inside = host
         .interfaces
         .iter()

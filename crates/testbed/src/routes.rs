@@ -9,26 +9,26 @@ use crate::spec::{HostSpec, Spec};
 /// that tests add.
 const FIRST_METRIC: usize = 100;
 
-/// First routing table and rule priority of source routing. A box's own rules have lower numbers, so they come
-/// first.
+/// First routing table and rule priority of source routing. A box's own rules have lower numbers, so they take
+/// precedence.
 const FIRST_TABLE: usize = 20_000;
 
 /// Maximum number of subflows and of accepted addresses of the kernel's MPTCP: the largest value that the kernel
 /// allows.
 const MPTCP_LIMIT: u32 = 8;
 
-/// Maximum number of packets that wait in a device until the emulator reads them. A guess: every burst must fit,
-/// since no link model includes drops in the device.
+/// Maximum number of packets that wait in a device until the emulator reads them. 4096 is a guess: every burst
+/// must fit, because no link model includes drops in the device.
 const DEVICE_QUEUE: u32 = 4096;
 
 /// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    /// Lines for IPv4 that may run again, to restore addresses and routes that were removed.
+    /// Lines for IPv4 that may run several times. A later run restores addresses and routes that were removed.
     pub v4: String,
     /// Such lines for IPv6.
     pub v6: String,
-    /// Lines for IPv4 that run once, after the others: running them again would fail or add duplicates.
+    /// Lines for IPv4 that run only once, after those of `v4`. A second run would fail or add duplicates.
     pub once4: String,
     /// Such lines for IPv6.
     pub once6: String,
@@ -36,7 +36,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     /// Adds the settings of an emulated link's device. Multicast is off, so that the kernel sends no packets by
-    /// itself: they would change which packets a seed drops.
+    /// itself. Such packets would change which packets a seed drops.
     pub fn device(&mut self, name: &str, mtu: u16) {
         self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
     }
@@ -151,8 +151,8 @@ fn add_shortest_routes(
 }
 
 /// Returns each segment that `host` is not on, with the first segment and the first neighbour on the shortest way
-/// to it. Routes lead only through hosts that forward packets. Of two equally short ways, the one whose segment
-/// or host comes first in the file is taken.
+/// there. Ways lead only through hosts that forward packets. Of two equally short ways, the one whose segment or
+/// host comes first in the file is taken.
 fn shortest_ways<'a>(
     spec: &Spec,
     segments: &'a [Segment],
@@ -219,8 +219,8 @@ fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str
             ),
         ];
         for (script, once, via, address, prefix) in families {
-            // When a link goes down, its default route vanishes. The unreachable route then keeps the packets
-            // with its address from leaving over another link.
+            // When a link goes down, its default route vanishes. The unreachable route then keeps packets with the
+            // link's address from leaving over another link.
             *script += &format!(
                 "route replace default via {via} dev {name} src {address} table {table} \
                  {congestion}\n\

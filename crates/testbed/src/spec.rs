@@ -23,7 +23,7 @@ use crate::error::Error;
 pub struct Spec {
     /// Name of the testbed: prefix of its namespaces and name of its state directory.
     pub name: Name,
-    /// Congestion control of all routes of all hosts (`congctl`), so that kernel TCP does not depend on the
+    /// Congestion control on all routes of all hosts (`congctl`). With it, kernel TCP does not depend on the
     /// machine's default.
     #[serde(default = "default_congestion")]
     pub congestion: String,
@@ -39,7 +39,7 @@ pub struct Spec {
     /// Emulated links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkSpec>,
-    /// Path of the file. Relative paths in the file start in its directory.
+    /// Path of the file. Relative paths in the file start in the file's directory.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -52,24 +52,25 @@ pub struct HostSpec {
     pub name: Name,
     /// The role.
     pub role: Role,
-    /// The way in which its process starts: with the testbed or later.
+    /// The way in which the host's process starts: with the testbed or later.
     #[serde(default)]
     pub start: Start,
     /// Configuration file of a box or server; made from the layout if absent.
     pub config: Option<PathBuf>,
     /// Directory that a content host serves; `www` in the state directory if absent.
     pub directory: Option<PathBuf>,
-    /// Gateways, one neighbour or a list of neighbours: they get all packets to segments that this host is not on.
-    /// If this host shares several segments with them, the default routes have metrics 100, 101, … in the order
-    /// of the segments. A host without a gateway has a route to every segment, over the fewest hosts.
+    /// Gateways, one neighbour or a list of neighbours. They get all packets to segments that this host is not on.
+    /// If this host shares several segments with its gateways, the default routes have metrics 100, 101, … in the
+    /// order of the segments. A host without a gateway has a route to every segment, the one over the fewest
+    /// hosts.
     #[serde(default)]
     pub gateway: Vec<Name>,
     /// True to configure the kernel's MPTCP, for comparisons: endpoints on the links, limits, and the routing
     /// tables of `source_routing`.
     #[serde(default)]
     pub mptcp: bool,
-    /// True for a routing table for each link, chosen by source address, so that a socket bound to the address
-    /// of a link uses this link. `mptcp` includes it.
+    /// True to give each link a routing table, which the source address selects. A socket that is bound to the
+    /// address of a link then uses this link. `mptcp` includes this setting.
     #[serde(default)]
     pub source_routing: bool,
 }
@@ -133,13 +134,13 @@ pub struct LanSpec {
     /// IPv6 network, such as `fd00:1::/64`; 2001:db8:N::/64 if absent (RFC 3849).
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// True if hosts outside get no route to the segment, like to a network behind NAT.
+    /// True if hosts outside the segment get no route to it, as if it were behind NAT.
     #[serde(default)]
     pub private: bool,
 }
 
-/// An emulated link between two hosts. Its settings apply to both directions. Settings in `forward` (`from` to
-/// `to`) and `reverse` take precedence in their direction.
+/// An emulated link between two hosts. The settings of the link apply to both directions. Settings in `forward`
+/// (`from` to `to`) and in `reverse` take precedence in their direction.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LinkSpec {
     /// Name of the link and of the interfaces at its ends.
@@ -154,16 +155,17 @@ pub struct LinkSpec {
     /// IPv6 network; defaults as for a LAN.
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Settings of both directions. In the file, their keys are in the table of the link, beside the other keys.
+    /// Settings of both directions. In the file, the keys of these settings are in the table of the link, beside
+    /// the link's other keys.
     #[serde(skip)]
     pub model: LinkModel,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// Settings for the direction from `from` to `to`, in place of those of both directions.
+    /// Settings for the direction from `from` to `to`. They take precedence over `model`.
     #[serde(default)]
     pub forward: LinkModel,
-    /// Settings for the direction from `to` to `from`, in place of those of both directions.
+    /// Settings for the direction from `to` to `from`. They take precedence over `model`.
     #[serde(default)]
     pub reverse: LinkModel,
     /// Changes over time, in order.
@@ -174,7 +176,7 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
-    /// The keys that are not settings of the link.
+    /// The keys in a link's table that are not settings of the link's directions.
     const KEYS: [&str; 10] = [
         "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
     ];
@@ -224,7 +226,7 @@ fn default_mtu() -> u16 {
 pub struct Name(Spanned<String>);
 
 impl Name {
-    /// Returns its position in the file, in bytes.
+    /// Returns the name's position in the file, in bytes.
     pub(crate) fn span(&self) -> Range<usize> {
         self.0.span()
     }
@@ -248,13 +250,14 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::Spec`] if the file cannot be read, or with the position of the first mistake.
+    /// [`Error::Spec`] if the file cannot be read or has a mistake. For a mistake, the error has the position of
+    /// the first one.
     pub fn read(path: &Path) -> Result<Spec, Error> {
         let text = std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))?;
         Ok(Spec::parse(&text, path)?)
     }
 
-    /// Reads and checks `text`, which came from `origin`.
+    /// Reads and checks `text`, the contents of the file `origin`.
     ///
     /// # Errors
     ///
@@ -367,7 +370,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Finds the first occurrence of `words` from byte `from` on; returns `from` if there is none.
+    /// Finds the first occurrence of `words` at byte `from` or later. Returns `from` if there is none.
     fn find(&self, words: &str, from: usize) -> Range<usize> {
         let rest = self.text.get(from..).unwrap_or_default();
         let at = rest.find(words).map_or(from, |at| from + at);
@@ -444,7 +447,8 @@ fn load_link(
     link: &mut LinkSpec,
     directory: &Path,
 ) -> Result<(), ConfigError> {
-    // The path of a trace is looked for behind the link's name, since a model has no position.
+    // A model has no position, so errors take the position of the trace's path, which is searched for behind the
+    // link's name.
     let after = link.name.span().end;
     for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());

@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::Error;
 use crate::{layout, netns, state};
 
-/// Maximum time for processes to end after SIGKILL. It bounds only processes that hang in the kernel.
+/// Maximum time for processes to end after SIGKILL. The limit matters only for processes that hang in the kernel.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Removes the namespaces, processes and state of a testbed named `name`.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
-    // A failure must not keep the other resources from being removed.
+    // A failure must not stop the removal of the other resources, so only the first error is kept.
     let mut first_error = Ok(());
     let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
     for namespace in namespaces.iter().filter(|n| layout::belongs_to(n, name)) {

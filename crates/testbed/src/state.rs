@@ -11,18 +11,18 @@ use rustix::process::Pid;
 use crate::error::Error;
 use crate::netns;
 
-/// Maximum time for which a child of a killed daemon may hold the daemon's lock. It bounds only a child that
-/// hangs: the child inherits the lock, and releases it when it executes its program.
+/// Maximum time for which a child of a killed daemon may hold the daemon's lock. The limit matters only for a
+/// child that hangs: a child inherits the lock, and releases it when it executes its program.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to make a state directory, whose parent another testbed may remove meanwhile.
-/// Attempts are counted and not timed, since a machine may stand still between two of them. A guess: if the
-/// parent cannot exist at all, 100 attempts take no noticeable time.
+/// Maximum number of attempts to make a state directory. Another testbed may remove the parent directory during an
+/// attempt. The limit is a number and not a time, because the machine may stand still between two attempts. 100 is
+/// a guess: if the parent directory cannot be made at all, 100 attempts take no noticeable time.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Returns the state directory of the testbed named `name`. For root it is below `/run/braid`. For another user
-/// it is below a directory of that user among the temporary files: such a testbed runs in a user namespace,
-/// whose `/run` is not visible outside, but the control socket must be reachable from outside.
+/// Returns the state directory of the testbed named `name`. For root it is below `/run/braid`. For another user it
+/// is below a directory of that user among the temporary files. The testbed of such a user runs in a user
+/// namespace, whose `/run` is not visible outside. But the control socket must be reachable from outside.
 pub(crate) fn directory(name: &str) -> PathBuf {
     root().join(name)
 }
@@ -67,8 +67,8 @@ pub(crate) fn lock_holder(name: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// Returns whether the process that took the lock of the testbed named `name` is dead. A child of that process
-/// then still holds the lock.
+/// Returns whether the process that took the lock of the testbed named `name` is dead, while a child of that
+/// process still holds the lock.
 pub(crate) fn is_lock_orphaned(name: &str) -> bool {
     let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
     lock_holder(name).is_some_and(dead)
@@ -115,7 +115,8 @@ fn create_owned(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other,
     }
-    // Every user may write into the directory of temporary files, so another user may have made it first.
+    // Every user may write into the directory of temporary files, so another user may have made a directory of
+    // this name.
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
         return Ok(());

@@ -27,22 +27,22 @@ pub struct HostStatus {
     pub name: String,
     /// `user`, `box`, `router`, `server` or `content`.
     pub role: String,
-    /// Its network namespace.
+    /// The host's network namespace.
     pub namespace: String,
-    /// Interface and address with prefix length, for every address.
+    /// The interface, and the address with prefix length, of every address of the host.
     pub addresses: Vec<(String, String)>,
-    /// Its process, if it has one.
+    /// The host's process, if it has one.
     pub process: Option<ChildStatus>,
 }
 
 /// The process of a host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChildStatus {
-    /// Process id while it runs.
+    /// Process id; `None` once the process has ended.
     pub pid: Option<u32>,
-    /// The exit status as text, if it has ended.
+    /// The exit status as text, if the process has ended.
     pub ended: Option<String>,
-    /// Its standard output and error.
+    /// The file with the standard output and error of the process.
     pub log: String,
 }
 
@@ -73,9 +73,9 @@ impl LinkStatus {
 pub struct DirectionStatus {
     /// True if the direction carries packets.
     pub up: bool,
-    /// Rate in bit/s, for a trace its mean; `None` if the rate is not limited.
+    /// Rate in bit/s, or the mean rate of a trace; `None` if the rate is not limited.
     pub rate: Option<u64>,
-    /// Length of the trace that sets the rate, ms. The trace repeats after that time.
+    /// Length of the trace that sets the rate, ms. The trace repeats after this time.
     #[serde(default)]
     pub trace_ms: Option<f64>,
     /// One-way delay, ms.
@@ -115,7 +115,7 @@ pub struct DirectionStatus {
     /// Packets delivered with a bit flipped.
     #[serde(default)]
     pub packets_corrupted: u64,
-    /// Packets delayed on a detour, so that others overtake them.
+    /// Packets delayed on a detour, so that later packets overtake them.
     #[serde(default)]
     pub packets_detoured: u64,
     /// Packets dropped because the queue was full.
@@ -144,7 +144,7 @@ pub struct DeliveryLagStatus {
     pub samples: u64,
     /// Median, µs.
     pub p50_us: f64,
-    /// 99th percentile, µs. Measurements with more than 1000 µs are invalid.
+    /// 99th percentile, µs. A measurement is invalid if this exceeds 1000 µs.
     pub p99_us: f64,
     /// Largest, µs.
     pub max_us: f64,
@@ -153,7 +153,7 @@ pub struct DeliveryLagStatus {
 }
 
 impl DirectionStatus {
-    /// Returns the settings that are usually off, as far as they are on, as text.
+    /// Returns as text those settings that are usually off but now on.
     fn further_settings(&self) -> String {
         let mut text = String::new();
         if let Some(bursts) = &self.bursts {

@@ -34,8 +34,8 @@ pub struct Rendered {
 /// The options for building a testbed that are not in its file.
 #[derive(Default)]
 pub struct Options {
-    /// The program that has the `box` and `server` commands; by default `braid`, beside this one
-    /// or in `PATH`.
+    /// The program that has the `box` and `server` commands. By default it is `braid`, beside this program or in
+    /// `PATH`.
     pub executable: Option<PathBuf>,
     /// Makes the configuration of boxes and servers whose `config` the file does not name.
     pub render: Option<RenderConfig>,
@@ -44,7 +44,7 @@ pub struct Options {
     pub start_nothing: bool,
 }
 
-/// A running testbed, owned by this process. Dropping it takes it down.
+/// A running testbed, owned by this process. Dropping this value takes the testbed down.
 pub struct Testbed {
     spec: Spec,
     layout: Layout,
@@ -54,7 +54,7 @@ pub struct Testbed {
     link_states: Vec<LinkState>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
-    /// True if the kernel kills the processes when the thread that started them ends.
+    /// True if the kernel kills the hosts' processes when the thread that started them ends.
     dies_with_thread: bool,
     /// True once the testbed has been taken down.
     removed: bool,
@@ -62,8 +62,8 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds namespaces, links, LANs, addresses and routes, then starts the processes of the hosts whose
-    /// `start` is `"auto"`. Before that, it removes the remains of an earlier testbed of the same name.
+    /// Removes the remains of an earlier testbed of the same name. Builds namespaces, links, LANs, addresses and
+    /// routes. Then starts the processes of the hosts whose `start` is `"auto"`.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] with the first step that failed. The steps after it are still done.
+    /// [`Error::System`] with the first step that failed. The steps after a failed step are still done.
     pub fn down(mut self) -> Result<(), Error> {
         self.tear_down()
     }

@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 
-/// Reads fields from the front of a slice, which shrinks to the unread rest. A field that extends past the end of
-/// the slice is [`Error::Truncated`].
+/// Reads fields from the front of a slice. The slice shrinks to the unread rest. A field that extends past the end
+/// of the slice is [`Error::Truncated`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -31,8 +31,8 @@ impl Reader<'_> {
     }
 }
 
-/// Writes fields from the front of a slice on. Panics if a field extends past the end of the slice: callers size
-/// the buffer by the length of the structure, so only a bug gets there.
+/// Writes fields one after the other, beginning at the front of a slice. Panics if a field extends past the end of
+/// the slice. Callers size the buffer by the length of the structure, so only a bug causes the panic.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],

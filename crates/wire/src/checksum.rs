@@ -2,12 +2,13 @@
 
 use core::net::IpAddr;
 
-/// A one's complement sum that is not folded to 16 bits yet: the plain sum of the message's 16-bit big-endian
-/// words. The sums of the parts of a message can therefore be added.
+/// A one's complement sum that is not folded to 16 bits yet. It is the plain sum of the 16-bit big-endian words,
+/// so the sums of a message's parts can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum(pub u64);
 
-/// Bytes per round of the inner loop: two vector registers of 128 bits, so that the compiler vectorises the loop.
+/// Bytes per round of the inner loop. They fill two vector registers of 128 bits, so that the compiler vectorises
+/// the loop.
 const STRIDE: usize = 32;
 /// Independent sums ("lanes") of the inner loop; each adds one 32-bit word per round.
 const LANES: usize = STRIDE / 4;
@@ -18,11 +19,11 @@ pub fn sum(start: Sum, data: &[u8]) -> Sum {
     Sum(start.0 + u64::from(sum_words(data)))
 }
 
-/// Adds `data`, which begins at byte `offset` of the message. With the offset known, any part may have an odd
-/// length.
+/// Adds `data`, which begins at byte `offset` of the message. Because the offset is known, any part may have an
+/// odd length.
 ///
-/// At an odd offset, the first byte of `data` is the low half of a word and so on. The bytes of the sum of `data`
-/// are therefore swapped (RFC 1071 section 2(B)).
+/// At an odd offset, high and low bytes change places: the first byte of `data` is the low half of a word. The two
+/// bytes of the sum of `data` are therefore swapped (RFC 1071 section 2(B)).
 pub fn sum_at(start: Sum, offset: usize, data: &[u8]) -> Sum {
     let words = sum_words(data);
     let words = if offset % 2 == 1 {
@@ -39,9 +40,9 @@ pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Sum {
     Sum(address(src) + address(dst) + rest)
 }
 
-/// Folds a sum to 16 bits without complementing it. A sender with checksum offload writes this value of the
-/// pseudo-header to the checksum field (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). A message with a right checksum folds to
-/// 0xffff.
+/// Folds a sum to 16 bits without complementing it. A sender with checksum offload folds the sum of the
+/// pseudo-header, and writes the result to the checksum field (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). A message with a
+/// right checksum folds to 0xffff.
 pub fn fold(sum: Sum) -> u16 {
     fold_native(sum.0)
 }
@@ -65,7 +66,7 @@ pub fn adjust(field: u16, old: Sum, new: Sum) -> u16 {
 /// is converted. The 64-bit lanes cannot overflow before 2^32 rounds.
 fn sum_words(data: &[u8]) -> u16 {
     let (strides, rest) = data.as_chunks::<STRIDE>();
-    // Headers are shorter than a stride and skip the wide loop.
+    // Headers are often shorter than a stride. For them the wide loop is skipped.
     let mut total = match strides {
         [] => 0,
         _ => sum_strides(strides),
@@ -100,7 +101,8 @@ fn fold_native(x: u64) -> u16 {
     let x = (x >> 32) + (x & 0xffff_ffff);
     let x = (x >> 16 & 0xffff) + (x >> 32) + (x & 0xffff);
     let x = (x >> 16) + (x & 0xffff);
-    // The last two steps leave at most 0xffff and one carry; adding the carry cannot produce a further one.
+    // After the last two steps, the value is at most 0xffff and one carry. Adding this carry cannot produce a
+    // further carry.
     ((x >> 16) + x) as u16
 }
 

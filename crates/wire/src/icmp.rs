@@ -1,4 +1,4 @@
-//! ICMP errors (RFC 792, 1191, 4443): reports of routers and hosts about packets that they could not deliver.
+//! ICMP errors (RFC 792, 1191, 4443): routers and hosts report packets that they could not deliver.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,8 @@ use crate::bytes::{Reader, be16, be32};
 use crate::checksum::{self, Sum};
 use crate::{Error, Result, Seq32, ip};
 
-/// Bytes of an ICMP error before the quoted packet: type, code, checksum, and four bytes by type.
+/// Bytes of an ICMP error before the quoted packet: type, code, checksum, and four bytes whose meaning depends on
+/// the type.
 const HEADER_LEN: usize = 8;
 /// The ICMPv4 code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
 const PROHIBITED: u8 = 13;
@@ -19,12 +20,12 @@ const MAX_V4_LEN: usize = 576;
 /// The meaning of an ICMP error for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The destination is unreachable. The code is that of ICMPv4: 0 network, 1 host, 3 port, 13 prohibited.
-    /// ICMPv6 codes are mapped to these.
+    /// The destination is unreachable. The value is a code of ICMPv4: 0 network, 1 host, 3 port, 13 prohibited.
+    /// Codes of ICMPv6 are translated to these.
     Unreachable(u8),
     /// Fragmentation needed (ICMPv4) or packet too big (ICMPv6).
     PacketTooBig {
-        /// Next-hop MTU in bytes, as reported; 0 from a router older than RFC 1191, which reports none.
+        /// Next-hop MTU in bytes, as reported. A router older than RFC 1191 reports none; the value is then 0.
         mtu: u32,
     },
     /// Time exceeded in transit.
@@ -36,8 +37,8 @@ pub enum Kind {
 pub struct TcpError {
     /// The kind of error.
     pub kind: Kind,
-    /// Source of the quoted segment: an address of this host or, if a NAT did not translate the quotation, the
-    /// address that the NAT gave it.
+    /// Source of the quoted segment: an address of this host. If a NAT on the way did not translate the quotation,
+    /// the source is the address that the NAT gave the segment.
     pub src: IpAddr,
     /// Destination of the quoted segment.
     pub dst: IpAddr,
@@ -50,11 +51,11 @@ pub struct TcpError {
 }
 
 impl TcpError {
-    /// Parses `payload`, the ICMP message of an IP packet. `v6` selects ICMPv6. A message that is not an error
-    /// about TCP is `Unsupported`.
+    /// Parses `payload`, the ICMP message of an IP packet. `v6` selects ICMPv6. Returns `Unsupported` for a
+    /// message that is not an error about TCP.
     ///
-    /// The checksum of an ICMPv4 message is verified here. The checksum of ICMPv6 covers the addresses of the
-    /// packet, which are not known here: see [`verify_v6_checksum`]. Anybody can forge an ICMP error, so the
+    /// The checksum of an ICMPv4 message is verified here. The checksum of ICMPv6 also covers the addresses of the
+    /// packet. They are not known here: see [`verify_v6_checksum`]. Anybody can forge an ICMP error, so the
     /// receiver must also check `seq` against its window (RFC 5927 section 4.1).
     pub fn parse(v6: bool, payload: &[u8]) -> Result<TcpError> {
         let (header, quoted) = payload
@@ -168,12 +169,12 @@ fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {
 
 fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
     match (header[0], header[1]) {
-        // Codes 0 and 2: no route; beyond the scope of the source address.
+        // Code 0: no route. Code 2: beyond the scope of the source address.
         (1, 0 | 2) => Ok(Kind::Unreachable(0)),
-        // Codes 1, 5 and 6: prohibited; source address failed policy; reject route.
+        // Code 1: prohibited. Code 5: source address failed policy. Code 6: reject route.
         (1, 1 | 5 | 6) => Ok(Kind::Unreachable(PROHIBITED)),
         (1, 4) => Ok(Kind::Unreachable(3)),
-        // Code 3, address unreachable, and codes that later standards may add.
+        // Code 3 (address unreachable), and codes that later standards may add.
         (1, _) => Ok(Kind::Unreachable(1)),
         (2, _) => Ok(Kind::PacketTooBig {
             mtu: be32(header, 4),
@@ -183,8 +184,8 @@ fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
     }
 }
 
-/// Parses the quoted IPv4 packet. Its length field and checksum are not checked: the quotation is shorter than the
-/// packet, and routers on the way change fields that the checksum covers.
+/// Parses the quoted IPv4 packet. Checks neither the packet's length field nor its checksum: the quotation is
+/// shorter than the packet, and routers on the way change fields that the checksum covers.
 fn quoted_v4(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     let header = quoted.get(..20).ok_or(Error::Truncated)?;
     if header[0] >> 4 != 4 {
@@ -224,8 +225,8 @@ fn quoted_v6(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     }
 }
 
-/// Parses ports and sequence number. They are the first 8 bytes of the segment, and every error quotes at least
-/// these (RFC 792).
+/// Parses ports and sequence number. They are the first 8 bytes of the segment, and every error quotes at least 8
+/// bytes (RFC 792).
 fn quoted_tcp(kind: Kind, src: IpAddr, dst: IpAddr, segment: &[u8]) -> Result<TcpError> {
     let mut fields = Reader(segment);
     let src_port = fields.u16()?;

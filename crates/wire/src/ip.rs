@@ -36,8 +36,8 @@ const V4_HEADER_LEN: usize = 20;
 /// Bytes of an IPv6 header without extension headers.
 const V6_HEADER_LEN: usize = 40;
 
-/// A validated IP header. Hop-by-hop options, routing headers and destination options of IPv6 are skipped.
-/// Fragments are [`crate::Error::Unsupported`].
+/// A validated IP header. Parsing skips hop-by-hop options, routing headers and destination options of IPv6. For
+/// fragments it returns [`crate::Error::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
     /// Source, of the same address family as `dst`.
@@ -55,15 +55,15 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses the header of `packet`. Returns the header and the payload, which ends where the header's length
-    /// field says. The IPv4 header checksum is verified.
+    /// Parses the header of `packet`. Returns the header and the payload. The header's length field determines the
+    /// end of the payload. The IPv4 header checksum is verified.
     pub fn parse(packet: &[u8]) -> Result<(Repr, &[u8])> {
         let (repr, payload) = Repr::parse_head(packet, packet.len())?;
         Ok((repr, &packet[payload]))
     }
 
-    /// Parses as [`parse`](Self::parse) does, for a packet of `len` bytes of which `head` contains only the first,
-    /// but all IP headers. Returns the header and the range of the payload in the packet.
+    /// Parses as [`parse`](Self::parse) does, from the first bytes of a packet of `len` bytes. These first bytes,
+    /// `head`, have to contain all IP headers. Returns the header and the range of the payload in the packet.
     pub fn parse_head(head: &[u8], len: usize) -> Result<(Repr, Range<usize>)> {
         let view = Packet::of_head(head, len)?;
         if !view.checksum_ok() {
@@ -92,11 +92,12 @@ impl Repr {
     }
 
     /// Writes the header to the start of `buf`. An IPv4 header has DF set, a valid checksum, and the
-    /// identification 0, which RFC 6864 section 4.1 allows for packets that are never fragmented.
+    /// identification 0. RFC 6864 section 4.1 allows this identification for packets that are never fragmented.
     ///
     /// # Panics
     /// Panics if `buf` is shorter than [`Self::header_len`], if the addresses are of different families, or if the
-    /// length field cannot hold the length: 65,535 bytes, with the header for IPv4 and without it for IPv6.
+    /// length exceeds the length field's maximum of 65,535 bytes. For IPv4 this length includes the header, for
+    /// IPv6 it does not.
     pub fn emit(&self, buf: &mut [u8]) {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, buf),

@@ -45,17 +45,17 @@ pub enum MptcpOption {
     },
     /// MP_FAIL (section 3.7): the checksum of a mapping was wrong.
     Fail {
-        /// First data sequence number of that mapping.
+        /// First data sequence number of the mapping with the wrong checksum.
         dsn: Dsn64,
     },
     /// MP_FASTCLOSE (section 3.5) with the receiver's key.
     FastClose {
-        /// Key of the host that receives the option, which proves that the sender knows the connection.
+        /// Key of the host that receives the option. It proves that the sender knows the connection.
         receiver_key: u64,
     },
     /// MP_TCPRST (section 3.6).
     Reset {
-        /// T: true if the condition is transient, so that the peer may try the subflow again.
+        /// T: true if the condition is transient. The peer may then try the subflow again.
         transient: bool,
         /// The reason of the reset.
         reason: ResetReason,
@@ -65,18 +65,18 @@ pub enum MptcpOption {
 /// Flags of MP_CAPABLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CapableFlags {
-    /// A: the sender requires DSS checksums.
+    /// A: true if the sender requires DSS checksums.
     pub checksum_required: bool,
-    /// B: extensibility. A host of version 1 that receives this bit must not use MPTCP.
+    /// B: true to announce an extension. A host of version 1 that receives this bit must not use MPTCP.
     pub extensibility: bool,
-    /// C: the peer must not open further subflows to this address and port.
+    /// C: true if the peer must not open further subflows to this address and port.
     pub deny_join_initial: bool,
-    /// H: HMAC-SHA256. No other algorithm is defined, so the handshake fails without this bit.
+    /// H: true for HMAC-SHA256. No other algorithm is defined, so the handshake fails without this bit.
     pub hmac_sha256: bool,
 }
 
 impl CapableFlags {
-    /// The flags of a default offer: HMAC-SHA256 only.
+    /// The flags of a default offer: only HMAC-SHA256 is set.
     pub const DEFAULT_OFFER: CapableFlags = CapableFlags {
         checksum_required: false,
         extensibility: false,
@@ -227,8 +227,8 @@ pub struct Dss {
     pub data_ack: Option<WireDsn>,
     /// Mapping of subflow bytes to data bytes.
     pub mapping: Option<DssMapping>,
-    /// F: true if the mapping ends with DATA_FIN, which takes its last sequence number. Meaningless without a
-    /// mapping.
+    /// F: true if the mapping ends with DATA_FIN. DATA_FIN takes the last sequence number of the mapping. Without
+    /// a mapping the flag has no meaning.
     pub data_fin: bool,
 }
 
@@ -237,24 +237,24 @@ pub struct Dss {
 pub struct DssMapping {
     /// First data sequence number.
     pub dsn: WireDsn,
-    /// First subflow sequence number, relative to the initial one, so that the first byte of the subflow has 1. It
-    /// is 0 if the mapping contains DATA_FIN only.
+    /// First subflow sequence number, relative to the initial one: the first byte of the subflow has the number 1.
+    /// The number is 0 if the mapping contains DATA_FIN only.
     pub subflow_seq: u32,
-    /// Number of mapped bytes, where DATA_FIN counts as one. 0 stands for the infinite mapping.
+    /// Number of mapped bytes; DATA_FIN counts as one byte. 0 means the infinite mapping.
     pub len: u16,
     /// Checksum, if checksums were negotiated.
     pub checksum: Option<u16>,
 }
 
 impl DssMapping {
-    /// Returns whether this is the infinite mapping, by which a connection falls back to TCP (section 3.7).
+    /// Returns whether this is the infinite mapping. It makes a connection fall back to TCP (section 3.7).
     pub const fn is_infinite(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Returns the checksum of a mapping (section 3.3.1), in DSS or in MP_CAPABLE with data. `data` is the sum of its
-/// payload. `len` is the length in the option, DATA_FIN included.
+/// Returns the checksum of a mapping (section 3.3.1), for DSS and for MP_CAPABLE with data. `data` is the sum of
+/// the mapped payload. `len` is the length in the option, DATA_FIN included.
 ///
 /// A received mapping is intact if its checksum equals this value.
 // Conforms: 8684-3.3.1-8
@@ -279,7 +279,7 @@ pub struct AddAddr {
     pub address_id: u8,
     /// The address.
     pub addr: IpAddr,
-    /// Port, if the option contains one. Without it, the port of the connection counts.
+    /// Port, if the option contains one. Without a port in the option, the address has the port of the connection.
     pub port: Option<u16>,
     /// The rightmost 64 bits of the HMAC; `None` in an echo (E = 1).
     pub hmac: Option<u64>,
@@ -298,13 +298,13 @@ impl AddAddr {
 /// REMOVE_ADDR with its list of 1 to 16 address IDs. Further IDs are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoveAddr {
-    /// The IDs, then zeros, so that the derived equality compares lists.
+    /// The IDs, followed by zeros. Because of the zeros, the derived equality compares lists.
     ids: [u8; RemoveAddr::MAX_IDS],
     len: u8,
 }
 
 impl RemoveAddr {
-    /// Maximum number of address IDs. 16 is a guess: the option could hold 37, but no host announces as many
+    /// Maximum number of address IDs. 16 is a guess: the option could hold 37 IDs, but no host announces that many
     /// addresses.
     pub const MAX_IDS: usize = 16;
 

@@ -5,10 +5,10 @@ use rand_core::{Rng as _, SeedableRng};
 
 /// A deterministic, cryptographically strong stream of random numbers.
 ///
-/// The stream is strong because the engine draws MPTCP keys and nonces from it, which must be hard to guess (RFC
+/// The stream is strong because the engine draws MPTCP keys and nonces from it. These must be hard to guess (RFC
 /// 8684 section 3.1). ChaCha with 8 rounds is the fastest variant without a known attack. The stream is seeded so
 /// that simulated runs are repeatable. A driver on a real network takes the seed from the operating system. The
-/// simulator derives it from the seed of the run and the id of the component.
+/// simulator derives the seed from the seed of the run and the id of the component.
 ///
 /// ```
 /// use braid_wire::Rng;
@@ -56,8 +56,8 @@ impl Rng {
     /// Returns a uniform number in `0..n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         // The high half of the product is below n, with a bias of less than n / 2^64. Rejection sampling would
-        // avoid the bias, but would take a varying number of draws; one draw per call keeps later draws
-        // independent of `n`.
+        // avoid the bias, but would take a varying number of draws; with one draw per call, later draws do not
+        // depend on `n`.
         ((u128::from(self.u64()) * u128::from(n)) >> 64) as u64
     }
 

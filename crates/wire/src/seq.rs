@@ -20,7 +20,7 @@ impl Seq32 {
         Seq32(self.0.wrapping_add(n))
     }
 
-    /// Returns the signed distance from `other` to `self`, which is positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`. The distance is positive if `self` is later.
     pub const fn diff(self, other: Seq32) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
@@ -41,8 +41,8 @@ impl Seq32 {
     }
 }
 
-/// Orders as [`before`](Seq32::before) does. There is no `Ord`: across more than half the number space the order
-/// is not transitive.
+/// Orders as [`before`](Seq32::before) does. There is no `Ord`, because the order is not transitive across more
+/// than half the number space.
 impl PartialOrd for Seq32 {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.diff(*other).cmp(&0))
@@ -68,7 +68,7 @@ impl Dsn64 {
         Dsn64(self.0.wrapping_add(n))
     }
 
-    /// Returns the signed distance from `other` to `self`, which is positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`. The distance is positive if `self` is later.
     pub const fn diff(self, other: Dsn64) -> i64 {
         self.0.wrapping_sub(other.0) as i64
     }

@@ -17,8 +17,8 @@ pub use packet::Packet;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
-/// Maximum number of bytes of options in a header: 15 words of 4 bytes (the data offset has 4 bits), less the
-/// header.
+/// Maximum number of bytes of options in a header. The data offset has 4 bits, so a header has at most 15 words of
+/// 4 bytes; 20 of these 60 bytes are no options.
 pub const MAX_OPTIONS_LEN: usize = 40;
 
 /// Control bits.
@@ -128,9 +128,9 @@ impl Repr {
 
     /// Parses a segment and returns its header and payload.
     ///
-    /// Unknown options are skipped. A malformed MPTCP option is skipped too: RFC 8684 has no rule, and Linux
-    /// ignores it. A segment with an invalid length in its option list is refused, because the options after it
-    /// cannot be found. A port of 0 is `Unsupported`. The checksum is not verified: see [`verify_checksum`].
+    /// Skips unknown options. Skips a malformed MPTCP option too: RFC 8684 has no rule for it, and Linux ignores
+    /// it. Refuses a segment with an invalid option length, because the next option cannot be found. Returns
+    /// `Unsupported` for a port of 0. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let view = Packet::new(segment)?;
         let flags = view.flags();
@@ -193,7 +193,8 @@ pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
     verify_checksum_of(src, dst, &[segment])
 }
 
-/// Returns whether the checksum of a segment is right. The segment is given in `parts` of any length, odd or even.
+/// Returns whether the checksum of a segment is right. The caller passes the segment in `parts` of any length, odd
+/// or even.
 pub fn verify_checksum_of(src: IpAddr, dst: IpAddr, parts: &[&[u8]]) -> bool {
     let (sum, len) = sum_of(Sum::default(), 0, parts);
     checksum::fold(Sum(sum.0 + pseudo_header(src, dst, len).0)) == 0xffff
@@ -209,8 +210,8 @@ fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
     (sum, offset)
 }
 
-/// Computes and writes the checksum of an emitted `header`. The payload is given in parts of any length, odd or
-/// even.
+/// Computes and writes the checksum of an emitted `header`. The caller passes the payload in parts of any length,
+/// odd or even.
 ///
 /// # Panics
 /// Panics if `header` is shorter than [`HEADER_LEN`].

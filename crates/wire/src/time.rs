@@ -62,8 +62,8 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// Converts an instant of the standard library, which `origin` maps to [`Self::ZERO`]. Instants before
-    /// `origin` also become [`Self::ZERO`].
+    /// Converts an instant of the standard library. `origin` becomes [`Self::ZERO`], and so do instants before
+    /// `origin`.
     // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn from_std(at: std::time::Instant, origin: std::time::Instant) -> Self {
@@ -71,20 +71,20 @@ impl Instant {
     }
 
     /// Converts to an instant of the standard library, with [`Self::ZERO`] at `origin`. Returns `None` if the
-    /// standard library cannot represent it: on some systems that is so for [`Self::FAR_FUTURE`].
+    /// standard library cannot represent the result. On some systems it cannot represent [`Self::FAR_FUTURE`].
     // tidy: converts what the caller has read from a clock
     #[cfg(feature = "std")]
     pub fn to_std(self, origin: std::time::Instant) -> Option<std::time::Instant> {
         origin.checked_add(self.into())
     }
 
-    /// Returns the time from `earlier` to `self`, or zero if `earlier` is in fact later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later than `self`.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// Rounds up to a multiple of `step` since the origin. Returns `self` if `step` is zero. Timers that need not
-    /// be exact are rounded so that several of them expire together, in one wake-up.
+    /// be exact are rounded, so that several of them expire in one wake-up.
     pub fn next_multiple_of(self, step: Duration) -> Instant {
         match nanos(step) {
             0 => self,
@@ -120,14 +120,14 @@ fn nanos(d: Duration) -> u64 {
     seconds.saturating_add(d.subsec_nanos().into())
 }
 
-/// Converts the time since the origin. Durations over 584 years become [`Instant::FAR_FUTURE`].
+/// Converts a time since the origin to an instant. Durations over 584 years become [`Instant::FAR_FUTURE`].
 impl From<Duration> for Instant {
     fn from(since_origin: Duration) -> Instant {
         Instant(nanos(since_origin))
     }
 }
 
-/// Converts to the time since the origin, without loss.
+/// Converts an instant to the time since the origin, without loss.
 impl From<Instant> for Duration {
     fn from(at: Instant) -> Duration {
         Duration::from_nanos(at.0)

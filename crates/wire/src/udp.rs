@@ -24,8 +24,8 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses a datagram and returns its header and payload. The payload ends where the header's length field
-    /// says. The checksum is not verified: see [`verify_checksum`].
+    /// Parses a datagram and returns its header and payload. The header's length field determines the end of the
+    /// payload. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(datagram: &[u8]) -> Result<(Repr, &[u8])> {
         let mut fields = Reader(datagram);
         let (src_port, dst_port) = (fields.u16()?, fields.u16()?);
@@ -56,8 +56,8 @@ impl Repr {
     }
 }
 
-/// Returns whether the checksum of `datagram` (header and payload) is right. Over IPv4 an absent checksum (0)
-/// counts as right (RFC 768).
+/// Returns whether the checksum of `datagram` (header and payload) is right. Over IPv4 the value 0 means that
+/// there is no checksum, and counts as right (RFC 768).
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     let absent = src.is_ipv4() && datagram.get(CHECKSUM) == Some(&[0, 0]);
     absent || checksum::fold(checksum::sum(pseudo_header(src, dst, datagram), datagram)) == 0xffff

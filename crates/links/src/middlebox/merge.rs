@@ -20,13 +20,14 @@ pub enum Keep {
     Last,
 }
 
-/// Maximum number of flows of which a segment is held back, to bound memory. A guess, more than tests have flows.
+/// Maximum number of flows of which a segment is held back. The limit bounds memory. 1024 is a guess: tests have
+/// fewer flows.
 const MAX_FLOWS: usize = 1024;
 /// Maximum number of payload bytes in an IP packet with the longest headers: 60 bytes each for IPv4 and TCP.
 const MAX_PAYLOAD: usize = 65_535 - 60 - 60;
 
 /// A middlebox that merges adjacent segments, like a network card with GRO. Unlike GRO it also merges segments
-/// with different options, and loses the options of all but one.
+/// with different options. Only the options of one segment remain.
 #[derive(Debug)]
 pub struct Merge {
     max_payload: usize,
@@ -44,13 +45,14 @@ type Flow = (Direction, SocketAddr, SocketAddr);
 struct HeldSegment {
     packet: Packet,
     segment: Segment,
-    /// The time at which the segment leaves without a successor.
+    /// The time at which the segment leaves if no successor comes.
     until: Instant,
 }
 
 impl Merge {
-    /// Creates a middlebox that merges segments up to `max_payload` bytes of payload, but no more than an IP
-    /// packet can hold. It holds a segment back for up to `hold`, in case the next one follows.
+    /// Creates a middlebox that merges segments. A merged segment has at most `max_payload` bytes of payload, and
+    /// no more than an IP packet can hold. The middlebox holds a segment back for up to `hold` to wait for the
+    /// next one.
     pub fn new(max_payload: usize, hold: Duration, keep: Keep) -> Self {
         Merge {
             max_payload: max_payload.min(MAX_PAYLOAD),
@@ -61,7 +63,7 @@ impl Merge {
         }
     }
 
-    /// Returns the number of segments that were merged into an earlier one so far.
+    /// Returns the number of segments that were appended to an earlier one so far.
     pub fn merged(&self) -> u64 {
         self.merged
     }
@@ -134,8 +136,8 @@ impl Middlebox for Merge {
                 }
             }
         };
-        // After a push or the end of the stream, no successor is expected soon. With a full table, segments of
-        // further flows are not held back.
+        // A segment is not held back after a push or the end of the stream, because no successor is expected soon,
+        // or if the table is full.
         let ends_burst = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
         if !mergeable || ends_burst || self.held.len() >= MAX_FLOWS {
             out.push_back((direction, next.packet));

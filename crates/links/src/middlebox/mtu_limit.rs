@@ -19,13 +19,14 @@ pub struct MtuLimit {
 }
 
 impl MtuLimit {
-    /// Creates a link without a limit. Once [`set_mtu`](Self::set_mtu) has set one, longer packets are dropped
-    /// without an ICMP error: a black hole (RFC 2923 section 2.1).
+    /// Creates a router without a limit. Once [`set_mtu`](Self::set_mtu) has set a limit, the router drops longer
+    /// packets without an ICMP error, so the link is a black hole (RFC 2923 section 2.1).
     pub fn new() -> Self {
         MtuLimit::default()
     }
 
-    /// Sends ICMP errors from the address `router` about dropped packets of its address family.
+    /// Makes the router send ICMP errors from the address `router`, about dropped packets of the same address
+    /// family.
     #[must_use]
     pub fn reporting(mut self, router: IpAddr) -> Self {
         self.routers.push(router);
@@ -42,8 +43,8 @@ impl MtuLimit {
         self.dropped
     }
 
-    /// Returns the ICMP error for the sender of `packet`, if there is a router address of its family and RFC 1812
-    /// or RFC 4443 allows an error about it.
+    /// Returns the ICMP error for the sender of `packet`, if there is a router address of the packet's family, and
+    /// if RFC 1812 or RFC 4443 allows an error about the packet.
     fn report(&self, mtu: usize, packet: &Packet) -> Option<Packet> {
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
         let kind = Kind::PacketTooBig { mtu };

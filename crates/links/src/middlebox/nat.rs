@@ -26,22 +26,23 @@ pub struct NatConfig {
     /// The idle time after which the mapping of an established TCP connection expires. RFC 5382 section 5 requires
     /// at least 2 h 4 min; cheap NATs use some minutes.
     pub established: Duration,
-    /// The same for a TCP connection that was not answered yet or has ended.
+    /// The idle time after which the mapping of any other TCP connection expires: one that is not answered yet or
+    /// has ended.
     pub transitory: Duration,
-    /// The same for a UDP flow.
+    /// The idle time after which the mapping of a UDP flow expires.
     pub udp: Duration,
-    /// Maximum number of mappings; never more than there are ports from 1024 on.
+    /// Maximum number of mappings. The number of ports above 1023 limits it further.
     pub capacity: usize,
     /// True if a segment from the middle of an unknown connection creates a mapping, false if only a SYN does.
     pub adopts: bool,
-    /// True if a flow gets its inside port as external port when that port is free, false if ports are assigned in
-    /// turn.
+    /// True if a flow gets the external port with the number of its inside port, provided that this port is free.
+    /// False if ports are assigned in turn.
     pub preserves_ports: bool,
 }
 
 impl NatConfig {
-    /// Creates settings with the times of the RFCs, 4096 mappings (a guess), and otherwise the behaviour
-    /// of Linux, which adopts connections and preserves ports.
+    /// Creates settings with the times of the RFCs and 4096 mappings (a guess). Otherwise the NAT behaves like
+    /// Linux: it adopts connections and preserves ports.
     pub fn new(external: Ipv4Addr) -> Self {
         NatConfig {
             external,
@@ -81,7 +82,7 @@ pub struct Nat {
     mappings: BTreeMap<Flow, Mapping>,
     /// The flow that has each external port, by protocol and port.
     ports: BTreeMap<(u8, u16), Flow>,
-    /// The port from which the search for a free one begins, if ports are assigned in turn.
+    /// The port at which the search for a free port begins, if ports are assigned in turn.
     next_port: u16,
     counters: NatCounters,
 }
@@ -100,7 +101,7 @@ struct Mapping {
     expires: Instant,
     /// True once a packet came from the outside.
     answered: bool,
-    /// True once the inside (first) or the outside (second) has sent a FIN. A RST sets both.
+    /// The first is true once the inside has sent a FIN, the second once the outside has. A RST sets both.
     ended: [bool; 2],
 }
 
@@ -153,7 +154,8 @@ impl Nat {
         self.counters
     }
 
-    /// Returns the number of mappings. Expired mappings count until a packet needs them or their room.
+    /// Returns the number of mappings. Expired mappings count until they are removed, when a packet needs such a
+    /// mapping or its room.
     pub fn mappings(&self) -> usize {
         self.mappings.len()
     }
@@ -225,7 +227,7 @@ impl Nat {
             endpoint(inner, ports, Side::Dst),
         );
         let (side, to) = match direction {
-            // The error is about a packet from the inside, which was quoted after its translation.
+            // The error quotes a packet from the inside as it was after its translation.
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, src, dst)?;
                 set_addr(header, Side::Dst, *flow.inside.ip());
@@ -245,8 +247,8 @@ impl Nat {
                 )
             }
         };
-        // The transport checksum in the quoted packet is left alone: receivers cannot verify it, as payload is
-        // missing.
+        // The transport checksum in the quoted packet stays as it is. Receivers cannot verify it anyway, because
+        // payload is missing.
         edit(message, 2, |message| {
             let (inner, ports) = message[ICMP_HEADER_LEN..].split_at_mut(inner_len);
             set_addr(inner, side, *to.ip());
@@ -309,8 +311,8 @@ impl Nat {
         Ok(port)
     }
 
-    /// Returns an external port that no mapping has. There is one, because the capacity is at most the number of
-    /// ports, and the table is not full here.
+    /// Returns an external port that no mapping has. There is such a port, because the capacity is at most the
+    /// number of ports and the table is not full here.
     fn free_port(&mut self, flow: Flow) -> u16 {
         let wanted = flow.inside.port();
         let mut port = match self.config.preserves_ports && wanted >= FIRST_PORT {
@@ -327,7 +329,7 @@ impl Nat {
         port
     }
 
-    /// Returns whether `flow` has a mapping that has not expired. Removes an expired one.
+    /// Returns whether `flow` has a mapping that has not expired. Removes an expired mapping.
     fn is_current(&mut self, now: Instant, flow: Flow) -> bool {
         let Some(mapping) = self.mappings.get(&flow) else {
             return false;
@@ -340,7 +342,7 @@ impl Nat {
         false
     }
 
-    /// Updates the state and the expiry of the mapping of `flow`, after a packet of it.
+    /// Updates the state and the expiry of the mapping of `flow`, after a packet of the flow.
     fn keep(&mut self, now: Instant, flow: Flow, direction: Direction, flags: Flags) {
         let Some(mapping) = self.mappings.get_mut(&flow) else {
             return;
@@ -435,7 +437,8 @@ fn set_port(ports: &mut [u8], side: Side, port: u16) {
     ports[at..at + 2].copy_from_slice(&port.to_be_bytes());
 }
 
-/// Replaces a port in a TCP or UDP header, and adjusts the checksum, which covers the address too.
+/// Replaces a port in a TCP or UDP header. Adjusts the checksum for the new port and the new address, because it
+/// covers both.
 fn rewrite(payload: &mut [u8], protocol: u8, side: Side, (from, to): (SocketAddrV4, SocketAddrV4)) {
     set_port(payload, side, to.port());
     let field = if protocol == ip::PROTO_TCP { 16 } else { 6 };

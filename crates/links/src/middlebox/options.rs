@@ -48,7 +48,7 @@ pub enum Scope {
 /// The change to an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edit {
-    /// Removes the option, which shortens the header.
+    /// Removes the option. The header becomes shorter.
     Remove,
     /// Overwrites the option with NOPs.
     Blank,
@@ -90,7 +90,8 @@ impl OptionEdit {
         self
     }
 
-    /// Restricts the edits to the time from `since` on, as if a route changed and led through another middlebox.
+    /// Restricts the edits to packets at `since` or later, as if a route changed at `since` and then led through
+    /// this middlebox.
     #[must_use]
     pub fn since(mut self, since: Instant) -> Self {
         self.since = since;
@@ -114,7 +115,8 @@ impl OptionEdit {
     }
 
     fn apply(&mut self, packet: &mut Vec<u8>, segment: &Segment) {
-        // The options without the targets, and all options with the targets edited; `edit` decides which are used.
+        // `others` has the options without the targets, and `edited` has all options with the targets edited.
+        // `edit` decides which of the two is used.
         let mut others = Vec::with_capacity(segment.tcp_len - HEADER_LEN);
         let mut edited = segment.options(packet).to_vec();
         let mut found = false;

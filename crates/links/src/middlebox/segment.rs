@@ -27,8 +27,8 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Finds the segment in `packet`, and cuts bytes after the IP packet off. Returns `None` unless `packet` is a
-    /// complete TCP segment directly after an IP header with a right checksum.
+    /// Finds the segment in `packet`, and cuts off bytes after the IP packet. Returns `None` unless `packet` has
+    /// an IP header with a right checksum and, directly after it, a complete TCP segment.
     pub fn find(packet: &mut Vec<u8>) -> Option<Segment> {
         let view = ip::Packet::new(&packet[..]).ok()?;
         let is_whole = view.checksum_ok() && !view.is_v4_fragment();
@@ -71,8 +71,7 @@ impl Segment {
         &packet[self.ip_len + tcp::HEADER_LEN..self.header_end()]
     }
 
-    /// Returns whether the segment has payload, and no flag that makes it more than data of an established
-    /// connection.
+    /// Returns whether the segment is only data of an established connection: it has payload, and no special flag.
     pub fn is_plain_data(&self) -> bool {
         let special = Flags::SYN | Flags::RST | Flags::URG;
         self.payload_len > 0 && !self.flags.intersects(special)
@@ -95,7 +94,7 @@ pub(crate) fn adjust(bytes: &mut [u8], field: usize, before: Sum, after: Sum) {
     }
 }
 
-/// Edits the TCP header of `segment` in `packet`, and adjusts its checksum.
+/// Edits the TCP header of `segment` in `packet`, and adjusts the TCP checksum.
 pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&mut [u8])) {
     edit(
         &mut packet[segment.ip_len..segment.header_end()],
@@ -109,7 +108,7 @@ pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&
 pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: &[u8]) {
     let sums = |packet: &[u8], tcp_len: usize| {
         let header = &packet[segment.ip_len..segment.ip_len + tcp_len];
-        // The checksum also covers the pseudo-header, which contains the length.
+        // The checksum also covers the pseudo-header, and this contains the segment's length.
         let len = (tcp_len + segment.payload_len) as u64;
         Sum(checksum::sum(Sum::default(), header).0 + len)
     };

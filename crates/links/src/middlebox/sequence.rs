@@ -9,11 +9,10 @@ use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
 /// A firewall that adds a random amount to the sequence numbers of each connection, so that nobody can predict
-/// them from those of earlier connections.
+/// sequence numbers from those of earlier connections.
 ///
 /// Each direction has its own amount. Acknowledgement numbers and SACK blocks are shifted back by the amount of
-/// the opposite direction. The amounts are derived from the addresses and a key, so that the firewall needs no
-/// state.
+/// the opposite direction. The amounts follow from the addresses and a key, so that the firewall needs no state.
 #[derive(Debug, Clone)]
 pub struct SequenceShift {
     key: u64,
@@ -30,8 +29,8 @@ impl SequenceShift {
         }
     }
 
-    /// Leaves SACK blocks unchanged, as some firewalls did. The blocks then acknowledge sequence numbers that were
-    /// never sent.
+    /// Leaves SACK blocks unchanged, as some firewalls did. The blocks then acknowledge sequence numbers that the
+    /// sender has never used.
     #[must_use]
     pub fn forgetting_sack(mut self) -> Self {
         self.forgets_sack = true;
@@ -45,7 +44,8 @@ impl SequenceShift {
     }
 
     fn apply(&self, direction: Direction, packet: &mut [u8], segment: &Segment) {
-        // The amounts for the direction of this segment, and for the opposite direction, which it acknowledges.
+        // `seq_shift` is the amount for the direction of this segment. `ack_shift` is that of the opposite
+        // direction, which the segment acknowledges.
         let (seq_shift, ack_shift) = match direction {
             Direction::Outbound => self.shifts(segment.src, segment.dst),
             Direction::Inbound => {
@@ -96,7 +96,7 @@ fn shift(field: &mut [u8], amount: u32) {
     }
 }
 
-/// Returns the FNV-1a hash of the addresses. Unlike the hash of the standard library, it is the same in every
+/// Returns the FNV-1a hash of the addresses. Unlike the standard library's hash, this hash is the same in every
 /// build, so that runs are repeatable.
 fn fingerprint(inside: SocketAddr, outside: SocketAddr) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;

@@ -6,12 +6,12 @@ use braid_wire::{Instant, Seq32};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A middlebox that splits segments into smaller ones, each with the options of the original, like a network card
-/// with TSO.
+/// A middlebox that splits segments into smaller ones, like a network card with TSO. Each part has the options of
+/// the original.
 #[derive(Debug, Clone)]
 pub struct Split {
     mss: usize,
-    /// Segments that were split so far.
+    /// The number of segments that were split so far.
     cut: u64,
 }
 

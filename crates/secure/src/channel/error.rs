@@ -13,7 +13,7 @@ pub enum ChannelError {
     Refused,
     /// The peer has not proved the expected key, or has presented no usable key.
     WrongKey,
-    /// The peer speaks TLS, but another version of Braid or another protocol.
+    /// The peer speaks TLS, but under TLS another version of Braid or another protocol.
     Incompatible,
     /// The peer's release has no version of the protocol in common with this one.
     OtherVersions {
@@ -82,8 +82,8 @@ impl ChannelError {
         (kind, text.into())
     }
 
-    /// Returns the alert to send to the peer if rustls raised none itself. Returns `None` for errors that rustls
-    /// raises, that the peer reports, or after which the peer reads no more.
+    /// Returns the alert to send to the peer. Returns `None` for errors that rustls raises (it sends its own
+    /// alert), for errors that the peer reports, and for errors after which the peer reads no more.
     pub(super) fn alert(self) -> Option<AlertDescription> {
         match self {
             ChannelError::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),
@@ -99,7 +99,7 @@ impl From<rustls::Error> for ChannelError {
         use rustls::Error;
         match error {
             Error::AlertReceived(alert) => match alert {
-                // What a server's rustls sends for the error of its verifier: an unknown key.
+                // A server's rustls sends this alert if its verifier refuses an unknown key.
                 AlertDescription::AccessDenied => ChannelError::Refused,
                 AlertDescription::HandshakeFailure
                 | AlertDescription::MissingExtension

@@ -1,5 +1,5 @@
 //! The state of each direction of a connection: it carries messages of box and server, or one user's bytes. The
-//! user's bytes end on their own, so that the connection can serve another user afterwards.
+//! user's bytes can end without the connection, so that the connection can serve another user afterwards.
 
 /// The state of the outgoing direction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Outgoing {
 }
 
 impl Outgoing {
-    /// Returns whether the user's bytes have ended. Nothing may be written until
+    /// Returns whether the user's bytes have ended or are ending. If so, nothing may be written until
     /// [`release`](super::Channel::release).
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Outgoing::Messages | Outgoing::Flow)

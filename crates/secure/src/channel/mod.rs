@@ -1,13 +1,13 @@
 //! A connection between box and server, protected by TLS 1.3 or in plaintext.
 //!
-//! The methods of a channel mirror those of the [`Stack`], but their bytes exclude handshake and record headers.
-//! If the box has a ticket of the server, a user's first bytes leave with the first flight. Otherwise they wait
-//! for the server's answer.
+//! The methods of a channel mirror those of the [`Stack`], but count and pass payload only, without handshake and
+//! record headers. If the box has a ticket of the server, a user's first bytes leave with the first flight.
+//! Otherwise the user's bytes wait for the server's answer.
 //!
 //! A channel buffers few of the users' bytes, and none while a connection is idle:
 //!
-//! - Outgoing: one record, or a rejected first flight, until the engine has memory for it. A box also keeps its
-//!   first flight until the server has accepted it. All other outgoing bytes are read from the socket into the
+//! - Outgoing: one record, or a rejected first flight, until the engine has memory. A box also keeps its first
+//!   flight until the server has accepted early data. All other outgoing bytes are read from the socket into the
 //!   engine's memory, and encrypted there.
 //! - Incoming: a batch that a reader did not take, one opened record after that batch, and the first part of a
 //!   record whose rest has not arrived.
@@ -41,7 +41,7 @@ pub use versions::{Agreed, Versions};
 /// that a system call per batch costs little, small enough that a batch stays in the processor's cache.
 const MAX_BATCH: usize = 64 << 10;
 /// The first byte of a ClientHello from a box of the protocol `braid/3`, whose records had another form. A server
-/// recognizes such a box only to tell it by an alert that its version is refused.
+/// recognizes such a box only to send an alert that refuses the box's version.
 const BRAID_3_FIRST_BYTE: u8 = 1;
 
 /// A connection between box and server.
@@ -61,7 +61,7 @@ impl Channel {
     /// Creates a channel for an accepted connection. The engine holds subflows back until [`accept`](Self::accept)
     /// knows how they authenticate.
     pub fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
-        // A connection that is already gone reports itself by its `Closed` event.
+        // The error is ignored: the `Closed` event reports a connection that is already gone.
         let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
         Channel::plaintext(conn)
     }
@@ -69,8 +69,8 @@ impl Channel {
     /// Opens a channel that `client` protects, and writes the ClientHello.
     ///
     /// # Errors
-    /// [`ApiError::LimitReached`] if the cryptographic library fails; the engine's error if it has no memory or
-    /// the connection is gone.
+    /// [`ApiError::LimitReached`] if the cryptographic library fails; the engine's error if the engine has no
+    /// memory or the connection is gone.
     pub fn open(
         now: Instant,
         conn: ConnId,
@@ -139,7 +139,7 @@ impl Channel {
     }
 
     /// Returns the peer's key, once the peer has proved that it has the private key. A client that resumes with a
-    /// ticket has proved it when its first early data opens.
+    /// ticket has proved this when its first early data opens.
     pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref()?.peer()
     }
@@ -207,8 +207,8 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.is_reusable())
     }
 
-    /// Records that the peer has acknowledged all of the user's bytes. For the stack's event
-    /// [`FlowDelivered`](braid_engine::Event).
+    /// Handles the stack's event [`FlowDelivered`](braid_engine::Event): the peer has acknowledged all of the
+    /// user's bytes.
     pub fn on_delivered(&mut self) {
         if let Some(tls) = &mut self.tls
             && tls.outgoing == Outgoing::Ended
@@ -238,7 +238,7 @@ impl Channel {
     }
 
     /// Returns whether every byte of the user was delivered both ways. The caller has to know from the stack that
-    /// both directions ended in order, which in plaintext is all that there is to know.
+    /// both directions ended in order. A plaintext channel knows nothing more, and returns true.
     pub fn is_complete(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.has_flow_ended())
     }
@@ -271,7 +271,7 @@ impl Channel {
         tls.write(now, self.conn, stack, bytes)
     }
 
-    /// Writes all of `bytes`. For the messages of box and server, which always fit unless memory has run out.
+    /// Writes all of `bytes`. For the messages of box and server. They always fit, unless memory has run out.
     ///
     /// # Errors
     /// [`ApiError::LimitReached`] if the engine has no memory; the engine's other errors.

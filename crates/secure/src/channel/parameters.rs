@@ -1,8 +1,9 @@
 //! The parameters that box and server exchange in the handshake, encoded as QUIC transport parameters (RFC 9000
 //! section 18). The box sends its parameters in the ClientHello, which anybody can read. The server sends its own
-//! in the EncryptedExtensions, which only the box can read. The box relies on them once the handshake is complete.
+//! in the EncryptedExtensions, which only the box can read. The box relies on the server's parameters once the
+//! handshake is complete.
 //!
-//! - The secret that authenticates subflows. The server draws it, and so knows the secret before a box can use it.
+//! - The secret that authenticates subflows. The server draws the secret, and so knows it before a box can use it.
 //!   The box's parameter is empty: an offer to use the server's secret.
 //! - The address families in which the server reaches destinations.
 //! - The versions of the protocol that the end speaks, and its features.
@@ -14,7 +15,7 @@ use super::versions::Versions;
 use crate::Families;
 
 // The numbers count up from "brid" in ASCII (0x62726964), without the two bits that a four-byte integer of QUIC
-// uses for its length. They are large so that they do not meet registered parameters.
+// uses for its length. The numbers are large so that they do not collide with registered parameters.
 /// The number of the parameter with the secret.
 const JOIN_SECRET_ID: u32 = 0x2272_6964;
 /// The number of the parameter with the families.
@@ -33,14 +34,15 @@ pub(super) fn client_parameters(versions: Versions) -> Vec<u8> {
     out
 }
 
-/// Returns the parameters of a server. They do not depend on the box's parameters: rustls needs them before it
-/// reads the ClientHello, and a box of an older release ignores numbers that it does not know.
+/// Returns the parameters of a server. The server's parameters do not depend on the box's, because rustls needs
+/// the former before it reads the ClientHello. A box of an older release ignores parameters that it does not know.
 pub(super) fn server_parameters(
     secret: &JoinSecret,
     reached: Families,
     versions: Versions,
 ) -> Vec<u8> {
-    // A box takes missing families for both, so only a server that reaches fewer announces them.
+    // If the parameter is missing, a box assumes both families. So only a server that reaches fewer sends the
+    // parameter.
     let mut out = Vec::new();
     put(&mut out, JOIN_SECRET_ID, &secret[..]);
     if reached != Families::BOTH {
@@ -50,8 +52,8 @@ pub(super) fn server_parameters(
     out
 }
 
-/// Appends the versions of an end. An end that speaks version 1 alone announces nothing, as releases did before
-/// there was an announcement.
+/// Appends the versions of an end. An end that speaks version 1 alone announces nothing, as releases without the
+/// announcement do.
 fn put_versions(out: &mut Vec<u8>, versions: Versions) {
     if versions != Versions::UNANNOUNCED {
         put(out, VERSIONS_ID, &versions.encode());
@@ -66,7 +68,7 @@ pub(super) fn versions(parameters: &[u8]) -> Option<Versions> {
     }
 }
 
-/// Returns the families in the server's `parameters`; both where they are missing or malformed.
+/// Returns the families in the server's `parameters`, or both families if the parameter is missing or malformed.
 pub(super) fn families(parameters: &[u8]) -> Families {
     match find(parameters, FAMILIES_ID) {
         Some([bits]) => Families::from_bits(*bits),
@@ -75,8 +77,8 @@ pub(super) fn families(parameters: &[u8]) -> Families {
 }
 
 /// Returns how MP_JOINs authenticate after the peer sent `parameters`. A server passes the secret that it drew as
-/// `drawn`; a box passes `None`, and finds the secret in `parameters`. Without a secret on either end, the keys of
-/// MPTCP authenticate (RFC 8684 section 3.2), as with an older release.
+/// `drawn`; a box passes `None`, and finds the secret in `parameters`. If an end has no secret, as with an older
+/// release, the keys of MPTCP authenticate (RFC 8684 section 3.2).
 pub(super) fn join_auth(drawn: Option<&JoinSecret>, parameters: &[u8]) -> JoinAuth {
     let secret = match (drawn, find(parameters, JOIN_SECRET_ID)) {
         (Some(drawn), Some(_)) => Some(**drawn),
@@ -97,7 +99,8 @@ fn put(out: &mut Vec<u8>, id: u32, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Returns the value of the parameter `wanted`; skips others. `None` where it is missing or malformed.
+/// Returns the value of the parameter `wanted`, and skips other parameters. Returns `None` if it is missing or
+/// malformed.
 fn find(mut parameters: &[u8], wanted: u32) -> Option<&[u8]> {
     loop {
         let id = take_number(&mut parameters)?;
@@ -110,7 +113,8 @@ fn find(mut parameters: &[u8], wanted: u32) -> Option<&[u8]> {
     }
 }
 
-/// Takes an integer of variable length (RFC 9000 section 16); `None` where it is cut off.
+/// Takes an integer of variable length (RFC 9000 section 16) from the front of `bytes`. Returns `None` if the
+/// integer is cut off.
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let (first, _) = bytes.split_first()?;
     // The two highest bits are the logarithm of the length: 1, 2, 4 or 8 bytes. They are no part of the value.

@@ -6,7 +6,7 @@
 //! records from 0, and the header is authenticated.
 //!
 //! Handshake and keys come from the QUIC interface of rustls (RFC 9001), because it encrypts in place. The record
-//! layer of rustls copies every byte.
+//! layer of rustls, in contrast, copies every byte.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -33,21 +33,21 @@ pub(super) const MAX_PAYLOAD: usize = MAX_RECORD - RECORD_OVERHEAD;
 /// The version in every TLS 1.3 record (RFC 8446 section 5.1).
 const RECORD_VERSION: [u8; 2] = [3, 3];
 /// Minimum size of a TLSInnerPlaintext (RFC 8446 section 5.2: payload, content type and padding), so that short
-/// messages, ends of users' bytes, alerts and keystrokes have the same size. 128 is a guess: such messages fit,
-/// and padding costs little of a packet.
+/// messages, ends of users' bytes, alerts and keystrokes have the same size. 128 is a guess: short messages fit,
+/// and the padding takes little of a packet.
 const MIN_INNER_PLAINTEXT: usize = 128;
 /// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET_INNER_PLAINTEXT`].
-/// The next power of two would not fit a packet.
+/// The next power of two, 2,048, would not fit a packet.
 const MAX_DOUBLED_INNER_PLAINTEXT: usize = 1024;
 /// The plaintext that fills a record of 1,400 bytes. Such a record fits a packet of 1,500 bytes with any options:
 /// 1,500 less 40 (IPv6), 20 (TCP) and 40 (maximum TCP options).
 const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
-/// Minimum number of records under a key before the peer may replace it. A rekey costs more than reading a record,
-/// so a peer must not force one per record. 1,024 is a guess: the cost of a rekey becomes negligible.
+/// Minimum number of records under a key before the peer may replace the key. A rekey costs more than reading a
+/// record, so a peer must not force a rekey with every record. 1,024 is a guess: spread over 1,024 records, the
+/// cost of a rekey is negligible.
 const MIN_RECORDS_PER_KEY: u64 = 1024;
-/// Maximum number of rekeys of one direction that the other direction has not followed. Each such rekey
-/// keeps a key in memory. 16 is a guess: a peer that reads follows each rekey, so an honest peer is a few behind
-/// at most.
+/// Maximum number of rekeys by which one direction may be ahead of the other. Each of them keeps a key in memory.
+/// 16 is a guess: a peer that reads follows each rekey, so an honest peer is a few rekeys behind at most.
 const MAX_KEYS_AHEAD: usize = 16;
 /// Maximum number of records that [`split_into_records`] lays out in one write. A batch of 64 KiB needs 4 records,
 /// and more if the engine's memory is in short pieces; what does not fit is left to the next write.
@@ -73,7 +73,7 @@ pub(super) enum ContentType {
     Handshake = 22,
     /// A user's bytes, or messages between box and server.
     Data = 23,
-    /// The end of a user's bytes; the connection goes on. TLS has assigned no content type near this number.
+    /// The end of a user's bytes; the connection stays open. TLS has assigned no content type near this number.
     FlowEnd = 0xe0,
 }
 
@@ -88,8 +88,8 @@ impl ContentType {
         }
     }
 
-    /// Returns whether the record belongs to a user's bytes. If a second user follows on the connection, such
-    /// records of the second user wait until the first user's bytes have been read.
+    /// Returns whether the record belongs to a user's bytes. If a second user follows on the connection, the
+    /// second user's records wait until the first user's bytes have been read.
     pub(super) fn is_flow(self) -> bool {
         matches!(self, ContentType::Data | ContentType::FlowEnd)
     }
@@ -100,13 +100,14 @@ pub(super) const FIRST_TLS_BYTE: u8 = ContentType::Handshake as u8;
 
 /// The EndOfEarlyData message (RFC 8446 section 4.5).
 pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
-/// The KeyUpdate message without its last byte (RFC 8446 section 4.6.3); the sender's next record uses the next
-/// key.
+/// The KeyUpdate message without its last byte (RFC 8446 section 4.6.3). The sender's next record after it uses
+/// the next key.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// The close_notify alert: the sender writes no more.
 pub(super) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
-/// Returns the KeyUpdate message. Where `update_requested` is true, it asks the peer to replace its key too.
+/// Returns the KeyUpdate message. If `update_requested` is true, the message asks the peer to replace the peer's
+/// key too.
 pub(super) fn key_update(update_requested: bool) -> [u8; 5] {
     let [a, b, c, d] = KEY_UPDATE;
     [a, b, c, d, u8::from(update_requested)]
@@ -127,7 +128,7 @@ pub(super) fn encode_plaintext(content: ContentType, bytes: &[u8]) -> Vec<u8> {
 /// Returns the number of padding bytes for a record with `len` payload bytes.
 ///
 /// Messages have few sizes, so that a size reveals neither the length of a destination's name nor the kind of
-/// message. Users' bytes (`is_user_data`) are padded to [`MIN_INNER_PLAINTEXT`] only: to pad bulk data would cost
+/// message. Users' bytes (`is_user_data`) are padded to [`MIN_INNER_PLAINTEXT`] only: padding bulk data would cost
 /// capacity of the links.
 pub(super) fn padding(len: usize, is_user_data: bool) -> usize {
     let inner = len + CONTENT_TYPE_LEN;
@@ -143,7 +144,7 @@ pub(super) fn padding(len: usize, is_user_data: bool) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     bytes: [u8; HEADER_LEN],
-    /// The type visible on the wire: [`ContentType::Data`] on every protected record.
+    /// The type that is visible on the wire. Every protected record shows [`ContentType::Data`].
     pub(super) outer: ContentType,
     /// Bytes of the record after the header.
     pub(super) body_len: usize,
@@ -176,7 +177,8 @@ impl Header {
     }
 }
 
-/// A key, and the number of its next record. The library XORs the number with the key's IV to get the nonce.
+/// A key, and the number of its next record. The nonce is the record's number XORed with the key's IV; the library
+/// computes it.
 struct Key {
     key: Box<dyn PacketKey>,
     number: u64,
@@ -221,8 +223,8 @@ impl DirectionKeys {
     }
 
     pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
-        // The limit is checked before a batch of records is sealed, not before each record. The limit is therefore
-        // lower by the records of one batch.
+        // The limit is checked before a batch of records is sealed, not before each record. It is therefore lower
+        // than the AEAD's limit by the records of one batch.
         let limit = key.confidentiality_limit() - MAX_RECORDS_PER_WRITE as u64;
         self.traffic = Some(Traffic {
             key: Key::new(key),
@@ -235,12 +237,12 @@ impl DirectionKeys {
         self.early.is_some()
     }
 
-    /// Drops the key of early data, once the last early record was sealed or opened.
+    /// Drops the key of early data. Called after the last early record was sealed or opened.
     pub(super) fn forget_early(&mut self) {
         self.early = None;
     }
 
-    /// Drops the keys of early data and handshake, once the handshake is complete.
+    /// Drops the keys of early data and handshake. Called when the handshake is complete.
     pub(super) fn forget_handshake(&mut self) {
         self.early = None;
         self.handshake = None;
@@ -252,8 +254,8 @@ impl DirectionKeys {
         self.traffic.as_ref().is_some_and(reached)
     }
 
-    /// Returns whether the peer may replace the key of this direction, after its KeyUpdate was opened: if the key
-    /// has protected enough records, or to follow the `other` direction.
+    /// Returns whether the peer may replace the key of this direction: the key has protected enough records, or
+    /// the peer follows the `other` direction. Called after the peer's KeyUpdate was opened.
     pub(super) fn may_rekey(&self, other: &DirectionKeys) -> bool {
         // The number already counts the KeyUpdate itself, which is not one of the 1,024 records.
         let has_min_records = |traffic: &Traffic| traffic.key.number > MIN_RECORDS_PER_KEY;
@@ -267,7 +269,7 @@ impl DirectionKeys {
         generation(self) < generation(other)
     }
 
-    /// Replaces the key, from the next record on.
+    /// Replaces the key. The next record uses the new key.
     pub(super) fn replace_key(&mut self, key: Box<dyn PacketKey>) {
         if let Some(traffic) = &mut self.traffic {
             traffic.key = Key::new(key);
@@ -284,8 +286,8 @@ impl DirectionKeys {
         }
     }
 
-    /// Seals a record in place. On entry `record` has room for the header, then the `len` payload bytes, then room
-    /// for content type, padding and tag. The length of `record` determines the padding.
+    /// Seals a record in place. On entry `record` consists of room for the header, the `len` payload bytes, and
+    /// room for content type, padding and tag. The length of `record` determines the padding.
     ///
     /// # Errors
     /// The key of this level is missing; the library fails.
@@ -320,9 +322,9 @@ impl DirectionKeys {
         Ok(())
     }
 
-    /// Opens a record in place: decrypts `body` and returns the content type and the length of the payload at its
-    /// start. A record that cannot be opened does not advance the record number, so that a server can skip
-    /// rejected early data.
+    /// Opens a record in place: decrypts `body`, and returns the content type and the length of the payload, which
+    /// is at the start of `body`. A record that cannot be opened does not advance the record number, so that a
+    /// server can skip rejected early data.
     ///
     /// # Errors
     /// The key of this level is missing; authentication fails; the content type is unknown.
@@ -347,13 +349,13 @@ impl DirectionKeys {
 /// The secrets from which the next keys are derived.
 ///
 /// The library derives the next keys of both directions together, and overwrites the secrets. If one direction
-/// rekeys first, the other direction's new key waits here. To keep the secrets instead would let somebody who
-/// reads memory derive the replaced key again.
+/// rekeys first, the other direction's new key waits here. If the secrets were kept instead, somebody who reads
+/// memory could derive the replaced key again.
 pub(super) struct NextKeys {
     secrets: Secrets,
     /// Derived keys that this end's direction has not taken yet, oldest first.
     local: VecDeque<Box<dyn PacketKey>>,
-    /// The same for the peer's direction.
+    /// Derived keys that the peer's direction has not taken yet, oldest first.
     remote: VecDeque<Box<dyn PacketKey>>,
 }
 
@@ -402,7 +404,8 @@ impl NextKeys {
 /// Divides memory into slots for consecutive records. Each buffer gives slots of about equal size, so that none is
 /// a small remainder.
 ///
-/// Stops at the first slot that is too small for any payload: the records must follow each other without a gap.
+/// Stops at the first slot that is too small for any payload. To skip the slot would leave a gap between the
+/// records.
 pub(super) fn split_into_records<'a>(
     bufs: &'a mut [IoSliceMut<'_>],
 ) -> ArrayVec<&'a mut [u8], MAX_RECORDS_PER_WRITE> {

@@ -14,7 +14,7 @@ impl Scratch {
     /// Lends [`MAX_BATCH`] bytes to `work`. The caller [wipes](wipe) the bytes that it wrote, so that no user's
     /// bytes stay in memory.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        // A panic in `work` leaves no invalid state, only bytes that are not wiped.
+        // A poisoned lock is harmless: a panic in `work` leaves no invalid state, only bytes that are not wiped.
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.is_empty() {
             *memory = vec![0; MAX_BATCH].into();
@@ -31,7 +31,8 @@ impl fmt::Debug for Scratch {
 }
 
 /// Overwrites users' bytes. The compiler may not drop these stores, because the memory stays allocated and later
-/// code can read it. Before a deallocation the compiler could drop them; such memory has to be `Zeroizing`.
+/// code can read it. The compiler may drop stores just before a deallocation, so memory that is freed afterwards
+/// has to be `Zeroizing`.
 pub(super) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
 }
@@ -40,10 +41,10 @@ pub(super) fn wipe(bytes: &mut [u8]) {
 /// drop.
 pub(super) struct PlaintextBuf<'a> {
     memory: &'a mut [u8],
-    /// Bytes for the reader.
+    /// The number of bytes for the reader, at the front of `memory`.
     len: usize,
-    /// Bytes of `memory` that [`room`](Self::room) has lent so far, and that have to be wiped. Decrypting needs
-    /// more room (tag, padding) than the reader gets bytes.
+    /// The number of bytes of `memory` that [`room`](Self::room) has lent so far. They have to be wiped.
+    /// Decrypting needs more room (tag, padding) than the reader gets bytes.
     lent: usize,
 }
 
@@ -100,7 +101,8 @@ mod tests {
         assert!(plain.room(101).is_none());
         plain.room(20).unwrap().fill(1);
         plain.commit(10);
-        // A record with no bytes for a reader: lent, not committed. It starts after the 10 committed bytes.
+        // Room for a record with no bytes for a reader is lent, but not committed. It starts after the 10
+        // committed bytes.
         plain.room(30).unwrap().fill(2);
         assert_eq!(plain.bytes(), [1; 10]);
         drop(plain);

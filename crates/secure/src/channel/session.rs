@@ -1,7 +1,7 @@
 //! The state of a protected connection, and its send path; `incoming` is the receive path.
 //!
-//! Every outgoing record goes to the engine, either through `pending` ([`Tls::flush`]) or, for the bulk of users'
-//! bytes, sealed directly in the engine's memory ([`Tls::write_with`]).
+//! Most users' bytes are sealed directly in the engine's memory ([`Tls::write_with`]). All other outgoing records
+//! go to the engine through `pending` ([`Tls::flush`]).
 
 mod incoming;
 
@@ -35,12 +35,12 @@ use crate::keys::PublicKey;
 /// Maximum number of bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
 /// 40 KiB is a guess, well above the early data of 14 KiB and the longest messages.
 const MAX_PRE_HANDSHAKE_BUF: usize = 40 << 10;
-/// Maximum number of bytes that are accepted before a handshake ends, so that a peer without a key cannot fill
-/// memory: early data, and 8 KiB of handshake messages. 8 KiB is a guess; messages with raw public keys need about
-/// 1 KiB.
+/// Maximum number of bytes that this end accepts before a handshake ends: early data, and 8 KiB of handshake
+/// messages. The limit keeps a peer without a key from filling memory. 8 KiB is a guess; messages with raw public
+/// keys need about 1 KiB.
 const MAX_BYTES_BEFORE_TRAFFIC_KEYS: usize = MAX_EARLY_DATA_ON_WIRE + (8 << 10);
 /// Minimum contiguous room in the engine's memory for sealing in place. With less room a record would be mostly
-/// overhead, so it is sealed in scratch memory and copied. The factor 4 is a guess.
+/// overhead, so the bytes are sealed in scratch memory and copied. The factor 4 is a guess.
 const MIN_IN_PLACE_ROOM: usize = 4 * RECORD_OVERHEAD;
 /// Minimum room to ask the engine for: enough for a record with the minimum padding, 128 bytes and the overhead.
 const MIN_WRITE_REQUEST: usize = 256;
@@ -50,7 +50,7 @@ pub(super) struct Tls {
     /// The TLS handshake of rustls. It sees no user's bytes and none of the records.
     session: Connection,
     endpoint: Arc<EndpointState>,
-    /// The state that only a server has; `None` at a client.
+    /// The state of a server's end; `None` at a client.
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the peer has announced its own.
     pub(super) agreed: Option<Agreed>,
@@ -62,12 +62,12 @@ pub(super) struct Tls {
     pub(super) peer_families: Option<Families>,
     outgoing_keys: DirectionKeys,
     incoming_keys: DirectionKeys,
-    /// The source of keys for rekeying, once traffic keys exist.
+    /// The source of keys for rekeying; `None` until traffic keys exist.
     next_keys: Option<NextKeys>,
-    /// The level of the records that this end writes. Early data is written apart from it.
+    /// The level of the records that this end writes, except early data.
     write_level: EncryptionLevel,
-    /// The level of the records to be read. While it is [`EncryptionLevel::Handshake`], a server also reads early
-    /// data, at [`EncryptionLevel::Early`].
+    /// The level of the records that this end reads. At [`EncryptionLevel::Handshake`], a server also reads early
+    /// data, which has [`EncryptionLevel::Early`].
     read_level: EncryptionLevel,
     /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
@@ -81,9 +81,9 @@ pub(super) struct Tls {
     opened: Option<Opened>,
     /// Bytes of all records received before the handshake ended, headers included.
     handshake_bytes: usize,
-    /// True once the peer's close_notify was opened.
+    /// True once the peer's close_notify has been opened.
     close_notify_received: bool,
-    /// True once the end of the user's bytes was opened. A reader may still have to take
+    /// True once the record that ends the user's bytes has been opened. A reader may still have to take
     /// [`plaintext_buf`](Self::plaintext_buf).
     flow_ended: bool,
     closing: Closing,
@@ -95,14 +95,14 @@ pub(super) struct Tls {
 
 /// State that only a server's end of a connection has.
 pub(super) struct ServerSide {
-    /// The secret that authenticates subflows, until the engine gets it.
+    /// The secret that authenticates subflows; `None` once the engine has it.
     join_secret: Option<JoinSecret>,
     /// The tickets of all connections of the server.
     tickets: Arc<ServerTickets>,
-    /// True while the client may send early data that this server cannot open, because it does not know the
-    /// ticket.
+    /// True while the client may send early data that this server cannot open, because the server does not know
+    /// the ticket.
     skips_early: bool,
-    /// True once early data has opened, which proves that the client has the ticket's secret.
+    /// True once a record of early data has opened. This proves that the client has the ticket's secret.
     ticket_proved: bool,
 }
 
@@ -117,22 +117,22 @@ impl ServerSide {
     }
 }
 
-/// The payload that a client wrote before the server's answer. It is kept because a server that rejects early data
-/// gets it again after the handshake.
+/// The payload that a client wrote before the server's answer. The client keeps the payload, because it sends the
+/// payload again if the server rejects early data.
 #[derive(Default)]
 struct FirstFlight {
     pre_handshake_buf: Zeroizing<Vec<u8>>,
     /// Bytes at the front of `pre_handshake_buf` that left as early data.
     early: usize,
-    /// Early records, and the bytes of padding in them.
+    /// The number of early records, and the bytes of padding in them.
     records: usize,
     padding: usize,
-    /// True if the end of the user's bytes left as early data too.
+    /// True if the record that ends the user's bytes left as early data too.
     ended: bool,
 }
 
 impl FirstFlight {
-    /// Returns the number of bytes that may still leave as early data.
+    /// Returns the number of payload bytes that may still leave as early data.
     fn room(&self) -> usize {
         if self.records < MAX_EARLY_RECORDS {
             MAX_EARLY_DATA - self.early - self.padding
@@ -230,10 +230,10 @@ impl Tls {
         tls
     }
 
-    /// Refuses a client of `braid/3`, whose records had another form, by an alert in that form. For servers.
+    /// Refuses a client of `braid/3` by an alert in the record form of `braid/3`. For servers.
     pub(super) fn refuse_braid_3(&mut self) {
-        // In `braid/3` a plaintext record was its type (1 byte), its length (2 bytes) and its payload, here the
-        // alert's description.
+        // In `braid/3` a plaintext record consists of its type (1 byte), its length (2 bytes) and its payload.
+        // Here the payload is the alert's description.
         const BRAID_3_ALERT: u8 = 6;
         let description = AlertDescription::NoApplicationProtocol.into();
         self.pending = vec![BRAID_3_ALERT, 0, 1, description];
@@ -266,7 +266,7 @@ impl Tls {
         self.has_flow_ended() && is_open
     }
 
-    /// Returns whether no received byte is buffered here.
+    /// Returns whether this layer buffers no received byte.
     pub(super) fn is_drained(&self) -> bool {
         self.plaintext_buf.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
@@ -284,7 +284,7 @@ impl Tls {
         self.finish_flow_if_read();
     }
 
-    /// Returns to messages of box and server, after the user's bytes have ended both ways.
+    /// Switches both directions back to messages of box and server, after the user's bytes have ended both ways.
     pub(super) fn release(&mut self) {
         (self.outgoing, self.incoming) = Default::default();
         self.flow_ended = false;
@@ -348,7 +348,7 @@ impl Tls {
         endpoint.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
-            // A `fill` that failed may have written anywhere, so all of the room is wiped.
+            // A failed `fill` may have written anywhere in the room, so all of the room is wiped.
             let used = filled.as_ref().map_or(room, |filled| room.min(*filled));
             if filled.is_ok() {
                 self.queue_bytes(&memory[..used]);
@@ -450,7 +450,7 @@ impl Tls {
         Ok(bytes.len())
     }
 
-    /// Ends the user's bytes if the outgoing direction carries a user's; otherwise closes the connection.
+    /// Ends the user's bytes if the outgoing direction carries any; otherwise closes the connection.
     pub(super) fn shutdown(
         &mut self,
         now: Instant,
@@ -461,7 +461,8 @@ impl Tls {
             Outgoing::Flow => {
                 self.outgoing = Outgoing::Ending;
                 match self.awaits_server() {
-                    // The end may leave as early data only if all bytes before it did.
+                    // The end must not overtake bytes that still wait, so it leaves as early data only if all of
+                    // them did.
                     true if !self.first_flight.is_waiting() && self.early_room() > 0 => {
                         self.queue_early_record(ContentType::FlowEnd, &[]);
                         self.first_flight.ended = true;
@@ -489,7 +490,7 @@ impl Tls {
         self.flush(now, conn, stack)
     }
 
-    /// Returns the number of bytes that may still leave with the first flight.
+    /// Returns the number of bytes that may still leave as early data: 0 without a key for early data.
     fn early_room(&self) -> usize {
         if self.outgoing_keys.has_early() {
             self.first_flight.room()
@@ -498,8 +499,8 @@ impl Tls {
         }
     }
 
-    /// Queues `bytes` for writing, unless they are empty. While a client's handshake runs, they become early data
-    /// as far as its limit allows, and all are kept until the server's answer.
+    /// Queues `bytes` for writing, unless they are empty. While a client's handshake runs, the bytes become early
+    /// data as far as the limit of early data allows. The client keeps all of them until the server's answer.
     fn queue_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -519,8 +520,8 @@ impl Tls {
         }
     }
 
-    /// Queues a record of early data. Padding counts against the limit of early data, and is left out where it
-    /// would exceed the limit.
+    /// Queues a record of early data. Padding counts against the limit of early data, so a record near the limit
+    /// gets less padding.
     fn queue_early_record(&mut self, content: ContentType, bytes: &[u8]) {
         let padding = record::padding(bytes.len(), self.is_writing_flow()).min(self.early_room());
         self.first_flight.records += 1;
@@ -530,8 +531,9 @@ impl Tls {
 
     /// Queues EndOfEarlyData if the server accepted early data (RFC 8446 section 4.5). For clients.
     ///
-    /// The message is no part of the transcript here: the QUIC interface of rustls knows no EndOfEarlyData (RFC
-    /// 9001 section 8.3). It only tells the server that the next record has the handshake's key.
+    /// EndOfEarlyData only tells the server that the next record has the handshake's key. Unlike in RFC 8446, the
+    /// message is no part of the transcript, because the QUIC interface of rustls knows no EndOfEarlyData (RFC
+    /// 9001 section 8.3).
     fn queue_end_of_early_data(&mut self) {
         if let Connection::Client(client) = &self.session
             && client.is_early_data_accepted()
@@ -552,11 +554,11 @@ impl Tls {
         self.queue_padded_record(content, bytes, self.is_writing_flow());
     }
 
-    /// Works as [`queue_record`](Self::queue_record) does, with the padding of a user's bytes (`is_user_data`) or
-    /// of messages.
+    /// Works as [`queue_record`](Self::queue_record) does, but pads as for a user's bytes if `is_user_data` is
+    /// true, and as for messages otherwise.
     fn queue_padded_record(&mut self, content: ContentType, bytes: &[u8], is_user_data: bool) {
         let mut rest = bytes;
-        // A loop that runs at least once: an empty record (the end of a user's bytes) is sealed too.
+        // The loop runs at least once, because an empty record (the end of a user's bytes) is sealed too.
         loop {
             if self.outgoing_keys.is_key_limit_reached() {
                 self.rekey(true);
@@ -575,9 +577,9 @@ impl Tls {
         self.outgoing == Outgoing::Flow
     }
 
-    /// Replaces this end's key, and announces it by a KeyUpdate under the old key. Where `update_requested` is
-    /// true, it asks the peer to replace its key too. Before the handshake has traffic keys, there is nothing to
-    /// replace.
+    /// Replaces this end's key, and announces the new key by a KeyUpdate under the old key. If `update_requested`
+    /// is true, the KeyUpdate asks the peer to replace the peer's key too. Before the handshake has traffic keys,
+    /// there is nothing to replace.
     fn rekey(&mut self, update_requested: bool) {
         let Some(next) = &mut self.next_keys else {
             return;
@@ -606,7 +608,7 @@ impl Tls {
         self.push_sealed((self.write_level, content), bytes, padding);
     }
 
-    /// Seals one record at the end of `pending`. On an error it leaves no payload there.
+    /// Seals one record at the end of `pending`. On an error no payload stays there.
     fn push_sealed(&mut self, kind: (EncryptionLevel, ContentType), bytes: &[u8], padding: usize) {
         let start = self.pending.len();
         self.pending.resize(start + HEADER_LEN, 0);
@@ -646,7 +648,8 @@ impl Tls {
                 }
             }
             match self.closing {
-                // The peer has replaced several keys: loop to replace as many.
+                // The peer may have replaced several keys, so the loop repeats until this end has replaced as
+                // many.
                 _ if self.must_follow_rekey() => {}
                 Closing::Requested if !self.session.is_handshaking() => {
                     self.queue_record(ContentType::Alert, &CLOSE_NOTIFY);
@@ -665,8 +668,8 @@ impl Tls {
         }
     }
 
-    /// Returns whether the peer has replaced its key more often than this end, which now has to follow. It follows
-    /// only once `pending` is empty, so that a peer that does not read cannot make KeyUpdates pile up.
+    /// Returns whether this end has to replace its key, because the peer has replaced its own more often. This end
+    /// follows only while `pending` is empty. Otherwise a peer that does not read could make KeyUpdates pile up.
     fn must_follow_rekey(&self) -> bool {
         let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
         behind && self.pending.is_empty() && self.closing == Closing::No && self.error.is_none()
@@ -700,7 +703,7 @@ impl Tls {
                     self.incoming_keys.set_handshake(keys.remote.packet);
                     (self.write_level, self.read_level) =
                         (EncryptionLevel::Handshake, EncryptionLevel::Handshake);
-                    // A client has these keys since `new`.
+                    // A client already got these keys in `new`.
                     if !self.is_client()
                         && let Some(keys) = self.session.zero_rtt_keys()
                     {

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-/// A read cursor. A copy of it reads ahead without consuming bytes of the original.
+/// A read cursor. A copy of the cursor reads ahead without moving the original.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a, 'b> {
     bufs: &'a [IoSlice<'b>],

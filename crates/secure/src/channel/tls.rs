@@ -2,8 +2,8 @@
 //! each, so there are no certificates to manage.
 //!
 //! A ticket is valid for one connection: the server forgets the ticket when a client uses it. If somebody replays
-//! a first flight, the server therefore no longer knows its ticket. The replayer has to prove the key by a full
-//! handshake, and cannot.
+//! a first flight, the server no longer knows the ticket in that flight. Whoever replays then has to prove the
+//! client's key by a full handshake, and cannot.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -50,8 +50,8 @@ pub(super) const MAX_EARLY_DATA: usize = 14 << 10;
 /// Maximum number of early records, which bounds their total overhead. 64 is a guess: many times the few writes
 /// (request, hints, a user's first bytes) before the server's answer.
 pub(super) const MAX_EARLY_RECORDS: usize = 64;
-/// Maximum number of bytes of early data on the wire. The server reads or, if it does not know the ticket, skips
-/// that many bytes.
+/// Maximum number of bytes of early data on the wire. The server reads this number of bytes at most or, if it does
+/// not know the ticket, skips them.
 pub(super) const MAX_EARLY_DATA_ON_WIRE: usize =
     MAX_EARLY_DATA + MAX_EARLY_RECORDS * RECORD_OVERHEAD;
 
@@ -61,11 +61,12 @@ const TICKETS_PER_CONNECTION: usize = 2;
 /// Maximum number of tickets that a box keeps for each server; the oldest is dropped first. 64 is a guess: more
 /// than the connections that a box opens at once.
 const MAX_CLIENT_TICKETS: usize = 64;
-/// The lifetime of an unused ticket at either end. Within it, reading the memory of an end suffices to decrypt the
-/// early data of its tickets. A day is a guess, below the seven days that RFC 8446 section 4.6.1 allows.
+/// The lifetime of an unused ticket at either end. During the lifetime, somebody who reads an end's memory can
+/// decrypt the early data that its tickets protect. A day is a guess, below the seven days that RFC 8446 section
+/// 4.6.1 allows.
 const TICKET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of tickets that a server remembers for all users; the oldest are dropped first. 16,384 is a
-/// guess: 64 tickets of each of 256 boxes. A box whose ticket was dropped needs a round trip more, and no
+/// guess: 64 tickets of each of 256 boxes. A box whose ticket was dropped needs one more round trip to connect; no
 /// connection fails.
 const MAX_SERVER_TICKETS: usize = 16 << 10;
 
@@ -212,14 +213,14 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a connection. Its ClientHello is ready to be written.
+    /// Starts a connection. The ClientHello is then ready to be written.
     ///
     /// # Errors
     /// The cryptographic library fails.
     pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
         self.endpoint.clock.advance(now);
-        // rustls needs a name to find tickets by and to send as SNI. This client has one server and sends no SNI,
-        // so any name will do.
+        // rustls uses the name to look up tickets and as SNI. This client has one server and sends no SNI, so any
+        // name will do.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         quic::ClientConnection::new(
             Arc::clone(&self.config),
@@ -272,8 +273,8 @@ impl Server {
         config.session_storage = Arc::clone(&tickets) as _;
         config.send_tls13_tickets = TICKETS_PER_CONNECTION;
         // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1), so the receive path bounds early data
-        // instead. Early data is processed before the handshake ends. That is safe from replay, because each
-        // ticket is valid once.
+        // instead. Early data is processed before the handshake ends. A replay is no danger, because each ticket
+        // is valid once.
         config.max_early_data_size = u32::MAX;
         Server {
             config: Arc::new(config),
@@ -312,8 +313,8 @@ impl Server {
         Ok((session, secret))
     }
 
-    /// Returns the number of tickets that clients presented and this server did not know: used before, expired,
-    /// dropped, or from before a restart.
+    /// Returns the number of presented tickets that this server did not know, because they were used before, had
+    /// expired, were dropped, or were issued before a restart.
     pub fn unknown_tickets(&self) -> u64 {
         self.tickets.unknown_count.load(Ordering::Relaxed)
     }
@@ -325,7 +326,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A box's tickets of one server. It uses the newest first, because the server drops the oldest first.
+/// A box's tickets of one server. The box uses the newest ticket first, because the server drops the oldest first.
 #[derive(Debug)]
 struct ClientTickets {
     clock: Arc<TicketClock>,
@@ -355,7 +356,7 @@ impl ClientTickets {
     }
 }
 
-// There is one key exchange group and no TLS 1.2, so those methods have nothing to store.
+// There is one key exchange group and no TLS 1.2, so the methods for them have nothing to store.
 impl ClientSessionStore for ClientTickets {
     fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
 
@@ -388,12 +389,12 @@ impl ClientSessionStore for ClientTickets {
 ///
 /// rustls takes a ticket from this store before it checks that the client knows the ticket's secret (the binder,
 /// RFC 8446 section 4.2.11.2). The store removes the ticket only after that check. Otherwise anybody who saw a
-/// ClientHello could send its ticket first, and so use it up.
+/// ClientHello could send its ticket before the client does, and so use the ticket up.
 #[derive(Debug)]
 pub(super) struct ServerTickets {
     clock: Arc<TicketClock>,
     tickets: Mutex<TicketTable>,
-    /// Presented tickets that were not in the table.
+    /// The number of presented tickets that were not in the table.
     unknown_count: AtomicU64,
 }
 
@@ -414,7 +415,7 @@ struct TicketTable {
 struct Ticket {
     /// The time of issue, since [`Instant::ZERO`].
     issued_at: Duration,
-    /// The key under which rustls stores the ticket: the ticket itself, as the client presents it.
+    /// The key under which rustls stores the session state: the ticket itself, as the client presents it.
     key: Vec<u8>,
     /// The session state with the secret that protects early data.
     value: Zeroizing<Vec<u8>>,
@@ -463,8 +464,8 @@ impl ServerTickets {
         }
     }
 
-    /// Prepares for the next ClientHello. Calls for different connections must not interleave until
-    /// [`finish_client_hello`](Self::finish_client_hello): the presented ticket is stored here.
+    /// Prepares for the next ClientHello. There must be no call for another connection until
+    /// [`finish_client_hello`](Self::finish_client_hello), because this table stores one presented ticket only.
     pub(super) fn begin_client_hello(&self) {
         self.unexpired().presented = None;
     }
@@ -507,7 +508,7 @@ impl StoresServerSessions for ServerTickets {
         true
     }
 
-    // TLS 1.3 takes tickets, so rustls does not call this method.
+    // For TLS 1.3 rustls calls `take`, never this method.
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.take(key)
     }
@@ -597,8 +598,8 @@ impl ClientCertVerifier for UserVerifier {
         &[]
     }
 
-    /// Accepts any well-formed key. The user is looked up in `verify_tls13_signature`, after the client has proved
-    /// its key.
+    /// Accepts any well-formed key. `verify_tls13_signature` looks the user up, after the client has proved its
+    /// key.
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -612,7 +613,8 @@ impl ClientCertVerifier for UserVerifier {
     }
 
     /// Checks the signature before the key, and gives the same error to every refused client. Somebody without the
-    /// private key therefore learns neither from the answer nor from its time whether a public key is a user's.
+    /// private key therefore learns neither from the answer nor from the time until it whether a public key is a
+    /// user's.
     fn verify_tls13_signature(
         &self,
         message: &[u8],

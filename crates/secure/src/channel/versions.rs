@@ -2,7 +2,7 @@
 //!
 //! Each end announces the oldest and the newest version that it speaks, and its features. Both ends use the newest
 //! version that both speak, with the features that both have, so that adjacent releases interoperate. A peer that
-//! announces nothing speaks version 1 alone: version 2 introduced the announcement.
+//! announces nothing speaks version 1 alone, because version 2 introduced the announcement.
 
 use core::fmt;
 
@@ -44,7 +44,7 @@ impl Versions {
     const LEN: usize = 8;
 
     /// Returns the versions from `oldest` to `newest` with these features. Returns `None` if `oldest` is 0 or
-    /// above `newest`, which a peer's announcement may claim.
+    /// above `newest`: a peer's announcement may have such values.
     pub fn new(oldest: u16, newest: u16, features: u32) -> Option<Self> {
         let versions = Versions {
             oldest,
@@ -70,8 +70,8 @@ impl Versions {
         (version >= self.oldest.max(other.oldest)).then_some(agreed)
     }
 
-    /// Returns whether this end runs an older release than `other`. Meaningful only if the two have no version in
-    /// common.
+    /// Returns whether this end runs an older release than `other`. The result has a meaning only if the two have
+    /// no version in common.
     pub fn is_older(self, other: Versions) -> bool {
         self.newest < other.newest
     }
@@ -84,8 +84,8 @@ impl Versions {
         bytes
     }
 
-    /// Decodes an announcement, and ignores bytes after it, which a later release may add. Returns `None` if the
-    /// announcement is malformed.
+    /// Decodes an announcement. Ignores the bytes after it, because a later release may add fields. Returns `None`
+    /// if the announcement is malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let [n0, n1, o0, o1, features @ ..] = bytes.first_chunk::<{ Self::LEN }>()?;
         let (newest, oldest) = ([*n0, *n1], [*o0, *o1]);

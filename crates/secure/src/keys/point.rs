@@ -1,7 +1,7 @@
 //! The arithmetic on the curve of Ed25519 (RFC 8032 section 5.1) that distinguishes a public key from other bytes.
 //! `ring` offers no check of a public key alone.
 //!
-//! The running time depends on the bytes. This is acceptable although they may be a private key: the program
+//! The running time depends on the bytes. This is acceptable although the bytes may be a private key: the program
 //! checks a key once, when it reads or generates the key, and nobody on the network can time or repeat the check.
 
 /// The prime order L of the base point (RFC 8032 section 5.1), little endian.
@@ -9,7 +9,7 @@ const GROUP_ORDER: [u8; 32] = [
     0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
-// Exponents modulo p = 2^255 - 19, little endian. Between the first and the last byte, all bits are 1.
+// Exponents modulo p = 2^255 - 19, little endian. All bits between the first and the last byte are 1.
 /// The exponent p - 2, which gives the inverse (Fermat's little theorem).
 const INVERSE_EXPONENT: [u8; 32] = exponent(0xeb, 0x7f);
 /// The exponent (p - 5) / 8 of the square root (RFC 8032 section 5.1.3).
@@ -64,8 +64,8 @@ impl Number {
     fn encode(self) -> [u8; 32] {
         // One pass may leave the lowest limb above 51 bits, as it adds the wrapped carry there last.
         let mut limbs = self.carried().carried().0;
-        // Subtract p if the number is at least p, that is, if adding 19 carries into bit 255. Subtracting p is
-        // adding 19 and dropping bit 255, which the last limb's mask does.
+        // Subtract p if the number is at least p, that is, if adding 19 carries into bit 255. To subtract p, the
+        // code adds 19 and drops bit 255; the last limb's mask drops the bit.
         let mut carry = 19;
         for limb in limbs {
             carry = (limb + carry) >> LIMB_BITS;
@@ -88,7 +88,8 @@ impl Number {
         bytes
     }
 
-    /// Moves the excess of each limb to the next one. The excess of the last wraps around: 2^255 is 19 modulo p.
+    /// Moves the excess of each limb to the next one. The excess of the last limb wraps around, times 19: 2^255 is
+    /// 19 modulo p.
     fn carried(self) -> Number {
         let mut limbs = self.0;
         let mut carry = 0;
@@ -107,7 +108,7 @@ impl Number {
     }
 
     fn minus(self, other: Number) -> Number {
-        // Adding 4 p keeps each limb from underflowing, as `other` may exceed 51 bits in a limb.
+        // A limb of `other` may exceed 51 bits. Adding 4 p keeps the difference from underflowing.
         let four_p = |at: usize| {
             if at == 0 {
                 4 * (LIMB_MASK - 18)
@@ -167,8 +168,8 @@ impl Number {
     }
 }
 
-/// A point in extended coordinates (RFC 8032 section 5.1.4), with the curve's constant d, which each point carries
-/// because its computation is slow and not `const`.
+/// A point in extended coordinates (RFC 8032 section 5.1.4). Each point carries the curve's constant d, because
+/// computing d is slow and not `const`.
 #[derive(Clone, Copy)]
 struct Point {
     x: Number,

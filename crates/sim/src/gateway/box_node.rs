@@ -20,8 +20,8 @@ use crate::oracle::Oracle;
 
 /// An interface number that no node has: [`Turn::send`] drops packets to it.
 const NO_INTERFACE: u32 = u32::MAX;
-/// The maximum number of forwarded connections that the box remembers. A guess: more than any simulated LAN opens
-/// while one of its SYNs may be retransmitted.
+/// The maximum number of forwarded connections that the box remembers. 1,024 is a guess: more than any simulated
+/// LAN opens while a SYN may still be retransmitted.
 const MAX_FORWARDED: usize = 1_024;
 
 /// The settings of a box node.
@@ -31,7 +31,8 @@ pub struct BoxNodeConfig {
     pub config: BoxConfig,
     /// The addresses of each link, in the configuration's order. Link `n` is interface `n`.
     pub links: Vec<LinkAddresses>,
-    /// The hosts of the LAN. Each has an interface of its own; these come after the interfaces of the links.
+    /// The hosts of the LAN. Each has an interface of its own. The interfaces of the hosts come after those of the
+    /// links.
     pub lan: Vec<IpAddr>,
     /// The box's own address in the LAN.
     pub gateway: PathConfig,
@@ -43,16 +44,16 @@ pub struct BoxNodeConfig {
 /// the node keeps the saved state while it is off.
 ///
 /// The node intercepts TCP connections of the LAN like the nftables rules of the real box. A SYN opens an
-/// intercepted connection while the core wants interception, if the destination is not bypassed and the setting
-/// `mptcp_hosts` allows its MPTCP option. The box forwards the retransmission of a SYN that it has forwarded. It
-/// forwards all other packets unchanged: to the hosts of the LAN, or over the link that the core calls the best.
-/// There is no address translation, so routers need a route to the LAN.
+/// intercepted connection if three conditions hold: the core wants interception, the destination is not bypassed,
+/// and the setting `mptcp_hosts` allows the SYN's MPTCP option. The box forwards the retransmission of a SYN that
+/// it has forwarded before. It forwards all other packets unchanged: to the hosts of the LAN, or over the link
+/// that the core calls the best. There is no address translation, so routers need a route to the LAN.
 #[derive(Debug)]
 pub struct BoxNode {
     config: BoxNodeConfig,
     bypass: Vec<IpNet>,
     rng: Rng,
-    /// The links that have their carrier.
+    /// True for each link that has its carrier.
     carrier: Vec<bool>,
     saved: SavedState,
     /// `None` while the box is off.
@@ -85,7 +86,7 @@ impl BoxNode {
         }
     }
 
-    /// Switches the box on if it is off. Of the state from before, it has the part that was saved.
+    /// Switches the box on if it is off. The box then has the state that was saved when it was last on.
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] and [`Stack::add_path`] do.
@@ -138,7 +139,7 @@ impl BoxNode {
         }
     }
 
-    /// Gives a link its carrier or takes it away. The box gets a notice at once, as from a network card.
+    /// Gives a link its carrier or takes the carrier away. The box gets a notice at once, as from a network card.
     pub fn set_carrier(&mut self, now: Instant, link: usize, up: bool) {
         self.carrier[link] = up;
         if let Some(running) = &mut self.running {
@@ -203,8 +204,8 @@ impl BoxNode {
         Some((self.link_count() + host) as u32)
     }
 
-    /// Returns whether a packet from the LAN belongs to the downstream sockets: it is addressed to the box, or
-    /// its connection is intercepted. Remembers a connection that is not intercepted as forwarded.
+    /// Returns whether a packet from the LAN belongs to the downstream sockets: it is addressed to the box, or its
+    /// connection is intercepted. Adds every other connection to those that are forwarded.
     fn is_for_downstream(&mut self, packet: &ip::Packet<&[u8]>) -> bool {
         let (src, dst) = (packet.src(), packet.dst());
         if self.config.gateway.owns(dst) {
@@ -230,7 +231,7 @@ impl BoxNode {
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
             return false;
         };
-        // As in the nftables rule, a SYN with none of these flags opens a connection.
+        // As in the nftables rule, a segment opens a connection if it has SYN and none of these flags.
         let others = [Flags::ACK, Flags::RST, Flags::FIN];
         let opens = segment.flags.contains(Flags::SYN)
             && !others.iter().any(|flag| segment.flags.contains(*flag));
@@ -241,7 +242,7 @@ impl BoxNode {
         let bypassed = self.bypass.iter().any(|range| range.contains(&dst));
         let exempt = match self.config.config.mptcp_hosts {
             MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
-            // An MP_JOIN belongs to a connection that is not intercepted, of which the box knows no token.
+            // An MP_JOIN belongs to a connection that is not intercepted; the box does not know its token.
             MptcpHosts::Proxy => segment.options.join().is_some(),
         };
         if running.intercepting && !exempt && !bypassed {
@@ -265,7 +266,7 @@ impl Running {
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
                 Notice::Intercept(open) => self.intercepting = open,
-                // Without a best path, forwarded packets keep the last one: all links serve them alike, since no
+                // Without a best path, forwarded packets keep the last best path. Any link would do, because no
                 // address is translated.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
                 // Servers of a simulated world reach both families.

@@ -18,10 +18,10 @@ use braid_wire::{Instant, Rng};
 use crate::host::default_strategy;
 use crate::oracle::{Oracle, Sent, Violation};
 
-/// The maximum number of name look-ups at a time. A guess: a test that reaches it has a leak.
+/// The maximum number of name look-ups at a time. 1,024 is a guess: a test that reaches it has a leak.
 const MAX_LOOKUPS: usize = 1_024;
-/// The time that a closed stream waits for the peer's FIN before it is reset. Linux waits as long (default of
-/// `net.ipv4.tcp_fin_timeout`).
+/// The time that a closed stream waits for the peer's FIN before it is reset: the default of Linux for
+/// `net.ipv4.tcp_fin_timeout`.
 const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The settings of a [`DownstreamTcp`].
@@ -29,8 +29,8 @@ const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct DownstreamConfig {
     /// Settings of TCP, such as sizes of buffers and timeouts.
     pub engine: Config,
-    /// Makes the strategy of a connection. The engine requires a strategy, but on plain TCP, which has one
-    /// subflow, it has no choice to make.
+    /// Makes the strategy of a connection. The engine requires a strategy, but plain TCP has one subflow only, so
+    /// the strategy has no choice to make.
     pub strategy: fn() -> Box<dyn Strategy>,
     /// The maximum number of streams at a time, including connection attempts.
     pub streams: usize,
@@ -41,8 +41,9 @@ pub struct DownstreamConfig {
 }
 
 impl Default for DownstreamConfig {
-    /// Returns settings like those of Linux sockets: buffers of the default maxima of `tcp_wmem` (4 MiB) and
-    /// `tcp_rmem` (6 MiB). A silent peer is given up after 240 s, as the keepalive of Braid's sockets does.
+    /// Returns settings like those of Linux sockets: the buffers have the default maxima of `tcp_wmem` (4 MiB) and
+    /// `tcp_rmem` (6 MiB). A connection to a silent peer fails after 240 s, as it does by the keepalive of Braid's
+    /// sockets.
     fn default() -> Self {
         DownstreamConfig {
             engine: Config {
@@ -98,11 +99,11 @@ pub struct DownstreamTcp {
     max_streams: usize,
     names: BTreeMap<String, Vec<IpAddr>>,
     lookup: Duration,
-    /// Pending look-ups: the time of the result, the id, and the result. They stand in order of time, since all
-    /// take equally long.
+    /// Pending look-ups: the time of the result, the id, and the result. They are in order of time, because all
+    /// look-ups take equally long.
     lookups: VecDeque<(Instant, DownstreamId, Vec<SocketAddr>)>,
-    /// Connections closed by the core while the peer had not closed, with the end of [`FIN_TIMEOUT`], in order
-    /// of time.
+    /// Connections that the core has closed before the peer, each with the end of its [`FIN_TIMEOUT`], in order of
+    /// time.
     orphans: VecDeque<(Instant, ConnId)>,
     counters: DownstreamCounters,
 }
@@ -153,8 +154,9 @@ impl DownstreamTcp {
         }
     }
 
-    /// Accepts connections to any destination, as intercepted connections have. The accepted socket answers
-    /// with the destination's address. Connections to `own_listeners` count as addressed to the box itself.
+    /// Accepts connections to any destination, because intercepted connections may have any. The accepted socket
+    /// answers with the destination's address. Connections to `own_listeners` count as addressed to the box
+    /// itself.
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] does.
@@ -183,7 +185,8 @@ impl DownstreamTcp {
         self.counters
     }
 
-    /// Sets the time of the following calls. The core's calls carry no time, as those of kernel sockets.
+    /// Sets the time of the following calls. The core's calls carry no time, just as calls of kernel sockets do
+    /// not.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -208,7 +211,7 @@ impl DownstreamTcp {
         }
     }
 
-    /// Returns the violations that the oracle has seen. Call it when all packets are sent.
+    /// Returns the violations that the oracle has seen. To be called when all packets are sent.
     pub fn take_violations(&mut self) -> Vec<Violation> {
         self.check_sent();
         self.oracle.end_turn(self.now, &self.stack);
@@ -343,8 +346,8 @@ impl DownstreamTcp {
 
     /// Returns the connection and the state of a stream that is connected and not broken.
     fn connected(&mut self, id: DownstreamId) -> Result<(ConnId, State), DownstreamError> {
-        // The state may lag behind the stack. The stack discards a connection that has ended, so a read from one
-        // that still counts as open would fail instead of returning the end of the stream.
+        // The state here may lag behind the stack, which discards a connection that has ended. If the connection
+        // still counted as open here, a read would fail instead of returning the end of the stream.
         self.take_events();
         let stream = self.streams.get(&id).ok_or(DownstreamError::Broken)?;
         match stream.state {
@@ -407,8 +410,8 @@ impl DownstreamSockets for DownstreamTcp {
             });
             match read {
                 Ok(n) if n > 0 => done += n,
-                // The stack may discard a closed connection when its last byte is read, so an error is no
-                // failure of this read.
+                // The stack may discard a closed connection when its last byte is read, so an error does not mean
+                // that this read failed.
                 Ok(_) | Err(_) => break,
             }
         }
@@ -442,7 +445,7 @@ impl DownstreamSockets for DownstreamTcp {
         let (conn, _) = self.connected(id)?;
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let mut done = 0;
-        // One call may offer less room than is free, for example up to the end of a buffer.
+        // One call may offer only a part of the free room, for example the room up to the end of a buffer.
         while done < total {
             let write = self
                 .stack
@@ -464,7 +467,7 @@ impl DownstreamSockets for DownstreamTcp {
 
     fn shutdown(&mut self, id: DownstreamId) {
         if let Some(stream) = self.streams.get(&id) {
-            // It fails only for a closed connection, which an event reports.
+            // An error is ignored: `shutdown` fails only for a closed connection, and an event reports that.
             let _ = self.stack.shutdown(self.now, stream.conn);
         }
     }

@@ -11,8 +11,8 @@ use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
 use crate::oracle::Oracle;
 
-/// The maximum number of rounds of [`Machine::drain`] at one time. A guess, far above any legitimate number:
-/// rounds only move bytes between bounded buffers, so a core that needs more rounds loops for ever.
+/// The maximum number of rounds of [`Machine::drain`] at one time. 100,000 is a guess, far above any legitimate
+/// number: rounds only move bytes between bounded buffers. A core that needs more rounds loops for ever.
 const MAX_ROUNDS: usize = 100_000;
 
 /// A core with its stacks. It runs timers and events in the order of the event loop on Linux.
@@ -78,9 +78,9 @@ impl<C: Core> Machine<C> {
         (&mut self.core, ctx)
     }
 
-    /// Sends the packets of the MPTCP stack and of the downstream sockets. `stack_iface` returns the interface
-    /// for a path and a destination, `downstream_iface` the one for a destination. Returns whether any packet
-    /// was sent.
+    /// Sends the packets of the MPTCP stack and of the downstream sockets. `stack_iface` returns the interface for
+    /// a path and a destination; `downstream_iface` returns the interface for a destination. Returns whether any
+    /// packet was sent.
     pub(super) fn transmit(
         &mut self,
         turn: &mut Turn<'_>,
@@ -119,8 +119,8 @@ impl<C: Core> Machine<C> {
     }
 }
 
-/// Returns the properties of a received packet. A world without checksums acts as a network card that has
-/// verified them.
+/// Returns the properties of a received packet. A world without checksums acts like a network card that has
+/// verified the checksums.
 fn meta(turn: &Turn<'_>) -> RxMeta {
     RxMeta {
         checksum_ok: !turn.checksums,

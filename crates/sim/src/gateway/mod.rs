@@ -22,7 +22,8 @@ fn wall_clock(now: Instant) -> Duration {
     WALL_CLOCK_AT_START + now.saturating_since(Instant::ZERO)
 }
 
-/// Returns a new random stream, seeded from `rng`. Each start of a node thus gets other random numbers.
+/// Returns a new random stream, seeded from `rng`. Because of this, each start of a node gets other random
+/// numbers.
 fn child(rng: &mut Rng) -> Rng {
     let mut seed = [0; 32];
     rng.fill(&mut seed);

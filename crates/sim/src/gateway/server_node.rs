@@ -17,12 +17,12 @@ use crate::oracle::Oracle;
 /// The settings of a server node.
 #[derive(Debug, Clone)]
 pub struct ServerNodeConfig {
-    /// The server's `server.toml`. The server listens at the addresses of `listen`, and connects to
-    /// destinations from the first one of each address family.
+    /// The server's `server.toml`. The server listens at the addresses of `listen`, and connects to destinations
+    /// from the first of these addresses in each family.
     pub config: ServerConfig,
     /// Pairs of a destination and the interface to it. Packets to other destinations leave by interface 0.
     pub routes: Vec<(IpAddr, u32)>,
-    /// The settings of the sockets towards destinations. Their timeout for connecting is that of `config`.
+    /// The settings of the sockets towards destinations. Their timeout for connecting comes from `config`.
     pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the world's.
     pub clock_ahead: Duration,
@@ -47,7 +47,7 @@ impl ServerNode {
         }
     }
 
-    /// Switches the node on if it is off. The server has lost the state from before.
+    /// Switches the node on if it is off. The server starts without any earlier state.
     ///
     /// # Errors
     /// Fails as [`Stack::listen`] does, for example if the configuration names an address twice.
@@ -106,8 +106,8 @@ impl ServerNode {
         self.machine.as_ref().map(|m| &m.downstream)
     }
 
-    /// Returns whether the packet belongs to the MPTCP stack, and not to the sockets towards destinations, which
-    /// have the same addresses.
+    /// Returns whether the packet belongs to the MPTCP stack. The sockets towards destinations have the same
+    /// addresses, so the port decides.
     fn is_for_engine(&self, packet: &ip::Packet<&[u8]>) -> bool {
         let port = self.config.config.port;
         let Ok((protocol, payload)) = packet.transport() else {

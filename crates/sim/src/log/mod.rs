@@ -2,13 +2,14 @@
 //!
 //! [`Log::start`] taps all links of a world, watches the engines of some hosts, and samples both every 10 ms of
 //! virtual time. Each line is a [`Record`]. Fields with times end in `_ns` and count nanoseconds; a world starts
-//! at 1 s. Lengths and windows are in bytes. `null` stands for no value. The same seed and the same build give
-//! the same log, byte for byte, and logging does not change a run.
+//! at 1 s. Lengths and windows are in bytes. `null` means that there is no value. The same seed and the same build
+//! give the same log, byte for byte. Logging does not change a run.
 //!
-//! Lines stand in the order in which their facts became final. A segment has one line. It is written when the
-//! receiver has the whole stream up to the segment's end. If the segment was dropped or brought the receiver no
-//! new bytes, it is written at the next sample. Segments that are in flight when the log ends come last, by time
-//! of sending. At most [`MAX_OPEN`] segments wait for their fates; beyond it the oldest is written as it is.
+//! Lines are in the order in which their facts became final. A segment has one line. The log writes this line when
+//! the receiver has the whole stream up to the segment's end. If the segment was dropped or brought the receiver
+//! no new bytes, the log writes the line at the next sample. Segments that are in flight when the log ends come
+//! last, by time of sending. At most [`MAX_OPEN`] segments wait for their fates; if there are more, the log writes
+//! the oldest one as it is.
 
 mod record;
 mod segments;
@@ -29,7 +30,7 @@ pub use segments::MAX_OPEN;
 pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
-    /// Begins a log of `hosts`, each with its name, and of all links. Call it before any packet is sent.
+    /// Begins a log of `hosts`, each with its name, and of all links. To be called before any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].
@@ -37,7 +38,7 @@ impl Log {
         Log::read(world, hosts, Box::new(BufWriter::new(out)))
     }
 
-    /// Begins a log whose records go to `reader`. Call it before any packet is sent.
+    /// Begins a log whose records go to `reader`. To be called before any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].

@@ -54,7 +54,7 @@ pub struct LinkEnds<'a> {
 pub struct Segment<'a> {
     /// Number of the packet in the world, by time of sending.
     pub id: u64,
-    /// The host that sent it.
+    /// The host that sent the segment.
     pub host: &'a str,
     /// The connection, as numbered at that host.
     pub conn: u64,
@@ -62,16 +62,16 @@ pub struct Segment<'a> {
     pub subflow: u32,
     /// The subflow's local path.
     pub path: u8,
-    /// The link by which the segment left, which identifies the path if the host has one address only; `null` if
-    /// the segment has not left.
+    /// The link by which the segment left; `null` if it has not left. If the host has one address only, the link
+    /// identifies the path.
     pub link: Option<u32>,
     /// The kind of transmission.
     pub kind: Kind,
     /// The offset of the first byte in the connection's stream, from 0: its data sequence number minus the initial
-    /// one minus 1.
+    /// data sequence number minus 1.
     pub dsn: u64,
-    /// The offset of the first byte in the subflow, from 1: its sequence number minus the initial one. The SYN has
-    /// offset 0.
+    /// The offset of the first byte in the subflow, from 1: its sequence number minus the initial sequence number.
+    /// The SYN has offset 0.
     pub ssn: u64,
     /// Payload bytes.
     pub len: u64,
@@ -86,19 +86,19 @@ pub struct Segment<'a> {
     pub dropped_for: Option<&'static str>,
     /// The host that received the segment first.
     pub to: Option<&'a str>,
-    /// The connection, as numbered at that host; `null` if it had ended.
+    /// The connection, as numbered at the host `to`; `null` if the connection had ended.
     pub to_conn: Option<u64>,
     /// The time of arrival; `null` if the segment never arrived at a logged host.
     pub arrived_ns: Option<u64>,
-    /// Payload bytes that the receiver got first from this segment. Summed over all segments, every byte of a
-    /// stream counts once.
+    /// Payload bytes that the receiver had not received before this segment. Summed over all segments, every byte
+    /// of a stream counts once.
     pub fresh: u64,
-    /// The time at which the receiver had the whole stream up to the end of the segment; `null` if it never had,
-    /// or if `fresh` is 0.
+    /// The time at which the receiver had the whole stream up to the end of the segment; `null` if the receiver
+    /// never had it, or if `fresh` is 0.
     pub delivered_ns: Option<u64>,
 }
 
-/// The kind of a transmission.
+/// The kinds of transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -116,7 +116,7 @@ pub enum Kind {
 pub struct Ack<'a> {
     /// The time of arrival.
     pub at_ns: u64,
-    /// The host that received the acknowledgement, which is the sender of the payload.
+    /// The host that received the acknowledgement. It is the sender of the payload.
     pub host: &'a str,
     /// The connection, as numbered at that host.
     pub conn: u64,
@@ -124,7 +124,7 @@ pub struct Ack<'a> {
     pub subflow: u32,
     /// The subflow's local path.
     pub path: u8,
-    /// The offset in the subflow's sequence of the first byte that is not acknowledged.
+    /// The first byte that is not acknowledged, as an offset in the subflow's sequence.
     pub una: u64,
     /// Congestion window, bytes.
     pub cwnd: u64,
@@ -168,7 +168,7 @@ pub struct ConnSample<'a> {
     pub peer_window: u64,
     /// Bytes that the peer may still send within the window of this end.
     pub recv_window: u64,
-    /// Bytes received behind a hole in the stream, so out of order at the data level.
+    /// Bytes received behind a hole in the stream, that is, out of order at the data level.
     pub out_of_order: u64,
     /// Bytes received in order and not read.
     pub unread: u64,

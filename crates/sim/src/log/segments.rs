@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use super::record::Kind;
 use crate::world::{LinkId, NodeId};
 
-/// The maximum number of segments that wait for their fates. A guess, which bounds memory.
+/// The maximum number of segments whose fates are not final. A guess that bounds memory.
 pub const MAX_OPEN: usize = 1 << 16;
 
 /// An end of a connection.
@@ -29,7 +29,7 @@ pub(super) struct Sent {
     pub at: Instant,
 }
 
-/// The loss of a segment. Without link and cause, the receiving host found the segment corrupted.
+/// The loss of a segment. If link and cause are missing, the receiving host found the segment corrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub at: Instant,
@@ -74,7 +74,7 @@ impl Fate {
 /// Follows segments from host to host.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    /// Segments by number, which is in order of sending.
+    /// Segments by number. The numbers are in order of sending.
     open: BTreeMap<u64, Fate>,
     /// Segments that arrived and wait behind a hole in the stream of a connection: the offset of the segment's
     /// end, and its number.
@@ -103,7 +103,7 @@ impl Segments {
         self.open.insert(fate.sent.id, fate);
     }
 
-    /// Counts a packet of the segment that a node handed to a link, or that a link duplicated.
+    /// Counts one more packet of the segment on links: a node handed it to a link, or a link duplicated it.
     pub fn on_link(&mut self, id: u64, link: LinkId) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links += 1;
@@ -111,14 +111,14 @@ impl Segments {
         }
     }
 
-    /// Counts a packet of the segment that a link delivered or dropped.
+    /// Counts one packet of the segment less on links: a link delivered or dropped it.
     pub fn off_link(&mut self, id: u64) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links = fate.on_links.saturating_sub(1);
         }
     }
 
-    /// Records that a packet was lost. The segment is lost if no other packet of it arrives.
+    /// Records that a packet was lost. The segment counts as lost unless another of its packets arrives.
     pub fn on_lost(&mut self, id: u64, lost: Lost) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.lost = Some(lost);
@@ -126,7 +126,7 @@ impl Segments {
         }
     }
 
-    /// Finalizes segments that were lost or brought no new bytes, and of which no other part has appeared.
+    /// Finalizes provisional segments of which no other part has appeared. They were lost or brought no new bytes.
     pub fn review(&mut self) {
         for id in core::mem::take(&mut self.provisional) {
             if self.open.get(&id).is_some_and(Fate::is_final) {

@@ -19,7 +19,7 @@ use crate::node::{LinkId, NodeId, Packet};
 use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
 
-/// The interval between samples. A guess: short against round-trip times, and not too many lines.
+/// The interval between samples. 10 ms is a guess: short against round-trip times, but not too many lines.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
@@ -33,8 +33,8 @@ pub(super) struct State {
     pub segments: Segments,
     /// The open connections of the logged hosts.
     pub live: BTreeSet<(NodeId, ConnId)>,
-    /// The state of the current receiver before its engine takes the packet. Worlds run one node at a time, so
-    /// one place is enough.
+    /// The state of the current receiver before its engine takes the packet. A world runs one node at a time, so
+    /// the log has to keep the state of one receiver only.
     before: BeforeReceive,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Lines {
     error: Option<io::Error>,
 }
 
-/// The state of a receiving host that a packet may change.
+/// The part of a receiving host's state that a packet may change.
 #[derive(Debug, Default)]
 struct BeforeReceive {
     /// The subflow of the packet.
@@ -97,7 +97,7 @@ impl fmt::Debug for State {
 }
 
 impl Log {
-    /// Makes a log of `hosts`, each with its name, that no host or link reports to yet.
+    /// Makes a log of `hosts`, each with its name. No host or link reports to the log yet.
     pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
         let mut state = State {
             lines: Lines { out, error: None },
@@ -164,7 +164,7 @@ pub(crate) struct HostLog {
 }
 
 impl HostLog {
-    /// Records that the host sends `transmit` as packets with numbers from `first` on.
+    /// Records that the host sends `transmit` as packets whose numbers begin at `first`.
     pub fn on_sent(&self, now: Instant, transmit: &Transmit<'_>, first: u64) {
         let Some(info) = &transmit.info else { return };
         let kind = match info.kind {
@@ -195,7 +195,7 @@ impl HostLog {
         state.write_finalized();
     }
 
-    /// Keeps the state of the engine before it takes `packet`.
+    /// Keeps the state of the engine before the engine takes `packet`.
     pub fn before_receive(&self, stack: &Stack, packet: &Packet) {
         let subflow = subflow_of(stack, packet);
         let stats = subflow.and_then(|(conn, subflow)| stack.subflow(conn, subflow));
@@ -207,11 +207,11 @@ impl HostLog {
         };
     }
 
-    /// Records the changes that the engine made when it took `packet`.
+    /// Records the changes that `packet` has made to the engine's state.
     pub fn after_receive(&self, now: Instant, stack: &Stack, packet: &Packet) {
         let state = &mut *self.log.state();
         let before = &state.before;
-        // The engine does not return its verdict on a packet, but its counter rises.
+        // The engine does not return its verdict on a packet. But its counter rises with each corrupted one.
         if corrupted(stack) > before.corrupted {
             let lost = Lost {
                 at: now,
@@ -358,7 +358,7 @@ impl State {
             path: stats.path.0,
             una: stats.snd_una,
             cwnd: stats.cwnd,
-            // The engine starts with the largest threshold, which stands for none.
+            // The engine's initial threshold is the largest number, which means that there is no threshold yet.
             ssthresh: Some(stats.ssthresh).filter(|ssthresh| *ssthresh != u64::MAX),
             srtt_ns: stats.srtt.as_nanos() as u64,
             rto_ns: stats.rto.as_nanos() as u64,

@@ -1,5 +1,5 @@
-//! The oracle's record of a connection, built from the packets of one end. Offsets count bytes of the stream from
-//! 0.
+//! The oracle's record of a connection, built from the packets of one end. Offsets count bytes of the stream; the
+//! first byte has offset 0.
 
 use core::ops::Range;
 
@@ -34,8 +34,8 @@ impl Key {
         }
     }
 
-    /// Returns the offset of a data sequence number. Of the offsets that a short number may stand for, it is the
-    /// one nearest to `near`. The first `in_syn` bytes of the stream were in a SYN and have no data sequence
+    /// Returns the offset of a data sequence number. A short number may stand for several offsets; the result is
+    /// the one nearest to `near`. The first `in_syn` bytes of the stream were in a SYN and have no data sequence
     /// number (RFC 8684 appendix B.2).
     fn offset(&self, dsn: WireDsn, near: u64, in_syn: u64) -> Option<u64> {
         let expected = self.idsn.add(1).add(near.wrapping_sub(in_syn));
@@ -43,24 +43,24 @@ impl Key {
     }
 }
 
-/// Stores a key. A key that is known already is not hashed again, because hashing is slow.
+/// Stores a key. Does not hash a known key again, because hashing is slow.
 fn learn(known: &mut Option<Key>, key: u64) {
     if known.is_none_or(|known| known.key != key) {
         *known = Some(Key::new(key));
     }
 }
 
-/// Returns the offset in a subflow of a mapping's relative subflow sequence number, nearest to `near`. These
-/// numbers do not count the first `in_syn` bytes, which were in the SYN.
+/// Returns the offset in a subflow that is nearest to `near` for a mapping's relative subflow sequence number.
+/// Relative numbers do not count the first `in_syn` bytes, which were in the SYN.
 fn subflow_offset(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
     let offset = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
     Some(offset + in_syn)
 }
 
-/// The length that stands for no end; a quarter of the range, so that sums do not overflow.
+/// The length of a mapping without an end: a quarter of the range, so that sums do not overflow.
 const INFINITE_LEN: u64 = u64::MAX >> 2;
 
-/// Returns the number of payload bytes of a mapping, without DATA_FIN, which takes a data sequence number. An
+/// Returns the number of payload bytes of a mapping. DATA_FIN takes a data sequence number, but is no payload. An
 /// infinite mapping has no end (RFC 8684 section 3.7).
 fn mapped_len(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
@@ -85,7 +85,7 @@ pub(super) struct Conn {
     /// True once the engine has reported a fallback to TCP.
     fell_back: bool,
     /// The subflow of the last SYN with MP_CAPABLE or without MPTCP. If a SYN gets no answer, the engine may send
-    /// another one on another path and with another key; an answer to the first one then does not count.
+    /// a second SYN on another path and with another key. An answer to the first SYN then does not count.
     initial: Option<SubflowId>,
     local: Option<Key>,
     remote: Option<Key>,
@@ -102,19 +102,19 @@ pub(super) struct Conn {
     edge: u64,
     /// The offset of this end's DATA_FIN.
     fin: Option<u64>,
-    /// The end of the last mapping sent, and whether that mapping has DATA_FIN.
+    /// The end of the last mapping sent; the flag is true if that mapping has DATA_FIN.
     last: (u64, bool),
     // --- The receiving direction.
     pub arrived: Arrived,
     /// The end of the peer's stream according to DATA_FIN.
     peer_fin: Option<u64>,
-    /// The end of the peer's stream according to the FIN of the initial subflow, which counts in plain TCP.
+    /// The end of the peer's stream according to the FIN of the initial subflow. In plain TCP this end counts.
     peer_end: Option<u64>,
     /// The right edge of the windows that this end has announced.
     announced: u64,
     /// The number of bytes handed to the application.
     pub delivered: u64,
-    /// True once so many ranges arrived out of order that the oracle stopped to record them.
+    /// True once the oracle has stopped recording arrivals, because too many ranges arrived out of order.
     pub blind: bool,
 }
 
@@ -159,8 +159,9 @@ impl Conn {
         }
     }
 
-    /// Records that the engine fell back to TCP on the initial subflow, one of `flows`. From then on, its
-    /// payload is the stream, including payload that arrived without a mapping before (RFC 8684 section 3.7).
+    /// Records that the engine fell back to TCP on the initial subflow, one of `flows`. After a fallback, the
+    /// payload of this subflow is the stream, including payload that arrived earlier without a mapping (RFC 8684
+    /// section 3.7).
     pub fn on_fallback<'a>(&mut self, flows: impl Iterator<Item = &'a mut Flow>) {
         self.fell_back = true;
         let whole = Map {
@@ -178,7 +179,7 @@ impl Conn {
         }
     }
 
-    /// Checks a SYN or SYN/ACK of this end. `first` is true unless it is a retransmission.
+    /// Checks a SYN or SYN/ACK of this end. `first` is true unless the segment is a retransmission.
     pub fn on_syn_sent(
         &mut self,
         (flow, first): (&Flow, bool),
@@ -231,7 +232,7 @@ impl Conn {
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
             learn(&mut self.remote, sender_key);
         }
-        // RFC 7323 section 2.2: the window of a SYN is not scaled. It begins at the acknowledged byte.
+        // RFC 7323 section 2.2: the window of a SYN is not scaled. The window begins at the acknowledged byte.
         if segment.ack.is_some() {
             let taken = flow.in_syn.0;
             self.in_syn.0 = taken;
@@ -350,8 +351,8 @@ impl Conn {
         })
     }
 
-    /// Checks that of the mappings that end with the last byte, either all or none have DATA_FIN. Linux
-    /// overlooks a DATA_FIN on a later copy of a mapping.
+    /// Checks that either all mappings that end with the last byte have DATA_FIN, or none. Linux overlooks a
+    /// DATA_FIN on a later copy of a mapping.
     fn check_last(&mut self, mapping: Range<u64>, fin: bool, checker: &mut Checker<'_>) {
         if mapping.is_empty() {
             return;
@@ -390,8 +391,8 @@ impl Conn {
         let shift = flow.local_shift();
         let edge = ack + (u64::from(segment.window) << shift);
         let announced = self.announced;
-        // Scaling rounds the window down by less than one unit (RFC 7323 section 2.4), and a FIN may be
-        // acknowledged that `ack` leaves out.
+        // Scaling rounds the window down by less than one unit (RFC 7323 section 2.4), and the announced edge may
+        // count a FIN that `ack` leaves out.
         checker.check(
             edge + (1 << shift) + 1 > announced,
             Rule::WindowShrunk,

@@ -1,5 +1,5 @@
 //! The oracle's record of a subflow (or TCP connection), built from the packets of one end. Offsets count sequence
-//! numbers from the SYN, which has offset 0.
+//! numbers; the SYN has offset 0.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -13,11 +13,11 @@ use braid_wire::{Instant, Seq32};
 use super::segment::Segment;
 use super::violation::{Checker, Rule};
 
-/// The maximum number of ranges and of mappings that are recorded for a subflow. A guess, which bounds memory.
-/// Beyond it, the receiving direction is not checked any more.
+/// The maximum number of ranges and of mappings that are recorded for a subflow. 16,384 is a guess that bounds
+/// memory. Once a subflow has more, its receiving direction is not checked any more.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// The growth of the options when the data sequence number and the DATA_ACK have 8 bytes each instead of 4.
+/// Bytes by which the options grow if the data sequence number and the DATA_ACK have 8 bytes each instead of 4.
 const MAX_OPTION_GROWTH: u64 = 8;
 
 /// The ranges of a sequence that have arrived, in any order.
@@ -78,7 +78,7 @@ impl Map {
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub payload: Range<u64>,
-    /// True if the segment has bytes that were not sent on this subflow before.
+    /// True if the segment has bytes that this subflow has not sent before.
     pub new: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Flow {
     pub irs: Option<Seq32>,
     /// The window scales in the SYN of this end and in the SYN of the peer.
     scales: (Option<u8>, Option<u8>),
-    /// True if the SYN of this end permits SACK, and if the SYN of the peer does.
+    /// The first is true if the SYN of this end permits SACK, the second if the SYN of the peer does.
     permits_sack: (bool, bool),
     /// The number of accepted payload bytes in the SYN of this end and in the SYN of the peer. Mappings do not
     /// count them (RFC 8684 appendix B.2).
@@ -102,13 +102,14 @@ pub(super) struct Flow {
     una: u64,
     nxt: u64,
     sacked: RangeSet,
-    /// The number of duplicate acknowledgements without SACK, minus the segments acknowledged since. Each
-    /// stands for a segment that has arrived (RFC 9937 section 6.1).
+    /// The number of duplicate acknowledgements without SACK, minus the number of segments acknowledged since.
+    /// Each duplicate stands for a segment that has arrived (RFC 9937 section 6.1).
     duplicates: u64,
-    /// The maximum size of a segment for which a duplicate may stand, bytes. The segment size can change.
+    /// The maximum size of a segment for which a duplicate may stand, bytes. It is a maximum, because the segment
+    /// size can change.
     duplicate_len: u64,
-    /// The window fields of the peer's last two acknowledgements, the newest first. An acknowledgement that was
-    /// overtaken is ignored by the engine, so the engine may compare with either.
+    /// The window fields of the peer's last two acknowledgements, the newest first. The engine ignores an
+    /// acknowledgement that another one has overtaken, so the engine may compare with either field.
     windows: [u16; 2],
     /// The first offset past the peer's window.
     pub edge: u64,
@@ -117,8 +118,8 @@ pub(super) struct Flow {
     window: u64,
     /// The segment size at the last segment.
     mss: u64,
-    /// The value of `nxt` at the begin of fast recovery, if the last segment left in fast recovery. Recovery ends
-    /// when this offset is acknowledged; another recovery may begin at once.
+    /// The value of `nxt` at the begin of fast recovery; `None` unless the last segment left during fast recovery.
+    /// Recovery ends when this offset is acknowledged. Another recovery may begin at once.
     recovering: Option<u64>,
     /// The time of the last segment that exceeded the window.
     excess_at: Option<Instant>,
@@ -126,7 +127,7 @@ pub(super) struct Flow {
     pub arrived: Arrived,
     /// The highest acknowledgement that this end has sent.
     acked: u64,
-    /// Mappings of the peer that also cover other segments than their own.
+    /// Mappings of the peer that cover more than the segment in which they came.
     mappings: VecDeque<Map>,
     /// Payload that arrived before its mapping.
     unmapped: RangeSet,
@@ -149,9 +150,9 @@ impl Flow {
         (self.nxt - self.una).saturating_sub(self.sacked.bytes())
     }
 
-    /// Returns whether a segment of the peer is a duplicate acknowledgement, if it acknowledges no new data
-    /// (RFC 5681 section 2). Each duplicate means that a segment behind the missing one has arrived, so there
-    /// cannot be more of them than segments in flight. A window update is no duplicate.
+    /// Returns whether a segment of the peer that acknowledges no new data is a duplicate acknowledgement (RFC
+    /// 5681 section 2). Each duplicate means that a segment behind the missing one has arrived, so there cannot be
+    /// more duplicates than segments in flight. A window update is no duplicate.
     fn is_duplicate(&self, segment: &Segment) -> bool {
         let segments = (self.nxt - self.una).div_ceil(self.mss.max(1));
         self.permits_sack != (true, true)
@@ -201,8 +202,8 @@ impl Flow {
         first
     }
 
-    /// Returns the number of payload bytes of this end's SYN that an answer acknowledges, or `None` if it answers
-    /// another SYN.
+    /// Returns the number of payload bytes in this end's SYN that `answer` acknowledges, or `None` if `answer` is
+    /// to another SYN.
     pub fn taken(&self, answer: &Segment) -> Option<u64> {
         let taken = answer.ack?.diff(self.iss?.add(1));
         u64::try_from(taken)
@@ -243,7 +244,7 @@ impl Flow {
             });
         }
         if let Some(fin) = self.fin {
-            // A keepalive repeats the last acknowledged sequence number, which may be that of the FIN.
+            // `max(nxt)`: a keepalive repeats the last acknowledged sequence number, which may be the FIN's.
             checker.check(payload.end <= fin.max(nxt), Rule::Fin, || {
                 format!("payload {payload:?} behind FIN at {fin}")
             });
@@ -279,13 +280,14 @@ impl Flow {
     }
 
     /// Records a segment of the peer that is neither SYN nor RST, and returns the range of its payload.
-    /// `data_ack_new` is true if its DATA_ACK advances: the segment may have been sent for that, so it is no
-    /// duplicate acknowledgement.
+    /// `data_ack_new` is true if the segment's DATA_ACK advances. The peer may have sent the segment for that
+    /// reason, so it does not count as a duplicate acknowledgement.
     pub fn on_received(&mut self, segment: &Segment, data_ack_new: bool) -> Option<Range<u64>> {
         let ack = segment.ack?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {
-                // The first of the acknowledged segments was missing, so no duplicate stands for it.
+                // The first of the acknowledged segments is the one that was missing, so no duplicate stands for
+                // it.
                 let acked_segments = (ack - self.una) / self.mss.max(1);
                 let counted = acked_segments.saturating_sub(1);
                 self.duplicates = self.duplicates.saturating_sub(counted);
@@ -322,8 +324,8 @@ impl Flow {
         Some(start..end)
     }
 
-    /// Calls `place` with the place in the stream of each mapped part of the payload `range`. `map` is the
-    /// mapping in the payload's segment, if it has one. It may also place earlier payload that had no mapping.
+    /// Calls `place` with the place in the stream of each mapped part of the payload `range`. `map` is the mapping
+    /// in the payload's segment, if there is one. The mapping may also place earlier payload that has none.
     pub fn locate(
         &mut self,
         range: Range<u64>,
@@ -373,7 +375,7 @@ impl Flow {
     ) {
         let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
-        // The engine may subtract a segment for each duplicate acknowledgement, but never the missing one.
+        // The engine may subtract a segment for each duplicate acknowledgement, but never the missing segment.
         let len = self.duplicate_len.max(self.mss).max(mss);
         let arrived = (self.duplicates * len).min(outstanding.saturating_sub(1));
         let outstanding = outstanding - arrived;
@@ -382,18 +384,19 @@ impl Flow {
             Rule::Flight,
             || format!("{outstanding} bytes are outstanding: {stats:?}"),
         );
-        // The window counts segments. Longer options make a segment smaller just when it is sent, so the window
-        // may still count segments of the size before.
+        // The window counts segments. Longer options shrink a segment only when it is sent, so the window may
+        // still count segments of the earlier size.
         let size_before = match core::mem::replace(&mut self.mss, mss) {
             0 => mss + MAX_OPTION_GROWTH,
             size => size.max(mss),
         };
         let limit = match stats.recovery {
-            // The data in flight may exceed the reduced window at first. It may not grow above the larger of
-            // its size at the begin of recovery and the new window (RFC 9937), plus the first retransmission,
-            // which does not wait. The window before recovery may be larger than the last one that this oracle
-            // saw: a spurious timeout may have been undone, or the window may have grown without a segment.
-            // Twice ssthresh bounds it, since nearly all controllers reduce the window to half or more.
+            // The data in flight may exceed the reduced window at first. This data may not grow above the larger
+            // of two values, its size at the begin of recovery and the new window (RFC 9937), plus the first
+            // retransmission, which does not wait. The window before recovery may be larger than the last one that
+            // this oracle saw: a spurious timeout may have been undone, or the window may have grown without a
+            // segment. Twice ssthresh bounds the window before recovery, because nearly all controllers reduce the
+            // window to half or more.
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);

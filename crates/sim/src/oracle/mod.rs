@@ -32,7 +32,7 @@ use self::segment::Segment;
 use self::violation::{Checker, ViolationLog};
 pub use self::violation::{Rule, Violation};
 
-/// The local and the remote address of a subflow as numbers, which compare faster than addresses.
+/// The local and the remote address of a subflow as numbers. Numbers compare faster than addresses.
 type Tuple = [(u128, u16); 2];
 
 fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
@@ -50,7 +50,7 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
 /// 1. [`on_received`](Self::on_received) after [`Stack::receive`];
 /// 2. [`on_event`](Self::on_event) for each event of [`Stack::poll_event`];
 /// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end) when the
-///    application reads, if it knows the bytes that its peer sends;
+///    application reads, if the application knows the bytes that its peer sends;
 /// 4. [`on_transmit`](Self::on_transmit) for each packet of [`Stack::poll_transmit`], and
 ///    [`check_sent`](Self::check_sent) after the packet has been passed on;
 /// 5. [`end_turn`](Self::end_turn) when the engine has no more events and packets;
@@ -68,8 +68,8 @@ pub struct Oracle {
     damaged: u64,
 }
 
-/// A packet that the engine is sending: see [`Oracle::check_sent`]. The packet borrows the engine, so
-/// statistics can be read only afterwards.
+/// A packet that the engine is sending: see [`Oracle::check_sent`]. The packet borrows the engine, so the oracle
+/// can read statistics only after the packet is released.
 #[derive(Debug)]
 #[must_use]
 pub struct Sent(Option<Payload>);
@@ -81,7 +81,7 @@ struct Payload {
     subflow: SubflowId,
     tuple: Tuple,
     kind: SegmentKind,
-    /// True if the payload is one segment, and not a super-segment.
+    /// True if the payload is one segment, false if it is a super-segment.
     single: bool,
 }
 
@@ -136,7 +136,7 @@ impl Oracle {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
         // A SYN can have several answers, for example from its destination and from a box that intercepts its
-        // retransmission. The first one counts.
+        // retransmission. The first answer counts.
         let expected = flow.taken(segment).is_some();
         let awaits_none = flow.iss.is_none() || flow.irs.is_some() || !expected;
         if flow.irs == Some(segment.seq) || (answer && awaits_none) {
@@ -147,7 +147,8 @@ impl Oracle {
             subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
         });
         if !answer {
-            // RFC 5961 section 4.2: a SYN does not reset an existing subflow, which answers with a challenge ACK.
+            // RFC 5961 section 4.2: a SYN does not reset an existing subflow. The subflow answers with a challenge
+            // ACK.
             if alive {
                 return;
             }
@@ -160,7 +161,8 @@ impl Oracle {
         if let Some((conn, subflow)) = opened
             && !self.conns.contains_key(&conn)
         {
-            // TCP Fast Open: the engine may deliver the payload of the SYN before it sends the SYN/ACK.
+            // The connection is known before its SYN/ACK: with TCP Fast Open, the engine may deliver the payload
+            // of the SYN first.
             (flow.conn, flow.id) = (Some(conn), Some(subflow));
             let conn = self.conns.entry(conn).or_insert_with(|| Conn::new(now));
             conn.arrived.insert(0..segment.len);
@@ -220,8 +222,8 @@ impl Oracle {
         });
     }
 
-    /// Checks `bytes` that were read at `offset` of a stream, or of one stream of a session. `expected` returns
-    /// the bytes that the peer sends from an offset on, at least one. This check works without the packets.
+    /// Checks `bytes` that were read at `offset` of a stream, or of one stream of a session. For an offset,
+    /// `expected` returns the bytes that the peer sends there, at least one. This check needs no packets.
     pub fn on_content<'a>(
         &mut self,
         time_and_conn: (Instant, Option<ConnId>),
@@ -313,8 +315,8 @@ impl Oracle {
         }))
     }
 
-    /// Compares the engine's statistics with the packets, after the packet of the
-    /// [`on_transmit`](Self::on_transmit) that returned `sent` has left.
+    /// Compares the engine's statistics with the packets. [`on_transmit`](Self::on_transmit) has returned `sent`,
+    /// and its packet has left since.
     pub fn check_sent(&mut self, now: Instant, sent: Sent, stack: &Stack) {
         let Some(payload) = sent.0 else { return };
         let flow = self.flows.get_mut(&payload.tuple);
@@ -329,8 +331,8 @@ impl Oracle {
         }
     }
 
-    /// Checks that timers lie in the future and that bounds hold, and once a second that no connection lives too
-    /// long. Call it when the engine has no more events and packets.
+    /// Checks that timers lie in the future and that bounds hold. Once a second, also checks that no connection
+    /// lives too long. To be called when the engine has no more events and packets.
     pub fn end_turn(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
         self.timers
@@ -378,8 +380,8 @@ impl Oracle {
                     check_life(&self.config, conn, &stats, &mut checker);
                 }
                 None => {
-                    // A connection that the engine never reported as open may end without a report, such as one
-                    // whose SYN got no third ACK.
+                    // A connection that the engine never reported as open may end without a report, for example if
+                    // its SYN/ACK got no third ACK.
                     checker.check(!conn.open, Rule::Liveness, || {
                         "vanished without an end".to_owned()
                     });

@@ -1,4 +1,4 @@
-//! Checks that do not follow a packet: timers, bounds, and the lives of connections.
+//! Checks that no single packet triggers: timers, bounds, and the lives of connections.
 
 use core::time::Duration;
 
@@ -10,24 +10,25 @@ use super::violation::{Checker, Rule, ViolationLog};
 
 /// The interval between checks of all connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum time for which the engine keeps a connection whose close it has reported. The engine keeps it for
-/// 10 s, and removes it at its next timer.
+/// The maximum time for which the engine may keep a connection after it has reported the close. The engine keeps
+/// such a connection for 10 s, and removes it when the next timer expires.
 pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
-/// The maximum delay between a timeout of the settings and the engine's reaction: its longest timer, and one
-/// sweep.
+/// The maximum delay between a timeout in the settings and the engine's reaction. It covers the engine's longest
+/// timer and one sweep.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(15);
-/// The maximum time of a handshake at the accepting end: five SYN/ACKs, the last one after 23 s, and its timeout.
+/// The maximum time of a handshake at the accepting end: five SYN/ACKs, the last one after 23 s, and the timeout
+/// of the last one.
 const MAX_ACCEPT_TIME: Duration = Duration::from_secs(35);
 /// The maximum time for which a peer may answer without acknowledging new data, if the user timeout is shorter. It
-/// exceeds the engine's bound of 100 s for a subflow (R2 of RFC 9293 section 3.8.3), since a connection may go on
-/// with another subflow.
+/// exceeds the engine's bound of 100 s for a subflow (R2 of RFC 9293 section 3.8.3), because a connection may
+/// continue on another subflow.
 const MAX_STALL_TIME: Duration = Duration::from_secs(180);
 /// The maximum number of consecutive timers without a packet or an event: a fixed part, and a part for each
 /// connection. The engine keeps up to 64 stale timers, and 4 more for each connection; the limits are at least
 /// twice as large.
 const MAX_IDLE_TIMERS: u32 = 200;
 const IDLE_TIMERS_PER_CONN: u32 = 8;
-/// The mean interval above which timers without effect are no fault: virtual time moves on.
+/// The mean interval above which timers without effect are no fault, because virtual time advances enough.
 const MIN_IDLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The check of timers.

@@ -27,8 +27,8 @@ pub(super) struct Segment {
     pub dss: Option<Dss>,
     pub capable: Option<Capable>,
     pub join: Option<Join>,
-    /// True if the segment has an MPTCP option other than a DSS without a mapping. Such a segment is sent for its
-    /// option, so it is no duplicate acknowledgement.
+    /// True if the segment has an MPTCP option, unless this is a DSS without a mapping. The peer sends such a
+    /// segment for the option's sake, so the segment is no duplicate acknowledgement.
     pub signals: bool,
 }
 

@@ -25,7 +25,7 @@ struct Shown<'a> {
     payload: usize,
 }
 
-/// A change to what the oracle is shown; false hides the segment.
+/// A change to a segment that the oracle is shown. It returns false to hide the segment.
 type Lie = Box<dyn FnMut(Shown<'_>) -> bool>;
 
 /// A client under an oracle, and a server.
@@ -48,7 +48,8 @@ fn stack(addrs: &[Ipv4Addr], id: u64) -> Stack {
     stack
 }
 
-/// Returns `packet` with its TCP header changed, and the length of its headers; `None` if it is hidden.
+/// Returns `packet` with a changed TCP header, and the length of its headers. Returns `None` if the packet is
+/// hidden.
 fn retold(
     packet: &[u8],
     lie: impl FnOnce(&mut tcp::Repr, usize) -> bool,
@@ -426,8 +427,8 @@ fn payload_behind_a_fin() {
     assert_eq!(checker.log.take()[0].rule, Rule::Fin);
 }
 
-/// Middleboxes cut and join segments, and keep the option of the first or of the last. So mappings come
-/// before, with, or after their payload.
+/// Middleboxes cut and join segments, and keep the option of the first or the last segment. Therefore a mapping
+/// may come before, with, or after its payload.
 #[test]
 fn mappings_apart_from_their_payload() {
     let map = |sub: u64, len| Map {
@@ -460,7 +461,7 @@ fn mappings_apart_from_their_payload() {
     }
 }
 
-/// The peer has announced less than the engine believes.
+/// The peer has announced a smaller window than the engine believes.
 #[test]
 fn data_past_the_peers_window() {
     let mut pair = Pair::open(|shown| {
@@ -548,7 +549,7 @@ fn wrong_words_about_a_packet() {
     }
 }
 
-/// Returns the flow of a client that has sent 10,000 bytes, and true figures of it.
+/// Returns the flow of a client that has sent 10,000 bytes, and true statistics of the flow.
 fn flight(pair: &mut Pair) -> (Tuple, SubflowStats) {
     pair.upload(10_000);
     pair.send();
@@ -589,7 +590,7 @@ fn more_in_flight_than_the_window() {
         judge(&mut pair, tuple, &over, Retransmission),
         Some(Rule::CongestionWindow)
     );
-    // In fast recovery the window, or the flight, before it counts.
+    // In fast recovery the limit is the window, or the flight, before the recovery.
     let fast = SubflowStats {
         recovery: LossRecovery::Fast,
         ssthresh: over.cwnd / 2,
@@ -659,8 +660,8 @@ fn outstanding(pair: &mut Pair, permits_sack: bool) -> (Tuple, SubflowStats) {
     (tuple, stats)
 }
 
-/// Returns whether the oracle believes that `arrived` of 20,000 outstanding bytes have arrived, after
-/// `times` acknowledgements `dup`. SACK may be permitted, and the DATA_ACK may move.
+/// Returns whether the oracle believes that `arrived` of 20,000 outstanding bytes have arrived, after `times`
+/// acknowledgements `dup`. The SYNs permit SACK if `permits_sack`, and the DATA_ACK advances if `news`.
 fn is_believed(
     (permits_sack, news): (bool, bool),
     dup: &Segment,
@@ -683,8 +684,8 @@ fn is_believed(
     broken.is_none()
 }
 
-/// Without SACK each duplicate acknowledgement stands for a segment that has arrived, whatever their
-/// number, but never for the missing one.
+/// Without SACK each duplicate acknowledgement stands for a segment that has arrived, whatever the number of
+/// duplicates. None stands for the missing segment.
 #[test]
 fn duplicates_that_tell_of_arrivals() {
     let dup = segment(Flags::ACK, (1, 1), 0, false);
@@ -699,7 +700,7 @@ fn duplicates_that_tell_of_arrivals() {
     assert!(!is_believed((false, false), &dup, 100, 20_000));
 }
 
-/// A duplicate stands for a segment of the size at the time when the duplicate came.
+/// A duplicate stands for a segment of the size that segments had when the duplicate came.
 #[test]
 fn duplicates_of_segments_that_were_longer() {
     let mut pair = Pair::open(honest);
@@ -717,8 +718,8 @@ fn duplicates_of_segments_that_were_longer() {
     }
 }
 
-/// RFC 5681 section 2: a segment is no duplicate acknowledgement if it brings data, FIN, another window,
-/// a DATA_ACK that moves, or another MPTCP signal.
+/// RFC 5681 section 2: a segment is no duplicate acknowledgement if it has data, FIN, another window, a DATA_ACK
+/// that advances, or another MPTCP signal.
 #[test]
 fn acknowledgements_that_are_no_duplicates() {
     let dup = segment(Flags::ACK, (1, 1), 0, false);
@@ -738,8 +739,8 @@ fn acknowledgements_that_are_no_duplicates() {
     assert!(!is_believed((false, true), &dup, 1, 1));
 }
 
-/// A recovery may follow another one with nothing sent between them, and begins with the data in flight
-/// then. A window may have grown since it was last seen, and is halved at most.
+/// A recovery may follow another one with nothing sent between them. The second recovery begins with the data that
+/// is in flight at its begin. The window may have grown since the oracle last saw it, and is at most halved.
 #[test]
 fn a_recovery_after_another() {
     let broken = Some(Rule::CongestionWindow);
@@ -837,7 +838,7 @@ fn a_connection_that_vanishes_or_lingers() {
     assert_eq!(pair.broken(), Some(Rule::Liveness));
 }
 
-/// The flows of refused SYNs are forgotten, although no event asks for it.
+/// The oracle forgets the flows of refused SYNs, although no event reports their end.
 #[test]
 fn refused_syns_are_forgotten() {
     let mut pair = Pair::open(honest);

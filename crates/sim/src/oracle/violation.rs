@@ -59,8 +59,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The maximum number of violations that an oracle keeps for [`ViolationLog::take`]. A guess: usually the later
-/// violations are consequences of the first.
+/// The maximum number of violations that an oracle keeps for [`ViolationLog::take`]. 16 is a guess: later
+/// violations are usually consequences of the first.
 const MAX_KEPT: usize = 16;
 
 /// Violations not taken yet.
@@ -70,7 +70,8 @@ pub(super) struct ViolationLog {
 }
 
 impl ViolationLog {
-    /// Records a violation unless `holds`. `seen` makes its description, and is called for a violation only.
+    /// Records a violation unless `holds`. `seen` makes the description, and is called only if there is a
+    /// violation.
     pub fn check(
         &mut self,
         holds: bool,

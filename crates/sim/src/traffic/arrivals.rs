@@ -35,7 +35,8 @@ impl core::fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// Makes a process from `from` to `until` with a mean of `per_second` flows per second, more than 0.
+    /// Makes a process that opens flows between `from` and `until`. `per_second` is the mean number of flows per
+    /// second; it must exceed 0.
     pub fn new(
         per_second: f64,
         sizes: Sizes,
@@ -56,13 +57,13 @@ impl Arrivals {
         arrivals
     }
 
-    /// Returns the number of flows per second that makes a mean load of `rate` bit/s of payload.
+    /// Returns the number of flows per second for a mean load of `rate` bit/s of payload.
     pub fn per_second(rate: f64, sizes: &Sizes) -> f64 {
         rate / (8.0 * sizes.mean())
     }
 
     fn draw_next(&mut self) {
-        // Without a minimum, a very short mean would be rounded to zero, and time would stand still.
+        // Without the minimum, a very short gap would be rounded to zero, and time would stand still.
         let gap = self.mean_gap.mul_f64(exponential(&mut self.rng));
         self.next_at += gap.max(Duration::from_nanos(1));
     }

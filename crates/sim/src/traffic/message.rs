@@ -13,13 +13,13 @@ use crate::oracle::Oracle;
 
 /// The bytes of a header; each part of a message has one.
 pub const HEADER: u64 = 32;
-/// Bytes 4 to 7 of every header ("Braid sim message"). Without them the reader has lost the boundaries of
-/// messages.
+/// Bytes 4 to 7 of every header ("Braid sim message"). If a header lacks them, the reader has lost the boundaries
+/// of messages.
 const MAGIC: [u8; 4] = *b"BRSM";
-/// The maximum number of messages that wait to be written; the sender drops further ones. A guess, which bounds
+/// The maximum number of messages that wait to be written; the sender drops further ones. A guess that bounds
 /// memory if the network is too slow for a session.
 const MAX_PENDING: usize = 1 << 16;
-/// The maximum number of messages that a reader remembers. A guess, which bounds memory.
+/// The maximum number of messages that a reader remembers. A guess that bounds memory.
 const MAX_RECORDS: usize = 1 << 20;
 
 /// The kind of a message.
@@ -46,17 +46,17 @@ pub struct Message {
     /// The stream of the session to which the message belongs. The bodies of a stream's messages form one
     /// sequence of bytes, which the reader checks.
     pub stream: u16,
-    /// The message's priority; 0 is sent first, and 7 and more are sent last.
+    /// The message's priority: 0 is the most urgent. 7 and higher numbers are equally the least urgent.
     pub priority: u8,
     /// The kind of the message.
     pub kind: Kind,
     /// Bytes of the body, less than 1 TiB.
     pub len: u64,
-    /// The time at which the application made the message. An answer has the time of its request, so that its
-    /// delay is the time of the whole exchange.
+    /// The time at which the application made the message. An answer has the time of its request, so that the
+    /// delay of the answer is the time of the whole exchange.
     pub made_at: Instant,
-    /// The time after which the message is useless. Requests have none: their headers hold the size of the answer
-    /// in its place.
+    /// The time after which the message is useless. Requests have no deadline: their headers hold the size of the
+    /// answer in its place.
     pub deadline: Option<Instant>,
 }
 
@@ -86,8 +86,8 @@ impl Received {
     }
 }
 
-/// Returns the delay variation: the absolute difference between the delays of each two consecutive messages (RFC
-/// 3393 section 4.5).
+/// Returns the delay variations: for each two consecutive messages, the absolute difference between their delays
+/// (RFC 3393 section 4.5).
 pub fn jitter<'a>(
     messages: impl IntoIterator<Item = &'a Received>,
 ) -> impl Iterator<Item = Duration> {
@@ -98,8 +98,8 @@ pub fn jitter<'a>(
     })
 }
 
-/// The factor between the two lengths in a header's number of 64 bits: 40 bits for the length of the message, and
-/// 24 bits for the length of the part.
+/// The factor by which a header packs two lengths into 64 bits: the upper 40 bits are the length of the message,
+/// the lower 24 bits the length of the part.
 const LENGTH_FACTOR: u64 = 1 << 24;
 
 impl Message {
@@ -156,8 +156,8 @@ impl Message {
             .then_some((message, word(1) % LENGTH_FACTOR))
     }
 
-    /// Returns the class with which the engine sends the message's bytes. The deadline only measures here; the
-    /// engine must not act on it.
+    /// Returns the class with which the engine sends the message's bytes. The class has no deadline: the deadline
+    /// only serves measurements, and the engine must not act on it.
     fn class(&self) -> Class {
         Class {
             stream: self.stream.into(),
@@ -170,7 +170,8 @@ impl Message {
 /// Returns the offset in the pattern at which the bodies of a stream begin. Streams begin at different offsets, so
 /// that a reader notices bytes of another stream.
 fn base(stream: u16) -> u64 {
-    // The pattern's period is the prime 8,191, so the multiples of any smaller factor differ for 8,191 streams.
+    // The pattern's period is the prime 8,191, so the multiples of a smaller factor are different offsets for
+    // 8,191 streams.
     u64::from(stream) * 1_021
 }
 
@@ -227,7 +228,7 @@ impl Outbox {
             let result = stack.write_class(now, conn, message.class(), max, |slices| {
                 let room: u64 = slices.iter().map(|s| s.len() as u64).sum();
                 let part = left.min(room.saturating_sub(HEADER));
-                // A part without a byte of the body would make no progress.
+                // A part must have a byte of the body, if there are any left, or it would make no progress.
                 if room < HEADER || part == 0 && left > 0 {
                     return Ok::<_, ApiError>(0);
                 }
@@ -242,8 +243,8 @@ impl Outbox {
             let n = result.unwrap_or(0) as u64;
             total += n;
             if n == 0 {
-                // The engine reports new room only after a write that it could not take; the class write above may
-                // have declined room that was too small.
+                // The engine reports new room only after a write that it could not take. The write above may
+                // instead have declined room that was too small, so an empty write follows.
                 let _ = stack.write(now, conn, &[]);
                 break;
             }
@@ -257,8 +258,8 @@ impl Outbox {
     }
 }
 
-/// Fills `out` with the bytes of a part from byte `done` on. The part is `header`, then the pattern from `offset`
-/// on.
+/// Fills `out` with the bytes of a part, beginning at byte `done` of the part. The part is `header`, followed by
+/// the pattern from `offset`.
 fn fill_part(out: &mut [u8], done: u64, header: &[u8], offset: u64) {
     let from = (done as usize).min(header.len());
     let take = out.len().min(header.len() - from);
@@ -423,7 +424,8 @@ mod tests {
         assert_eq!(Message::parse(&header), None);
     }
 
-    /// Chunk `n` arrives at `n` ms, so each byte has a known time. The chunks' length must not matter otherwise.
+    /// Chunk `n` arrives at `n` ms, so each byte has a known time. Apart from these times, the length of the
+    /// chunks must not matter.
     #[test]
     fn messages_are_complete_for_any_length_of_chunks() {
         let first = message(1, Kind::I, 100);

@@ -14,7 +14,7 @@ pub(super) struct MessageState {
     pub inbox: Inbox,
     /// The number of requests made.
     requests_made: usize,
-    /// The time at which the answer to the last request was complete; `None` before.
+    /// The time at which the answer to the last request was complete; `None` until then.
     answered_at: Option<Instant>,
     session: Progress,
 }
@@ -34,8 +34,8 @@ impl MessageState {
             self.make_due(now, role, opened_at);
             let written = self.out.write(now, conn, stack);
             total += written;
-            // A bulk stream without a rate makes its next message when the last one is written, so it continues
-            // until the send buffer is full.
+            // A bulk stream without a rate makes its next message when the previous one is written. The loop
+            // therefore continues until the send buffer is full.
             if written == 0 || !self.out.is_empty() {
                 return total;
             }
@@ -45,7 +45,7 @@ impl MessageState {
     fn make_due(&mut self, now: Instant, role: &Role, opened_at: Instant) {
         match role {
             Role::Ask(exchanges) => {
-                // One answer comes for each request.
+                // The counts are equal if no answer is pending, because each request has one answer.
                 if self.inbox.count == self.requests_made as u64
                     && self.requests_made > 0
                     && self.answered_at.is_none()
@@ -97,7 +97,8 @@ impl MessageState {
         Some(think_from + exchanges.get(self.requests_made)?.think)
     }
 
-    /// Returns the time of the next message, if it depends on time and not on events of the connection.
+    /// Returns the time of the next message. Returns `None` if events of the connection, not the time, decide when
+    /// the next message is made.
     pub fn next_timeout(&self, role: &Role, opened_at: Instant) -> Option<Instant> {
         match role {
             Role::Ask(exchanges) => self.next_request_at(exchanges, opened_at),
@@ -106,8 +107,8 @@ impl MessageState {
         }
     }
 
-    /// Returns whether this end may close: it has written all its messages and waits for none. `peer_closed` says
-    /// that the peer's stream was read to its end.
+    /// Returns whether this end may close: it has written all its messages and waits for none of the peer.
+    /// `peer_closed` is true if the peer's stream was read to its end.
     pub fn is_over(
         &self,
         now: Instant,

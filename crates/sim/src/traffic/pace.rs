@@ -7,8 +7,7 @@ use braid_wire::Instant;
 /// The units of [`Bucket::level`] per byte: 8 bits, and 10^9 ns per second.
 const PER_BYTE: u128 = 8 * 1_000_000_000;
 
-/// A token bucket. It holds at most four chunks, so that no long burst follows a time in which the send buffer was
-/// full.
+/// A token bucket. It holds at most four chunks, so that no long burst follows when a full send buffer gets room.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bucket {
     /// The level in units of bit/s times nanoseconds: rate times time, without rounding.
@@ -16,9 +15,9 @@ pub(super) struct Bucket {
     filled_at: Instant,
 }
 
-/// Bytes of a write. A guess: about one packet, so that the stream is smooth.
+/// Bytes of a write. 1,000 is a guess: about one packet, so that the stream is smooth.
 const CHUNK: u64 = 1_000;
-/// The maximum number of bytes in a bucket. A guess: it bounds a burst to a few packets.
+/// The maximum number of bytes in a bucket. The factor 4 is a guess: it bounds a burst to a few packets.
 const DEPTH: u64 = 4 * CHUNK;
 
 impl Bucket {
@@ -45,8 +44,8 @@ impl Bucket {
         self.level = self.level.saturating_sub(u128::from(bytes) * PER_BYTE);
     }
 
-    /// Returns the time at which the next chunk may be written. Returns `None` if the bucket holds a chunk: the
-    /// send buffer is full, and an event of the connection will report room.
+    /// Returns the time at which the next chunk may be written. Returns `None` if the bucket holds a chunk. The
+    /// send buffer is then full, and an event of the connection will report room.
     pub fn next(&self, rate: u64) -> Option<Instant> {
         let missing = (u128::from(CHUNK) * PER_BYTE).checked_sub(self.level)?;
         let ns = missing.div_ceil(u128::from(rate.max(1)));
@@ -78,7 +77,7 @@ mod tests {
         }
         let expected = 100 * RATE / 8;
         assert!(sent.abs_diff(expected) <= CHUNK, "{sent} of {expected}");
-        // After ten seconds without a write, the bucket is full and no fuller.
+        // After ten seconds without a write, the bucket holds its maximum, not more.
         assert_eq!(bucket.fill(now + Duration::from_secs(10), RATE), DEPTH);
         assert_eq!(bucket.next(RATE), None);
     }

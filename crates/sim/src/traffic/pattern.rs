@@ -6,19 +6,19 @@ pub fn pattern(offset: u64) -> u8 {
     pattern_from(offset)[0]
 }
 
-/// Returns the bytes of every stream from `offset` up to the next end of the pattern, at least one.
+/// Returns the bytes of every stream from `offset` to the end of the pattern's present repetition, at least one.
 pub fn pattern_from(offset: u64) -> &'static [u8] {
     &PATTERN[(offset % PERIOD) as usize..]
 }
 
-/// The length of the pattern, after which it repeats. It is a prime, so that data shifted by a power of two, such
-/// as the size of a buffer, differs.
+/// The length of the pattern, which repeats. The length is a prime, so that the pattern differs from a copy that
+/// is shifted by a power of two, such as the size of a buffer.
 const PERIOD: u64 = 8_191;
 
 static PATTERN: [u8; PERIOD as usize] = {
     let mut bytes = [0; PERIOD as usize];
-    // A linear congruential generator with the constants of "Numerical Recipes". Its high byte has the longest
-    // period. The start is arbitrary.
+    // A linear congruential generator with the constants of "Numerical Recipes". The pattern takes the generator's
+    // high byte, which has the longest period. The initial state is arbitrary.
     let mut state: u32 = 0x9e37_79b9;
     let mut i = 0;
     while i < bytes.len() {

@@ -1,4 +1,4 @@
-//! The handshake that a program does before its content, such as that of SOCKS5.
+//! The handshake that precedes a program's content, such as that of SOCKS5.
 
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;

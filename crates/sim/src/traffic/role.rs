@@ -37,15 +37,15 @@ pub enum Role {
     },
     /// Sends as fast as the connection allows for `span`, and then closes.
     Greedy {
-        /// The time of sending, from the opening on.
+        /// The time for which this end sends, from the opening of the connection.
         span: Duration,
     },
     /// Sends at most at `rate` for `span`, and then closes: a long-lived transfer that the application limits.
-    /// While the send buffer is full, the stream falls behind; later it catches up by 4 kB at most.
+    /// While the send buffer is full, the stream falls behind the rate. It catches up by 4 kB at most.
     Capped {
         /// The rate, bit/s of payload.
         rate: u64,
-        /// The time of sending, from the opening on.
+        /// The time for which this end sends, from the opening of the connection.
         span: Duration,
     },
     /// Sends requests one after the other, and then closes. Each request is sent when the previous answer is
@@ -53,8 +53,8 @@ pub enum Role {
     Ask(Arc<[Exchange]>),
     /// Answers requests until the peer closes.
     Serve,
-    /// Sends the messages of a session, and then closes. Messages are sent by priority, and in order within a
-    /// stream.
+    /// Sends the messages of a session, and then closes. Messages of higher priority are sent before others, but
+    /// those of one stream stay in order.
     Send(Session),
     /// Reads messages until the peer closes.
     Collect,
@@ -73,8 +73,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes a series of `count` requests of `request` bytes. The sizes of answers are drawn from `answers`; think
-    /// times are exponentially distributed with mean `think`.
+    /// Makes a series of `count` requests of `request` bytes. The sizes of answers are drawn from `answers`. The
+    /// think times are exponentially distributed with mean `think`.
     pub fn series(
         count: usize,
         request: u64,

@@ -24,7 +24,7 @@ pub struct Frame {
     pub at: Duration,
     /// The frame's stream.
     pub stream: u16,
-    /// The frame's priority; 0 is sent first.
+    /// The frame's priority; 0 is the most urgent.
     pub priority: u8,
     /// The frame's type.
     pub kind: Kind,
@@ -37,14 +37,14 @@ pub struct Frame {
 /// A stream of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bulk {
-    /// The number of the stream, different from those of the frames.
+    /// The number of the stream. It must differ from the streams of the frames.
     pub stream: u16,
     /// The stream's priority.
     pub priority: u8,
     /// Bytes of each message; 0 counts as 1.
     pub message: u32,
-    /// The rate at which messages are made, bit/s. With `None`, the next message is made as soon as the last one
-    /// is written, so that the send buffer is always full.
+    /// The rate at which messages are made, bit/s. With `None`, the next message is made as soon as the previous
+    /// one is written, so that the send buffer is always full.
     pub rate: Option<u64>,
     /// The time for which messages are made, from the opening of the connection.
     pub span: Duration,
@@ -56,15 +56,16 @@ pub struct Bulk {
 pub struct Video {
     /// Frames per second; 0 counts as 1.
     pub fps: u32,
-    /// Frames per group. The first is an I frame, each third one after it a P frame, the others are B frames.
+    /// Frames per group. The first frame is an I frame, each third frame after it is a P frame, and the others are
+    /// B frames.
     pub group: u32,
     /// Sizes of I, P and B frames relative to each other.
     pub weights: [u32; 3],
     /// Mean rate, bit/s.
     pub rate: u64,
-    /// The time after its production after which a frame is too late to be shown.
+    /// The time from a frame's production after which the frame is too late to be shown.
     pub deadline: Duration,
-    /// Stream and priority of I frames, on which the other frames of the group depend.
+    /// Stream and priority of I frames. The other frames of the group depend on the I frame.
     pub important: (u16, u8),
     /// Stream and priority of P and B frames.
     pub other: (u16, u8),
@@ -94,7 +95,8 @@ impl Video {
         let group_weight: u64 = (0..group).map(|n| u64::from(self.weight(n).1)).sum();
         let frame = |n: u32| {
             let (kind, weight) = self.weight(n % group);
-            // A group has rate * group / fps bits, of which a frame has its weight's share; 8 bits are a byte.
+            // A group has rate * group / fps bits. A frame's part of these bits is its weight's share; 8 bits are
+            // a byte.
             let numerator = u128::from(self.rate) * u128::from(group) * u128::from(weight);
             let denominator = u128::from(self.fps.max(1)) * u128::from(group_weight.max(1)) * 8;
             let (stream, priority) = self.carrier(kind);
@@ -132,7 +134,7 @@ impl Video {
 }
 
 impl Bulk {
-    /// Returns the bytes of a message: at least one, since without bytes no time would pass between messages.
+    /// Returns the bytes of a message: at least one, because without bytes no time would pass between messages.
     fn len(&self) -> u64 {
         self.message.max(1).into()
     }
@@ -191,13 +193,13 @@ impl Session {
         }
     }
 
-    /// Returns the time of the next message from the opening of the connection, unless only bulk streams without
-    /// a rate make more.
+    /// Returns the time of the next message, from the opening of the connection. Returns `None` if only bulk
+    /// streams without a rate make more messages.
     pub(super) fn next(&self, progress: &Progress) -> Option<Duration> {
         let frame = self.frames.get(progress.frames).map(|f| f.at);
         let bulk = self.bulk.iter().enumerate().filter_map(|(n, bulk)| {
             let made = progress.bulk.get(n).copied().unwrap_or(0);
-            // Without a rate, the send buffer decides and not the time.
+            // Without a rate, the send buffer decides when the next message is made, not the time.
             let at = bulk.made_at(made).unwrap_or(bulk.span);
             (at < bulk.span).then_some(at)
         });
@@ -216,7 +218,7 @@ impl Bulk {
     fn next_due(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
         let at = match self.rate {
             Some(_) => self.made_at(made)?,
-            // The last message is not written yet.
+            // The previous message is not written yet.
             None if out.holds(self.stream) => return None,
             None => elapsed,
         };

@@ -5,14 +5,14 @@ use core::str::FromStr;
 
 use braid_wire::Rng;
 
-/// The maximum number of points of a distribution. A guess, which bounds the memory for a wrong file.
+/// The maximum number of points of a distribution. A guess that bounds the memory for a wrong file.
 const MAX_POINTS: usize = 100_000;
 
 /// A distribution of flow sizes, linear between the points of its cumulative distribution function.
 ///
 /// In text, each line has a point `bytes, share`: the share (0 to 1) of flows that have at most this number of
-/// bytes. Bytes increase from line to line, and shares do not decrease; the first share is 0, the last 1. Empty
-/// lines, and text after a `#`, are ignored.
+/// bytes. Bytes increase from line to line, and shares do not decrease; the first share is 0, the last 1. The
+/// parser ignores empty lines, and text after a `#`.
 ///
 /// ```
 /// use braid_sim::traffic::Sizes;
@@ -80,7 +80,7 @@ fn built_in(text: &str) -> Sizes {
 /// A mistake in the text of a distribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizesError {
-    /// The number of the line, from 1; 0 if the mistake is none of a single line.
+    /// The number of the line, from 1; 0 if the mistake is not in a single line.
     pub line: usize,
     /// The wrong text, or what is wrong.
     pub read: String,

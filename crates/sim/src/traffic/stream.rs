@@ -40,13 +40,13 @@ pub struct Stream {
     pub closed: Option<(Instant, CloseReason)>,
     /// The statistics of the connection at its close.
     pub report: Option<ConnStats>,
-    /// The size of the flow that this end declares when it accepts the connection or when the stream is released.
+    /// The size of the flow. This end declares it when it accepts the connection, or when the stream is released.
     pub flow_size: FlowSize,
-    /// The urgency of the connection that this end declares.
+    /// The urgency that this end declares for the connection.
     pub urgency: Urgency,
     /// The handshake before the content.
     pub preface: Preface,
-    /// True while the stream writes only its first byte, which establishes the connection.
+    /// True while the stream writes only its first byte. The first byte establishes the connection.
     pub awaiting_release: bool,
     /// True once the sending direction is shut down.
     shut: bool,
@@ -88,8 +88,8 @@ impl Stream {
         self.bucket = Bucket::starting_at(now);
     }
 
-    /// Returns the first million received messages in the order of arrival. Requests that were answered are left
-    /// out.
+    /// Returns the first 2^20 complete messages, in the order of completion, except requests that this end has
+    /// answered.
     pub fn messages(&self) -> &[Received] {
         &self.messages.inbox.records
     }
@@ -107,7 +107,7 @@ impl Stream {
         )
     }
 
-    /// Returns the number of bytes that the role wants to have written by `now`, since the start.
+    /// Returns the number of bytes that the role wants to have written between the start and `now`.
     fn due(&mut self, now: Instant) -> u64 {
         let due = match self.role {
             Role::Fetch { request } => request,
@@ -168,7 +168,7 @@ impl Stream {
         if self.shut || !self.preface.write(now, conn, stack) {
             return;
         }
-        // `may_shut` knows by itself whether messages are left to write.
+        // For messages, `may_shut` itself checks whether any are left to write.
         let all_due_written = match self.carries_messages() {
             true => {
                 let conn_and_stack = (conn, &mut *stack);

@@ -1,4 +1,4 @@
-//! Rules for sending copies: data in flight on one subflow once more, on another.
+//! Rules for copies. A copy sends data that is in flight on one subflow once more, on another subflow.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub fn lost(view: &SendView<'_>) -> Option<Decision> {
 
 /// Returns a copy of data that is overdue on a path that still delivers.
 ///
-/// The rate of such a path has fallen, so its data arrives far later than before. No timer expires, because
-/// acknowledgements still come, but the peer cannot read past the late data.
+/// The rate of such a path has fallen, so its data arrives far later than data did before. Acknowledgements still
+/// come, so no timer expires, but the peer cannot read past the late data.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
     let (target, data) = fastest_worthwhile(view, |s, last_sender, data| {
         s.id != last_sender.id && overdue_at(last_sender, data).is_some_and(|at| at <= view.now)
@@ -30,17 +30,18 @@ pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
     overdue_at(view.subflow(oldest.last_sender)?, &oldest).filter(|at| *at > view.now)
 }
 
-/// Returns the time at which `data` becomes late: a round trip without queues and twice the grace period after it
-/// was sent. Queues should take at most one grace period; the second one is a margin. Returns `None` before the
-/// first sample of the round-trip time.
+/// Returns the time at which `data` becomes late: when a round trip without queues and two grace periods have
+/// passed since `data` was sent. Queues should take at most one grace period; the second one is a margin. Returns
+/// `None` before the first sample of the round-trip time.
 fn overdue_at(last_sender: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
     let has_sample = !last_sender.base_rtt.is_zero();
     has_sample.then(|| data.sent_at + last_sender.base_rtt + 2 * grace_period(last_sender))
 }
 
 /// Returns a copy of the oldest data in flight for a faster subflow, if the peer's window is used up and more data
-/// waits to be sent: the oldest data keeps the window shut. The subflow that carries it is penalised (its
-/// congestion window is halved), because it filled the peer's window with data that it delivers late.
+/// waits to be sent. The window stays shut until the oldest data arrives. The subflow that carries the oldest data
+/// is penalised (its congestion window is halved), because it filled the peer's window with data that it delivers
+/// late.
 ///
 /// This is opportunistic retransmission and penalising (Raiciu et al., "How Hard Can It Be? Designing and
 /// Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2).
@@ -62,7 +63,7 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
     })
 }
 
-/// Returns a copy of one packet that measures an idle path which is slow, or has an implausibly slow record.
+/// Returns a copy of one packet to measure an idle path. The path is slow, or its record is implausibly slow.
 ///
 /// Such a path gets no new data, so only a copy can show that it has become usable again.
 pub fn trial(view: &SendView<'_>) -> Option<Decision> {
@@ -79,8 +80,8 @@ pub fn trial(view: &SendView<'_>) -> Option<Decision> {
     })
 }
 
-/// Returns whether a path's recorded rate is between 0 and one packet a second. No link is so slow, so the record
-/// is wrong. It keeps the path unused, so no new measurement would correct it.
+/// Returns whether a path's recorded rate is between 0 and one packet a second. No link is that slow, so the
+/// record is wrong. The record keeps the path unused, so no measurement would ever correct it.
 fn is_record_implausible(subflow: &SubflowView) -> bool {
     (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
 }
@@ -97,9 +98,8 @@ pub fn tail(view: &SendView<'_>) -> Option<Decision> {
     Some(Decision::copy_on(target.id, data))
 }
 
-/// Returns the fastest subflow with room that may carry a copy, and the oldest data that was sent once only.
-/// Considers copies that are `worthwhile`, given the subflow for the copy, the subflow that sent the data, and the
-/// data.
+/// Returns the fastest subflow with room for a worthwhile copy, and the data to copy: the oldest that was sent
+/// only once. `worthwhile` gets the subflow for the copy, the subflow that sent the data, and the data.
 fn fastest_worthwhile<'a>(
     view: &SendView<'a>,
     worthwhile: impl Fn(&SubflowView, &SubflowView, &InFlight) -> bool,
@@ -125,8 +125,8 @@ fn fastest<'a>(
 
 /// Returns whether a copy sent now on `fast` should arrive clearly before the data on `last_sender`.
 ///
-/// Data in flight is assumed to be half-way to the receiver, so it arrives in a quarter of its round trip. The
-/// copy needs half of the faster subflow's round trip; the deviation is a margin.
+/// Data in flight is assumed to be half-way to the receiver, so it arrives in a quarter of the round trip of
+/// `last_sender`. The copy needs half of the round trip of `fast`; the deviation is a margin.
 fn overtakes(fast: &SubflowView, last_sender: &SubflowView) -> bool {
     let copy_arrival = fast.srtt.saturating_add(fast.rttvar) / 2;
     let original_arrival: Duration = last_sender.srtt / 4;

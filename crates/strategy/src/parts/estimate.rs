@@ -1,14 +1,14 @@
-//! Estimates of when data sent on a subflow arrives.
+//! Estimates of the time at which data that is sent on a subflow arrives.
 
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
-/// The share of the fastest path's rate that a path is assumed to have before it has delivered anything. The share
-/// is below 1 because the errors have different costs: data stuck on a path that turns out to be slow delays the
-/// whole flow, while a fast path that is underestimated only carries less for a while. One half is a guess.
+/// The assumed rate of a path that has not delivered anything yet, as a share of the fastest path's rate. The
+/// share is below 1, because an overestimate costs more than an underestimate. Data stuck on an overestimated path
+/// delays the whole flow; an underestimated path only carries less for a while. One half is a guess.
 const UNTRIED_RATE_SHARE: f64 = 0.5;
 
-/// An estimate of when a subflow delivers data. Times are in seconds from now, amounts in bytes.
+/// An estimate of the times at which a subflow delivers data. Times are in seconds from now, amounts in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// The time from sender to receiver without queues.
@@ -27,17 +27,17 @@ pub struct Estimate {
     /// Bytes that may be sent for each acknowledged byte: 2 in slow start, otherwise 1.
     growth: f64,
     ssthresh: f64,
-    /// True if the subflow takes no data, and has none in flight whose acknowledgement could make room.
+    /// True if the subflow takes no data, and has no data in flight whose acknowledgement could make room.
     is_shut: bool,
 }
 
 impl Estimate {
-    /// Estimates `subflow`. An unknown rate is assumed to be `assumed_rate`, or a share of it before the subflow
-    /// has delivered its first bytes.
+    /// Estimates `subflow`. If the subflow's rate is unknown, the estimate assumes `assumed_rate`, or a share of
+    /// it until the subflow has delivered its first bytes.
     pub fn new(now: Instant, subflow: &SubflowView, assumed_rate: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
-        // A subflow without a sample had trouble in its handshake; its timeout is the best guess of its
-        // round trip.
+        // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value
+        // for its round-trip time.
         let [base, rtt] = match subflow.srtt.is_zero() {
             true => [subflow.rto; 2],
             false => [subflow.base_rtt, subflow.srtt],
@@ -51,8 +51,8 @@ impl Estimate {
         let sent = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(sent).as_secs_f64();
         // Bytes in flight beyond the path's capacity must be in its queue (`min_queue`). Data that was sent in
-        // bursts may make the queue longer: `backlog` is the data that has not yet passed the bottleneck at its
-        // rate.
+        // bursts may make the queue longer: `backlog` is the data that cannot have passed the bottleneck yet at
+        // the path's rate.
         let queue = match rate.is_finite() {
             true => {
                 let backlog = match subflow.peak_rate {
@@ -66,7 +66,7 @@ impl Estimate {
         };
         Estimate {
             one_way: base / 2.0,
-            // `speed` and `released` divide by it, so it must not be zero.
+            // `speed` and `released` divide by the round-trip time, so it must not be zero.
             rtt: rtt.max(1e-6),
             rate,
             queue,
@@ -83,7 +83,8 @@ impl Estimate {
         }
     }
 
-    /// Returns when `bytes` that are sent now will have arrived: after the queue before them.
+    /// Returns when `bytes` that are sent now will have arrived. They arrive after the bytes that are already in
+    /// the queue.
     pub fn arrival(&self, bytes: f64) -> f64 {
         self.one_way + (self.queue + bytes) / self.rate
     }
@@ -98,8 +99,9 @@ impl Estimate {
         self.rate * 2.0 * self.one_way
     }
 
-    /// Returns the bytes in flight that have not arrived yet; 0 if the rate is unknown. The rest has arrived, and
-    /// its acknowledgements are on the way back: as many bytes as the rate delivers in half a round trip.
+    /// Returns the bytes in flight that have not arrived yet; 0 if the rate is unknown. The other bytes in flight
+    /// have arrived, and their acknowledgements are on the way back. They are as many as the path delivers in half
+    /// a round trip.
     pub fn under_way(&self) -> f64 {
         (self.in_flight - self.rate * self.one_way).max(0.0)
     }
@@ -114,8 +116,8 @@ impl Estimate {
         }
     }
 
-    /// Returns the rate at which the subflow can send over the next round trip, bytes/s: limited by the path, or
-    /// by the window as it grows within the round trip.
+    /// Returns the rate at which the subflow can send over the next round trip, bytes/s. Either the path limits
+    /// this rate, or the window as it grows within the round trip.
     pub fn speed(&self) -> f64 {
         let window = self.room + self.in_flight;
         self.rate.min(self.growth * window / self.rtt)
@@ -127,10 +129,10 @@ impl Estimate {
         if sending <= 0.0 || self.is_shut {
             return 0.0;
         }
-        // The upper bound: bytes that the bottleneck can pass after its queue.
+        // The upper bound is the number of bytes that the bottleneck can pass after those in its queue.
         let max_passed = (self.rate * sending - self.queue).max(0.0);
-        // The window has room for some bytes now. Acknowledgements make room for further ones, from `first_ack`
-        // on.
+        // The window has room for some bytes now. Acknowledgements make room for further bytes; the first one
+        // comes after `first_ack`.
         let at_once = self.room.min(max_passed);
         let first_ack = (self.rtt - self.age).max(0.0);
         let later = self
@@ -145,18 +147,18 @@ impl Estimate {
         let rounds = time / self.rtt;
         let acknowledged = self.growth * self.in_flight;
         if rounds <= 1.0 {
-            // The acknowledgements of the bytes in flight are assumed to spread evenly from the first one (the
-            // oldest byte was sent `age` ago) to the end of a round trip from now. `first` is the share of the
-            // round trip until the first acknowledgement; it stays below 1, because the next line divides by
-            // `1 - first`.
+            // The acknowledgements of the bytes in flight are assumed to be spread evenly. The first one comes a
+            // round trip after the oldest byte was sent (`age` ago), and the last one a round trip from now.
+            // `first` is the share of the round trip until the first acknowledgement; it stays below 1, because
+            // the next line divides by `1 - first`.
             let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
             return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
         }
         let window = self.room + self.in_flight;
         if self.growth > 1.0 {
-            // The bytes sent in the first round trip. Slow start doubles them in each later one, a geometric
-            // series, until the window reaches ssthresh. After 16 doublings any limit is reached; the bound keeps
-            // the number finite.
+            // `first_round` is the number of bytes sent in the first round trip. Slow start doubles the number in
+            // each later round trip (a geometric series), until the window reaches ssthresh. 16 doublings reach
+            // any limit; this bound keeps the number finite.
             let first_round = self.room + acknowledged;
             let doubled = 2.0 * first_round * ((rounds - 1.0).min(16.0).exp2() - 1.0);
             let steady = window.max(self.ssthresh) * (rounds - 1.0);

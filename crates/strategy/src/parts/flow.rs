@@ -23,7 +23,7 @@ pub struct Limits {
     pub elephant: u64,
 }
 
-/// The limits of the paper, taken as powers of two: 4 kB (one initial window of three segments) and 1 MB.
+/// The limits of the paper, 4 kB (one initial window of three segments) and 1 MB, as powers of two.
 impl Default for Limits {
     fn default() -> Self {
         Limits {

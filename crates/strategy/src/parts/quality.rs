@@ -19,7 +19,7 @@ pub struct Weights {
 pub struct Attributes {
     /// Smoothed round-trip time, seconds.
     pub rtt: f64,
-    /// Loss rate: `0.0..=1.0`.
+    /// Loss rate, `0.0..=1.0`.
     pub loss: f64,
 }
 
@@ -47,8 +47,8 @@ pub fn modelled_loss(rtt: f64, base_rtt: Duration, cwnd: u64) -> f64 {
     }
 }
 
-/// The length of the history. The paper names none; 10 s is a guess: many round trips, and short enough to follow
-/// a change of the path.
+/// The length of the history. The paper names no length. 10 s is a guess: many round trips, but short enough to
+/// follow a change of the path.
 const HISTORY_SECONDS: usize = 10;
 
 /// A ring of buckets, one for each of the last 10 seconds.
@@ -60,7 +60,8 @@ struct Recent<T> {
 }
 
 impl<T: Copy + Default> Recent<T> {
-    /// Returns the bucket of the current second. Clears the buckets of the seconds since the last call first.
+    /// Returns the bucket of the current second. Before that, clears the buckets of the seconds that have begun
+    /// since the last call.
     fn current(&mut self, now: Instant) -> &mut T {
         let second = now.as_nanos() / 1_000_000_000;
         let passed = second

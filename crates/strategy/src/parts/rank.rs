@@ -13,18 +13,18 @@ pub fn by_rtt_and_window(subflow: &SubflowView) -> ((bool, Duration), Reverse<u6
     (by_rtt(subflow), Reverse(subflow.cwnd))
 }
 
-/// Returns a sort key: lowest round-trip time without queues first. With queues, a flow that fills the queue of
-/// its best path would make another path the best. A subflow without a sample comes last.
+/// Returns a sort key: lowest round-trip time without queues first. If queues counted, a flow that fills the queue
+/// of its best path would thereby make another path the best. A subflow without a sample comes last.
 pub fn by_base_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.base_rtt.is_zero(), subflow.base_rtt)
 }
 
-/// Returns new data for the first usable subflow in the order of the key `order` that has room and for which
-/// `works` returns true. `waiting` is the number of bytes to be sent.
+/// Returns new data for the first usable subflow with room for which `works` returns true. The key `order` defines
+/// which subflow is first. `waiting` is the number of bytes to be sent.
 ///
 /// A subflow earlier in the order may have window room, but be held back by its pacer. Such a subflow is not full:
 /// a kernel would already have put data into its queue. As many bytes as its window takes are therefore reserved
-/// for it. Otherwise the gaps between its bursts would send short flows over a slow path.
+/// for it. Without the reservation, short flows would go over a slow path in the gaps between its bursts.
 pub fn first_with_room<K: Ord>(
     view: &SendView<'_>,
     waiting: u64,

@@ -7,7 +7,7 @@ use braid_engine::strategy::StrategyEvent;
 /// Maximum number of subflows in a table: the engine's maximum for a connection.
 const MAX_SUBFLOWS: usize = 32;
 
-/// A value for each subflow. A full table drops the value of the subflow that it has had longest.
+/// A value for each subflow. A full table drops the value that it has had longest.
 #[derive(Debug, Clone, Default)]
 pub struct PerSubflow<T>(ArrayVec<(SubflowId, T), MAX_SUBFLOWS>);
 

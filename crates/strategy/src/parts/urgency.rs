@@ -1,5 +1,5 @@
 //! Precedence by urgency, within one connection and between the connections over a path. Important data takes the
-//! best path. Less urgent data yields on a path that carries more urgent data.
+//! best path. Less urgent data gives way on a path that carries more urgent data.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
 use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
-/// The queueing delay above which less urgent data yields to more urgent data. The delay is what less urgent data
-/// may add to the more urgent. 7 ms is a guess.
+/// The queueing delay above which less urgent data yields to more urgent data. Less urgent data may delay more
+/// urgent data by this much. 7 ms is a guess.
 const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 
 /// The number of important urgency levels: 0, 1 and 2. Lower levels are more urgent; 3 is the default (RFC 9218).
@@ -21,7 +21,7 @@ pub fn is_important(urgency: Urgency) -> bool {
     usize::from(urgency.level()) < IMPORTANT_LEVELS
 }
 
-/// Returns the urgency of the data that is sent next, the most urgent in the send queue.
+/// Returns the urgency of the data that is sent next: the most urgent data in the send queue.
 pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
     let level = view.unsent_by_urgency.iter().position(|bytes| *bytes > 0)?;
     Urgency::new(u8::try_from(level).ok()?)
@@ -30,7 +30,7 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
 /// Returns whether new data of the urgency `next` yields on `subflow`, because more urgent data of any connection
 /// uses the same path.
 ///
-/// Background data leaves the path except for two packets, which keep its measurements current. Other data yields
+/// Background data yields except for two packets, which keep the path's measurements current. Other data yields
 /// only if the path has a queue and its full capacity is in flight, so that yielding shortens the queue without
 /// leaving the path idle.
 pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
@@ -58,9 +58,9 @@ pub fn on_best_path(view: &SendView<'_>) -> Option<Decision> {
 
 /// Returns a copy of data that keeps the peer from reading important data after it.
 ///
-/// The copy repeats data of a slower path on a faster one as soon as its acknowledgement is overdue. If there is
-/// nothing else to send, the copy does not wait so long, provided that it would arrive before the original and is
-/// `affordable`.
+/// The data is in flight on a slower path, and the copy goes on a faster one. The copy is sent as soon as the
+/// acknowledgement of the data is overdue. If there is nothing else to send, the copy is sent at once, provided
+/// that it would arrive before the original and is `affordable`.
 pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> Option<Decision> {
     let carries_important = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
     if !view.subflows.iter().any(carries_important) {
@@ -71,8 +71,8 @@ pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> O
         let data = s.copies.single?;
         let last_sender = view.subflow(data.last_sender)?;
         let age = view.now.saturating_since(data.sent_at);
-        // The original arrives half a round trip after it was sent, the copy half of the faster round trip from
-        // now.
+        // The original arrives half a round trip after it was sent. A copy sent now arrives after half a round
+        // trip of the faster path.
         let overdue = age > last_sender.srtt + 2 * last_sender.rttvar;
         let overtakes =
             view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < last_sender.base_rtt / 2;

@@ -6,7 +6,7 @@ use braid_engine::strategy::{SendView, SubflowView};
 
 /// Returns the subflows on which data may be sent, whether or not they have room now.
 ///
-/// A usable subflow has not potentially failed. Backup subflows are usable only if there is no regular one (RFC
+/// A usable subflow is not potentially failed. Backup subflows are usable only if there is no regular one (RFC
 /// 8684 sections 3.2 and 3.3.8). A regular subflow counts even if its window is full: it will have room again, and
 /// a backup link may cost money.
 pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
@@ -23,15 +23,15 @@ pub fn progressing<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowV
     usable(view).filter(|s| s.ready || s.in_flight > 0)
 }
 
-/// Returns a sort key: lowest round-trip time first. A subflow without a sample comes last: its handshake took
-/// retransmissions, so it gave no sample (Karn's algorithm).
+/// Returns a sort key: lowest round-trip time first. A subflow without a sample comes last. Its handshake took
+/// retransmissions and therefore gave no sample (Karn's algorithm).
 pub fn by_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.srtt.is_zero(), subflow.srtt)
 }
 
-/// Returns the grace period of a path: the queueing delay above which the path counts as slow. A round trip is
-/// what congestion control may fill a queue with. The fixed part (150 ms, a guess) allows for deep queues on short
-/// paths.
+/// Returns the grace period of a path: the queueing delay above which the path counts as slow. The period is a
+/// round trip, because congestion control may fill a queue by that much, and a fixed part. The fixed part (150 ms,
+/// a guess) allows for deep queues on short paths.
 pub fn grace_period(subflow: &SubflowView) -> Duration {
     Duration::from_millis(150).saturating_add(subflow.base_rtt)
 }
@@ -39,7 +39,7 @@ pub fn grace_period(subflow: &SubflowView) -> Duration {
 /// Returns whether new data should go on another path, because data on this one would wait in long queues: the
 /// path [is slow](is_slow) or [overfull](is_overfull).
 pub fn keeps_waiting(subflow: &SubflowView) -> bool {
-    // Usually the queues are short, and the first comparison saves the more expensive checks.
+    // Queues are usually short. The first comparison then makes the more expensive checks unnecessary.
     subflow.queueing_delay() * 2 > grace_period(subflow)
         && (is_slow(subflow) || is_overfull(subflow))
 }

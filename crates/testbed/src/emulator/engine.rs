@@ -16,20 +16,20 @@ use rustix::event::{Timespec, epoll};
 use super::tun_end::{self, TunEnd};
 use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
 
-/// Maximum number of packets that are read from one device before the other devices get their turn. A guess:
+/// Maximum number of packets that are read from one device before the other devices get their turn. 64 is a guess:
 /// enough to save system calls, and few enough not to delay other links.
 const MAX_BATCH: usize = 64;
 
 /// `epoll` data of the wake-up descriptor. The `epoll` data of a device is its index.
 const WAKE: u64 = u64::MAX;
 
-/// Maximum number of empty buffers that are kept for reuse. A guess that bounds memory.
+/// Maximum number of empty buffers that are kept for reuse. 4096 is a guess that bounds memory.
 const MAX_POOLED_BUFFERS: usize = 4096;
 
 /// Maximum recorded delivery lag, ns: 10 s. A longer lag is recorded as this value.
 const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
-/// The devices and settings of the emulator, before its thread runs. Link `i` has device `2 i` at its `from` end,
+/// The devices and settings of the emulator until its thread runs. Link `i` has device `2 i` at its `from` end,
 /// and device `2 i + 1` at its `to` end. A lane is one direction of a link, and has the index of the device from
 /// which it reads.
 #[derive(Default)]
@@ -110,8 +110,8 @@ impl Lane {
         self.link.next_event().into_iter().chain(change).min()
     }
 
-    /// Changes the settings and the schedule. The new settings include the past changes of the schedule, so those
-    /// are skipped.
+    /// Changes the settings and the schedule. The new settings already include the past changes of the new
+    /// schedule, so these changes are skipped.
     fn set(&mut self, now: Instant, scheduled: ScheduledSettings) {
         self.apply_due_changes(now);
         self.link.set(now, scheduled.settings);
@@ -158,8 +158,8 @@ impl Running {
             for event in &events {
                 match event.data.u64() {
                     WAKE => {
-                        // The eventfd is reset before the inbox is read. A request that comes in between then
-                        // wakes the thread again.
+                        // The eventfd is reset before the inbox is read, so that a request that comes between
+                        // these two steps wakes the thread again.
                         let _ = rustix::io::read(wake, &mut [0u8; 8]);
                         if !self.answer_requests(inbox) {
                             return Ok(());
@@ -199,11 +199,12 @@ impl Running {
                     lane.link
                         .enqueue(now, packet, (len - VNET_HDR_LEN) as u32, &mut lane.rng);
                 }
-                // A header without a packet.
+                // This is a header without a packet: nothing to carry.
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(error) => {
-                    // The device has vanished with its namespace. Its descriptor would wake the thread for ever.
+                    // The device has vanished with its namespace. Without the removal, its descriptor would wake
+                    // the thread for ever.
                     tracing::debug!(%error, "end {index} of an emulated link is gone");
                     let _ = epoll::delete(&self.epoll, &self.ends[index]);
                     return;
@@ -222,8 +223,8 @@ impl Running {
                 if let Some(bit) = delivery.flip {
                     tun_end::corrupt(bytes, bit);
                 }
-                // The other end of the link: indices differ in the lowest bit. A device that is down drops the
-                // packet, as a real one would.
+                // The index of the link's other end differs in the lowest bit. A device that is down drops the
+                // packet, as a real device would.
                 self.ends[index ^ 1].write(bytes);
                 now = self.now();
                 let lag = now.saturating_since(delivery.at).as_nanos() as u64;
@@ -285,8 +286,8 @@ struct Packet {
 }
 
 impl Packet {
-    /// Marks congestion if the packet is ECN-capable (RFC 3168), and returns whether it is. The mark of a
-    /// super-segment applies to all its segments.
+    /// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The
+    /// mark of a super-segment applies to all its segments.
     fn mark(&mut self) -> bool {
         let packet = &mut self.buffer[VNET_HDR_LEN..self.len];
         ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())

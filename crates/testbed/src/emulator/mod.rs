@@ -2,9 +2,9 @@
 //!
 //! Each end of a link is a TUN device in its host's namespace. The emulator reads the packets that the host sends
 //! into the device and hands them to the model. It writes each packet to the TUN device at the other end at the
-//! time that the model computes. One thread does all this, under SCHED_FIFO if the system permits, and records its
-//! lateness, the delivery lag. The model computes with the intended times, so the lag falsifies delays, but not
-//! rates.
+//! time that the model computes. One thread does all this, under SCHED_FIFO if the system permits. The thread
+//! records how late it delivers packets: the delivery lag. The model computes with the intended times, so the lag
+//! falsifies delays, but not rates.
 
 mod engine;
 mod tun_end;
@@ -25,8 +25,8 @@ use crate::netns;
 use engine::Engine;
 use tun_end::TunEnd;
 
-/// Priority of the link emulator under SCHED_FIFO: above all ordinary processes, below the kernel's own threads,
-/// which have 50.
+/// Priority of the link emulator under SCHED_FIFO: above all ordinary processes, below the kernel's own threads
+/// (priority 50).
 pub const EMULATOR_PRIORITY: i32 = 10;
 
 /// A direction of a link.
@@ -88,7 +88,8 @@ pub struct DeliveryLag {
     pub samples: u64,
     /// Median.
     pub p50: Duration,
-    /// 99th percentile. Measurements with more than 1 ms are invalid, because the lag falsifies their delays.
+    /// 99th percentile. A measurement is invalid if this exceeds 1 ms, because the lag falsifies the measured
+    /// delays.
     pub p99: Duration,
     /// Largest.
     pub max: Duration,
@@ -104,7 +105,7 @@ pub struct Emulator {
     realtime: bool,
 }
 
-/// A request to the emulator's thread. The number is the index of a link.
+/// A request to the emulator's thread. The number in a request is the index of a link.
 enum Request {
     Set(usize, Direction, Box<ScheduledSettings>),
     Restart(usize, Box<[ScheduledSettings; 2]>, u64),
@@ -115,11 +116,10 @@ enum Request {
 }
 
 impl Emulator {
-    /// Makes the devices in existing namespaces and starts the links. The caller gives the devices their
-    /// addresses and brings them up. Random numbers come from the link's seed, in a stream for each direction:
-    /// direction `d` (0 forward, 1 reverse) of link `n` has
-    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`, as in the simulator. So the
-    /// i-th packet of a direction has the same fate in both.
+    /// Makes the devices in existing namespaces and starts the links. The caller gives the devices their addresses
+    /// and brings them up. Each direction has a random stream of its own from the link's seed: direction `d` (0
+    /// forward, 1 reverse) of link `n` has [`Rng::for_component`](braid_wire::Rng::for_component) of component `2
+    /// n + d`. The simulator does the same, so the i-th packet of a direction has the same fate in both.
     ///
     /// # Errors
     ///
@@ -156,13 +156,13 @@ impl Emulator {
         self.realtime
     }
 
-    /// Returns the index of the link named `name`, by which the other methods identify it.
+    /// Returns the index of the link named `name`. The other methods identify links by their index.
     pub fn index(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Changes one direction of a link from now on. The new schedule replaces the old one. Its times count
-    /// from the start of the link, and its past changes are skipped.
+    /// Changes one direction of a link from now on. The new schedule replaces the old one. The times of the new
+    /// schedule count from the start of the link; changes in the past are skipped.
     ///
     /// # Errors
     ///
@@ -181,8 +181,8 @@ impl Emulator {
         self.request(Request::Set(link, direction, Box::new(scheduled)))
     }
 
-    /// Restarts both directions of a link: packets in the link are dropped without being counted, counters return
-    /// to zero, and traces, schedules and random streams start again.
+    /// Restarts both directions of a link: packets in the link are dropped and not counted, counters return to
+    /// zero, and traces, schedules and random streams start again.
     ///
     /// # Errors
     ///

@@ -8,9 +8,9 @@ use braid_linux::tun::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN, open_plain};
 use braid_wire::checksum;
 
 /// A TUN device. Each call reads or writes one packet, never larger than the MTU, behind a `virtio_net_hdr`. The
-/// header is there only to save checksums: the kernel does not complete the checksum of a packet that it sends,
-/// and says so in the header. When the packet is written to the other end with this header, the kernel there
-/// trusts it. So packets on emulated links have no complete checksum, and captures show it as wrong.
+/// header only serves to save checksums: the kernel does not complete the checksum of a packet that it sends, and
+/// says so in the header. The other end gets the packet with this header, and the kernel there trusts the header.
+/// So packets on emulated links have no complete checksum, and captures show the checksum as wrong.
 pub(super) struct TunEnd {
     fd: OwnedFd,
 }
@@ -27,7 +27,7 @@ impl TunEnd {
         match rustix::io::read(&self.fd, buffer) {
             Ok(n) => Ok(Some(n)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-            // The device is down, or was down until now.
+            // EIO means that the device is down, or was down until now.
             Err(rustix::io::Errno::IO) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -45,8 +45,8 @@ impl AsFd for TunEnd {
     }
 }
 
-/// Flips a bit of the packet behind the `virtio_net_hdr`. First completes the checksum and clears the header, so
-/// that the receiver checks the checksum and notices the damage.
+/// Flips a bit of the packet behind the `virtio_net_hdr`. Before that, completes the checksum and clears the
+/// header, so that the receiver checks the checksum and notices the damage.
 pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<VNET_HDR_LEN>() else {
         return;
@@ -57,7 +57,8 @@ pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
         if let Some(segment) = packet.get_mut(start..)
             && offset + 2 <= segment.len()
         {
-            // The kernel has put the sum over the pseudo-header into the field, so this sum covers all.
+            // The kernel has put the sum over the pseudo-header into the field, so this sum covers the
+            // pseudo-header too.
             let sum = checksum::finish(checksum::sum(checksum::Sum::default(), segment));
             segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
         }

@@ -60,7 +60,8 @@ impl Testbed {
             .filter(|h| h.start == Start::Auto && has_process(h.role))
             .map(|h| h.name.clone())
             .collect();
-        // Files describe users and boxes before servers and content hosts, which have to start first.
+        // Servers and content hosts have to start first, but files describe them after users and boxes; so the
+        // order is reversed.
         auto.iter().rev().try_for_each(|host| self.start(host))
     }
 
@@ -129,7 +130,7 @@ impl Testbed {
 
     /// Stops all processes and removes everything that was made.
     pub(super) fn tear_down(&mut self) -> Result<(), Error> {
-        // Runs only once, since another testbed may have the same name afterwards.
+        // The removal runs only once, because another testbed may have the same name later.
         if std::mem::replace(&mut self.removed, true) {
             return Ok(());
         }

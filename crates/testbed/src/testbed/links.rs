@@ -21,8 +21,8 @@ use crate::status::{DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, 
 pub(super) struct LinkState {
     /// The start of the link.
     start: Instant,
-    /// Settings of both directions, and true if the direction is up: those of the file, with all changes made by
-    /// the schedule and by `set`.
+    /// For each direction its settings, and true if the direction is up. Both come from the file, and include all
+    /// changes by the schedule and by `set`.
     directions: [(LinkModel, bool); 2],
     /// The pending changes of the schedule.
     schedule: VecDeque<ScheduledChange>,
@@ -68,7 +68,8 @@ impl LinkState {
         let mut changes = [Vec::new(), Vec::new()];
         for entry in &self.schedule {
             later.apply(entry.direction, &entry.change);
-            // A change of one direction may change the other: a queue given in BDP depends on both delays.
+            // A change of one direction may change the other: a queue whose length is given in BDP depends on the
+            // delays of both directions.
             for (changes, settings) in changes.iter_mut().zip(later.settings()) {
                 let at = entry.at;
                 changes.push(Change { at, settings });
@@ -126,7 +127,7 @@ impl Testbed {
     }
 
     /// Restarts all links for the next run of a measurement. `links` has the settings of each link, forward and
-    /// reverse, in place of those of the file. `seed` is the seed of all random streams.
+    /// reverse. They replace the settings of the file. `seed` is the seed of all random streams.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl Testbed {
             let restarted = emulator.restart(index, directions, seed);
             restarted.map_err(|e| Error::system("restart the links", e))?;
         }
-        // The emulator handles requests in order, so its answer to this one shows that the restarts are done.
+        // The emulator handles requests in order, so its answer to this request shows that the restarts are done.
         self.delivery_lag().map(drop)
     }
 

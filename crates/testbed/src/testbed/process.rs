@@ -18,12 +18,12 @@ use crate::netns;
 use crate::spec::{HostSpec, Role};
 use crate::status::ChildStatus;
 
-/// Maximum time for a process to end after a signal. It bounds only a process that hangs. It is long because a box
-/// runs `nft` several times after SIGTERM, and the machine may stand still for seconds.
+/// Maximum time for a process to end after a signal. The limit matters only for a process that hangs. It is long
+/// because a box runs `nft` several times after SIGTERM, and the machine may stand still for seconds.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum time for nginx to listen. It bounds only an nginx that hangs, since an nginx that ends is noticed at
-/// once.
+/// Maximum time until nginx listens. The limit matters only for an nginx that hangs, because the end of nginx is
+/// noticed at once.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process of a host, running or ended.
@@ -34,7 +34,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Returns its process id, unless it has ended.
+    /// Returns the process id, unless the process has ended.
     pub fn running_pid(&mut self) -> Option<u32> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -69,7 +69,8 @@ impl Process {
         true
     }
 
-    /// Ends the process. If `gently`, sends SIGTERM first.
+    /// Ends the process by SIGKILL. If `gently`, sends SIGTERM first, and SIGKILL only if the process does not
+    /// end.
     fn stop(&mut self, gently: bool) {
         if gently {
             self.signal(Signal::TERM);
@@ -119,7 +120,7 @@ impl Testbed {
         };
         let log = directory.join("log");
         let mut spawn = || -> io::Result<Child> {
-            // A restarted process continues the log of the process before it.
+            // A restarted process appends to the log of the previous process.
             let output = File::options().create(true).append(true).open(&log)?;
             netns::enter_on_exec(&mut command, &layout.namespace)?;
             command
@@ -240,9 +241,9 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     options.open(path)?.write_all(text.as_bytes())
 }
 
-/// Returns the command for nginx. It runs as a single process of user root, since a user namespace has no other
+/// Returns the command for nginx. It runs as a single process of user root, because a user namespace has no other
 /// users. A request with `?rate=2m` limits its response to 2 MiB/s. The limits of files, connections and backlogs
-/// are a guess: more connections than any test opens.
+/// are guesses: they allow more connections than any test opens.
 fn nginx(
     host: &HostLayout,
     spec: &HostSpec,

@@ -28,8 +28,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Packet::of_head(buffer, len)
     }
 
-    /// Creates a view of a packet of which `head` contains only the first bytes; the buffer for the whole packet
-    /// has `len` bytes. The payload of the view ends where `head` ends.
+    /// Creates a view of a packet from `head`, its first bytes. The buffer for the whole packet has `len` bytes.
+    /// The payload of the view ends where `head` ends.
     pub(crate) fn of_head(head: T, len: usize) -> Result<Packet<T>> {
         let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
@@ -42,7 +42,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
             6 => (V6_HEADER_LEN, V6_HEADER_LEN + usize::from(be16(bytes, 4))),
             _ => return Err(Error::BadVersion),
         };
-        // An IPv4 header has at least five words; an IPv6 header passes in any case.
+        // An IPv4 header has at least five words. An IPv6 header passes this check in any case.
         if header < V4_HEADER_LEN || total < header {
             return Err(Error::BadLength);
         }
@@ -126,31 +126,31 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Returns whether this is an IPv4 fragment (first, middle or last). False for IPv6, whose fragments have an
-    /// extension header: see [`Packet::transport`].
+    /// Returns whether this is an IPv4 fragment (first, middle or last). Returns false for IPv6: its fragments
+    /// have an extension header, see [`Packet::transport`].
     pub fn is_v4_fragment(&self) -> bool {
         // The MF bit and the 13 bits of the fragment offset.
         !self.is_v6() && be16(self.bytes(), 6) & 0x3fff != 0
     }
 
-    /// Returns whether the header checksum is right. True for IPv6, whose header has no checksum.
+    /// Returns whether the header checksum is right. Returns true for IPv6, because its header has no checksum.
     pub fn checksum_ok(&self) -> bool {
         let header = &self.bytes()[..self.header_len()];
         self.is_v6() || checksum::fold(checksum::sum(Sum::default(), header)) == 0xffff
     }
 
-    /// Returns the bytes after the header, up to the end that the header's length field gives.
+    /// Returns the bytes after the header. The header's length field determines their end.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[self.header_len()..self.end()]
     }
 
-    /// Returns the end of the packet, or of the buffer if that is shorter.
+    /// Returns the end of the packet, or the end of the buffer if the buffer is shorter.
     pub(crate) fn end(&self) -> usize {
         self.total_len().min(self.bytes().len())
     }
 
     /// Returns the upper-layer protocol and its payload. Skips the IPv6 headers for hop-by-hop options, routing
-    /// and destination options. Fragments are `Unsupported`.
+    /// and destination options. Returns `Unsupported` for fragments.
     pub fn transport(&self) -> Result<(u8, &[u8])> {
         if self.is_v4_fragment() {
             return Err(Error::Unsupported);
@@ -212,8 +212,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
     }
 
-    /// Sets CE if the transport is ECN-capable (RFC 3168 section 5), and returns whether it is. The IPv4 header
-    /// checksum is adjusted (RFC 1624) instead of computed, so that a wrong checksum stays wrong.
+    /// Sets CE if the transport is ECN-capable (RFC 3168 section 5). Returns whether the transport is ECN-capable.
+    /// The IPv4 header checksum is adjusted (RFC 1624) instead of computed, so that a wrong checksum stays wrong.
     pub fn mark(&mut self) -> bool {
         let class = self.traffic_class();
         // CE has both ECN bits set, so it serves as their mask too.
@@ -250,8 +250,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
 }
 
 /// Skips the IPv6 extension headers at the start of `payload` that do not concern the upper layer (RFC 8200
-/// section 4). `protocol` is the type of the first header. Each round of the loop consumes at least 8 bytes, so it
-/// ends.
+/// section 4). `protocol` is the type of the first header. Each round of the loop consumes at least 8 bytes, so
+/// the loop ends.
 pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u8, &[u8])> {
     loop {
         match protocol {

@@ -28,8 +28,9 @@ const LOW_FLAG: u8 = 0x01;
 impl MptcpOption {
     /// Parses one whole option, kind and length bytes included.
     ///
-    /// Reserved bits are ignored. An option is `BadOption` if its subtype has no form of this length. It is
-    /// `Unsupported` if RFC 8684 does not define the subtype, or if it is an MP_CAPABLE of another version.
+    /// Reserved bits are ignored. Returns `BadOption` if the subtype has no form of this length. Returns
+    /// `Unsupported` if RFC 8684 does not define the subtype, or if the option is an MP_CAPABLE of another
+    /// version.
     // Conforms: 8684-3.4.1-11, 8684-3.6-2
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
@@ -158,8 +159,8 @@ fn checksum_len(checksum: Option<u16>) -> usize {
     if checksum.is_some() { 2 } else { 0 }
 }
 
-/// Parses MP_CAPABLE (section 3.1, figure 4). The forms on SYN and SYN/ACK negotiate the version, so any version
-/// is accepted there. The later forms must have the negotiated version.
+/// Parses MP_CAPABLE (section 3.1, figure 4). The forms on SYN and SYN/ACK negotiate the version, so they may have
+/// any version. The later forms must have the negotiated version.
 fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
     let flags = CapableFlags::from(body.u8()?);
     match len {
@@ -278,13 +279,13 @@ fn emit_join(join: &Join, w: &mut Writer<'_>) {
     }
 }
 
-/// Parses DSS (section 3.3, figure 9). No flag announces a checksum: it is present if bytes are left after the
-/// other fields.
+/// Parses DSS (section 3.3, figure 9). No flag announces a checksum: the option has one if bytes are left after
+/// the other fields.
 fn dss(body: &mut Reader<'_>) -> Result<Dss> {
     let flags = body.u8()?;
     let data_ack = match flags & (dss_flag::ACK | dss_flag::ACK_8) {
         dss_flag::ACK => Some(WireDsn::Four(body.u32()?)),
-        // Without an acknowledgement the flag for its width has no meaning.
+        // If there is no acknowledgement, the flag for its width has no meaning.
         0 | dss_flag::ACK_8 => None,
         _ => Some(WireDsn::Eight(body.u64()?)),
     };

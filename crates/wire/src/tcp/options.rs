@@ -53,9 +53,9 @@ pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
 /// Options are emitted in a fixed order: MSS, SACK permitted, timestamps, window scale, fast open, MPTCP, SACK.
 /// NOPs pad each of them to a multiple of 4 bytes.
 ///
-/// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`]. For example, timestamps
-/// (12 bytes) do not fit beside an ADD_ADDR of an IPv6 address with port and HMAC (30 bytes, padded to 32).
-/// Callers check [`Options::room`] before they add an option.
+/// Not every combination of options fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`]. For example,
+/// timestamps (12 bytes) do not fit beside an ADD_ADDR of an IPv6 address with port and HMAC (30 bytes, padded to
+/// 32). Callers check [`Options::room`] before they add an option.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size, SYN only.
@@ -91,7 +91,8 @@ impl Options {
     /// Returns the number of bytes that these options take in a header, padding included.
     pub fn len(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
-        // Beside timestamps, SACK permitted needs no room of its own: it replaces the two NOPs before them.
+        // If there are timestamps, SACK permitted takes no further room: it replaces the two NOPs before the
+        // timestamps.
         let sack_permitted = if self.sack_permitted { 4 } else { 0 };
         let timestamps = if self.timestamps.is_some() {
             12
@@ -153,12 +154,11 @@ impl Options {
         })
     }
 
-    /// Parses the option bytes of a header. `syn` is true if the segment has SYN; otherwise options that belong on
-    /// a SYN are ignored.
+    /// Parses the option bytes of a header. `syn` is true if the segment has SYN. If `syn` is false, options that
+    /// belong on a SYN are ignored.
     ///
-    /// The following are skipped: unknown options, malformed MPTCP options, MPTCP options after the fourth, and
-    /// fast-open cookies of a length that RFC 7413 does not allow. If an option other than MPTCP occurs twice, the
-    /// last one counts.
+    /// Skips unknown options, malformed MPTCP options, MPTCP options after the fourth, and fast-open cookies of a
+    /// length that RFC 7413 does not allow. If an option other than MPTCP occurs twice, the last one counts.
     ///
     /// Returns `BadOption` if a length exceeds the list, or does not suit the option's kind.
     // Conforms: 9293-3.1-2
@@ -212,14 +212,15 @@ impl Options {
     /// Writes the options to the start of `buf` and returns their length, [`Self::len`].
     ///
     /// # Panics
-    /// Panics if `buf` is shorter than that.
+    /// Panics if `buf` is shorter than [`Self::len`].
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
             w.put(&[kind::MSS, 4]);
             w.u16(mss);
         }
-        // SACK permitted or two NOPs, then timestamps or two NOPs: 12 bytes, or 4 without timestamps.
+        // SACK permitted or two NOPs come first, timestamps or two NOPs follow: 12 bytes, or 4 bytes without
+        // timestamps.
         if self.sack_permitted || self.timestamps.is_some() {
             let sack_permitted = [kind::SACK_PERMITTED, 2];
             w.put(if self.sack_permitted {
@@ -284,9 +285,9 @@ impl<'a> RawOption<'a> {
     }
 }
 
-/// Returns an iterator over the options in the option bytes of a header, NOPs excluded. It ends at END or at the
-/// end of the bytes. It also ends after an error (a length below 2 or past the end), because the next option
-/// cannot be found.
+/// Returns an iterator over the options in the option bytes of a header, NOPs excluded. The iterator ends at END
+/// or at the end of the bytes. It also ends after an error (a length below 2 or past the end), because the start
+/// of the next option is then unknown.
 pub fn raw_options(bytes: &[u8]) -> impl Iterator<Item = Result<RawOption<'_>>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {

@@ -122,8 +122,8 @@ fn a_changed_bit_is_found_in_each_byte() {
     for at in 0..RECORD_OVERHEAD + 3 {
         let (mut out, mut into) = directions();
         let mut record = seal(&mut out, DATA, b"abc");
-        // Bytes 3 and 4 are the length. With a wrong length the helper `open` already fails, so it has its own
-        // case below.
+        // Bytes 3 and 4 are the length. With a wrong length the helper `open` already fails, so the length has its
+        // own case below.
         if at == 3 || at == 4 {
             continue;
         }
@@ -220,7 +220,7 @@ fn keys_reach_their_limit_and_are_replaced() {
     );
 }
 
-/// The keys of both ends agree for any order in which the directions rekey.
+/// The keys of both ends agree in whatever order the directions rekey.
 #[test]
 fn directions_rekey_in_any_order() {
     let [mut client, mut server] = ends();

@@ -19,7 +19,7 @@ use super::super::slices::Input;
 use super::{MAX_BYTES_BEFORE_TRAFFIC_KEYS, Opened, Tls};
 
 impl Tls {
-    /// Processes received records. With a reader's buffer `plain`, puts the payload into it until there is no more
+    /// Processes received records. Puts the payload into the reader's buffer `plain` until the buffer has no more
     /// room. Without `plain`, stops at the first record that needs a reader.
     pub(in crate::channel) fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
@@ -57,16 +57,17 @@ impl Tls {
         if stack.read_finished(conn) && !self.close_notify_received && self.opened.is_none() {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
-        // A record that was opened after the end of a user's bytes belongs to the next user.
+        // A record in `opened` after the end of a user's bytes belongs to the next user.
         let has_unread =
             !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
         let has_unread = has_unread || plain.is_some_and(|plain| !plain.is_empty());
         if has_unread {
-            // An error is reported only after the reader has the bytes that precede it.
+            // An error has to wait until the reader has the bytes that precede it.
             return Ok(());
         }
         self.finish_flow_if_read();
-        // Without the record that ends the user's bytes, some of them may be missing, even after a close_notify.
+        // If the record that ends the user's bytes is missing, some of these bytes may be missing too, even after
+        // a close_notify.
         if self.close_notify_received && self.incoming == Incoming::Flow {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
@@ -99,8 +100,9 @@ impl Tls {
         stack.set_join_auth(now, conn, auth)
     }
 
-    /// Reads as [`Stack::read_with`] does. `drain` gets the bytes that it left before or, if there are none, newly
-    /// decrypted bytes in scratch memory. Bytes that it leaves go to [`plaintext_buf`](Self::plaintext_buf).
+    /// Reads as [`Stack::read_with`] does. `drain` gets the bytes that an earlier `drain` left or, if there are
+    /// none, newly decrypted bytes in scratch memory. Bytes that `drain` leaves go to
+    /// [`plaintext_buf`](Self::plaintext_buf).
     pub(in crate::channel) fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
@@ -142,14 +144,14 @@ impl Tls {
         })
     }
 
-    /// Stores an error in the received bytes, and queues an alert for the peer.
+    /// Stores the error that the received bytes caused, and queues an alert for the peer.
     fn fail(&mut self, error: ChannelError) {
         self.error = self.error.or(Some(error));
         let alert = self.session.alert().or(error.alert());
         if let Some(alert) = alert {
             // The level of every alert but close_notify (RFC 8446 section 6).
             const FATAL: u8 = 2;
-            // A server that reads early data would take the alert for part of it.
+            // While a server reads early data, it would take the alert for early data.
             self.queue_end_of_early_data();
             self.queue_record(ContentType::Alert, &[FATAL, alert.into()]);
         }
@@ -180,21 +182,21 @@ impl Tls {
         }
     }
 
-    /// Returns whether no reader will take users' bytes any more: this end closes the connection after its last
-    /// user.
+    /// Returns whether no reader will take users' bytes any more, because this end closes the connection and its
+    /// last user's bytes have ended.
     fn discards_flow(&self) -> bool {
         self.is_closing() && self.has_flow_ended()
     }
 
-    /// Returns whether a record has to wait: for a reader, or for the next user if the bytes of the current user
-    /// have ended.
+    /// Returns whether a record has to wait. It waits for a reader, or for the next user if the current user's
+    /// bytes have ended.
     fn must_wait(&self, content: ContentType, has_reader: bool) -> bool {
         content.is_flow() && !self.discards_flow() && (self.flow_ended || !has_reader)
     }
 
-    /// Opens records while `plain` has room for their payload. The content type is encrypted, so only an opened
-    /// record shows whether it has to wait. The first record that has to wait is kept in [`opened`](Self::opened);
-    /// the records after it stay in the engine.
+    /// Opens records while `plain` has room for their payload. The content type is encrypted, so a record has to
+    /// be opened to see whether it has to wait. The first record that has to wait is kept in
+    /// [`opened`](Self::opened); the records after it stay in the engine.
     fn read_records(
         &mut self,
         input: &mut Input<'_, '_>,
@@ -246,8 +248,8 @@ impl Tls {
             {
                 return Err(ChannelError::Damaged);
             }
-            // The end of the handshake follows early data in the stream. Early data therefore never waits for a
-            // reader, but goes to `plaintext_buf`; its limit bounds that buffer.
+            // The end of the handshake follows early data in the stream. Early data therefore goes to
+            // `plaintext_buf` instead of waiting for a reader; the limit of early data bounds the buffer.
             if self.must_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
@@ -265,8 +267,8 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns the level at which a record has to be sealed, from its outer type and the progress of the
-    /// handshake.
+    /// Returns the level at which the peer has to have sealed a record, from its outer type and the progress of
+    /// the handshake.
     fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
         match (header.outer, self.read_level) {
             (ContentType::Handshake | ContentType::Alert, EncryptionLevel::Plaintext) => {
@@ -296,7 +298,7 @@ impl Tls {
                 EncryptionLevel::Plaintext | EncryptionLevel::Handshake | EncryptionLevel::Traffic,
             ) => match *bytes {
                 // TLS 1.3 ignores the level byte (RFC 8446 section 6). Description 0 is close_notify. At a lower
-                // level it counts as an error, because anybody could forge it.
+                // level close_notify counts as an error, because anybody could forge it.
                 [_, 0] if level == EncryptionLevel::Traffic => self.close_notify_received = true,
                 [_, alert] => return Err(classify_alert(level, alert.into())),
                 _ => return Err(ChannelError::Damaged),
@@ -318,14 +320,15 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns the header of the next record without consuming it, or `None` while a part of it is missing.
+    /// Returns the header of the next record without consuming it, or `None` while a part of the header is
+    /// missing.
     fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, ChannelError> {
         let mut bytes = [0; HEADER_LEN];
         let buffered = self.partial.len().min(HEADER_LEN);
         bytes[..buffered].copy_from_slice(&self.partial[..buffered]);
         match buffered + input.read(&mut bytes[buffered..]) {
             HEADER_LEN => match Header::read(bytes) {
-                // If the first bytes from a server are no TLS record, it is no Braid server.
+                // If the first bytes from the peer are no TLS record, the peer is no Braid server.
                 Err(_) if self.read_level == EncryptionLevel::Plaintext && self.is_client() => {
                     Err(ChannelError::Incompatible)
                 }
@@ -335,7 +338,7 @@ impl Tls {
         }
     }
 
-    /// Buffers the rest of the input, which is less than a record.
+    /// Buffers the rest of the input. The rest is less than a record.
     fn buffer_partial(&mut self, input: &mut Input<'_, '_>) {
         while let chunk @ [_, ..] = input.chunk(usize::MAX) {
             self.partial.extend_from_slice(chunk);
@@ -403,7 +406,7 @@ impl Tls {
         }
         self.read_tls_messages(messages)?;
         // Queue the answer before the versions are compared, so that the box learns the server's versions even if
-        // they have none in common.
+        // the two have none in common.
         self.write_handshake();
         self.agree_on_version()?;
         if self.read_level == EncryptionLevel::Handshake && !self.session.is_handshaking() {
@@ -443,8 +446,8 @@ impl Tls {
         }
     }
 
-    /// Passes messages to rustls. At a server, a ClientHello that proves the secret of its ticket uses the ticket
-    /// up, before any early data under the ticket is read.
+    /// Passes messages to rustls. At a server, a ClientHello that proves its ticket's secret uses the ticket up.
+    /// This happens before the server reads any early data under the ticket.
     fn read_tls_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         let is_client_hello = self.read_level == EncryptionLevel::Plaintext;
         let mut server = self.server.as_mut().filter(|_| is_client_hello);
@@ -463,8 +466,8 @@ impl Tls {
     }
 }
 
-/// Classifies a received alert. A server sends the alert about an unknown key encrypted. The same alert in
-/// plaintext may be forged by anybody, so it is classified as any other alert.
+/// Classifies a received alert. A server encrypts the alert about an unknown key. Anybody can forge the same alert
+/// in plaintext, so a plaintext alert gets no special class.
 fn classify_alert(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
         ChannelError::Refused if level == EncryptionLevel::Plaintext => ChannelError::Alert(alert),
