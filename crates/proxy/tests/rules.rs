@@ -127,7 +127,10 @@ fn mistakes_in_rules_say_what_was_read_and_what_to_write() {
         ),
         ("size = 0", &["\"0\" is no size above zero", "64MB"]),
         ("size = \"-5kB\"", &["\"-5kB\" is no size"]),
-        ("port = 443", &[":8:8", "the rule sets no hint", "urgency = 7"]),
+        (
+            "port = 443",
+            &[":8:8", "the rule sets no hint", "urgency = 7"],
+        ),
     ];
     for (text, words) in cases {
         let error = read("", &format!("[[rule]]\n{text}")).unwrap_err();
