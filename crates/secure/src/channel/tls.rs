@@ -413,7 +413,7 @@ struct TicketTable {
 
 #[derive(Debug)]
 struct Ticket {
-    /// The time of issue, since [`Instant::ZERO`].
+    /// The time of issue, counted from [`Instant::ZERO`].
     issued_at: Duration,
     /// The key under which rustls stores the session state: the ticket itself, as the client presents it.
     key: Vec<u8>,
