@@ -23,8 +23,8 @@ pub const MAX_LINK_PACKETS: usize = 1 << 17;
 /// The driver passes each packet to [`enqueue`](Self::enqueue). At the time of [`next_event`](Self::next_event) it
 /// calls [`poll_deliver`](Self::poll_deliver) until this returns `None`. [`enqueue`](Self::enqueue) and
 /// [`set`](Self::set) may change `next_event`, so the driver queries `next_event` again after each call of them.
-/// It may happen that no packet is due at `next_event`, because packets overtake each other or CoDel drops them.
-/// The driver then waits for the next event.
+/// Packets may overtake each other, and CoDel may drop them, so it is possible that no packet is due at
+/// `next_event`. The driver then waits for the next event.
 ///
 /// The time should not go backwards. If the driver passes an earlier time, the link uses the latest time so far.
 #[derive(Debug)]

@@ -54,9 +54,9 @@ const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 /// The number of packets that may wait in the queue of any path. 20 is a guess: shorter queues come from bursts,
 /// and delay little.
 const SMALL_QUEUE_PACKETS: f64 = 20.0;
-/// The number of packets that the rest of a flow is expected to lose by chance, at or above which slow start is
-/// not held back. That many losses end slow start soon and shrink the window. A large window is then worth more
-/// than the packets that its overshoot loses. 0.3 is a guess.
+/// Slow start is not held back if the rest of a flow is expected to lose this number of packets or more by chance.
+/// Such losses end slow start soon and shrink the window. A large window is then worth more than the packets that
+/// its overshoot loses. 0.3 is a guess.
 const MIN_CHANCE_LOSSES: f64 = 0.3;
 
 /// Sends new data on the subflow on which it arrives first. Waits if faster subflows without room will deliver all

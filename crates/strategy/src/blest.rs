@@ -73,8 +73,7 @@ impl Blest {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // If the fastest subflow has room, but `minrtt` chose another because of a long queue, a wait would be in
-        // vain.
+        // If the fastest subflow has room, but `minrtt` avoids its long queue, a wait would be in vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let blocks = slow.is_some_and(|slow| {
             self.correct(view.now, slow);

@@ -36,8 +36,7 @@ impl Ecf {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // If the fastest subflow has room, but `minrtt` chose another because of a long queue, a wait would be in
-        // vain.
+        // If the fastest subflow has room, but `minrtt` avoids its long queue, a wait would be in vain.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let should_wait = slow.is_some_and(|slow| self.should_wait(view.unsent, fast, slow));
         (!should_wait).then_some(decision)

@@ -18,7 +18,7 @@ use crate::settings::{Settings, StrategyError};
 /// Round trips between two measurements of a path without new data. Four is a guess: the strategy soon notices a
 /// path that has become fast again, and measurements take at most a quarter of what the path's window allows.
 const PROBE_ROUNDS: u32 = 4;
-/// Maximum number of segments in one measurement. A guess: as many as an initial window (RFC 6928).
+/// Maximum number of segments in one measurement. 10 is a guess: the size of an initial window (RFC 6928).
 const PROBE_SEGMENTS: u64 = 10;
 
 /// The MAPS scheduler (Zeng et al., "Multi-attribute Aware Path Selection Approach for Efficient

@@ -13,7 +13,7 @@ pub enum ChannelError {
     Refused,
     /// The peer has not proved the expected key, or has presented no usable key.
     WrongKey,
-    /// The peer speaks TLS, but under TLS another version of Braid or another protocol.
+    /// The peer speaks TLS, but over TLS it speaks another version of Braid or another protocol.
     Incompatible,
     /// The peer's release has no version of the protocol in common with this one.
     OtherVersions {

@@ -34,8 +34,9 @@ pub(super) fn client_parameters(versions: Versions) -> Vec<u8> {
     out
 }
 
-/// Returns the parameters of a server. The server's parameters do not depend on the box's, because rustls needs
-/// the former before it reads the ClientHello. A box of an older release ignores parameters that it does not know.
+/// Returns the parameters of a server. The server's parameters do not depend on the box's parameters, because
+/// rustls needs those of the server before it reads the ClientHello. A box of an older release ignores parameters
+/// that it does not know.
 pub(super) fn server_parameters(
     secret: &JoinSecret,
     reached: Families,

@@ -50,8 +50,8 @@ pub(super) const MAX_EARLY_DATA: usize = 14 << 10;
 /// Maximum number of early records, which bounds their total overhead. 64 is a guess: many times the few writes
 /// (request, hints, a user's first bytes) before the server's answer.
 pub(super) const MAX_EARLY_RECORDS: usize = 64;
-/// Maximum number of bytes of early data on the wire. The server reads this number of bytes at most or, if it does
-/// not know the ticket, skips them.
+/// Maximum number of bytes of early data on the wire. The server reads at most this number of bytes. If it does
+/// not know the ticket, it skips them instead.
 pub(super) const MAX_EARLY_DATA_ON_WIRE: usize =
     MAX_EARLY_DATA + MAX_EARLY_RECORDS * RECORD_OVERHEAD;
 
@@ -413,7 +413,7 @@ struct TicketTable {
 
 #[derive(Debug)]
 struct Ticket {
-    /// The time of issue, since [`Instant::ZERO`].
+    /// The time of issue, counted from [`Instant::ZERO`].
     issued_at: Duration,
     /// The key under which rustls stores the session state: the ticket itself, as the client presents it.
     key: Vec<u8>,

@@ -46,7 +46,7 @@ pub struct Message {
     /// The stream of the session to which the message belongs. The bodies of a stream's messages form one
     /// sequence of bytes, which the reader checks.
     pub stream: u16,
-    /// The message's priority: 0 is the most urgent. 7 and higher numbers are equally the least urgent.
+    /// The message's priority: 0 is the most urgent. 7 is the least urgent, and higher numbers count as 7.
     pub priority: u8,
     /// The kind of the message.
     pub kind: Kind,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::strategy::{SendView, SubflowView};
 
-/// Returns the subflows on which data may be sent, whether or not they have room now.
+/// Returns the subflows that may carry data, including those that have no room now.
 ///
 /// A usable subflow is not potentially failed. Backup subflows are usable only if there is no regular one (RFC
 /// 8684 sections 3.2 and 3.3.8). A regular subflow counts even if its window is full: it will have room again, and
