@@ -634,16 +634,16 @@ impl BoxCore {
         };
         let at = (session.server, session.path);
         let key_proved = session.server_proved_key();
-        match outcome.trouble(session.history.fell_back()) {
+        let refused_family = session.flow.destination.ip();
+        let refused_family = refused_family.filter(|_| outcome.is_family_refusal());
+        match (outcome.trouble(session.history.fell_back()), refused_family) {
             // Once the server has proved its key, only one outcome counts as a problem of server or link: the
             // server refuses the box's key. This case exists, because a server can prove its own key by a ticket
             // and then refuse a box that is no longer a user.
-            Some(trouble) if !key_proved || trouble == Trouble::KeyRefused => {
+            (Some(trouble), _) if !key_proved || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
             }
-            _ if outcome.is_family_refusal()
-                && let Some(ip) = session.flow.destination.ip() =>
-            {
+            (_, Some(ip)) => {
                 self.upstream.on_family_refused(ctx.now, at.0, ip);
                 if !self.upstream.is_family_reached(ip) {
                     // See `Stage::Unreached` for the reason why the session ends in a later turn.
