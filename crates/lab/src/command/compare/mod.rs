@@ -15,17 +15,13 @@ use serde::Serialize;
 
 use self::measure::Samples;
 use self::variant::Variant;
-use super::demo::fixture::LINKS;
+use super::demo::fixture::{self, LINKS};
 use super::demo::interrupt::Interrupt;
 use super::testbed;
 use crate::cli::CompareArgs;
 use crate::stats;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
-
-/// Maximum lateness of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is small
-/// against the default links' delays of 15 and 35 ms.
-const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
 pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
@@ -47,12 +43,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
             measure::round(variant, samples)?;
         }
     }
-    let late = kernel.lateness_us()?.max(braid.lateness_us()?);
-    if late > MAX_DELIVERY_LAG_US {
-        eprintln!(
-            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
-        );
-    }
+    fixture::warn_if_busy(kernel.lateness_us()?.max(braid.lateness_us()?));
     let [kernel, braid] = samples;
     let rows = rows(&kernel, &braid);
     if json {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use braid_testbed::fixture::Fixture;
 use braid_testbed::{LinkChange, netns};
@@ -12,11 +11,6 @@ use crate::command::demo::fixture::{self, Background, LINKS};
 use crate::command::demo::interrupt::Interrupt;
 use crate::content::{self, fetch};
 use braid::failure::Failure;
-
-/// Port of the relays on the hosts of box and server: any free port.
-const RELAY_PORT: u16 = 7001;
-/// Maximum time that a program may take to start. It bounds only a program that hangs.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One column: a separate testbed, with the programs that carry users' connections.
 pub struct Variant {
@@ -34,31 +28,17 @@ impl Variant {
     /// Builds the column `kernel`, with relays of kernel sockets in place of box and server.
     pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("kernel", args, interrupt)?;
-        let fixture = &variant.fixture;
-        let at_box = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
-        let at_server = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
         let (content, cc) = (variant.user.content, &args.congestion);
-        variant.relays = vec![
-            fixture::relay(
-                fixture,
-                "server",
-                (at_server, "mptcp"),
-                (content, "tcp"),
-                cc,
-            )?,
-            fixture::relay(fixture, "box", (at_box, "tcp"), (at_server, "mptcp"), cc)?,
-        ];
-        // Relays do not intercept: the user connects to the relay on the box's host.
-        variant.user.content = at_box;
+        let (relay, relays) = fixture::start_relays(&variant.fixture, content, cc)?;
+        variant.relays.extend(relays);
+        variant.user.content = relay;
         variant.warm_up()
     }
 
     /// Builds the column `braid`, with box and server.
     pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("braid", args, interrupt)?;
-        variant.fixture.start("server", START_TIMEOUT)?;
-        variant.fixture.start("box", START_TIMEOUT)?;
-        variant.fixture.wait_for_interception(START_TIMEOUT)?;
+        fixture::start_gateways(&mut variant.fixture)?;
         variant.warm_up()
     }
 

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use braid_testbed::Role;
 use braid_testbed::fixture::{self, Fixture};
@@ -15,6 +16,13 @@ use braid::failure::Failure;
 const LINK_SETTINGS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Names of the links, in the order of the results.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
+/// Port of the relays on the hosts of box and server: any free port.
+const RELAY_PORT: u16 = 7001;
+/// Maximum time that box and server may take to start. It bounds only a program that hangs.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum delivery lag of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is
+/// small against the links' delays of 15 and 35 ms.
+const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 /// Number of last lines of each log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
@@ -30,9 +38,48 @@ pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Fixture,
     })?)
 }
 
+/// Prints a warning if the emulator's delivery lag (99th percentile, µs) makes the result unreliable.
+pub fn warn_if_busy(lag_us: f64) {
+    if lag_us > MAX_DELIVERY_LAG_US {
+        eprintln!(
+            "braid-lab: the machine was busy (links {lag_us:.0} µs late): do not trust the result"
+        );
+    }
+}
+
+/// Starts box and server, and waits until the box intercepts connections.
+pub fn start_gateways(fixture: &mut Fixture) -> Result<(), Failure> {
+    fixture.start("server", START_TIMEOUT)?;
+    fixture.start("box", START_TIMEOUT)?;
+    Ok(fixture.wait_for_interception(START_TIMEOUT)?)
+}
+
+/// Starts relays of kernel sockets in place of box and server, with one kernel MPTCP connection between them for
+/// each connection of a user. Relays do not intercept connections. Returns them with the address of the relay on
+/// the box's host, which users connect to in place of `content`.
+pub fn start_relays(
+    fixture: &Fixture,
+    content: SocketAddr,
+    congestion: &str,
+) -> Result<(SocketAddr, [Background; 2]), Failure> {
+    let at_box = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
+    let at_server = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
+    let to_content = (content, "tcp");
+    let server_relay = relay(
+        fixture,
+        "server",
+        (at_server, "mptcp"),
+        to_content,
+        congestion,
+    )?;
+    let to_server = (at_server, "mptcp");
+    let box_relay = relay(fixture, "box", (at_box, "tcp"), to_server, congestion)?;
+    Ok((at_box, [server_relay, box_relay]))
+}
+
 /// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the
 /// second, each over the transport named with it.
-pub fn relay(
+fn relay(
     fixture: &Fixture,
     host: &str,
     (listen, accept): (SocketAddr, &str),

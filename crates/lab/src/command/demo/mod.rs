@@ -26,17 +26,10 @@ use braid::print::{print, print_json};
 
 /// Name of the testbed.
 const NAME: &str = "braid-demo";
-/// Port of the relays of the kernel row: any free port.
-const RELAY_PORT: u16 = 7001;
-/// Maximum time that box and server may take to start. It bounds only a program that hangs.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Size of a file that is downloaded without being measured, bytes. Any size would do.
 const SMALL_BYTES: u64 = 6;
 /// Pause before each row, so that the links' queues run empty. A guess.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Maximum delivery lag of the emulator (99th percentile, µs) with which the result is reliable. 1 ms is
-/// small against the links' delays of 15 and 35 ms.
-const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
@@ -51,10 +44,8 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     // first.
     let rows = rows?;
     down?;
-    if let Some(late) = late.ok().filter(|late| *late > MAX_DELIVERY_LAG_US) {
-        eprintln!(
-            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
-        );
+    if let Ok(late) = late {
+        fixture::warn_if_busy(late);
     }
     if json {
         print_json(&rows)?;
@@ -108,35 +99,16 @@ impl<'a> Demo<'a> {
         Ok(rows)
     }
 
-    /// Measures relays in place of box and server. They open one kernel MPTCP connection for each connection of
-    /// curl. Relays do not intercept connections, so curl connects to the first relay.
+    /// Measures relays of kernel sockets in place of box and server. curl connects to the first relay.
     fn kernel_row(&mut self) -> Result<Row, Failure> {
-        let at_box = SocketAddr::new(self.fixture.lan_address("box")?, RELAY_PORT);
-        let at_server = SocketAddr::new(self.fixture.address("server")?, RELAY_PORT);
-        let (content, cc) = (self.content, self.congestion);
-        let server_relay = fixture::relay(
-            self.fixture,
-            "server",
-            (at_server, "mptcp"),
-            (content, "tcp"),
-            cc,
-        )?;
-        let box_relay = fixture::relay(
-            self.fixture,
-            "box",
-            (at_box, "tcp"),
-            (at_server, "mptcp"),
-            cc,
-        )?;
-        let row = self.row(Via::Kernel, at_box);
-        drop((box_relay, server_relay));
+        let (from, relays) = fixture::start_relays(self.fixture, self.content, self.congestion)?;
+        let row = self.row(Via::Kernel, from);
+        drop(relays);
         row
     }
 
     fn braid_row(&mut self) -> Result<Row, Failure> {
-        self.fixture.start("server", START_TIMEOUT)?;
-        self.fixture.start("box", START_TIMEOUT)?;
-        self.fixture.wait_for_interception(START_TIMEOUT)?;
+        fixture::start_gateways(self.fixture)?;
         // A download that is not measured comes first, so that the row does not include the start of box and
         // server.
         let small = self.fixture.testbed.state_dir().join("small");
