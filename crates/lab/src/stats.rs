@@ -46,6 +46,13 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(below + (above - below) * position.fract())
 }
 
+/// Returns the quantile `q` (0 to 1) of a sample in any order; NaN if it is empty.
+pub fn quantile_of(sample: &[f64], q: f64) -> f64 {
+    let mut sorted = sample.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    quantile(&sorted, q).unwrap_or(f64::NAN)
+}
+
 /// Returns the differences `a - b` of paired samples; `None` if they differ in length.
 pub fn differences(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
     (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| a - b).collect())

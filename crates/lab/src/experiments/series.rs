@@ -15,9 +15,8 @@ pub(super) fn plus_minus((mean, half): (f64, f64), decimals: usize) -> String {
 }
 
 /// Returns the quantile `q` (0 to 1) of a sample in any order; NaN if it is empty.
-pub(super) fn quantile(mut sample: Vec<f64>, q: f64) -> f64 {
-    sample.sort_by(f64::total_cmp);
-    stats::quantile(&sample, q).unwrap_or(f64::NAN)
+pub(super) fn quantile(sample: Vec<f64>, q: f64) -> f64 {
+    stats::quantile_of(&sample, q)
 }
 
 /// Returns `value` of each run.

@@ -81,8 +81,8 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
     let mut add = |name: &str, q: f64, values: Values| {
         rows.push(Row::new(
             name,
-            quantile(values(kernel), q),
-            quantile(values(braid), q),
+            stats::quantile_of(values(kernel), q),
+            stats::quantile_of(values(braid), q),
         ));
     };
     add("download, Mbit/s", 0.5, |s| &s.download_mbit_s);
@@ -98,8 +98,8 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
     let mut add = |name: &str, values: Values| {
         rows.push(Row::new(
             name,
-            quantile(values(kernel), 0.5),
-            quantile(values(braid), 0.5),
+            stats::quantile_of(values(kernel), 0.5),
+            stats::quantile_of(values(braid), 0.5),
         ));
     };
     add("longest pause when link1 dies, median ms", |s| &s.pause_ms);
@@ -108,13 +108,6 @@ fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
         &s.cpu_ms_per_gbit
     });
     rows
-}
-
-/// Returns the quantile `q` of a sample, or NaN if the sample is empty.
-fn quantile(sample: &[f64], q: f64) -> f64 {
-    let mut sorted = sample.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    stats::quantile(&sorted, q).unwrap_or(f64::NAN)
 }
 
 /// The rows as a table.

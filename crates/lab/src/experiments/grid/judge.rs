@@ -56,12 +56,12 @@ impl Sample {
 
     /// Returns the 95th percentile, ms.
     pub fn p95(&self) -> f64 {
-        quantile(&self.ms, 0.95)
+        stats::quantile_of(&self.ms, 0.95)
     }
 
     /// Returns the 99th percentile, ms.
     pub fn p99(&self) -> f64 {
-        quantile(&self.ms, 0.99)
+        stats::quantile_of(&self.ms, 0.99)
     }
 }
 
@@ -124,13 +124,7 @@ impl Comparison {
 /// not count.
 fn batches(ms: &[f64], q: f64) -> Vec<f64> {
     let batches = ms.chunks_exact(TAIL_BATCH_RUNS);
-    batches.map(|batch| quantile(batch, q)).collect()
-}
-
-fn quantile(ms: &[f64], q: f64) -> f64 {
-    let mut sorted = ms.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    stats::quantile(&sorted, q).unwrap_or(f64::NAN)
+    batches.map(|batch| stats::quantile_of(batch, q)).collect()
 }
 
 /// Returns the maximum share of copies that a flow of `size` bytes may have. `lossy` is true if any path
