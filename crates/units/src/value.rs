@@ -75,7 +75,7 @@ pub fn size(text: &str) -> Result<u64, ValueError> {
     // Beyond 2^53 an `f64` cannot hold every whole number.
     (bytes <= (1u64 << 53) as f64)
         .then_some(bytes as u64)
-        .ok_or_else(wrong)
+        .ok_or_else(|| ValueError::out_of_range(text, "a size of at most 9007199GB"))
 }
 
 /// Reads a rate in bit/s: `20Mbit/s`, `20M`, `512kbit`, `1.5G`.
@@ -86,7 +86,8 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
     let expected = "a number with its unit, such as \"20Mbit/s\", \"512kbit/s\" or \"1Gbit/s\"";
     let wrong = || ValueError::is_no(text, "rate", expected);
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
-    let factor = match unit.trim_end_matches("/s").trim_end_matches("ps") {
+    let per_second = unit.strip_suffix("/s").or_else(|| unit.strip_suffix("ps"));
+    let factor = match per_second.unwrap_or(unit) {
         "bit" | "b" => 1.0,
         // Rates have no binary prefixes, and their only unit is the bit, so short forms are unambiguous.
         "k" | "K" | "kbit" | "Kbit" | "kb" => 1e3,
@@ -233,12 +234,14 @@ mod tests {
         for (answer, advice) in [
             (rate("fast").map(drop), "20Mbit/s"),
             (rate("20").map(drop), "20Mbit/s"),
+            (rate("20Mbit/s/s").map(drop), "20Mbit/s"),
             (rate("0Mbit/s").map(drop), "1 bit/s"),
             (time("15"), "15ms"),
             (time("2000s"), "60s"),
             (probability("101%").map(drop), "0% to 100%"),
             (probability("-1%").map(drop), "1%"),
             (size("64K").map(drop), "512,000 bytes"),
+            (size("9999999999GB").map(drop), "at most 9007199GB"),
             (prefix("10.0.0.1/8").map(drop), "\"10.0.0.0/8\""),
             (prefix("10.0.0.0/33").map(drop), "longer than the address"),
         ] {
