@@ -63,6 +63,8 @@ struct PrefixMetrics {
 #[derive(Debug)]
 struct Target {
     addr: SocketAddr,
+    /// True after the first attempt.
+    attempted: bool,
     /// Smoothed time to connect; `None` before the first answer, and after an attempt without an answer.
     delay: Option<Duration>,
 }
@@ -89,6 +91,7 @@ impl EgressMeter {
     pub(super) fn new(targets: &[SocketAddr]) -> Self {
         let targets = targets.iter().map(|addr| Target {
             addr: *addr,
+            attempted: false,
             delay: None,
         });
         EgressMeter {
@@ -167,26 +170,35 @@ impl EgressMeter {
         }
     }
 
-    /// Connects to the next target after a box's probe, unless an attempt is under way or the last attempt began
-    /// within [`MIN_TARGET_INTERVAL`]. A target without a delay does not wait for the interval.
+    /// Connects to the next target after a box's probe, if one is due.
     pub(super) fn connect_to_target(&mut self, ctx: &mut Ctx<'_>) {
-        let is_recent = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
-        let has_delay = self.targets.first().is_none_or(|t| t.delay.is_some());
-        if self.attempt.is_some() || has_delay && self.attempted_at.is_some_and(is_recent) {
-            return;
-        }
-        let Some(target) = self.targets.first() else {
+        let Some(addr) = self.next_target(ctx.now) else {
             return;
         };
-        self.attempted_at = Some(ctx.now);
-        if let Ok(downstream) = ctx.downstream.connect(target.addr) {
+        if let Ok(downstream) = ctx.downstream.connect(addr) {
             let since = ctx.now;
             self.attempt = Some(TargetAttempt { downstream, since });
         }
-        self.targets.rotate_left(1);
     }
 
-    /// Returns the target of the last attempt. `connect_to_target` moved this target to the end of the ring.
+    /// Returns the next target and moves it to the end of the ring; `None` while an attempt is under way or if the
+    /// last attempt began within [`MIN_TARGET_INTERVAL`]. The first attempt to each target does not wait for the
+    /// interval.
+    fn next_target(&mut self, now: Instant) -> Option<SocketAddr> {
+        let is_recent = |at: Instant| now.saturating_since(at) < MIN_TARGET_INTERVAL;
+        let target = self.targets.first_mut()?;
+        let must_wait = target.attempted && self.attempted_at.is_some_and(is_recent);
+        if self.attempt.is_some() || must_wait {
+            return None;
+        }
+        target.attempted = true;
+        let addr = target.addr;
+        self.attempted_at = Some(now);
+        self.targets.rotate_left(1);
+        Some(addr)
+    }
+
+    /// Returns the target of the last attempt. `next_target` moved this target to the end of the ring.
     fn last_attempted(&mut self) -> Option<&mut Target> {
         self.targets.last_mut()
     }
@@ -353,5 +365,19 @@ mod tests {
         let mut slow = RelayRate::new(at(0), addr(1, 1));
         slow.check(at(0), true);
         assert_eq!(slow.on_moved(at(1), 1000), None, "too little to tell");
+    }
+
+    /// A box may probe several times a second; a silent target must not get a SYN for each probe.
+    #[test]
+    fn only_the_first_attempt_to_a_target_does_not_wait() {
+        let targets: [SocketAddr; 2] = [1, 2].map(|n| (addr(1, n), 443).into());
+        let mut egress = EgressMeter::new(&targets);
+        assert_eq!(egress.next_target(at(1)), Some(targets[0]));
+        assert_eq!(egress.next_target(at(1)), Some(targets[1]));
+        // Neither has answered.
+        assert_eq!(egress.next_target(at(1)), None);
+        assert_eq!(egress.next_target(at(5)), None);
+        assert_eq!(egress.next_target(at(6)), Some(targets[0]));
+        assert_eq!(egress.next_target(at(7)), None);
     }
 }
