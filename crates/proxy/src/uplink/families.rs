@@ -106,12 +106,12 @@ impl ReachedFamilies {
             self.offer_at = None;
             return;
         }
-        if families.or(self.offered) != families {
+        let withdraws = families.or(self.offered) != families;
+        if withdraws {
             self.refused_at = Some(now);
         }
         let earliest = self.refused_at.map(|at| at + MIN_REFUSAL);
-        // `refused_at` equals `now` if a family was withdrawn just above.
-        self.offer_at = earliest.filter(|at| now < *at && self.refused_at != Some(now));
+        self.offer_at = earliest.filter(|at| now < *at && !withdraws);
         if self.offer_at.is_none() {
             self.offered = families;
         }
@@ -211,5 +211,25 @@ impl Upstream {
                 link.health[server].plan_examination(now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server may report twice within one turn of the loop, so both reports have the same time.
+    #[test]
+    fn a_withdrawn_family_waits_also_if_it_is_reached_again_at_once() {
+        let mut reached = ReachedFamilies::new(1);
+        let mut only_v4 = Families::BOTH;
+        only_v4.set(true, false);
+        let now = Instant::from_millis(1_000);
+        reached.offer(now, only_v4);
+        reached.offer(now, Families::BOTH);
+        assert_eq!(reached.offered, only_v4);
+        assert_eq!(reached.next_timeout(), Some(now + MIN_REFUSAL));
+        reached.offer(now + MIN_REFUSAL, Families::BOTH);
+        assert_eq!(reached.offered, Families::BOTH);
     }
 }
