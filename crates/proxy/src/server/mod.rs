@@ -424,8 +424,8 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
         let user = session.user;
-        let limit = self.limits.per_user();
-        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= limit)) {
+        // A user at the limit may have connections whose box has long been silent.
+        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= max_per_user)) {
             self.reclaim(ctx, user);
         }
         let Some(session) = self.sessions.get_mut(id) else {
