@@ -196,7 +196,7 @@ impl Sockets {
     }
 
     /// Opens or closes the listeners on the reserved port. While they are closed, new connections are forwarded
-    /// and not intercepted. Before a listener is closed, a batch of its waiting connections is accepted.
+    /// and not intercepted. Before a listener is closed, its waiting connections are accepted.
     ///
     /// # Errors
     /// Fails if the kernel refuses a listener.
@@ -206,7 +206,7 @@ impl Sockets {
             // Closing a listener resets the connections that wait there.
             for at in 0..self.listeners.len() {
                 if is_intercepting(&self.listeners[at]) {
-                    self.accept(at);
+                    self.accept(at, BACKLOG as usize);
                 }
             }
             // Closing a descriptor removes it from the epoll instance.
@@ -290,7 +290,7 @@ impl Sockets {
             let fd = (token & !LISTENER_TOKEN) as i32;
             // The listener may have been closed since the event was queued.
             let at = self.listeners.iter().position(|l| l.fd.as_raw_fd() == fd);
-            at.into_iter().for_each(|at| self.accept(at));
+            at.into_iter().for_each(|at| self.accept(at, ACCEPT_BATCH));
         } else if token & RESOLVER_TOKEN != 0 {
             for (id, addresses) in self.resolver.finished() {
                 self.events
@@ -407,8 +407,8 @@ impl Sockets {
     }
 
     /// Accepts a batch of connections from a listener.
-    fn accept(&mut self, listener: usize) {
-        for _ in 0..ACCEPT_BATCH {
+    fn accept(&mut self, listener: usize, max: usize) {
+        for _ in 0..max {
             if self.events.len() >= MAX_EVENTS {
                 return;
             }

@@ -274,7 +274,7 @@ fn an_accepted_connection_has_its_peer_and_the_dscp_of_its_syn() {
     }
 }
 
-/// A connection that waits in the kernel's queue when interception ends is accepted.
+/// Connections that wait in the kernel's queue when interception ends are accepted, also more than a batch.
 #[test]
 fn waiting_connections_are_accepted_before_interception_ends() {
     let mut event_loop = EventLoop::new(Limits::default());
@@ -287,10 +287,21 @@ fn waiting_connections_are_accepted_before_interception_ends() {
         .listener(intercepts, Arrival::Intercepted);
     event_loop.sockets.listeners.push(opened.unwrap());
     let mut user = TcpStream::connect(addr).unwrap();
+    // The listener's queue has room for 128 connections.
+    let others: Vec<TcpStream> = (0..super::ACCEPT_BATCH)
+        .map(|_| TcpStream::connect(addr).unwrap())
+        .collect();
     event_loop.sockets.set_intercepting(false).unwrap();
     let DownstreamEvent::Accepted { id, arrival, .. } = event_loop.event() else {
         panic!("nobody was accepted");
     };
+    for _ in &others {
+        let event = event_loop.event();
+        assert!(
+            matches!(event, DownstreamEvent::Accepted { .. }),
+            "{event:?}"
+        );
+    }
     assert_eq!(arrival, Arrival::Intercepted);
     event_loop.wait(Duration::from_secs(1));
     event_loop
