@@ -21,9 +21,11 @@ use braid_proxy::control::{Answer, Controlled, Request};
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen, shutdown,
-    socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
+    shutdown, socket_with,
 };
 
 use crate::lines;
@@ -79,8 +81,10 @@ impl ControlSocket {
                 _ => {}
             }
         }
-        if UnixStream::connect(path).is_ok() {
-            return Err(ErrorKind::AddrInUse.into());
+        // A process that accepts nobody still holds its socket.
+        match connect_within(path, CLIENT_TIMEOUT).map_err(|e| e.kind()) {
+            Ok(_) | Err(ErrorKind::TimedOut) => return Err(ErrorKind::AddrInUse.into()),
+            Err(_) => {}
         }
         match fs::remove_file(path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -230,6 +234,7 @@ impl fmt::Display for AskError {
             ErrorKind::NotFound => f.write_str("no such file"),
             ErrorKind::ConnectionRefused => f.write_str("no process listens there"),
             ErrorKind::PermissionDenied => f.write_str("permission denied"),
+            ErrorKind::TimedOut => f.write_str("no answer in time: the process is busy or hangs"),
             _ => error.fmt(f),
         }
     }
@@ -253,7 +258,7 @@ pub(crate) fn ask_within(
     timeout: Duration,
 ) -> Result<Answer, AskError> {
     let system = |e| AskError::System(path.to_owned(), e);
-    let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
+    let stream = connect_within(path, CLIENT_TIMEOUT).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             AskError::NotRunning(path.to_owned(), e)
         }
@@ -261,6 +266,27 @@ pub(crate) fn ask_within(
     })?;
     lines::write(&stream, request, CLIENT_TIMEOUT).map_err(system)?;
     lines::read(&stream, MAX_ANSWER_LEN, timeout).map_err(system)
+}
+
+/// Connects to the socket at `path`. `UnixStream::connect` would wait without limit once [`BACKLOG`] clients wait for
+/// a process that hangs.
+///
+/// # Errors
+/// Fails with `TimedOut` if the process has not got room for another client within `timeout`.
+fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The limit also holds for connecting (socket(7)).
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
@@ -354,6 +380,22 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         drop(socket);
         fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    /// The queue of a process that accepts nobody is full. A client must not wait for it without limit.
+    #[test]
+    fn a_client_waits_a_bounded_time_for_room_in_the_queue() {
+        let path = path("full");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let listener = listen_privately(&path).unwrap();
+        listen(&listener, 0).unwrap();
+        let timeout = Duration::from_millis(10);
+        // A backlog of 0 leaves room for one client.
+        let waiting = connect_within(&path, timeout).unwrap();
+        let refused = connect_within(&path, timeout).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TimedOut);
+        drop((waiting, listener));
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]
