@@ -77,7 +77,18 @@ pub enum Offload {
     None,
 }
 
-/// A TUN device of this process. The kernel removes the device when this value is dropped or the process ends.
+impl Offload {
+    /// Returns the flags of `TUNSETOFFLOAD`.
+    fn flags(self) -> libc::c_uint {
+        match self {
+            Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+            Offload::None => 0,
+        }
+    }
+}
+
+/// A TUN device of this process. The kernel removes the device when this value and all its [handles](TunHandle)
+/// are dropped, or when the process ends.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -111,18 +122,44 @@ impl Tun {
     /// # Errors
     /// Fails with `InvalidInput` if the kernel does not know an offload.
     pub fn set_offload(&mut self, offload: Offload) -> io::Result<()> {
-        let flags = match offload {
-            Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
-            Offload::None => 0,
-        };
-        sys::set_tun_offload(&self.fd, flags)?;
+        sys::set_tun_offload(&self.fd, offload.flags())?;
         self.offload = offload;
         Ok(())
+    }
+
+    /// Returns a handle that creates the device again after another program removed it.
+    ///
+    /// # Errors
+    /// Fails if no file descriptor is left.
+    pub fn handle(&self) -> io::Result<TunHandle> {
+        Ok(TunHandle {
+            fd: self.fd.try_clone()?,
+            offload: self.offload,
+        })
     }
 
     /// Returns the offloads that packets may use.
     pub fn offload(&self) -> Offload {
         self.offload
+    }
+}
+
+/// A second descriptor of a [`Tun`]'s open file.
+#[derive(Debug)]
+pub struct TunHandle {
+    fd: OwnedFd,
+    offload: Offload,
+}
+
+impl TunHandle {
+    /// Creates the device `name` again after it was removed. It is down and has no address. The [`Tun`] serves the
+    /// new device, because both descriptors belong to the same open file.
+    ///
+    /// # Errors
+    /// Fails if the device exists, or if the name is taken.
+    pub fn recreate(&self, name: &str) -> io::Result<()> {
+        sys::attach_tun(&self.fd, name)?;
+        sys::set_tun_offload(&self.fd, self.offload.flags())
     }
 }
 

@@ -168,6 +168,7 @@ fn device_and_settings_come_back() {
         "ip address flush dev braid0",
         "ip link set braid0 down",
         "ip link set braid0 mtu 1500",
+        "ip link delete braid0",
     ];
     let settings = [
         (

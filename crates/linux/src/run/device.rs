@@ -12,7 +12,7 @@ use crate::net::sysctl::{self, Sysctl};
 use crate::net::{InstanceNames, Result, SystemError, cleanup};
 use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
-use crate::tun::Tun;
+use crate::tun::{Tun, TunHandle};
 
 /// Length of the device's queue in packets and super-segments. It holds the packets that arrive while the engine
 /// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The length is a choice.
@@ -26,6 +26,7 @@ const TUN_MTU: u32 = 65_535;
 #[derive(Debug)]
 pub struct Device {
     instance_names: InstanceNames,
+    tun: TunHandle,
     index: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
@@ -44,8 +45,10 @@ impl Device {
     /// Fails if the kernel refuses the device, or if an instance of this name is running.
     pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
+        let handle = tun.handle();
         let mut device = Device {
             instance_names: InstanceNames::of_tun(&config.name),
+            tun: handle.map_err(SystemError::cannot(format!("set up {}", config.name)))?,
             index: 0,
             addresses: Vec::new(),
             record: Vec::new(),
@@ -62,15 +65,7 @@ impl Device {
         let name = &config.name;
         let cannot = || SystemError::cannot(format!("set up {name}"));
         let mut netlink = Netlink::open().map_err(cannot())?;
-        let found = netlink.interface(name).map_err(cannot())?;
-        self.index = found
-            .ok_or_else(|| {
-                SystemError::other(
-                    format!("find the device {name}"),
-                    "another program has removed it",
-                )
-            })?
-            .index;
+        self.index = device_index(&mut netlink, name).map_err(cannot())?;
         // `addr_gen_mode` 1 and `accept_ra` 0: only the engine answers on the device, so generated addresses and
         // router advertisements have no use. `forwarding`: the kernel has to pass packets between the device and
         // the links. `rp_filter` 0: packets that come in by the device have source addresses to which the main
@@ -132,14 +127,21 @@ impl Device {
             && self.addresses.iter().all(|(addr, _)| has_address(*addr))
     }
 
-    /// Brings the device up again, with its addresses.
+    /// Brings the device up again, with its addresses. Creates the device again if it was removed.
     ///
     /// # Errors
-    /// Fails if the kernel refuses, for example because the device was removed. Only a restart of the process
-    /// creates the device again.
-    pub fn restore(&self) -> Result<()> {
-        let cannot = || SystemError::cannot(format!("set up {} again", self.instance_names.tun()));
+    /// Fails if the kernel refuses.
+    pub fn restore(&mut self) -> Result<()> {
+        let name = self.instance_names.tun();
+        let cannot = || SystemError::cannot(format!("set up {name} again"));
         let mut netlink = Netlink::open().map_err(cannot())?;
+        if netlink.interface(name).map_err(cannot())?.is_none() {
+            self.tun.recreate(name).map_err(cannot())?;
+            self.index = device_index(&mut netlink, name).map_err(cannot())?;
+            for setting in &self.settings[..self.own_settings] {
+                setting.apply()?;
+            }
+        }
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
             .map_err(cannot())?;
@@ -287,6 +289,13 @@ impl Device {
             config.checksum_offload = false;
         }
     }
+}
+
+/// Returns the index of the interface `name`.
+fn device_index(netlink: &mut Netlink, name: &str) -> io::Result<u32> {
+    let found = netlink.interface(name)?;
+    let removed = || io::Error::new(ErrorKind::NotFound, "another program has removed it");
+    Ok(found.ok_or_else(removed)?.index)
 }
 
 impl Drop for Device {

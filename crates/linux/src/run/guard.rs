@@ -275,14 +275,14 @@ impl Guard {
 
     /// Restores rules, device and settings. Routes and routing rules were restored by the refresh of the links.
     fn try_restore(&mut self, damage: &Damage) -> Result<()> {
-        // Without the rules no connection of a user works, so they come first.
+        // The kernel refuses rules that belong to a device which does not exist, so the device comes first.
+        if damage.device {
+            self.device.restore()?;
+        }
         if damage.rules
             && let Some((rules, _)) = self.rules.clone()
         {
             self.apply_rules(rules)?;
-        }
-        if damage.device {
-            self.device.restore()?;
         }
         apply_settings(&damage.settings)?;
         match damage.routing.pending {
