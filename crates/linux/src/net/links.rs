@@ -266,6 +266,21 @@ impl Links {
         Ok(Shortcut::ports())
     }
 
+    /// Loads the rules of the shortcut again if it is installed. To be called when the device has another index.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the rules. The next [refresh](Self::refresh) tries again.
+    pub fn reload_shortcut(&mut self) -> Result<()> {
+        let Some(mut shortcut) = self.shortcut.take() else {
+            return Ok(());
+        };
+        shortcut.invalidate();
+        let updated = self.update_shortcut(&mut shortcut);
+        self.needs_retry |= updated.is_err();
+        self.shortcut = Some(shortcut);
+        updated.map(drop)
+    }
+
     /// Adapts the rules of the shortcut to the links, and returns the links whose packets may have another
     /// source address than before.
     fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {

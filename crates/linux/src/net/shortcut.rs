@@ -88,6 +88,11 @@ impl Shortcut {
         damaged
     }
 
+    /// Makes the next [update](Self::update) load the rules again, because they name a device by an old index.
+    pub fn invalidate(&mut self) {
+        self.applied = false;
+    }
+
     /// Reads the tables of the rules from the kernel.
     fn read_tables(&mut self) -> io::Result<[Option<Contents>; 2]> {
         let [first, second] = ShortcutRules::TABLES;

@@ -127,15 +127,17 @@ impl Device {
             && self.addresses.iter().all(|(addr, _)| has_address(*addr))
     }
 
-    /// Brings the device up again, with its addresses. Creates the device again if it was removed.
+    /// Brings the device up again, with its addresses. Creates the device again if it was removed, and returns
+    /// whether it was; the new device has another index.
     ///
     /// # Errors
     /// Fails if the kernel refuses.
-    pub fn restore(&mut self) -> Result<()> {
+    pub fn restore(&mut self) -> Result<bool> {
         let name = self.instance_names.tun();
         let cannot = || SystemError::cannot(format!("set up {name} again"));
         let mut netlink = Netlink::open().map_err(cannot())?;
-        if netlink.interface(name).map_err(cannot())?.is_none() {
+        let was_removed = netlink.interface(name).map_err(cannot())?.is_none();
+        if was_removed {
             self.tun.recreate(name).map_err(cannot())?;
             self.index = device_index(&mut netlink, name).map_err(cannot())?;
             for setting in &self.settings[..self.own_settings] {
@@ -148,7 +150,7 @@ impl Device {
         for address in &self.addresses {
             self.add_address(&mut netlink, *address).map_err(cannot())?;
         }
-        Ok(())
+        Ok(was_removed)
     }
 
     /// Returns the names and numbers of what the instance creates.

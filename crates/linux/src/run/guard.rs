@@ -196,7 +196,7 @@ impl Guard {
             }
         } else if restores {
             self.pace.note_damage(now);
-            self.restore(now, &damage);
+            self.restore(now, &damage, links);
         } else {
             self.pace.note_damage(now);
             self.is_missing = true;
@@ -232,8 +232,8 @@ impl Guard {
     }
 
     /// Restores the missing parts, and writes log and status.
-    fn restore(&mut self, now: Instant, damage: &Damage) {
-        match self.try_restore(damage) {
+    fn restore(&mut self, now: Instant, damage: &Damage, links: &mut Links) {
+        match self.try_restore(damage, links) {
             Ok(()) => {
                 self.is_missing = false;
                 self.restoration_count += 1;
@@ -274,10 +274,10 @@ impl Guard {
     }
 
     /// Restores rules, device and settings. Routes and routing rules were restored by the refresh of the links.
-    fn try_restore(&mut self, damage: &Damage) -> Result<()> {
+    fn try_restore(&mut self, damage: &Damage, links: &mut Links) -> Result<()> {
         // The kernel refuses rules that belong to a device which does not exist, so the device comes first.
-        if damage.device {
-            self.device.restore()?;
+        if damage.device && self.device.restore()? {
+            links.reload_shortcut()?;
         }
         if damage.rules
             && let Some((rules, _)) = self.rules.clone()
