@@ -56,7 +56,7 @@ fn wrong_items_are_left_out_and_the_others_apply() {
         ("size=", "`` is no size"),
         ("size=-5", "`-5` is no size"),
         ("size=1e400", "is no size"),
-        ("size=99999999999999999999", "is no size"),
+        ("size=99999999999999999999", "is out of range"),
         ("size=64 apples", "is no size"),
         ("size=NaN", "is no size"),
         ("urgency=8", "`8` is no urgency"),
