@@ -1,27 +1,37 @@
 //! The layout of a figure: title, note and legend above, axes at the left and below, data in the
 //! middle.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
-use super::figure::{Body, Figure, Mark, Point, Scale, Series};
-use super::font;
-use super::scale::{self, Placed};
-use super::scene::{Anchor, Place, Scene, Shape, Text};
-use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
+use super::figure::{Body, Figure, Mark, Point, Series};
+use super::scale::Placed;
+use super::style::{self, AXIS_LINE, GRID_LINE, INK, PAPER, QUIET};
+use super::text::{self, escape, wrap};
+
+/// A place, in points from the upper left corner.
+type Place = (f64, f64);
 
 // Lengths are in points, the user units of the SVG. They and the smaller distances in the code below
 // are design choices without a source.
 const FIGURE_WIDTH: f64 = 720.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const MARGIN: f64 = 16.0;
+const TEXT_WIDTH: f64 = FIGURE_WIDTH - 2.0 * MARGIN;
 const TITLE_SIZE: f64 = 15.0;
 const LABEL_SIZE: f64 = 11.5;
+/// Half the height of capitals, by which text is lower than the place that it is centred on.
+const HALF_CAPITAL: f64 = LABEL_SIZE * 0.36;
 /// Width of a sample line or bar in the legend.
 const SWATCH_WIDTH: f64 = 30.0;
-/// Maximum number of points of a line with a marker at each point. More markers would cover the line.
-const MAX_MARKERS: usize = 30;
-/// Distance between two markers along a line with more points.
-const MARKER_GAP: f64 = 40.0;
+/// Maximum number of markers on a line. More of them would cover it.
+const MAX_MARKERS: usize = 20;
+/// Distance between the lines of a text.
+const LINE_GAP: f64 = 4.0;
+
+/// Attribute of text whose middle lies at its place.
+const MIDDLE: &str = "text-anchor='middle'";
+/// Attribute of text whose end lies at its place.
+const END: &str = "text-anchor='end'";
 
 /// The part of the picture that contains the data.
 #[derive(Debug, Clone, Copy)]
@@ -32,409 +42,273 @@ struct Frame {
     bottom: f64,
 }
 
-/// Computes the layout of a figure.
-pub fn scene(figure: &Figure) -> Scene {
-    let mut page = Page {
-        shapes: Vec::new(),
-        y: MARGIN,
+impl Frame {
+    /// Returns the width that each group of bars has.
+    fn slot(self, groups: usize) -> f64 {
+        (self.right - self.left) / groups.max(1) as f64
+    }
+}
+
+/// Draws a figure as an SVG document.
+pub fn svg(figure: &Figure) -> String {
+    let mut page = Page::default();
+    let title = (TITLE_SIZE, TEXT_WIDTH);
+    let below_title = page.paragraph((MARGIN, MARGIN), title, "", &figure.title);
+    let (note, quiet) = ((LABEL_SIZE, TEXT_WIDTH), format!("fill='{QUIET}'"));
+    let below_note = page.paragraph((MARGIN, below_title), note, &quiet, &figure.note);
+    let (groups, series) = match &figure.body {
+        Body::Plane(series) => (None, series),
+        Body::Bars { groups, series } => (Some(groups), series),
     };
-    page.paragraph(&figure.title, TITLE_SIZE, INK);
-    page.paragraph(&figure.note, LABEL_SIZE, QUIET);
-    let series = match &figure.body {
-        Body::Plane(series) | Body::Bars { series, .. } => series,
-    };
-    page.legend(series, matches!(figure.body, Body::Bars { .. }));
-    let top = page.y + 8.0;
+    let top = page.legend(below_note, series, groups.is_some()) + 8.0;
     let bottom = top + PLOT_HEIGHT;
-    let y = vertical_scale(figure, series, (bottom, top));
-    let y_ticks = y.ticks(7, figure.y.format);
-    let widest = y_ticks
-        .iter()
-        .map(|t| font::width(&scale::label(*t, &y_ticks, figure.y.format), LABEL_SIZE));
+    let points = || series.iter().flat_map(|one| &one.points);
+    // There is room for the ends of error bars too.
+    let values = points().flat_map(|p| {
+        let (low, high) = p.ends().unwrap_or((p.y, p.y));
+        [p.y, low, high]
+    });
+    let y = Placed::new(&figure.y, values, true, (bottom, top));
+    let ticks = y.labelled_ticks(7);
+    let labels = ticks.iter().map(|(_, label)| label);
+    let widths = labels.map(|label| text::width(label, LABEL_SIZE));
     let frame = Frame {
-        left: MARGIN + LABEL_SIZE + 14.0 + widest.fold(0.0, f64::max),
+        left: MARGIN + LABEL_SIZE + 14.0 + widths.fold(0.0, f64::max),
         right: FIGURE_WIDTH - MARGIN - 10.0,
         top,
         bottom,
     };
-    page.vertical_axis(figure, &y, &y_ticks, frame);
-    let below = match &figure.body {
-        Body::Plane(series) => {
-            let values = series.iter().flat_map(|s| &s.points).map(|p| p.x);
-            // Unlike a vertical axis, a linear horizontal axis need not include zero.
-            let range = scale::range(&figure.x, values, figure.x.scale == Scale::Log);
-            let x = Placed::new(figure.x.scale, range, (frame.left, frame.right));
-            page.horizontal_axis(figure, &x, frame);
-            page.axes(frame);
-            page.plane(series, figure, (&x, &y));
-            LABEL_SIZE + 8.0
+    page.vertical_axis(&figure.y.label, &ticks, frame);
+    let below = match groups {
+        None => {
+            let ends = (frame.left, frame.right);
+            let x = Placed::new(&figure.x, points().map(|p| p.x), false, ends);
+            page.horizontal_axis(&x, frame);
+            page.plane(series, &x, &y);
+            bottom + LABEL_SIZE + 8.0
         }
-        Body::Bars { groups, series } => {
-            let below = page.group_names(groups, frame);
-            page.bars(groups.len(), series, (frame, &y));
-            page.axes(frame);
-            below
+        Some(groups) => {
+            page.bars(groups.len(), series, frame, &y);
+            page.group_names(groups, frame)
         }
     };
-    let label = bottom + below + LABEL_SIZE + 8.0;
+    let label = below + LABEL_SIZE + 8.0;
     let middle = (frame.left + frame.right) / 2.0;
-    page.text(
-        (middle, label),
-        &figure.x.label,
-        LABEL_SIZE,
-        Anchor::Middle,
-        INK,
-    );
-    Scene {
-        size: (FIGURE_WIDTH, label + MARGIN),
-        shapes: page.shapes,
-        title: figure.title.clone(),
-    }
+    page.text((middle, label), MIDDLE, &figure.x.label);
+    page.document(&figure.title, label + MARGIN, series.len())
 }
 
-/// Returns the vertical axis, which has room for all values and the ends of their error bars.
-fn vertical_scale(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
-    let values = series.iter().flat_map(|s| &s.points).flat_map(|p| {
-        let (low, high) = p.ends().unwrap_or((p.y, p.y));
-        [p.y, low, high]
-    });
-    Placed::new(figure.y.scale, scale::range(&figure.y, values, true), ends)
-}
-
-/// A figure in progress, filled from the top.
-struct Page {
-    shapes: Vec<Shape>,
-    /// The used height of the page; the next part begins below it.
-    y: f64,
-}
+/// The shapes of a figure as elements of SVG, from the back to the front.
+#[derive(Default)]
+struct Page(String);
 
 impl Page {
-    fn text(&mut self, at: Place, text: &str, size: f64, anchor: Anchor, colour: Colour) {
-        self.shapes.push(Shape::Text(Text {
-            at,
-            text: text.to_owned(),
-            size,
-            anchor,
-            colour,
-            vertical: false,
-        }));
+    /// Returns the SVG document, whose shapes refer to the looks of this number of series.
+    fn document(&self, title: &str, height: f64, series: usize) -> String {
+        let definitions: String = (0..series).map(style::definitions).collect();
+        let (title, shapes) = (escape(title), &self.0);
+        format!(
+            "<svg xmlns='http://www.w3.org/2000/svg' width='{FIGURE_WIDTH}' height='{height:.1}' \
+             viewBox='0 0 {FIGURE_WIDTH} {height:.1}' role='img' fill='{INK}' \
+             font-family='\"DejaVu Sans\", Verdana, sans-serif' font-size='{LABEL_SIZE}'>\n\
+             <title>{title}</title>\n<defs>\n{definitions}</defs>\n\
+             <rect width='100%' height='100%' fill='{PAPER}'/>\n{shapes}</svg>\n"
+        )
     }
 
-    fn line(&mut self, points: Vec<Place>, width: f64, colour: Colour) {
-        self.shapes.push(Shape::Line {
-            points,
-            width,
-            dash: &[],
-            colour,
-        });
+    fn text(&mut self, (x, y): Place, attributes: &str, text: &str) {
+        let text = escape(text);
+        self.0 += &format!("<text x='{x:.1}' y='{y:.1}' {attributes}>{text}</text>\n");
     }
 
-    fn paragraph(&mut self, text: &str, size: f64, colour: Colour) {
-        for line in wrap(text, size, FIGURE_WIDTH - 2.0 * MARGIN) {
-            self.y += size;
-            self.text((MARGIN, self.y), &line, size, Anchor::Start, colour);
-            self.y += 5.0;
+    /// Draws a text below `y`, in lines of at most `width`. Returns the lower end of the text.
+    fn paragraph(
+        &mut self,
+        (x, mut y): Place,
+        (size, width): (f64, f64),
+        attributes: &str,
+        text: &str,
+    ) -> f64 {
+        for line in wrap(text, size, width) {
+            y += size;
+            let look = format!("font-size='{size:.1}' {attributes}");
+            self.text((x, y), &look, &line);
+            y += LINE_GAP;
+        }
+        y
+    }
+
+    fn line(&mut self, places: &[Place], attributes: &str) {
+        let points = places.iter().map(|(x, y)| format!("{x:.1},{y:.1} "));
+        let points: String = points.collect();
+        self.0 += &format!("<polyline points='{points}' fill='none' {attributes}/>\n");
+    }
+
+    /// Draws a marker or a dot of the `n`-th series.
+    fn mark(&mut self, kind: &str, n: usize, (x, y): Place) {
+        self.0 += &format!("<use href='#{kind}-{n}' x='{x:.1}' y='{y:.1}'/>\n");
+    }
+
+    /// Draws a bar of the `n`-th series between two corners, of which either may be the upper one.
+    fn bar(&mut self, n: usize, (x, from): Place, (right, to): Place) {
+        let (y, width, height) = (from.min(to), right - x, (from - to).abs());
+        // The bar is moved as a whole, so that its hatching begins at its corner.
+        let place = format!("transform='translate({x:.1} {y:.1})'");
+        let size = format!("width='{width:.1}' height='{height:.1}'");
+        self.0 += &format!("<rect {place} {size} fill='url(#bar-{n})'/>\n");
+    }
+
+    fn error_bar(&mut self, x: f64, point: &Point, y: &Placed, colour: &str) {
+        // On a logarithmic axis an error bar that reaches down to zero has no lower end.
+        let ends = point.ends().map(|(low, high)| (y.at(low), y.at(high)));
+        if let Some((low, high)) = ends.filter(|(low, high)| (low - high).is_finite()) {
+            let (left, right) = (x - 3.5, x + 3.5);
+            let path = format!("M{left:.1} {low:.1}H{right:.1}M{left:.1} {high:.1}H{right:.1}");
+            let path = format!("{path}M{x:.1} {low:.1}V{high:.1}");
+            self.0 += &format!("<path d='{path}' stroke='{colour}' stroke-width='1.2'/>\n");
         }
     }
 
     /// Draws the names of the series, in as many rows as they need. Draws nothing for a single series,
-    /// which the title names.
-    fn legend(&mut self, series: &[Series], bars: bool) {
+    /// which the title names. Returns the lower end of the names.
+    fn legend(&mut self, y: f64, series: &[Series], bars: bool) -> f64 {
         if series.len() < 2 {
-            return;
+            return y;
         }
-        self.y += 4.0;
-        let mut x = MARGIN;
         let row = LABEL_SIZE + 7.0;
+        let (mut x, mut middle) = (MARGIN, y + LINE_GAP + row / 2.0);
         for (n, one) in series.iter().enumerate() {
-            let width = SWATCH_WIDTH + 6.0 + font::width(&one.name, LABEL_SIZE) + 18.0;
+            let width = SWATCH_WIDTH + 6.0 + text::width(&one.name, LABEL_SIZE);
             if x > MARGIN && x + width > FIGURE_WIDTH - MARGIN {
                 x = MARGIN;
-                self.y += row;
+                middle += row;
             }
-            let middle = self.y + row / 2.0;
-            self.swatch(one, bars, style::nth(n), (x, middle));
-            // 0.36 of the font size is half the height of capitals, so the text is centred vertically.
-            let at = (x + SWATCH_WIDTH + 6.0, middle + LABEL_SIZE * 0.36);
-            self.text(at, &one.name, LABEL_SIZE, Anchor::Start, INK);
-            x += width;
+            let end = x + SWATCH_WIDTH;
+            if bars {
+                self.bar(n, (end - 20.0, middle - 5.0), (end, middle + 5.0));
+            } else {
+                if one.mark == Mark::Line {
+                    self.line(&[(x, middle), (end, middle)], &style::stroke(n));
+                }
+                self.mark("marker", n, (x + SWATCH_WIDTH / 2.0, middle));
+            }
+            self.text((end + 6.0, middle + HALF_CAPITAL), "", &one.name);
+            x += width + 18.0;
         }
-        self.y += row;
+        middle + row / 2.0
     }
 
-    fn swatch(&mut self, series: &Series, bars: bool, style: Style, (x, y): Place) {
-        if bars {
-            self.bar((x + 8.0, y - 5.0), (x + SWATCH_WIDTH, y + 5.0), style);
-            return;
+    fn vertical_axis(&mut self, label: &str, ticks: &[(f64, String)], frame: Frame) {
+        for (at, text) in ticks {
+            self.line(&[(frame.left, *at), (frame.right, *at)], GRID_LINE);
+            self.text((frame.left - 7.0, at + HALF_CAPITAL), END, text);
         }
-        if series.mark != Mark::Dots {
-            self.shapes.push(Shape::Line {
-                points: vec![(x, y), (x + SWATCH_WIDTH, y)],
-                width: 1.8,
-                dash: style.dash,
-                colour: style.colour,
-            });
-        }
-        self.marker((x + SWATCH_WIDTH / 2.0, y), 3.6, style);
+        let (x, y) = (MARGIN + LABEL_SIZE * 0.7, (frame.top + frame.bottom) / 2.0);
+        let look = format!("{MIDDLE} transform='rotate(-90 {x:.1} {y:.1})'");
+        self.text((x, y), &look, label);
     }
 
-    fn vertical_axis(&mut self, figure: &Figure, y: &Placed, ticks: &[f64], frame: Frame) {
-        for tick in ticks {
-            let at = y.at(*tick);
-            self.line(vec![(frame.left, at), (frame.right, at)], 0.8, GRID);
-            let label = scale::label(*tick, ticks, figure.y.format);
-            let place = (frame.left - 7.0, at + LABEL_SIZE * 0.36);
-            self.text(place, &label, LABEL_SIZE, Anchor::End, INK);
+    fn horizontal_axis(&mut self, x: &Placed, frame: Frame) {
+        for (at, text) in x.labelled_ticks(10) {
+            self.line(&[(at, frame.top), (at, frame.bottom)], GRID_LINE);
+            self.line(&[(at, frame.bottom), (at, frame.bottom + 4.0)], AXIS_LINE);
+            self.text((at, frame.bottom + LABEL_SIZE + 7.0), MIDDLE, &text);
         }
-        self.shapes.push(Shape::Text(Text {
-            at: (MARGIN + LABEL_SIZE * 0.7, (frame.top + frame.bottom) / 2.0),
-            text: figure.y.label.clone(),
-            size: LABEL_SIZE,
-            anchor: Anchor::Middle,
-            colour: INK,
-            vertical: true,
-        }));
-    }
-
-    fn horizontal_axis(&mut self, figure: &Figure, x: &Placed, frame: Frame) {
-        let ticks = x.ticks(10, figure.x.format);
-        for tick in &ticks {
-            let at = x.at(*tick);
-            self.line(vec![(at, frame.top), (at, frame.bottom)], 0.8, GRID);
-            self.line(vec![(at, frame.bottom), (at, frame.bottom + 4.0)], 1.0, INK);
-            let label = scale::label(*tick, &ticks, figure.x.format);
-            let place = (at, frame.bottom + LABEL_SIZE + 7.0);
-            self.text(place, &label, LABEL_SIZE, Anchor::Middle, INK);
-        }
+        self.axes(frame);
     }
 
     /// Draws the two axes over the grid.
     fn axes(&mut self, frame: Frame) {
         let corner = (frame.left, frame.bottom);
-        let ends = vec![(frame.left, frame.top), corner, (frame.right, frame.bottom)];
-        self.line(ends, 1.0, INK);
+        let ends = [(frame.left, frame.top), corner, (frame.right, frame.bottom)];
+        self.line(&ends, AXIS_LINE);
     }
 
     /// Draws the names below the groups of bars. Shrinks the font until every word fits below its group.
-    /// Returns the height of the names.
+    /// Returns the lower end of the names.
     fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
-        let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
+        let slot = frame.slot(groups.len());
         let room = slot - 8.0;
         let words = groups.iter().flat_map(|name| name.split_whitespace());
-        let widest = words
-            .map(|word| font::width(word, LABEL_SIZE))
-            .fold(room, f64::max);
-        let size = LABEL_SIZE * room / widest;
-        let mut rows = 1;
-        for (n, name) in groups.iter().enumerate() {
-            let middle = frame.left + slot * (n as f64 + 0.5);
-            let lines = wrap(name, size, room);
-            rows = rows.max(lines.len());
-            for (row, line) in lines.iter().enumerate() {
-                let y = frame.bottom + 7.0 + size + row as f64 * (size + 3.0);
-                self.text((middle, y), line, size, Anchor::Middle, INK);
-            }
-        }
-        8.0 + rows as f64 * (size + 3.0)
+        let widths = words.map(|word| text::width(word, LABEL_SIZE));
+        let size = LABEL_SIZE * room / widths.fold(room, f64::max);
+        let below = groups.iter().enumerate().map(|(n, name)| {
+            let at = (frame.left + slot * (n as f64 + 0.5), frame.bottom + 7.0);
+            self.paragraph(at, (size, room), MIDDLE, name)
+        });
+        below.fold(frame.bottom, f64::max)
     }
 
     /// Draws groups of bars. A group fills 80 % of its slot, and bars stand apart by 12 % of their width.
-    fn bars(&mut self, groups: usize, series: &[Series], (frame, y): (Frame, &Placed)) {
-        let slot = (frame.right - frame.left) / groups.max(1) as f64;
+    fn bars(&mut self, groups: usize, series: &[Series], frame: Frame, y: &Placed) {
+        let slot = frame.slot(groups);
         let width = (slot * 0.8 / series.len().max(1) as f64).min(70.0);
         let zero = y.at(0.0).clamp(frame.top, frame.bottom);
         for (n, one) in series.iter().enumerate() {
-            let shift = (n as f64 - series.len() as f64 / 2.0) * width;
+            let shift = (n as f64 - (series.len() - 1) as f64 / 2.0) * width;
             for (group, point) in one.points.iter().take(groups).enumerate() {
-                if !point.y.is_finite() {
-                    continue;
+                if y.axis.shows(point.y) {
+                    let middle = frame.left + slot * (group as f64 + 0.5) + shift;
+                    let (left, right) = (middle - width * 0.44, middle + width * 0.44);
+                    self.bar(n, (left, y.at(point.y)), (right, zero));
+                    self.error_bar(middle, point, y, INK);
                 }
-                let left = frame.left + slot * (group as f64 + 0.5) + shift;
-                let (at, gap) = (y.at(point.y), width * 0.06);
-                let (low, high) = (at.max(zero), at.min(zero));
-                self.bar((left + gap, high), (left + width - gap, low), style::nth(n));
-                self.error_bar(left + width / 2.0, point, y, INK);
             }
         }
-    }
-
-    fn bar(&mut self, (left, top): Place, (right, bottom): Place, style: Style) {
-        self.shapes.push(Shape::Area {
-            corners: vec![(left, top), (right, top), (right, bottom), (left, bottom)],
-            colour: style.colour,
-            rim: false,
-        });
-        // Lines in the colour of the paper, 6 points apart, hatch the bar.
-        let (across, along) = style.hatch;
-        let steps = |from: f64, to: f64| {
-            let count = ((to - from) / 6.0).floor() as u32;
-            (1..=count).map(move |n| from + f64::from(n) * 6.0)
-        };
-        if across {
-            for y in steps(top, bottom - 1.0) {
-                self.line(vec![(left, y), (right, y)], 1.0, PAPER);
-            }
-        }
-        if along {
-            for x in steps(left, right - 1.0) {
-                self.line(vec![(x, top), (x, bottom)], 1.0, PAPER);
-            }
-        }
+        self.axes(frame);
     }
 
     /// Draws series of points: error bars, lines and markers, and dots on top.
-    fn plane(&mut self, series: &[Series], figure: &Figure, (x, y): (&Placed, &Placed)) {
-        let shown =
-            |p: &Point| scale::shows(figure.x.scale, p.x) && scale::shows(figure.y.scale, p.y);
-        let mut dots = Vec::new();
+    fn plane(&mut self, series: &[Series], x: &Placed, y: &Placed) {
+        let mut dots: Vec<(usize, Place)> = Vec::new();
         for (n, one) in series.iter().enumerate() {
-            let style = style::nth(n);
             // A value that cannot be shown interrupts the line.
-            for run in one
+            let runs = one
                 .points
-                .split(|p| !shown(p))
-                .filter(|run| !run.is_empty())
-            {
+                .split(|p| !x.axis.shows(p.x) || !y.axis.shows(p.y));
+            for run in runs.filter(|run| !run.is_empty()) {
                 let places: Vec<Place> = run.iter().map(|p| (x.at(p.x), y.at(p.y))).collect();
                 for point in run {
-                    self.error_bar(x.at(point.x), point, y, style.colour);
+                    self.error_bar(x.at(point.x), point, y, style::colour(n));
                 }
-                match one.mark {
-                    Mark::Line => self.draw_run(thinned(&places), &places, style),
-                    Mark::Steps => self.draw_run(thinned(&stepped(&places)), &places, style),
-                    Mark::Dots => dots.extend(places.into_iter().map(|place| (n, place))),
+                if one.mark == Mark::Dots {
+                    dots.extend(places.iter().map(|place| (n, *place)));
+                    continue;
+                }
+                self.line(&thinned(&places), &style::stroke(n));
+                // Markers of lines that lie on each other are at different points, if not at every point.
+                let every = places.len().div_ceil(MAX_MARKERS);
+                for place in places.iter().skip(n % every).step_by(every) {
+                    self.mark("marker", n, *place);
                 }
             }
         }
-        self.dots(dots);
-    }
-
-    /// Draws a line without gaps, and the markers of its points `places`.
-    fn draw_run(&mut self, line: Vec<Place>, places: &[Place], style: Style) {
-        self.shapes.push(Shape::Line {
-            points: line,
-            width: 1.8,
-            dash: style.dash,
-            colour: style.colour,
-        });
-        for place in marked(places) {
-            self.marker(place, 3.6, style);
-        }
-    }
-
-    /// Draws the dots of all series from left to right, mixed. If drawn series by series, the last series
-    /// would cover the others.
-    fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
+        // From left to right, mixed. If drawn series by series, the last series would cover the others.
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
-        let mut cells = BTreeSet::new();
+        // Dots of a series within half a point of each other look like one dot, so only one is drawn.
+        let mut cells = HashSet::new();
+        dots.retain(|(n, (x, y))| cells.insert((*n, (x * 2.0) as i64, (y * 2.0) as i64)));
         for (n, place) in dots {
-            // Dots of a series within half a point of each other look like one dot, so only one is drawn.
-            if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
-                self.marker(place, 1.3, style::nth(n));
-            }
+            self.mark("dot", n, place);
         }
     }
-
-    fn marker(&mut self, at: Place, radius: f64, style: Style) {
-        let corners = style.marker.corners(at, radius);
-        // A white rim separates overlapping markers. Dots are too small for it.
-        let rim = radius > 3.0;
-        let colour = style.colour;
-        self.shapes.push(match corners.is_empty() {
-            true => Shape::Disc {
-                at,
-                radius,
-                colour,
-                rim,
-            },
-            false => Shape::Area {
-                corners,
-                colour,
-                rim,
-            },
-        });
-    }
-
-    fn error_bar(&mut self, x: f64, point: &Point, y: &Placed, colour: Colour) {
-        let Some((low, high)) = point.ends() else {
-            return;
-        };
-        let ends = [y.at(low), y.at(high)];
-        // On a logarithmic axis an error bar that reaches down to zero has no lower end.
-        if ends.iter().any(|end| !end.is_finite()) {
-            return;
-        }
-        self.line(vec![(x, ends[0]), (x, ends[1])], 1.2, colour);
-        for end in ends {
-            self.line(vec![(x - 3.5, end), (x + 3.5, end)], 1.2, colour);
-        }
-    }
-}
-
-/// Returns a staircase through `places`.
-fn stepped(places: &[Place]) -> Vec<Place> {
-    let mut out: Vec<Place> = Vec::with_capacity(2 * places.len());
-    for (x, y) in places {
-        if let Some((_, before)) = out.last() {
-            out.push((*x, *before));
-        }
-        out.push((*x, *y));
-    }
-    out
 }
 
 /// Returns the line without data points that make no visible difference, so that the file stays small. The
 /// picture is cut into columns half a unit of length wide. Of the data points in a column, the first,
 /// lowest, highest and last remain, in order.
 fn thinned(places: &[Place]) -> Vec<Place> {
-    // Shorter lines need no thinning. The limit is a guess.
-    if places.len() < 2_000 {
-        return places.to_vec();
-    }
-    let column = |p: &Place| (p.0 * 2.0) as i64;
-    let mut out = Vec::new();
-    for chunk in places.chunk_by(|a, b| column(a) == column(b)) {
-        let by_height = |(_, a): &(usize, &Place), (_, b): &(usize, &Place)| a.1.total_cmp(&b.1);
-        let extremes = [
-            Some(0),
-            chunk.iter().enumerate().min_by(by_height).map(|(n, _)| n),
-            chunk.iter().enumerate().max_by(by_height).map(|(n, _)| n),
-            Some(chunk.len() - 1),
-        ];
-        let remaining: BTreeSet<usize> = extremes.into_iter().flatten().collect();
-        out.extend(remaining.into_iter().map(|n| chunk[n]));
-    }
+    let columns = places.chunk_by(|a, b| (a.0 * 2.0) as i64 == (b.0 * 2.0) as i64);
+    let remaining = columns.flat_map(|column| {
+        let mut by_height: Vec<usize> = (0..column.len()).collect();
+        by_height.sort_by(|a, b| column[*a].1.total_cmp(&column[*b].1));
+        let last = column.len() - 1;
+        // Another order would go over the line twice, which fills the gaps of dashes.
+        let mut kept = [0, by_height[0], by_height[last], last];
+        kept.sort();
+        kept.map(|n| column[n])
+    });
+    let mut out: Vec<Place> = remaining.collect();
+    out.dedup();
     out
-}
-
-/// Returns the places of a line's markers: every point, or points at even distances if there are many.
-fn marked(places: &[Place]) -> Vec<Place> {
-    if places.len() <= MAX_MARKERS {
-        return places.to_vec();
-    }
-    let mut out = Vec::new();
-    let mut travelled = MARKER_GAP / 2.0;
-    for pair in places.windows(2) {
-        travelled += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
-        if travelled >= MARKER_GAP {
-            out.push(pair[1]);
-            travelled = 0.0;
-        }
-    }
-    out
-}
-
-/// Breaks `text` at spaces into lines of at most `width`. A longer word stands alone on a line.
-fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if font::width(&format!("{line} {word}"), size) <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

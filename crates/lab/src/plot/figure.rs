@@ -88,8 +88,6 @@ pub struct Point {
 pub enum Mark {
     /// A line with markers.
     Line,
-    /// Steps, as for a distribution function.
-    Steps,
     /// A marker for each point, without a line.
     Dots,
 }
@@ -112,6 +110,11 @@ impl Axis {
             format: Format::Bytes,
         }
     }
+
+    /// Returns whether the axis can show a value. A logarithmic axis can show only values above zero.
+    pub(super) fn shows(&self, value: f64) -> bool {
+        value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
+    }
 }
 
 impl Point {
@@ -133,10 +136,8 @@ impl Point {
     /// that it does not extend the axis below zero.
     pub(super) fn ends(&self) -> Option<(f64, f64)> {
         let (low, high) = self.range?;
-        match self.y >= 0.0 {
-            true => Some((low.max(0.0), high)),
-            false => Some((low, high)),
-        }
+        let low = if self.y >= 0.0 { low.max(0.0) } else { low };
+        Some((low, high))
     }
 }
 
@@ -147,29 +148,6 @@ impl Series {
             name: name.into(),
             points: points.into_iter().collect(),
             mark: Mark::Line,
-        }
-    }
-
-    /// Returns the empirical distribution function of `samples`, as shares from 0 to 1.
-    pub fn cdf(name: &str, samples: &[f64]) -> Self {
-        let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let count = sorted.len() as f64;
-        // The function is 0 up to the smallest sample.
-        let mut points: Vec<Point> = sorted
-            .first()
-            .map(|x| Point::new(*x, 0.0))
-            .into_iter()
-            .collect();
-        points.extend(
-            (1u32..)
-                .zip(&sorted)
-                .map(|(n, x)| Point::new(*x, f64::from(n) / count)),
-        );
-        Series {
-            name: name.to_owned(),
-            points,
-            mark: Mark::Steps,
         }
     }
 }

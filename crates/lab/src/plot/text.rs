@@ -1,4 +1,4 @@
-//! The width of text, so that the layout of a figure needs no font file.
+//! The width of text, so that the layout of a figure needs no font file, and the writing of text.
 
 /// Units of an em in [`WIDTHS`], as in the font file of DejaVu Sans.
 const EM: f64 = 2048.0;
@@ -29,4 +29,36 @@ fn advance(c: char) -> u16 {
         // Other letters count as wide as a digit: most are about that wide.
         _ => 1303,
     }
+}
+
+/// Breaks `text` at spaces into lines of at most `max_width`. A longer word stands alone on a line.
+pub fn wrap(text: &str, size: f64, max_width: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if width(&format!("{line} {word}"), size) <= max_width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Escapes `text` for a place between tags of XML or HTML, or within quotes.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML 1.0, section 2.2, forbids most control characters; a space takes the place of all.
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
 }
