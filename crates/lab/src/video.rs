@@ -1,6 +1,5 @@
 //! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes the video and decodes the frames that arrive. This
-//! module splits the encoded stream into frames for a sender, by the types of the NAL units. References in
-//! parentheses are to the recommendation.
+//! module splits the encoded stream into frames for a sender, by the statistics that `ffmpeg` prints of each frame.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -63,17 +62,13 @@ impl EncodedVideo {
         let pictures = format!("{PICTURES},trim=duration={}", span.as_secs_f64());
         let mut args = vec!["-filter_threads", "1", "-f", "lavfi", "-i", &pictures];
         args.extend(ENCODER.split_whitespace());
-        args.extend(["-f", "h264", "pipe:1"]);
-        let stream = ffmpeg(&args, &[])?;
-        let units = units(&stream);
+        args.extend(["-vstats_file", "/dev/stderr", "-f", "h264", "pipe:1"]);
+        let output = ffmpeg(&args, &[])?;
+        let units = units(&String::from_utf8_lossy(&output.stderr));
         let expected = (span.as_secs_f64() * f64::from(FRAMES_PER_SECOND)).round() as usize;
-        if units.len() != expected {
-            let found = units.len();
-            let text = format!("ffmpeg made {found} frames of H.264; expected {expected}");
-            return Err(Error::Run(text));
-        }
+        check_count("made", units.len(), expected)?;
         Ok(EncodedVideo {
-            stream,
+            stream: output.stdout,
             units,
             span,
         })
@@ -92,19 +87,23 @@ impl EncodedVideo {
     /// Returns the frames in the order in which an encoder emits them, each on the stream and with the
     /// priority that `video` gives to its type.
     pub fn frames(&self, video: &Video) -> Vec<Frame> {
-        let numbered = self.units.iter().zip(0..);
-        let frame = |(unit, n): (&Unit, u32)| {
+        let numbered = (0..).zip(&self.units);
+        let frame = |(n, unit): (u32, &Unit)| {
             let (stream, priority) = video.carrier(unit.kind);
             Frame {
                 at: Duration::from_secs(1) * n / FRAMES_PER_SECOND,
                 stream,
                 priority,
                 kind: unit.kind,
-                len: u32::try_from(unit.bytes.len()).unwrap_or(u32::MAX),
+                len: self.bytes(unit).len() as u32,
                 deadline: video.deadline,
             }
         };
         numbered.map(frame).collect()
+    }
+
+    fn bytes(&self, unit: &Unit) -> &[u8] {
+        &self.stream[unit.bytes.start..unit.bytes.end.min(self.stream.len())]
     }
 
     /// Decodes the frames that `arrived`, and compares them with the pictures before encoding. `arrived`
@@ -131,20 +130,14 @@ impl EncodedVideo {
         let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
         let output = ["-lavfi", &compare, "-f", "null", "-"];
         let args = [&input[..], &[&pictures], second_input, &output].concat();
-        let text = ffmpeg(&args, &ivf)?;
-        let text = String::from_utf8_lossy(&text);
+        let output = ffmpeg(&args, &ivf)?;
+        let text = String::from_utf8_lossy(&output.stdout);
         let values = text.lines().filter_map(|line| {
-            let (_, value) = line.split_once("psnr_avg:")?;
-            value.split_whitespace().next()?.parse::<f64>().ok()
+            let value = field(line, "psnr_avg:")?.parse::<f64>().ok()?;
+            Some(value.min(EQUAL_PICTURES_PSNR_DB))
         });
-        let values: Vec<f64> = values
-            .map(|value| value.min(EQUAL_PICTURES_PSNR_DB))
-            .collect();
-        if values.len() != self.units.len() {
-            let (found, expected) = (values.len(), self.units.len());
-            let text = format!("ffmpeg compared {found} pictures; expected {expected}");
-            return Err(Error::Run(text));
-        }
+        let values: Vec<f64> = values.collect();
+        check_count("compared", values.len(), self.units.len())?;
         Ok(values)
     }
 
@@ -161,15 +154,13 @@ impl EncodedVideo {
         for word in [FRAMES_PER_SECOND, 1, frames, 0] {
             out.extend(word.to_le_bytes());
         }
-        let decodable = self
-            .units
-            .iter()
-            .zip(arrived)
-            .filter(|(_, arrived)| **arrived);
-        for (unit, _) in decodable.skip_while(|(unit, _)| unit.kind != Kind::I) {
-            out.extend((unit.bytes.len() as u32).to_le_bytes());
+        let units = self.units.iter().zip(arrived);
+        let units = units.filter_map(|(unit, arrived)| arrived.then_some(unit));
+        for unit in units.skip_while(|unit| unit.kind != Kind::I) {
+            let bytes = self.bytes(unit);
+            out.extend((bytes.len() as u32).to_le_bytes());
             out.extend(unit.display_index.to_le_bytes());
-            out.extend(&self.stream[unit.bytes.clone()]);
+            out.extend(bytes);
         }
         out
     }
@@ -180,14 +171,14 @@ impl EncodedVideo {
 /// # Errors
 /// `ffmpeg` is missing or fails.
 pub fn version() -> Result<String, Error> {
-    let text = ffmpeg(&["-version"], &[])?;
-    let text = String::from_utf8_lossy(&text);
+    let output = ffmpeg(&["-version"], &[])?;
+    let text = String::from_utf8_lossy(&output.stdout);
     let name = text.split(" Copyright").next().unwrap_or_default();
     Ok(name.to_owned())
 }
 
 /// Runs `ffmpeg` on `input`. Returns its output.
-fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
+fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Output, Error> {
     let failed = |e: io::Error| match e.kind() {
         io::ErrorKind::NotFound => {
             Error::Missing("the command `ffmpeg` is missing: install the package ffmpeg".to_owned())
@@ -203,102 +194,62 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
         .spawn()
         .map_err(failed)?;
     let stdin = child.stdin.take();
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = thread::scope(|scope| {
+    let output = thread::scope(|scope| {
         // A failed write is no error: ffmpeg ends once it has compared the last picture, perhaps before it has
         // read all input.
         scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
-    })
-    .map_err(failed)?;
-    if status.success() {
-        return Ok(stdout);
+    });
+    let output = output.map_err(failed)?;
+    if output.status.success() {
+        return Ok(output);
     }
-    let stderr = String::from_utf8_lossy(&stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let first = stderr.lines().next().unwrap_or("no reason given");
-    Err(Error::Run(format!("ffmpeg ended with {status}: {first}")))
+    Err(Error::Run(format!(
+        "ffmpeg ended with {}: {first}",
+        output.status
+    )))
 }
 
-/// NAL unit type of a slice of a frame that is not an IDR frame (table 7-1).
-const SLICE: u8 = 1;
-/// NAL unit type of a slice of an IDR frame.
-const IDR_SLICE: u8 = 5;
-/// NAL unit types that precede the slices of a frame: SEI, parameter sets and access unit delimiter.
-const SEI_TO_DELIMITER: std::ops::RangeInclusive<u8> = 6..=9;
-
-/// Returns the access units of a byte stream (annex B) in decoding order.
-fn units(stream: &[u8]) -> Vec<Unit> {
-    let mut units: Vec<Unit> = Vec::new();
-    // The start of the access unit whose first slice has not been found yet.
-    let mut pending_start = None;
-    for start in starts(stream) {
-        let nal = &stream[start + 3..];
-        let Some((kind, first)) = nal.split_first() else {
-            break;
-        };
-        // The type is in the low five bits (7.3.1).
-        match kind & 31 {
-            nal_type @ (SLICE | IDR_SLICE) => {
-                // A slice whose first macroblock is not 0 belongs to the same frame as the slice before it.
-                let Some((0, kind)) = parse_slice_header(first, nal_type) else {
-                    continue;
-                };
-                let begin = pending_start.take().unwrap_or(start);
-                if let Some(before) = units.last_mut() {
-                    before.bytes.end = begin;
-                }
-                units.push(Unit {
-                    bytes: begin..stream.len(),
-                    kind,
-                    display_index: 0,
-                });
-            }
-            nal_type if SEI_TO_DELIMITER.contains(&nal_type) => {
-                pending_start.get_or_insert(start);
-            }
-            _ => {}
-        }
+/// Returns an error unless `ffmpeg` made or compared the expected number of pictures.
+fn check_count(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Error::Run(format!(
+            "ffmpeg {what} {found} pictures; expected {expected}"
+        ))),
     }
+}
+
+/// Returns the word behind `name` in a line of statistics.
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (_, value) = line.split_once(name)?;
+    value.split_whitespace().next()
+}
+
+/// Returns the access units of a stream in decoding order. `stats` has a line for each, in the format of ffmpeg's
+/// option `vstats_file`.
+fn units(stats: &str) -> Vec<Unit> {
+    // A start code has three bytes (annex B). The zero before it counts as the end of the frame before, so the first
+    // byte of the stream belongs to no frame, and the last frame ends one byte early.
+    let mut begin = 1;
+    let unit = |line: &str| {
+        let bytes: usize = field(line, "f_size=")?.parse().ok()?;
+        let end = begin + bytes;
+        Some(Unit {
+            bytes: std::mem::replace(&mut begin, end)..end,
+            kind: match field(line, " type=")? {
+                "I" => Kind::I,
+                "B" => Kind::B,
+                _ => Kind::P,
+            },
+            display_index: 0,
+        })
+    };
+    let mut units: Vec<Unit> = stats.lines().filter_map(unit).collect();
     set_display_order(&mut units);
     units
-}
-
-/// Returns the positions of the start codes.
-fn starts(stream: &[u8]) -> impl Iterator<Item = usize> {
-    let triples = stream.windows(3).enumerate();
-    triples.filter_map(|(at, three)| (three == [0, 0, 1]).then_some(at))
-}
-
-/// Returns the number of a slice's first macroblock, which is 0 in the first slice of a frame, and the frame's
-/// type (7.3.3).
-fn parse_slice_header(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
-    let bits = header
-        .iter()
-        .flat_map(|b| (0..8).rev().map(move |n| b >> n & 1));
-    // Two Exp-Golomb codes of a real header take far fewer than 64 bits.
-    let mut bits = bits.take(64);
-    let first = exp_golomb(&mut bits)?;
-    // slice_type modulo 5 (table 7-6): 0 is P, 1 is B, 2 is I.
-    let kind = match (nal_type, exp_golomb(&mut bits)? % 5) {
-        (IDR_SLICE, _) | (_, 2) => Kind::I,
-        (_, 1) => Kind::B,
-        _ => Kind::P,
-    };
-    Some((first, kind))
-}
-
-/// Reads an unsigned Exp-Golomb code (9.1): n zeros, a 1, and n further bits. The 1 and the further bits
-/// form a binary number. The value of the code is this number minus 1.
-fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
-    let zeros = bits.position(|bit| bit == 1)?;
-    let number = (0..zeros).try_fold(1_u32, |n, _| {
-        let bit = bits.next()?;
-        n.checked_mul(2)?.checked_add(bit.into())
-    });
-    number.map(|n| n - 1)
 }
 
 /// Sets the display index of each unit. B frames are shown at once. Other frames are shown after the B frames
@@ -324,45 +275,33 @@ fn set_display_order(units: &mut [Unit]) {
 mod tests {
     use super::*;
 
-    /// A stream of four frames: I with parameter sets, P, B of two slices, and P.
-    const STREAM: [&[u8]; 6] = [
-        &[0, 0, 0, 1, 0x67, 9, 9, 0, 0, 1, 0x68, 9],
-        // First macroblock 0 ("1"), type 7 ("0001000"): all slices I.
-        &[0, 0, 1, 0x65, 0b1000_1000, 7],
-        // Type 5 ("00110"): all slices P.
-        &[0, 0, 1, 0x41, 0b1001_1000, 7, 7],
-        // Type 6 ("00111"): all slices B.
-        &[0, 0, 1, 0x01, 0b1001_1100, 7],
-        // First macroblock 1 ("010").
-        &[0, 0, 1, 0x01, 0b0100_0111, 7],
-        // Type 0 ("1"): P.
-        &[0, 0, 1, 0x41, 0b1100_0000],
-    ];
+    /// Statistics of four frames, as ffmpeg prints them, and a line that is none.
+    const STATS: &str = "\
+        frame=     0 q= 26.0 f_size=     18 s_size=  0KiB time= 0.010 br= 1.2kbits/s type= I\n\
+        frame=     1 q= 29.0 f_size=      7 s_size=  0KiB time= 0.010 br= 4.9kbits/s type= P\n\
+        a warning\n\
+        frame=     2 q= 31.0 f_size=     12 s_size=  0KiB time= 0.040 br= 2.5kbits/s type= B\n\
+        frame=     3 q= 29.0 f_size=      6 s_size=  0KiB time= 0.080 br= 2.0kbits/s type= P\n";
 
     #[test]
     fn a_stream_is_cut_into_frames() {
-        let stream = STREAM.concat();
-        let seen = units(&stream);
-        let kinds: Vec<Kind> = seen.iter().map(|u| u.kind).collect();
-        assert_eq!(kinds, [Kind::I, Kind::P, Kind::B, Kind::P]);
-        let lens: Vec<usize> = seen.iter().map(|u| u.bytes.len()).collect();
-        // The first zero of a start code of four bytes belongs to no NAL unit, so the first frame has 17 of the
-        // 18 bytes.
-        assert_eq!(lens, [17, 7, 12, 5]);
-        assert_eq!(seen[3].bytes.end, stream.len());
-        let places: Vec<u64> = seen.iter().map(|u| u.display_index).collect();
-        assert_eq!(places, [0, 2, 1, 3]);
-    }
-
-    #[test]
-    fn what_is_no_h264_has_no_frames() {
-        assert_eq!(units(b""), []);
-        assert_eq!(units(&[0, 0, 1]), []);
-        assert_eq!(units(&[0, 0, 1, 0x65]), []);
-        assert_eq!(units(&[0; 100]), []);
-        // A number of zeros only, which never ends.
-        let endless = [&[0, 0, 1, 0x65][..], &[0; 100]].concat();
-        assert_eq!(units(&endless), []);
+        let video = EncodedVideo {
+            stream: (0..43).collect(),
+            units: units(STATS),
+            span: Duration::from_secs(1),
+        };
+        let seen = video.units.iter();
+        let seen = seen.map(|u| (u.kind, video.bytes(u).len(), u.display_index));
+        let expected = [
+            (Kind::I, 18, 0),
+            (Kind::P, 7, 2),
+            (Kind::B, 12, 1),
+            // The frame has a byte less than ffmpeg counts, because the first byte belongs to no frame.
+            (Kind::P, 5, 3),
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+        assert_eq!(video.bytes(&video.units[3]).last(), Some(&42));
+        assert_eq!(units("no statistics"), []);
     }
 
     mod ffmpeg {
@@ -386,16 +325,10 @@ mod tests {
             let seen = video.psnr(&here).unwrap();
             assert_eq!(seen, video.psnr(&here).unwrap());
             for (n, (seen, undamaged)) in seen.iter().zip(&undamaged).enumerate() {
-                let is_damaged = (12..24).contains(&n);
-                assert_eq!(
-                    is_damaged,
-                    *seen < undamaged - 3.0,
-                    "frame {n}: {seen} of {undamaged}"
-                );
-                assert!(
-                    is_damaged || seen == undamaged,
-                    "frame {n}: {seen} of {undamaged}"
-                );
+                match (12..24).contains(&n) {
+                    true => assert!(*seen < undamaged - 3.0, "frame {n}: {seen} of {undamaged}"),
+                    false => assert_eq!(seen, undamaged, "frame {n}"),
+                }
             }
         }
 

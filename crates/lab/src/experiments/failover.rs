@@ -6,14 +6,13 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::series::over_time;
+use super::series::{estimate, over_time, values};
 use super::session::Session;
-use super::sweep::{self, LINUX, Runs, Sweep, Variant};
+use super::sweep::{self, LINUX, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Outage, ReceivedBytes, RunResult};
-use crate::plot::{Figure, Point, Series};
-use crate::stats;
+use crate::plot::{Point, Series};
 
 /// Either of two paths fails for ten seconds.
 pub const FAILOVER: Definition = Definition {
@@ -55,28 +54,18 @@ fn variants(backend: Backend) -> Vec<Variant> {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let mut table = Table::new(
-        "Means over all runs",
-        &[
-            "dark",
-            "",
-            "longest pause, ms",
-            "timeout before, ms",
-            "rate before, Mb/s",
-            "full rate again after, s",
-        ],
-        Vec::new(),
-    );
+    let mut rows = Vec::new();
     for (path, dark) in NAMES.into_iter().enumerate() {
+        let outage = Outage {
+            path,
+            from: OUTAGE_FROM,
+            until: OUTAGE_UNTIL,
+        };
         let sweep = Sweep {
             name: format!("dark{path}"),
             sizes: SIZES,
             case: Case {
-                outage: Some(Outage {
-                    path,
-                    from: OUTAGE_FROM,
-                    until: OUTAGE_UNTIL,
-                }),
+                outage: Some(outage),
                 ..sweep::case(PATHS)?
             },
             variants: variants(session.backend()),
@@ -84,63 +73,61 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
         for (name, runs) in &swept.variants {
-            let Some(runs) = runs.first() else { continue };
-            let (pauses, recovery) = (of_each(runs, pause), of_each(runs, recovery_time));
-            let rtos: Vec<f64> = runs.0.iter().map(timeout).collect();
-            table.rows.push(vec![
+            let runs = &runs[0].0;
+            let of_each = |value: fn(&RunResult) -> f64| values(runs, value);
+            let [pauses, rtos, recovery] = [pause, timeout, recovery_time].map(of_each);
+            let [pause, rto, rate, recovered] =
+                [&pauses, &rtos, &of_each(full_rate), &recovery].map(|values| estimate(values).0);
+            rows.push(vec![
                 dark.to_owned(),
                 (*name).to_owned(),
-                format!("{:.0}", mean(&pauses)),
-                shown(mean(&rtos), 0),
-                format!("{:.1}", mean(&of_each(runs, full_rate))),
-                shown(mean(&recovery), 2),
+                format!("{pause:.0}"),
+                shown(rto, 0),
+                format!("{rate:.1}"),
+                shown(recovered, 2),
             ]);
-            series.extend(runs.0.first().map(|run| goodput(name, &run.arrivals)));
+            series.push(goodput(name, &runs[0].arrivals));
             // The kernel is shown for comparison. It does not report the timeout that the claim needs.
-            if *name != LINUX.name {
-                let in_timeouts = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
-                for verdict in verdicts(name, path, in_timeouts, &recovery) {
-                    session.verdict(verdict);
-                }
+            if *name == LINUX.name {
+                continue;
             }
+            let mut judge = |claim, max, unit, values: Vec<f64>| {
+                let claim = format!("{name}, {dark} path dark: {claim}");
+                let runs = values.into_iter().enumerate();
+                let runs = runs.map(|(n, value)| (format!("run {n}"), value));
+                session.verdict(Verdict::new(claim, Bound::AtMost(max), unit, runs));
+            };
+            let pauses = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
+            judge(
+                "longest pause",
+                2.0,
+                "timeouts of the path",
+                pauses.collect(),
+            );
+            let claim = "after its return, time to 90 % of the full rate";
+            judge(claim, 1.0, "s", recovery);
         }
         let points = |s: &Series| s.points.iter().map(|p| (p.x, p.y)).collect::<Vec<_>>();
         let record = series
             .iter()
             .map(|s| json!({ "way": s.name, "mbit_s": points(s) }));
         session.record(format!("goodput-{}", sweep.name), record.collect());
-        session.figure(&format!("goodput-{}", sweep.name), figure(path, series));
+        let title = format!("Goodput while the {dark} path is dark from 8 to 18 s");
+        let width = BIN_WIDTH.as_millis();
+        let note = format!("{PATHS}; CUBIC; the first run, over {width} ms each");
+        let figure = over_time(&title, &note, "bytes in order (Mb/s)", series);
+        session.figure(&format!("goodput-{}", sweep.name), figure);
     }
-    session.table(table);
+    let columns = [
+        "dark",
+        "",
+        "longest pause, ms",
+        "timeout before, ms",
+        "rate before, Mb/s",
+        "full rate again after, s",
+    ];
+    session.table(Table::new("Means over all runs", &columns, rows));
     Ok(())
-}
-
-fn verdicts(
-    name: &str,
-    path: usize,
-    pauses: impl Iterator<Item = f64>,
-    recovery: &[f64],
-) -> [Verdict; 2] {
-    let dark = format!("{name}, {} path dark", NAMES[path]);
-    let runs = |(n, value): (usize, f64)| (format!("run {n}"), value);
-    [
-        Verdict::new(
-            format!("{dark}: longest pause"),
-            Bound::AtMost(2.0),
-            "timeouts of the path",
-            pauses.enumerate().map(runs),
-        ),
-        Verdict::new(
-            format!("{dark}: after its return, time to 90 % of the full rate"),
-            Bound::AtMost(1.0),
-            "s",
-            recovery.iter().copied().enumerate().map(runs),
-        ),
-    ]
-}
-
-fn of_each(runs: &Runs, value: fn(&ReceivedBytes) -> f64) -> Vec<f64> {
-    runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
 /// Returns the retransmission timeout that the failing path had before the outage, ms; NaN if the sender
@@ -160,25 +147,26 @@ fn shown(value: f64, decimals: usize) -> String {
     }
 }
 
-fn mean(values: &[f64]) -> f64 {
-    stats::mean(values).unwrap_or(f64::NAN)
-}
-
 /// Returns the longest pause of the bytes in order during the outage, ms.
-fn pause(arrivals: &ReceivedBytes) -> f64 {
-    arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL).as_nanos() as f64 / 1e6
+fn pause(run: &RunResult) -> f64 {
+    run.arrivals
+        .longest_gap(OUTAGE_FROM, OUTAGE_UNTIL)
+        .as_nanos() as f64
+        / 1e6
 }
 
 /// Returns the time from the end of the outage until the rate is 90 % of the full rate, s; NaN if the rate
 /// stays lower.
-fn recovery_time(arrivals: &ReceivedBytes) -> f64 {
-    let recovered = arrivals.time_to_rate(0.9 * full_rate(arrivals), OUTAGE_UNTIL);
+fn recovery_time(run: &RunResult) -> f64 {
+    let recovered = run
+        .arrivals
+        .time_to_rate(0.9 * full_rate(run), OUTAGE_UNTIL);
     recovered.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
 /// Returns the rate before the outage, Mb/s.
-fn full_rate(arrivals: &ReceivedBytes) -> f64 {
-    arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
+fn full_rate(run: &RunResult) -> f64 {
+    run.arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
 /// Returns the goodput over time. The line ends when bytes stop arriving, but not before the end of the
@@ -187,21 +175,9 @@ fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
     let bins = (0..).map(|n| BIN_WIDTH * n);
     let bins =
         bins.take_while(|at| arrivals.at(*at + BIN_WIDTH) > arrivals.at(*at) || *at < OUTAGE_UNTIL);
-    let point = |at: Duration| {
-        Point::new(
-            (at + BIN_WIDTH / 2).as_secs_f64(),
-            arrivals.mbit_s(at, BIN_WIDTH),
-        )
-    };
-    Series::line(name, bins.map(point))
-}
-
-fn figure(path: usize, series: Vec<Series>) -> Figure {
-    let title = format!(
-        "Goodput while the {} path is dark from 8 to 18 s",
-        NAMES[path]
-    );
-    let width = BIN_WIDTH.as_millis();
-    let note = format!("{PATHS}; CUBIC; the first run, over {width} ms each");
-    over_time(&title, &note, "bytes in order (Mb/s)", series)
+    let points = bins.map(|at| {
+        let middle = at + BIN_WIDTH / 2;
+        Point::new(middle.as_secs_f64(), arrivals.mbit_s(at, BIN_WIDTH))
+    });
+    Series::line(name, points)
 }

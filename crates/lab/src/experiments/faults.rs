@@ -13,14 +13,13 @@ use self::catalogue::{Fault, LINKS, PATHS};
 use self::users::UserObservations;
 use super::definition::Definition;
 use super::outcome::Table;
-use super::series::{bars, quantile};
+use super::series::{bars, estimate, quantile, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::gateways::Gateways;
-use crate::backend::{Backend, Error};
+use crate::backend::{Backend, Error, run_error};
 use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
-use crate::stats;
 
 /// Common faults of networks. Each run has one of them.
 pub const FAULTS: Definition = Definition {
@@ -54,53 +53,56 @@ const RECOVERY_TIME: Duration = Duration::from_secs(2);
 const GAP_RESOLUTION: Duration = Duration::from_millis(10);
 const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
-/// The measurement of one fault.
-#[derive(Debug)]
+/// The measurement of one fault. Arrays have a value for each of [`DIRECTIONS`].
+#[derive(Debug, Default)]
 struct FaultRun {
+    /// Name of the fault; empty if this is the measurement of the second link alone.
     name: &'static str,
     /// See [`Fault::total`].
     total: bool,
-    /// The end of the fault, from the start of the observation.
-    until: Duration,
+    /// The end of the observation.
+    end: Duration,
+    /// The rate before the fault, Mb/s.
+    full_rate: [f64; 2],
+    /// The rate during the fault, Mb/s. The first [`RECOVERY_TIME`] of the fault does not count.
+    rate: [f64; 2],
+    /// The longest time without a byte after the first second of the fault, s.
+    silence: [f64; 2],
+    /// The time from the end of the fault to the first byte, s; NaN if no byte came.
+    first_byte: [f64; 2],
+    /// The time from the end of the fault to the start of the first second with 90 % of the full rate, s;
+    /// NaN if there is no such second.
+    recovery: [f64; 2],
     seen: UserObservations,
 }
 
 impl FaultRun {
-    /// Returns the rate before the fault, Mb/s.
-    fn full_rate(&self, direction: usize) -> f64 {
-        self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
-    }
-
-    /// Returns the rate during the fault, Mb/s. The first [`RECOVERY_TIME`] of the fault does not count.
-    fn rate_during_fault(&self, direction: usize) -> f64 {
-        let from = BEFORE_FAULT + RECOVERY_TIME;
-        self.seen.bulk[direction].mbit_s(from, self.until - from)
-    }
-
-    /// Returns the longest time without a byte after the first second of the fault, s.
-    fn longest_silence(&self, direction: usize) -> f64 {
-        let end = self.until + AFTER_FAULT;
-        silence(&self.seen.bulk[direction], BEFORE_FAULT + SECOND, end).as_secs_f64()
-    }
-
-    /// Returns the time from the end of the fault to the first byte, s; NaN if no byte came.
-    fn time_to_first_byte(&self, direction: usize) -> f64 {
-        let next = self.seen.bulk[direction].next_after(self.until);
-        next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
-    }
-
-    /// Returns the time from the end of the fault to the start of the first second with 90 % of the full
-    /// rate, s; NaN if there is no such second.
-    fn recovery_time(&self, direction: usize) -> f64 {
-        let rate = 0.9 * self.full_rate(direction);
-        let recovered = self.seen.bulk[direction].time_to_rate(rate, self.until);
-        recovered.map_or(f64::NAN, |time| time.as_secs_f64())
+    /// Evaluates the observation of a fault that ended at `until`.
+    fn new(fault: &Fault, until: Duration, seen: UserObservations) -> FaultRun {
+        let seconds = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64());
+        let [from, end] = [BEFORE_FAULT + RECOVERY_TIME, until + AFTER_FAULT];
+        let bulk = seen.bulk.each_ref();
+        let full_rate = bulk.map(|bulk| bulk.mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2));
+        FaultRun {
+            name: fault.name,
+            total: fault.total,
+            end,
+            full_rate,
+            rate: bulk.map(|bulk| bulk.mbit_s(from, until - from)),
+            silence: bulk.map(|bulk| silence(bulk, BEFORE_FAULT + SECOND, end).as_secs_f64()),
+            first_byte: bulk.map(|bulk| seconds(bulk.next_after(until).map(|time| time - until))),
+            recovery: [0, 1].map(|n| seconds(bulk[n].time_to_rate(0.9 * full_rate[n], until))),
+            seen,
+        }
     }
 
     /// Returns the quantile `q` of the times from word to echo, ms.
     fn echo(&self, q: f64) -> f64 {
-        let ms = |(_, took): &(Duration, Duration)| took.as_secs_f64() * 1e3;
-        quantile(self.seen.echoes.iter().map(ms).collect(), q)
+        let echoes = self.seen.echoes.iter();
+        quantile(
+            echoes.map(|(_, took)| took.as_secs_f64() * 1e3).collect(),
+            q,
+        )
     }
 }
 
@@ -122,19 +124,15 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let faults = catalogue::all();
     // Each round measures the second link alone, then every fault once.
     let round = 1 + faults.len() as u64;
-    let fault_runs = session.each(session.runs() * round, |index, _| {
+    let runs = session.each(session.runs() * round, |index, _| {
         match (index % round).checked_sub(1) {
-            None => second_link_alone().map(|rates| (Some(rates), None)),
-            Some(n) => run_fault(&faults[n as usize]).map(|run| (None, Some(run))),
+            None => second_link_alone(),
+            Some(n) => run_fault(&faults[n as usize]),
         }
     })?;
-    let (alone, fault_runs): (Vec<_>, Vec<_>) = fault_runs.into_iter().unzip();
-    let alone: Vec<[f64; 2]> = alone.into_iter().flatten().collect();
-    let fault_runs: Vec<FaultRun> = fault_runs.into_iter().flatten().collect();
-    let alone = [0, 1].map(|direction| {
-        let rates: Vec<f64> = alone.iter().map(|rates| rates[direction]).collect();
-        stats::mean(&rates).unwrap_or(f64::NAN)
-    });
+    let (alone, fault_runs): (Vec<_>, Vec<_>) =
+        runs.into_iter().partition(|run| run.name.is_empty());
+    let alone = [0, 1].map(|direction| estimate(&values(&alone, |run| run.rate[direction])).0);
     session.parameter(
         "second link alone",
         format!("{:.1} and {:.1} Mb/s", alone[0], alone[1]),
@@ -146,9 +144,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let name = fault.name.replace(", ", "-").replace([' ', '%', '/'], "-");
         session.record(name, json!({ "runs": runs }));
     }
-    for verdict in verdicts(&fault_runs, alone) {
-        session.verdict(verdict);
-    }
+    judge(session, &fault_runs, alone);
     session.table(table(&fault_runs));
     session.figure("rates", figure(&fault_runs, alone));
     Ok(())
@@ -163,14 +159,16 @@ fn network() -> Result<Gateways, Error> {
     Ok(net)
 }
 
-/// Measures the rate of the second link alone, download and upload, Mb/s.
-fn second_link_alone() -> Result<[f64; 2], Error> {
+/// Measures the rate of the second link alone.
+fn second_link_alone() -> Result<FaultRun, Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
     let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
-    Ok(seen
-        .bulk
-        .map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)))
+    let bulk = seen.bulk.each_ref();
+    Ok(FaultRun {
+        rate: bulk.map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)),
+        ..FaultRun::default()
+    })
 }
 
 /// Observes the users before, during and after a fault.
@@ -179,27 +177,19 @@ fn run_fault(fault: &Fault) -> Result<FaultRun, Error> {
     let until = BEFORE_FAULT + fault.duration();
     let seen = net.retry_while_late(|net| {
         users::observe(net, until + AFTER_FAULT, |net| {
-            net.fixture
-                .sleep(BEFORE_FAULT)
-                .map_err(crate::backend::run_error)?;
+            net.fixture.sleep(BEFORE_FAULT).map_err(run_error)?;
             fault.apply(&mut net.fixture)
         })
     })?;
-    Ok(FaultRun {
-        name: fault.name,
-        total: fault.total,
-        until,
-        seen,
-    })
+    Ok(FaultRun::new(fault, until, seen))
 }
 
 fn record(run: &FaultRun) -> serde_json::Value {
-    let by_second = |bulk: &ReceivedBytes| {
-        let seconds = (run.until + AFTER_FAULT).as_secs() as u32;
-        let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
-        (0..seconds).map(rate).collect::<Vec<_>>()
-    };
-    let [down, up] = [0, 1].map(|direction| by_second(&run.seen.bulk[direction]));
+    let [down, up] = run.seen.bulk.each_ref().map(|bulk| {
+        let seconds = 0..run.end.as_secs() as u32;
+        let rates = seconds.map(|n| bulk.mbit_s(SECOND * n, SECOND));
+        rates.collect::<Vec<_>>()
+    });
     let echoes = run.seen.echoes.iter();
     let echoes: Vec<_> = echoes
         .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
@@ -207,63 +197,60 @@ fn record(run: &FaultRun) -> serde_json::Value {
     json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": run.seen.failures })
 }
 
-fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
-    let partial = || fault_runs.iter().filter(|run| !run.total);
-    let labelled = |value: fn(&FaultRun, usize) -> f64, direction: usize| {
-        move |run: &FaultRun| (run.name, value(run, direction))
-    };
-    let mut verdicts = vec![Verdict::new(
-        "connections that ended or had a wrong byte",
+fn judge(session: &mut Session<'_>, fault_runs: &[FaultRun], alone: [f64; 2]) {
+    let all = || fault_runs.iter();
+    let partial: Vec<_> = all().filter(|run| !run.total).collect();
+    let total: Vec<_> = all().filter(|run| run.total).collect();
+    let mut judge =
+        |claim: &str, bound, unit, runs: &[&FaultRun], value: &dyn Fn(&FaultRun) -> f64| {
+            let values = runs.iter().map(|run| (run.name, value(run)));
+            session.verdict(Verdict::new(claim, bound, unit, values));
+        };
+    let claim = "connections that ended or had a wrong byte";
+    let failures = |run: &FaultRun| run.seen.failures.len() as f64;
+    judge(
+        claim,
         Bound::AtMost(0.0),
         "",
-        fault_runs
-            .iter()
-            .map(|run| (run.name, run.seen.failures.len() as f64)),
-    )];
-    for (direction, name) in DIRECTIONS.into_iter().enumerate() {
-        verdicts.extend([
-            Verdict::new(
-                format!("{name}: longest silence after the first second of a fault"),
-                Bound::Below(1.0),
-                "s",
-                partial().map(labelled(FaultRun::longest_silence, direction)),
-            ),
-            Verdict::new(
-                format!("{name}: during a fault, of what the second link gives alone"),
-                Bound::AtLeast(90.0),
-                "%",
-                partial().map(|run| {
-                    let share = run.rate_during_fault(direction) / alone[direction];
-                    (run.name, share * 100.0)
-                }),
-            ),
-            Verdict::new(
-                format!("{name}: after a fault, time to 90 % of the full rate"),
-                Bound::AtMost(2.0),
-                "s",
-                partial().map(labelled(FaultRun::recovery_time, direction)),
-            ),
-            Verdict::new(
-                format!("{name}: both links dark, from their return to the first byte"),
-                Bound::AtMost(1.0),
-                "s",
-                fault_runs
-                    .iter()
-                    .filter(|run| run.total)
-                    .map(labelled(FaultRun::time_to_first_byte, direction)),
-            ),
-        ]);
+        &all().collect::<Vec<_>>(),
+        &failures,
+    );
+    for (n, name) in DIRECTIONS.into_iter().enumerate() {
+        let claim = format!("{name}: longest silence after the first second of a fault");
+        judge(&claim, Bound::Below(1.0), "s", &partial, &|run| {
+            run.silence[n]
+        });
+        let claim = format!("{name}: during a fault, of what the second link gives alone");
+        let share = |run: &FaultRun| run.rate[n] / alone[n] * 100.0;
+        judge(&claim, Bound::AtLeast(90.0), "%", &partial, &share);
+        let claim = format!("{name}: after a fault, time to 90 % of the full rate");
+        judge(&claim, Bound::AtMost(2.0), "s", &partial, &|run| {
+            run.recovery[n]
+        });
+        let claim = format!("{name}: both links dark, from their return to the first byte");
+        judge(&claim, Bound::AtMost(1.0), "s", &total, &|run| {
+            run.first_byte[n]
+        });
     }
-    verdicts.push(Verdict::new(
-        "99th percentile of the echo",
-        Bound::AtMost(600.0),
-        "ms",
-        partial().map(|run| (run.name, run.echo(0.99))),
-    ));
-    verdicts
+    let claim = "99th percentile of the echo";
+    judge(claim, Bound::AtMost(600.0), "ms", &partial, &|run| {
+        run.echo(0.99)
+    });
 }
 
 fn table(fault_runs: &[FaultRun]) -> Table {
+    let both =
+        |[down, up]: [f64; 2], decimals: usize| format!("{down:.decimals$} + {up:.decimals$}");
+    let row = |run: &FaultRun| {
+        vec![
+            run.name.to_owned(),
+            both(run.full_rate, 1),
+            both(run.rate, 1),
+            both(run.silence, 2),
+            both(run.recovery, 2),
+            format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
+        ]
+    };
     let columns = [
         "fault of the first link",
         "before, Mb/s down + up",
@@ -272,37 +259,20 @@ fn table(fault_runs: &[FaultRun]) -> Table {
         "full rate again after, s",
         "echo, ms: median, 99 %",
     ];
-    let both = |value: &dyn Fn(usize) -> f64, decimals: usize| {
-        format!("{:.decimals$} + {:.decimals$}", value(0), value(1))
-    };
-    let row = |run: &FaultRun| {
-        vec![
-            run.name.to_owned(),
-            both(&|direction| run.full_rate(direction), 1),
-            both(&|direction| run.rate_during_fault(direction), 1),
-            both(&|direction| run.longest_silence(direction), 2),
-            both(&|direction| run.recovery_time(direction), 2),
-            format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
-        ]
-    };
     Table::new("Each fault", &columns, fault_runs.iter().map(row).collect())
 }
 
 fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
     let groups: Vec<&str> = fault_runs.iter().map(|run| run.name).collect();
-    let shares = |direction: usize| {
-        let share =
-            |run: &FaultRun| Point::new(0.0, run.rate_during_fault(direction) / alone[direction]);
-        fault_runs.iter().map(share).collect()
-    };
+    let series = [0, 1].map(|n| {
+        let share = |run: &FaultRun| Point::new(0.0, run.rate[n] / alone[n]);
+        (DIRECTIONS[n], fault_runs.iter().map(share).collect())
+    });
     bars(
         "Goodput from the third second of a fault on",
         "1 is what the second link gives alone; the first link has the fault",
         "share",
-        (
-            &groups,
-            vec![(DIRECTIONS[0], shares(0)), (DIRECTIONS[1], shares(1))],
-        ),
+        (&groups, series.into()),
     )
 }
 
@@ -310,39 +280,22 @@ fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
 mod tests {
     use super::*;
 
-    /// Returns a flow of 1000 bytes every 5 ms for `total` ms, without the bytes during `pause`, ms.
-    fn arrivals(pause: (u64, u64), total: u64) -> ReceivedBytes {
-        let mut arrivals = ReceivedBytes::default();
-        let mut bytes = 0;
-        for ms in (0..total)
-            .step_by(5)
-            .filter(|ms| *ms < pause.0 || *ms >= pause.1)
-        {
-            bytes += 1000;
-            arrivals.record(Duration::from_millis(ms), bytes);
-        }
-        arrivals
-    }
-
+    /// Checks a flow of 1000 bytes every 5 ms for 24 s, without the bytes during `pause`, ms. The fault begins at
+    /// 8 s, so the observed time is from 9 s to 24 s.
     #[test]
     fn silence_counts_from_the_second_second_of_a_fault_on() {
-        // The fault begins at 8 s, so the observed time is from 9 s to 24 s.
-        let silence_with = |pause| {
-            silence(
-                &arrivals(pause, 24_000),
-                BEFORE_FAULT + SECOND,
-                BEFORE_FAULT * 3,
-            )
+        let silence_with = |pause: std::ops::Range<u64>| {
+            let mut arrivals = ReceivedBytes::default();
+            let times = (0..24_000).step_by(5).filter(|ms| !pause.contains(ms));
+            for (ms, n) in times.zip(1..) {
+                arrivals.record(Duration::from_millis(ms), 1000 * n);
+            }
+            silence(&arrivals, BEFORE_FAULT + SECOND, BEFORE_FAULT * 3).as_millis()
         };
-        assert!(silence_with((8_100, 8_900)) < Duration::from_millis(50));
-        let across = silence_with((8_100, 9_700));
-        assert!(
-            across.abs_diff(Duration::from_millis(700)) < Duration::from_millis(20),
-            "{across:?}"
-        );
-        assert!(
-            silence_with((20_000, 30_000)) >= Duration::from_secs(4),
-            "a silence that lasts to the end counts"
-        );
+        assert!(silence_with(8_100..8_900) < 50);
+        let across = silence_with(8_100..9_700);
+        assert!((681..720).contains(&across), "{across} ms");
+        // A silence that lasts to the end counts.
+        assert!(silence_with(20_000..30_000) >= 4_000);
     }
 }

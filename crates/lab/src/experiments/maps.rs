@@ -1,7 +1,7 @@
 //! The experiments of MPTCP-MAPS, a scheduler that sends on the path of the better quality. In them a host
 //! walks away from its WiFi, comes back, and walks away again.
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_engine::{Config, PathId};
@@ -13,10 +13,8 @@ use braid_sim::transfer::{PathSettings, client_addr, external_addr};
 use serde_json::json;
 
 use super::definition::Definition;
-use super::outcome::Table;
-use super::series::{
-    BySecond, by_second, estimate, gains, over_time, plus_minus, quantile, values,
-};
+use super::schemes::{Compared, Measure, Timed, arrivals, bars};
+use super::series::{estimate, over_time, plus_minus, quantile};
 use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
@@ -29,7 +27,6 @@ use crate::stats;
 const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
     at its worst) and cellular of 10 Mb/s, 40 ms, 2 %; queues of 50 packets; on each path four \
     generators of TCP and one of UDP, 448 kb/s each; greedy download of 120 s";
-const SOURCE_BASELINE: &str = "stays on WiFi";
 
 /// The times at which `maps:single` moves from path to path.
 pub const MAPS_2A: Definition = Definition {
@@ -116,9 +113,9 @@ const fn scheme(strategy: &'static str) -> Scheme {
 /// The compared schemes: the baseline, both forms of MAPS, further strategies, and the kernel's MPTCP.
 /// Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because the
 /// simulator must leave it out.
-const SCHEMES: [Scheme; 6] = [
+static SCHEMES: [Scheme; 6] = [
     Scheme {
-        name: SOURCE_BASELINE,
+        name: "stays on WiFi",
         strategy: "minrtt",
         paths: 1,
     },
@@ -126,7 +123,7 @@ const SCHEMES: [Scheme; 6] = [
     scheme("maps"),
     scheme("minrtt"),
     scheme("adaptive"),
-    // `walks` runs the kernel's MPTCP for the scheme of this name. The kernel has its own scheduler, so
+    // `compare` runs the kernel's MPTCP for the scheme of this name. The kernel has its own scheduler, so
     // nothing reads the field `strategy`.
     Scheme {
         name: LINUX,
@@ -135,10 +132,10 @@ const SCHEMES: [Scheme; 6] = [
     },
 ];
 const LINUX: &str = "Linux MPTCP";
-/// Indices in [`SCHEMES`] of the two forms of MAPS. Only these two are judged.
+/// Indices in [`SCHEMES`] of the two forms of MAPS.
 const FORMS: [usize; 2] = [1, 2];
-/// The strategies of maps-5; the two forms of MAPS come first.
-const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
+/// Indices in [`SCHEMES`] of the schemes of maps-5.
+const MOVES: Range<usize> = 1..5;
 const CC: &str = "cubic";
 /// Gain in throughput that the paper reports for MAPS over staying on WiFi, %.
 const REPORTED_GAIN_PERCENT: f64 = 58.0;
@@ -178,89 +175,72 @@ fn scenario(
 }
 
 /// The figures of one run that the experiments use.
-struct Walk {
+#[derive(Debug)]
+struct Run {
     /// Rate at the reader by second, Mbit/s.
-    rate: BySecond,
-    /// Mean rate at the reader over all 120 s, Mbit/s.
-    mean_rate: f64,
+    rate: Timed,
     /// Delays of packets, ms, by the second in which a packet was sent. Only packets that brought new data
     /// count.
-    delays: BySecond,
-    mean_delay: f64,
-    p95_delay: f64,
+    delays: Timed,
+    /// Mean rate at the reader over the whole time, Mbit/s.
+    mean_rate: f64,
     /// Times at which new data left the WiFi, came back and left again, s.
     switches: [f64; 3],
     /// Bytes acknowledged to the server, at each sample.
     acked: Vec<u64>,
-    /// Numbers of the seconds in which the reader received nothing.
-    empty: Vec<usize>,
+    /// Number of the seconds in which the reader received nothing.
+    empty: usize,
     /// A sample of the packets for the figures, taken from the first run only.
     packets: Vec<Packet>,
+    /// True if the client read every byte up to the end of the stream.
+    complete: bool,
+    /// Seconds from the return of the WiFi in maps-5 to an established subflow over it; `None` if there was
+    /// none.
+    reopened: Option<f64>,
 }
 
 /// Step between the packets that figures show: one packet of every 40. More dots would cover each other. 40
 /// is a guess.
 const SHOWN_PACKET_STEP: usize = 40;
+/// Number of samples in a second.
+const SAMPLES_PER_SECOND: usize = (1000 / SAMPLE_INTERVAL.as_millis()) as usize;
 
-impl Walk {
-    /// Evaluates a trace. `first` is true for the first run, whose packets the figures show.
-    fn new(trace: &SessionTrace, first: bool) -> Self {
-        let mut rate = BySecond::default();
-        let read = seconds_of(&trace.read);
-        for (second, bytes) in read.iter().enumerate() {
-            rate.add(second as f64, *bytes as f64 * 8e-6);
-        }
-        let mut by_second = BySecond::default();
-        let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
-        let delays: Vec<f64> = fresh
-            .filter_map(|p| {
-                let delay = (p.arrived? - p.sent) * 1e3;
-                by_second.add(p.sent, delay);
-                Some(delay)
-            })
-            .collect();
-        let shown = trace
-            .packets
-            .iter()
-            .step_by(SHOWN_PACKET_STEP)
-            .filter(|_| first);
-        Walk {
-            rate,
-            mean_rate: read.iter().sum::<u64>() as f64 * 8e-6 / read.len().max(1) as f64,
-            delays: by_second,
-            mean_delay: stats::mean(&delays).unwrap_or(f64::NAN),
-            p95_delay: quantile(delays, 0.95),
+impl Run {
+    /// Evaluates the first `span` of a trace. `first` is true for the first run, whose packets the figures show.
+    /// `second_path` is the path of the address that the host gets at the return of the WiFi.
+    fn new(trace: &SessionTrace, first: bool, span: Duration, second_path: PathId) -> Self {
+        let samples = span.as_secs() as usize * SAMPLES_PER_SECOND;
+        let samples = &trace.read[..samples.min(trace.read.len())];
+        let mut before = 0;
+        let seconds = samples.chunks_exact(SAMPLES_PER_SECOND).map(|second| {
+            let total = second[SAMPLES_PER_SECOND - 1];
+            total - std::mem::replace(&mut before, total)
+        });
+        let seconds: Vec<u64> = seconds.collect();
+        let rates = seconds.iter().map(|bytes| *bytes as f64 * 8e-6);
+        let delays = arrivals(trace).into_iter().map(|p| (p.sent, p.delay));
+        let shown = trace.packets.iter().step_by(SHOWN_PACKET_STEP);
+        let mut since_return = trace.subflows.iter().skip(MOVE_SAMPLE);
+        let reopened = since_return.position(|paths| paths & 1 << second_path.0 != 0);
+        Run {
+            rate: (0..).map(f64::from).zip(rates).collect(),
+            delays: delays.collect(),
+            mean_rate: seconds.iter().sum::<u64>() as f64 * 8e-6 / seconds.len().max(1) as f64,
             switches: switch_times(&trace.packets),
             acked: trace.acked.clone(),
-            empty: empty_seconds(&read),
-            packets: shown.copied().collect(),
+            empty: seconds.iter().filter(|bytes| **bytes == 0).count(),
+            packets: shown.filter(|_| first).copied().collect(),
+            complete: trace.ended,
+            reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
         }
     }
-}
 
-/// Returns the bytes read in each second. `read` is the total at each [`SAMPLE_INTERVAL`].
-fn seconds_of(read: &[u64]) -> Vec<u64> {
-    let samples = (1.0 / SAMPLE_INTERVAL.as_secs_f64()).round() as usize;
-    let ends: Vec<u64> = read
-        .iter()
-        .skip(samples - 1)
-        .step_by(samples)
-        .copied()
-        .collect();
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    ends.iter()
-        .zip(starts)
-        .map(|(end, start)| end - start)
-        .collect()
-}
-
-/// Returns the numbers of the seconds without a byte.
-fn empty_seconds(read: &[u64]) -> Vec<usize> {
-    let seconds = read.iter().enumerate();
-    seconds
-        .filter(|(_, bytes)| **bytes == 0)
-        .map(|(second, _)| second)
-        .collect()
+    /// Returns the megabytes that were acknowledged at a time.
+    fn acked_mb(&self, seconds: usize) -> f64 {
+        // Sample 0 is taken one interval after the start.
+        let acked = self.acked.get(seconds * SAMPLES_PER_SECOND - 1);
+        acked.map_or(f64::NAN, |bytes| *bytes as f64 / 1e6)
+    }
 }
 
 /// Estimates the times at which new data left the first path, came back and left again.
@@ -270,27 +250,21 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
 /// of the bytes sent on the old path before T and on the new path after T. Two intervals meet in the middle
 /// between their crossings.
 fn switch_times(packets: &[Packet]) -> [f64; 3] {
-    let ends = [0, 1, 2, 3].map(|n| match n {
-        0 => 0.0,
-        3 => mobility::SPAN.as_secs_f64(),
-        n => {
-            let [a, b] = [n - 1, n].map(|n| mobility::CROSSINGS[n].as_secs_f64());
-            (a + b) / 2.0
-        }
-    });
+    let [leaves, returns, leaves_again] = mobility::CROSSINGS.map(|at| at.as_secs_f64());
+    let middles = [(leaves + returns) / 2.0, (returns + leaves_again) / 2.0];
+    let ends = [0.0, middles[0], middles[1], mobility::SPAN.as_secs_f64()];
     [0, 1, 2].map(|n| {
         let leaves = n != 1;
-        let mut in_interval: Vec<&Packet> = packets
-            .iter()
-            .filter(|p| p.new && (ends[n]..ends[n + 1]).contains(&p.sent))
-            .collect();
-        in_interval.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        let interval = ends[n]..ends[n + 1];
         // If the switch is assumed one packet later, the fit gains the bytes of that packet if it is on the
         // old path, and loses them if it is on the new path. `score` is the sum of gains and losses since
         // the start of the interval.
         let mut best = (0i64, ends[n]);
         let mut score = 0i64;
-        for packet in in_interval {
+        for packet in packets
+            .iter()
+            .filter(|p| p.new && interval.contains(&p.sent))
+        {
             let on_old_path = (packet.path == 0) == leaves;
             score += if on_old_path { 1 } else { -1 } * packet.len as i64;
             if score > best.0 {
@@ -301,52 +275,71 @@ fn switch_times(packets: &[Packet]) -> [f64; 3] {
     })
 }
 
-/// All runs of one scheme.
-type Walks = Arc<Vec<Walk>>;
+/// Runs that the experiments share.
+static RUNS: SharedRuns<Run> = SharedRuns::new();
 
-/// Runs that the four experiments on the walk share.
-static WALKS: SharedRuns<Walk> = SharedRuns::new();
-
-/// Returns the runs of every scheme, in the order of [`SCHEMES`].
-fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
+/// Makes the runs of each scheme in its scenario, or takes them from [`RUNS`], and records them.
+fn compare(
+    session: &mut Session<'_>,
+    span: Duration,
+    schemes: &'static [Scheme],
+    scenario: impl Fn(&'static Scheme) -> Result<SessionScenario<'static>, Error>,
+    record: fn(&Run) -> serde_json::Value,
+) -> Result<Compared<Run>, Error> {
+    let setting = format!("{} s", span.as_secs());
     session.parameter("congestion control", CC);
-    session.parameter("access of the generators", "100 Mb/s, 25 ms");
-    session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
-    let mut all = Vec::new();
-    for scheme in schemes(session.backend()) {
-        let scenario = scenario(scheme, mobility::wifi_schedule(), mobility::SPAN)?;
-        let which = (scheme.name.to_owned(), session.runs());
+    let mut compared = Vec::new();
+    for scheme in schemes {
+        let scenario = scenario(scheme)?;
+        let key = (format!("{} {setting}", scheme.name), session.runs());
         let backend = session.backend();
         let run = |index, seed| {
             let trace = match scheme.name {
                 LINUX => scenario.run_by_kernel(seed),
                 _ => scenario.run_on(backend, seed),
             };
-            Ok(Walk::new(&trace?, index == 0))
+            Ok(Run::new(&trace?, index == 0, span, scenario.second_path()))
         };
-        let runs = WALKS.runs(session, which, run)?;
+        let runs = RUNS.runs(session, key, run)?;
         let record: Vec<_> = runs.iter().map(record).collect();
         session.record(file_name(scheme.name), json!({ "runs": record }));
-        all.push(runs);
+        compared.push((scheme.name, runs));
     }
-    Ok(all)
+    Ok(Compared {
+        setting,
+        schemes: compared,
+    })
 }
 
-fn record(walk: &Walk) -> serde_json::Value {
-    json!({
-        "throughput_mbit": walk.mean_rate,
-        "delay_mean_ms": walk.mean_delay,
-        "delay_p95_ms": walk.p95_delay,
-        "switches_s": walk.switches,
-        "seconds_without_a_byte": walk.empty.len(),
-        "acked": walk.acked.last(),
-    })
+/// Returns the runs of the walk with every scheme.
+fn walks(session: &mut Session<'_>) -> Result<Compared<Run>, Error> {
+    let walk = |scheme| scenario(scheme, mobility::wifi_schedule(), mobility::SPAN);
+    let schemes = schemes(session.backend());
+    let all = compare(session, mobility::SPAN, schemes, walk, |run| {
+        json!({
+            "throughput_mbit": run.mean_rate,
+            "delay_mean_ms": run.delays.mean(),
+            "delay_p95_ms": run.delays.p95(),
+            "switches_s": run.switches,
+            "seconds_without_a_byte": run.empty,
+            "acked": run.acked.last(),
+        })
+    })?;
+    session.parameter("access of the generators", "100 Mb/s, 25 ms");
+    session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
+    Ok(all)
 }
 
 /// Returns `name` as part of a file name: all characters except ASCII letters and digits become `-`.
 fn file_name(name: &str) -> String {
-    let replaced = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    name.chars().map(replaced).collect()
+    name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+}
+
+/// Returns the value of each form of MAPS. Only these two schemes are judged.
+fn of_forms(all: &Compared<Run>, value: impl Fn(usize) -> f64) -> Vec<(&'static str, f64)> {
+    let schemes = all.schemes.iter().enumerate();
+    let forms = schemes.filter(|(_, (name, _))| name.starts_with("maps"));
+    forms.map(|(n, (name, _))| (*name, value(n))).collect()
 }
 
 fn note(session: &Session<'_>) -> String {
@@ -356,272 +349,204 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// Returns a line for each scheme: the mean of all runs in each second. A scheme without values gets no
-/// line, such as the kernel, whose packets are not observed.
-fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
-    let each = SCHEMES.iter().zip(all);
-    each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
-        .filter(|line| !line.points.is_empty())
-        .collect()
-}
-
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let single = &all[FORMS[0]];
-    for (n, crossing) in mobility::CROSSINGS.iter().enumerate() {
+    let single = FORMS[0];
+    let names = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"];
+    for (n, (crossing, what)) in mobility::CROSSINGS.iter().zip(names).enumerate() {
         let crossing = crossing.as_secs_f64();
-        let times = values(single, |walk| walk.switches[n] - crossing);
-        // The quantiles 0 and 1 are the extremes; NaN stands for the mean.
+        let times = all.values(single, |run| run.switches[n] - crossing);
         let summary = [
-            ("earliest run", 0.0),
-            ("mean", f64::NAN),
-            ("latest run", 1.0),
+            ("earliest run", quantile(times.clone(), 0.0)),
+            ("mean", estimate(&times).0),
+            ("latest run", quantile(times, 1.0)),
         ];
-        let summary = summary.map(|(name, q)| match q.is_nan() {
-            true => (name, estimate(&times).0),
-            false => (name, quantile(times.clone(), q)),
-        });
-        let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
         let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
         let bound = Bound::Within(-MAX_SWITCH_OFFSET_S, MAX_SWITCH_OFFSET_S);
-        session.verdict(
-            Verdict::new(claim, bound, "s", summary).reported(&format!("near {crossing} s")),
-        );
+        let verdict = Verdict::new(claim, bound, "s", summary);
+        session.verdict(verdict.reported(&format!("near {crossing} s")));
     }
-    let empty = single.iter().flat_map(|walk| &walk.empty);
+    let empty = |n| all.values(n, |run| run.empty as f64).iter().sum::<f64>();
     let claim = "seconds without a byte, of all runs of maps:single";
-    let count = [("", empty.clone().count() as f64)];
-    session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", count));
-    let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
-        let empty = values(runs, |walk| walk.empty.len() as f64);
-        let time = |n: usize| plus_minus(estimate(&values(runs, |walk| walk.switches[n])), 1);
-        // The other schemes send on both paths at once or never switch, so the estimated times mean nothing
-        // for them.
-        let times = match scheme.name {
-            "maps:single" => [0, 1, 2].map(time),
-            _ => [(); 3].map(|()| String::new()),
-        };
-        let empty = format!("{:.0}", empty.iter().sum::<f64>());
-        [&[scheme.name.to_owned()], &times[..], &[empty]].concat()
-    });
-    session.table(Table::new(
+    session.verdict(Verdict::new(
+        claim,
+        Bound::AtMost(0.0),
+        "",
+        [("", empty(single))],
+    ));
+    session.table(all.table(
         "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
          without a byte",
         &[
-            "scheme",
             "leaves WiFi",
             "comes back",
             "leaves again",
             "seconds without a byte",
         ],
-        rows.collect(),
+        |n| {
+            // The other schemes send on both paths at once or never switch, so the estimated times mean nothing
+            // for them.
+            let times = [0, 1, 2].map(|time| match n == single {
+                true => plus_minus(all.estimate(n, |run| run.switches[time]), 1),
+                false => String::new(),
+            });
+            [&times[..], &[format!("{:.0}", empty(n))]].concat()
+        },
     ));
-    let note = note(session);
+    let lines = all.lines(|run| &run.rate.by_second);
     let title = "Throughput while the host leaves the WiFi, comes back and leaves again";
-    let lines = lines(&all, |walk| &walk.rate);
-    session.figure(
-        "throughput",
-        over_time(title, &note, "throughput (Mb/s)", lines),
-    );
+    let figure = over_time(title, &note(session), "throughput (Mb/s)", lines);
+    session.figure("throughput", figure);
     Ok(())
 }
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let rates: Vec<_> = all
-        .iter()
-        .map(|runs| values(runs, |w| w.mean_rate))
-        .collect();
-    let gain_of = |n: usize| estimate(&gains(&rates[n], &rates[0]));
-    session.verdict(
-        Verdict::new(
-            "throughput above that of staying on WiFi",
-            Bound::AtLeast(REPORTED_GAIN_PERCENT),
-            "%",
-            FORMS.map(|n| (SCHEMES[n].name, gain_of(n).0)),
-        )
-        .reported("58 %"),
-    );
-    let rows = SCHEMES.iter().take(all.len()).enumerate();
-    let rows = rows.map(|(n, scheme)| {
-        let gain = match n {
-            0 => String::new(),
-            n => format!("{:+.0} ± {:.0} %", gain_of(n).0, gain_of(n).1),
-        };
-        vec![
-            scheme.name.to_owned(),
-            plus_minus(estimate(&rates[n]), 2),
-            gain,
-        ]
-    });
-    session.table(Table::new(
+    let rate: Measure<Run> = ("throughput", 2, |run| run.mean_rate);
+    let gain = |n| all.gain(n, rate.2);
+    let claim = "throughput above that of staying on WiFi";
+    let bound = Bound::AtLeast(REPORTED_GAIN_PERCENT);
+    let verdict = Verdict::new(claim, bound, "%", of_forms(&all, |n| gain(n).0));
+    session.verdict(verdict.reported("58 %"));
+    session.table(all.table(
         "Throughput over 120 s, Mb/s: mean ± 95 % interval",
-        &["scheme", "throughput", "against staying"],
-        rows.collect(),
+        &["throughput", "against staying"],
+        |n| {
+            let gain = match n {
+                0 => String::new(),
+                n => format!("{:+.0} ± {:.0} %", gain(n).0, gain(n).1),
+            };
+            vec![all.cell(n, rate), gain]
+        },
     ));
-    let bars = SCHEMES.iter().zip(&rates).map(|(scheme, rates)| {
-        let (mean, half) = estimate(rates);
-        (scheme.name, vec![Point::with_error(0.0, mean, half)])
-    });
-    let note = note(session);
-    session.figure(
-        "throughput",
-        super::series::bars(
-            "Mean throughput over the whole walk",
-            &note,
-            "throughput (Mb/s)",
-            (&["120 s"], bars.collect()),
-        ),
-    );
+    let title = "Mean throughput over the whole walk";
+    let figure = bars(title, &note(session), "throughput (Mb/s)", &[all], rate.2);
+    session.figure("throughput", figure);
     Ok(())
 }
 
+const DELAYS: [Measure<Run>; 2] = [
+    ("mean delay of all packets", 1, |run| run.delays.mean()),
+    ("95th percentile of delay", 1, |run| run.delays.p95()),
+];
+
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
-    let all = walks(session)?;
-    let delays_of = |n: usize| {
-        [
-            values(&all[n], |walk| walk.mean_delay),
-            values(&all[n], |walk| walk.p95_delay),
-        ]
+    let mut all = walks(session)?;
+    // The kernel's packets are not observed.
+    all.schemes.retain(|(name, _)| *name != LINUX);
+    let seconds = |n| all.by_second(n, |run| &run.delays.by_second);
+    // A second in which a scheme sent nothing has no delay (NaN).
+    let mean = |mut seconds: Vec<f64>| {
+        seconds.retain(|ms| ms.is_finite());
+        stats::mean(&seconds).unwrap_or(f64::NAN)
     };
-    let seconds = |n: usize| BySecond::means(all[n].iter().map(|walk| &walk.delays));
-    let mean_difference = |n: usize| {
-        let (own, staying) = (seconds(n), seconds(0));
-        let differences = own.iter().zip(&staying).map(|(own, staying)| own - staying);
-        // A second in which a scheme sent nothing has no delay (NaN).
-        let differences: Vec<f64> = differences.filter(|ms| ms.is_finite()).collect();
-        stats::mean(&differences).unwrap_or(f64::NAN)
+    let differences = |n| {
+        let pairs = seconds(n).into_iter().zip(seconds(0));
+        mean(pairs.map(|(own, staying)| own - staying).collect())
     };
-    let values = FORMS.map(|n| (SCHEMES[n].name, mean_difference(n)));
     let claim = "mean delay of the seconds in which both send, less that of staying on WiFi";
-    session.verdict(Verdict::new(claim, Bound::Below(0.0), "ms", values).reported("lower"));
-    let names = ["mean delay of all packets", "95th percentile of delay"];
-    for (what, name) in names.iter().enumerate() {
-        let difference =
-            |n: usize| estimate(&delays_of(n)[what]).0 - estimate(&delays_of(0)[what]).0;
-        let values = FORMS.map(|n| (SCHEMES[n].name, difference(n)));
+    let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", of_forms(&all, differences));
+    session.verdict(verdict.reported("lower"));
+    for (name, _, of) in DELAYS {
         let claim = format!("{name}, less that of staying on WiFi");
+        let values = of_forms(&all, |n| all.difference(n, of));
         let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
         session.verdict(verdict.reported("lower").unless(
             "by staying, most packets are sent while the WiFi is near, and few while it is slow",
         ));
     }
-    // The kernel's packets are not observed. Its mean is then `None`, which leaves its row out.
-    let schemes = SCHEMES.iter().take(all.len()).enumerate();
-    let rows = schemes.filter_map(|(n, scheme)| {
-        let seconds: Vec<f64> = seconds(n).into_iter().filter(|s| s.is_finite()).collect();
-        let seconds = format!("{:.1}", stats::mean(&seconds)?);
-        let [mean, p95] = delays_of(n).map(|sample| plus_minus(estimate(&sample), 1));
-        Some(vec![scheme.name.to_owned(), seconds, mean, p95])
-    });
-    session.table(Table::new(
+    session.table(all.table(
         "Delay of packets that brought something new, from sending to arrival, ms: mean ± 95 % \
          interval of the runs' means and 95th percentiles",
         &[
-            "scheme",
             "mean of seconds",
             "mean of packets",
             "95th percentile of packets",
         ],
-        rows.collect(),
+        |n| {
+            let seconds = format!("{:.1}", mean(seconds(n)));
+            let [mean, p95] = DELAYS.map(|of| all.cell(n, of));
+            vec![seconds, mean, p95]
+        },
     ));
-    let note = note(session);
-    let lines = lines(&all, |walk| &walk.delays);
+    let lines = all.lines(|run| &run.delays.by_second);
     let title = "Delay of packets while the host leaves the WiFi, comes back and leaves again";
-    session.figure("delay", over_time(title, &note, "mean delay (ms)", lines));
+    let figure = over_time(title, &note(session), "mean delay (ms)", lines);
+    session.figure("delay", figure);
     Ok(())
 }
+
+const ACKED: [Measure<Run>; 3] = [
+    ("25 s", 1, |run| run.acked_mb(25)),
+    ("60 s", 1, |run| run.acked_mb(60)),
+    ("120 s", 1, |run| run.acked_mb(120)),
+];
 
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     // Sample 0 is taken one interval after the start.
-    let from = LEAD_FROM.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
+    let from = LEAD_FROM.as_secs() as usize * SAMPLES_PER_SECOND - 1;
     let behind = |n: usize| {
-        let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
+        let runs = all.schemes[n].1.iter().zip(&*all.schemes[0].1);
+        let runs = runs.map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
             pairs.filter(|(ours, stays)| ours < stays).count()
         });
         runs.sum::<usize>() as f64
     };
-    session.verdict(
-        Verdict::new(
-            "looks from 25 s on, every 0.1 s, at which less is acknowledged than by staying on WiFi, \
-             of all runs",
-            Bound::AtMost(0.0),
-            "",
-            FORMS.map(|n| (SCHEMES[n].name, behind(n))),
-        )
-        .reported("earlier"),
-    );
-    let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
-        let at = |seconds: usize| {
-            let acked = values(runs, |walk| {
-                // Ten samples a second; sample 0 is at 0.1 s.
-                walk.acked
-                    .get(seconds * 10 - 1)
-                    .map_or(f64::NAN, |b| *b as f64 / 1e6)
-            });
-            plus_minus(estimate(&acked), 1)
-        };
-        let times = [25, 60, 120].map(at);
-        [&[scheme.name.to_owned()], &times[..]].concat()
-    });
-    session.table(Table::new(
+    let claim = "looks from 25 s on, every 0.1 s, at which less is acknowledged than by staying on \
+                 WiFi, of all runs";
+    let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", of_forms(&all, behind));
+    session.verdict(verdict.reported("earlier"));
+    session.table(all.table(
         "Acknowledged at these times, MB: mean ± 95 % interval",
-        &["scheme", "25 s", "60 s", "120 s"],
-        rows.collect(),
+        &ACKED.map(|(time, ..)| time),
+        |n| ACKED.map(|of| all.cell(n, of)).into(),
     ));
     figures_of_packets(session, &all);
     Ok(())
 }
 
 /// Adds figures of the packets' data sequence numbers against time.
-fn figures_of_packets(session: &mut Session<'_>, all: &[Walks]) {
-    let note = format!("{CC}; the first run; one packet in {SHOWN_PACKET_STEP}");
-    let dots = |name: &str, points: Vec<Point>| Series {
-        name: name.to_owned(),
-        points,
-        mark: Mark::Dots,
+fn figures_of_packets(session: &mut Session<'_>, all: &Compared<Run>) {
+    let dots = |n: usize, name: &str, time: &dyn Fn(&Packet) -> Option<f64>| {
+        let packets = all.schemes[n].1.first().map_or(&[][..], |run| &run.packets);
+        let point = |p: &Packet| Some(Point::new(time(p)?, p.dsn as f64 / 1e6));
+        Series {
+            name: name.to_owned(),
+            points: packets.iter().filter_map(point).collect(),
+            mark: Mark::Dots,
+        }
     };
-    let packets = |n: usize| all[n].first().map_or(&[][..], |walk| &walk.packets);
-    let point = |time: f64, p: &Packet| Point::new(time, p.dsn as f64 / 1e6);
-    for (what, when_sent) in [("arrived", false), ("sent", true)] {
-        let time = |p: &Packet| if when_sent { Some(p.sent) } else { p.arrived };
-        // The baseline, both forms of MAPS, and `adaptive`: more schemes would hide each other.
-        let by_scheme = [0, 1, 2, 4].map(|n| {
-            let points = packets(n).iter().filter_map(|p| Some(point(time(p)?, p)));
-            dots(SCHEMES[n].name, points.collect())
-        });
-        let title = format!(
-            "Data sequence numbers by the time they {} ",
-            match when_sent {
-                true => "are sent",
-                false => "arrive",
-            }
-        );
-        let y = "data sequence number (MB)";
-        session.figure(
-            &format!("{what}-by-scheme"),
-            over_time(title.trim_end(), &note, y, by_scheme.into()),
-        );
-    }
+    let mut add = |name: &str, title: &str, dots| {
+        let title = format!("Data sequence numbers {title}");
+        let note = format!("{CC}; the first run; one packet in {SHOWN_PACKET_STEP}");
+        let figure = over_time(&title, &note, "data sequence number (MB)", dots);
+        session.figure(name, figure);
+    };
+    // The baseline, both forms of MAPS, and `adaptive`: more schemes would hide each other.
+    let by_scheme = |time: fn(&Packet) -> Option<f64>| {
+        let series = [0, 1, 2, 4].map(|n| dots(n, all.schemes[n].0, &time));
+        series.to_vec()
+    };
+    add(
+        "arrived-by-scheme",
+        "by the time they arrive",
+        by_scheme(|p| p.arrived),
+    );
+    add(
+        "sent-by-scheme",
+        "by the time they are sent",
+        by_scheme(|p| Some(p.sent)),
+    );
     for n in FORMS {
-        let by_path = ["WiFi", "cellular"].iter().enumerate().map(|(path, name)| {
-            let here = packets(n).iter().filter(|p| p.path == path);
-            let points = here.filter_map(|p| Some(point(p.arrived?, p)));
-            dots(name, points.collect())
-        });
-        let name = SCHEMES[n].name;
-        session.figure(
+        let by_path = [(0, "WiFi"), (1, "cellular")]
+            .map(|(path, name)| dots(n, name, &|p| p.arrived.filter(|_| p.path == path)));
+        let name = all.schemes[n].0;
+        add(
             &format!("{}-by-path", file_name(name)),
-            over_time(
-                &format!(
-                    "Data sequence numbers of {name} by the time they arrive, and on which path"
-                ),
-                &note,
-                "data sequence number (MB)",
-                by_path.collect(),
-            ),
+            &format!("of {name} by the time they arrive, and on which path"),
+            by_path.to_vec(),
         );
     }
 }
@@ -641,82 +566,77 @@ const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis
 /// retransmission timeout to 1 s, so the bound allows no lost SYN.
 const MAX_REOPEN_S: f64 = 1.0;
 
-/// The figures of one run of maps-5.
-struct Move {
-    /// True if the client read every byte up to the end of the stream.
-    complete: bool,
-    /// Numbers of the seconds in which the reader received nothing.
-    empty: Vec<usize>,
-    /// Seconds from the return of the WiFi to an established subflow over it; `None` if there was none.
-    reopened: Option<f64>,
-    /// Rate at the reader by second, Mbit/s.
-    rate: BySecond,
-}
-
 fn moves(session: &mut Session<'_>) -> Result<(), Error> {
-    session.parameter("congestion control", CC);
-    session.parameter(
-        "addresses",
-        format!("{}, then {}", client_addr(0), external_addr(0)),
-    );
-    let (mut rows, mut figure, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    for strategy in MOVES {
-        let runs = move_runs(session, strategy)?;
-        let cut_short = runs.iter().filter(|run| !run.complete).count();
-        let empty: usize = runs.iter().map(|run| run.empty.len()).sum();
+    let scenario = |scheme| {
+        Ok(SessionScenario {
+            span: MOVE_SPAN + MOVE_DRAIN,
+            moves: Some(MOVE_SAMPLE),
+            ..scenario(scheme, outage_schedule(), MOVE_SPAN)?
+        })
+    };
+    let all = compare(session, MOVE_SPAN, &SCHEMES[MOVES], scenario, |run| {
+        json!({
+            "whole": run.complete,
+            "seconds_without_a_byte": run.empty,
+            "reopened_s": run.reopened,
+        })
+    })?;
+    let addresses = format!("{}, then {}", client_addr(0), external_addr(0));
+    session.parameter("addresses", addresses);
+    let sum = |n, of: fn(&Run) -> f64| all.values(n, of).iter().sum::<f64>();
+    let columns = |n: usize| {
         // NaN if any run has no new subflow, so that the claim does not hold.
-        let mut waits = runs.iter().map(|run| run.reopened);
+        let mut waits = all.schemes[n].1.iter().map(|run| run.reopened);
         let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
-        let latest = latest.unwrap_or(f64::NAN);
-        let columns = [cut_short as f64, empty as f64, latest];
-        // A value that is a whole number, such as a count, is shown without a decimal.
-        let texts = columns.map(|value| format!("{value:.1}").replace(".0", ""));
-        rows.push([&[strategy.to_owned()], &texts[..]].concat());
-        let rates = runs.iter().map(|run| &run.rate);
-        figure.push(by_second(strategy, &BySecond::means(rates)));
-        measured.push((strategy, columns));
-    }
-    let claims = [
+        [
+            sum(n, |run| f64::from(u8::from(!run.complete))),
+            sum(n, |run| run.empty as f64),
+            latest.unwrap_or(f64::NAN),
+        ]
+    };
+    let resent = "a SYN of the join that is lost is sent again after a second (RFC 6298)";
+    for (k, (claim, max, unit, why)) in [
         (
             "runs in which not every byte arrived in its place",
-            Bound::AtMost(0.0),
+            0.0,
             "",
             "",
         ),
-        (
-            "seconds without delivery, of all runs",
-            Bound::AtMost(0.0),
-            "",
-            "",
-        ),
+        ("seconds without delivery, of all runs", 0.0, "", ""),
         (
             "time from the return to a subflow over the new address, latest run",
-            Bound::AtMost(MAX_REOPEN_S),
+            MAX_REOPEN_S,
             "s",
-            "a SYN of the join that is lost is sent again after a second (RFC 6298)",
+            resent,
         ),
-    ];
-    for (k, (claim, bound, unit, why)) in claims.into_iter().enumerate() {
-        // `MOVES` begins with the two forms of MAPS; the other strategies are not judged.
-        let forms = measured.iter().take(FORMS.len());
-        let values = forms.map(|(strategy, columns)| (strategy, columns[k]));
-        session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let values = of_forms(&all, |n| columns(n)[k]);
+        let verdict = Verdict::new(claim, Bound::AtMost(max), unit, values);
+        session.verdict(verdict.unless(why));
     }
-    session.table(Table::new(
+    session.table(all.table(
         "Of all runs",
         &[
-            "scheme",
             "runs cut short",
             "seconds without a byte",
             "subflow over the new address after, s",
         ],
-        rows,
+        // A value that is a whole number, such as a count, is shown without a decimal.
+        |n| {
+            columns(n)
+                .map(|value| format!("{value:.1}").replace(".0", ""))
+                .into()
+        },
     ));
     let note = format!("{CC}; means over {} runs", session.runs());
     let title = "Throughput while the WiFi is gone from 20 to 40 s";
+    let lines = all.lines(|run| &run.rate.by_second);
     session.figure(
         "throughput",
-        over_time(title, &note, "throughput (Mb/s)", figure),
+        over_time(title, &note, "throughput (Mb/s)", lines),
     );
     Ok(())
 }
@@ -732,48 +652,4 @@ fn outage_schedule() -> Schedule {
         },
     };
     Schedule::new([change(WIFI_LOST_AT, false), change(WIFI_BACK_AT, true)])
-}
-
-/// Makes and records the runs of a strategy.
-fn move_runs(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
-    let scheme = scheme(strategy);
-    let scenario = SessionScenario {
-        span: MOVE_SPAN + MOVE_DRAIN,
-        moves: Some(MOVE_SAMPLE),
-        ..scenario(&scheme, outage_schedule(), MOVE_SPAN)?
-    };
-    let backend = session.backend();
-    let run = |_, seed| {
-        Ok(Move::new(
-            &scenario.run_on(backend, seed)?,
-            scenario.second_path(),
-        ))
-    };
-    let runs = session.each(session.runs(), run)?;
-    let record = runs.iter().map(|r| {
-        json!({ "whole": r.complete, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
-    });
-    let record: Vec<_> = record.collect();
-    session.record(file_name(strategy), json!({ "runs": record }));
-    Ok(runs)
-}
-
-impl Move {
-    /// Evaluates a trace. `new_path` is the path of the address that the host gets at the return.
-    fn new(trace: &SessionTrace, new_path: PathId) -> Self {
-        let read = seconds_of(&trace.read);
-        let in_span = &read[..MOVE_SPAN.as_secs() as usize];
-        let mut rate = BySecond::default();
-        for (second, bytes) in in_span.iter().enumerate() {
-            rate.add(second as f64, *bytes as f64 * 8e-6);
-        }
-        let mut since_return = trace.subflows.iter().skip(MOVE_SAMPLE);
-        let reopened = since_return.position(|paths| paths & 1 << new_path.0 != 0);
-        Move {
-            complete: trace.ended,
-            empty: empty_seconds(in_span),
-            reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
-            rate,
-        }
-    }
 }

@@ -14,6 +14,7 @@ mod maps;
 mod outcome;
 mod po;
 mod psnr;
+mod schemes;
 mod series;
 mod session;
 mod sweep;

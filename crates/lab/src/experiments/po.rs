@@ -6,21 +6,20 @@ use std::time::Duration;
 use braid_engine::Config;
 use braid_links::{Loss, QueueLimit, Rate, Schedule, Settings};
 use braid_sim::background::Background;
-use braid_sim::traffic::{Bulk, Frame, Kind, Received, Role, Session as Streams, Video, jitter};
+use braid_sim::traffic::{Bulk, Frame, Received, Role, Session as Streams, Video, jitter};
 use braid_sim::transfer::PathSettings;
+use serde::Serialize;
 use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::series::{
-    BySecond, bars, by_second, estimate, gains, over_time, plus_minus, quantile, values,
-};
+use super::schemes::{Arrival, Compared, Measure, Timed, arrivals, bars, in_each};
+use super::series::{BySecond, over_time};
 use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::plot::{Point, Series};
-use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
-use crate::stats;
+use crate::plot::Series;
+use crate::session_trace::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 
 // The paper gives the rates of the paths and the loss. The delay, the queue length, the receive buffer
 // and the rate of the TCP generators are choices of this lab; the UDP generator is that of MPTCP-MAPS.
@@ -40,7 +39,9 @@ pub const PO_4: Definition = Definition {
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
     backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| background_kinds(backend).len() * reported(backend).len() * SCHEMES.len(),
+    cases: |backend| {
+        background_kinds(backend).len() * shown(backend, &REPORTED).len() * SCHEMES.len()
+    },
     runs: (30, 3),
     measure: throughput,
 };
@@ -52,7 +53,7 @@ pub const PO_5: Definition = Definition {
     source: "PO-MPTCP, figure 5",
     reported: "Lower than standard MPTCP's at every loss.",
     must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
-    cases: |backend| losses(backend).len() * SCHEMES.len(),
+    cases: |backend| shown(backend, &LOSSES).len() * SCHEMES.len(),
     measure: delay,
     ..PO_4
 };
@@ -116,21 +117,13 @@ const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.0
 /// Shares of packets lost (0 to 1) in figure 5.
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
-/// Returns the losses of figure 4 with the reported gains. Over links these are only the losses of figures
-/// 6 and 7, because a run takes [`SPAN`] of wall-clock time and the runs of those figures can be used
+/// Returns those losses of a figure that are measured on a backend. Over links these are only the losses of
+/// figures 6 and 7, because a run takes [`SPAN`] of wall-clock time and the runs of those figures can be used
 /// again.
-fn reported(backend: Backend) -> &'static [(f64, f64)] {
+fn shown<T>(backend: Backend, losses: &'static [T]) -> &'static [T] {
     match backend.is_virtual() {
-        true => &REPORTED,
-        false => &REPORTED[1..3],
-    }
-}
-
-/// Returns the losses of figure 5, with the same restriction over links as [`reported`].
-fn losses(backend: Backend) -> &'static [f64] {
-    match backend.is_virtual() {
-        true => &LOSSES,
-        false => &LOSSES[1..3],
+        true => losses,
+        false => &losses[1..3],
     }
 }
 
@@ -218,132 +211,84 @@ pub(super) fn scenario(
     })
 }
 
-/// A value for the I frames, and a value for the whole video.
-type ByFrames<T> = [T; 2];
-/// The names of the two groups of frames in [`ByFrames`].
-const FRAME_GROUPS: ByFrames<&str> = ["I frames", "whole video"];
-
-/// The kinds of jitter. The jitter of a frame is the difference between its delay and the delay of the
-/// previous frame of the same group. The jitter of a packet is the difference between its delay and the
-/// delay of the packet that arrived before it.
-const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
-/// Indices in [`JITTERS`] of the kinds that are judged. The jitter of the whole video is not judged: it
-/// compares I frames with P and B frames, whose delays differ because of their sizes.
-const JUDGED: [usize; 3] = [0, 1, 3];
-
-/// The figures of one run that the experiments use.
-#[derive(Debug, Default)]
+/// The figures of one run that the experiments use. Pairs are of the I frames and of the whole video.
+#[derive(Debug, Serialize)]
 struct Run {
-    /// Goodput of frames complete within the span, Mbit/s.
-    video: f64,
-    /// Goodput of frames complete within the span and before their deadline, Mbit/s.
-    in_time: f64,
-    /// Goodput of all streams within the span, Mbit/s.
-    total: f64,
-    /// Mean delay of frames, ms.
-    mean_delay: ByFrames<f64>,
+    /// Goodput of frames complete within the span.
+    video_mbit: f64,
+    /// Goodput of frames complete within the span and before their deadline.
+    video_in_time_mbit: f64,
+    /// Goodput of all streams within the span.
+    total_mbit: f64,
+    /// Mean delay of frames.
+    delay_ms: [f64; 2],
     /// Delays of frames by the second in which the frame was made, ms.
-    delays: ByFrames<BySecond>,
-    /// 95th percentiles of [`JITTERS`], ms.
-    p95_jitter: [f64; 4],
+    #[serde(skip)]
+    delays: [BySecond; 2],
+    /// 95th percentiles of [`JITTERS`].
+    jitter_p95_ms: [f64; 4],
     /// [`JITTERS`] by second, ms.
-    jitter: [BySecond; 4],
-    /// Number of packets that arrived after a packet with a higher data sequence number.
-    out_of_order: f64,
+    #[serde(skip)]
+    jitters: [BySecond; 4],
     /// Number of packets that arrived and brought new data.
     packets: f64,
+    /// Number of packets that arrived after a packet with a higher data sequence number.
+    out_of_order: f64,
     /// Frames that were never complete.
-    missing: usize,
+    frames_missing: usize,
 }
 
 impl Run {
     /// Evaluates a trace. `frames` is the number of frames that the server had to send.
     fn new(trace: &SessionTrace, frames: usize) -> Self {
-        let video = trace
-            .messages
-            .iter()
-            .filter(|m| m.message.kind != Kind::Bulk);
-        let video: Vec<Received> = video.copied().collect();
-        let important = video.iter().filter(|m| m.message.stream == IMPORTANT);
-        let important: Vec<Received> = important.copied().collect();
-        let other = video.iter().filter(|m| m.message.stream != IMPORTANT);
-        let other: Vec<Received> = other.copied().collect();
-        let within = |m: &&Received| seconds(m.complete_at) <= SPAN.as_secs_f64();
+        let group = |is_in: fn(&&Received) -> bool| -> Vec<Received> {
+            trace.messages.iter().filter(is_in).copied().collect()
+        };
+        let important = group(|m| m.message.stream == IMPORTANT);
+        let other = group(|m| m.message.stream == IMPORTANT + 1);
+        let video = group(|m| m.message.stream != BULK_STREAM);
         let rate = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
-        let goodput = |counts: &dyn Fn(&&Received) -> bool| {
-            let counted = video.iter().filter(|m| counts(m));
-            rate(counted.map(|m| m.message.len).sum())
-        };
+        let within = video
+            .iter()
+            .filter(|m| seconds(m.complete_at) <= SPAN.as_secs_f64());
+        let in_time = within.clone().filter(|m| m.deadline_miss().is_zero());
+
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let mut run = Run {
-            video: goodput(&within),
-            in_time: goodput(&|m| within(m) && m.deadline_miss().is_zero()),
-            // The sample at the end of the span; later bytes do not count.
-            total: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
-            missing: frames - video.len(),
-            ..Run::default()
-        };
-        for (n, messages) in [&important, &other, &video].into_iter().enumerate() {
-            // The first frame has no predecessor, so it has no jitter.
-            let times = messages.iter().skip(1).map(|m| seconds(m.message.made_at));
-            run.add_jitter(n, times.zip(jitter(messages).map(ms)));
-        }
-        for (n, messages) in [important, video].iter().enumerate() {
-            let delays: Vec<f64> = messages.iter().map(|m| ms(m.delay())).collect();
-            for (m, delay) in messages.iter().zip(&delays) {
-                run.delays[n].add(seconds(m.message.made_at), *delay);
-            }
-            run.mean_delay[n] = stats::mean(&delays).unwrap_or(f64::NAN);
-        }
-        run.add_packets(trace);
-        run
-    }
-
-    /// Adds jitters, each with its time in seconds, to kind `n` of [`JITTERS`].
-    fn add_jitter(&mut self, n: usize, jitters: impl Iterator<Item = (f64, f64)>) {
-        let mut all = Vec::new();
-        for (at, jitter) in jitters {
-            self.jitter[n].add(at, jitter);
-            all.push(jitter);
-        }
-        self.p95_jitter[n] = quantile(all, 0.95);
-    }
-
-    /// Adds the order and the jitter of the packets. Packets without new data are left out: copies and
-    /// spurious retransmissions delay nothing.
-    fn add_packets(&mut self, trace: &SessionTrace) {
-        let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
-        let mut arrived: Vec<(f64, &Packet)> =
-            fresh.filter_map(|p| Some((p.arrived?, p))).collect();
-        arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut highest = 0;
-        for (_, packet) in &arrived {
-            self.out_of_order += f64::from(u8::from(packet.dsn < highest));
-            highest = highest.max(packet.dsn);
-        }
-        self.packets = arrived.len() as f64;
-        let delay = |(at, packet): &(f64, &Packet)| (at - packet.sent) * 1e3;
+        let made_at = |m: &Received| seconds(m.message.made_at);
+        let delays = [&important, &video].map(|frames| -> Timed {
+            let delays = frames.iter().map(|m| (made_at(m), ms(m.delay())));
+            delays.collect()
+        });
+        // The first frame has no predecessor, so it has no jitter.
+        let [i, p_and_b, all] = [&important, &other, &video].map(|frames| -> Timed {
+            let times = frames.iter().skip(1).map(made_at);
+            times.zip(jitter(frames).map(ms)).collect()
+        });
+        let mut arrived = arrivals(trace);
+        arrived.sort_by(|a, b| a.at.total_cmp(&b.at));
         let pairs = arrived.windows(2);
-        let jitters = pairs.map(|p| (p[1].0, (delay(&p[1]) - delay(&p[0])).abs()));
-        self.add_jitter(3, jitters);
-    }
-
-    fn record(&self) -> serde_json::Value {
-        json!({
-            "video_mbit": self.video,
-            "video_in_time_mbit": self.in_time,
-            "total_mbit": self.total,
-            "delay_ms": self.mean_delay,
-            "jitter_p95_ms": self.p95_jitter,
-            "packets": self.packets,
-            "out_of_order": self.out_of_order,
-            "frames_missing": self.missing,
-        })
+        let between = pairs.map(|p| (p[1].at, (p[1].delay - p[0].delay).abs()));
+        let jitters = [i, p_and_b, all, between.collect()];
+        let mut highest = 0;
+        let is_behind = |packet: &&Arrival| {
+            highest = highest.max(packet.dsn);
+            packet.dsn < highest
+        };
+        Run {
+            video_mbit: rate(within.map(|m| m.message.len).sum()),
+            video_in_time_mbit: rate(in_time.map(|m| m.message.len).sum()),
+            // The sample at the end of the span; later bytes do not count.
+            total_mbit: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
+            delay_ms: delays.each_ref().map(Timed::mean),
+            delays: delays.map(|delays| delays.by_second),
+            jitter_p95_ms: jitters.each_ref().map(Timed::p95),
+            jitters: jitters.map(|jitters| jitters.by_second),
+            packets: arrived.len() as f64,
+            out_of_order: arrived.iter().filter(is_behind).count() as f64,
+            frames_missing: frames - video.len(),
+        }
     }
 }
-
-/// The runs of each of [`SCHEMES`], with the same loss on both paths.
-type RunsByScheme = [Arc<Vec<Run>>; 3];
 
 /// Runs that the experiments share: all four show the same session, at different losses.
 static RUNS: SharedRuns<Run> = SharedRuns::new();
@@ -351,30 +296,52 @@ static RUNS: SharedRuns<Run> = SharedRuns::new();
 /// are enough.
 const MAX_GREEDY_RUNS: u64 = 10;
 
-/// Makes the runs of all schemes at one loss, or takes them from [`RUNS`].
-fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<RunsByScheme, Error> {
-    let mut by_scheme = RunsByScheme::default();
-    for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
-        let span = SPAN + DRAIN;
-        let (kind, others) = match greedy {
-            false => ("", Background::published(span)),
-            true => ("-greedy", Background::greedy(span)),
-        };
+/// Makes the runs of all schemes at each loss, or takes them from [`RUNS`].
+fn measure(
+    session: &mut Session<'_>,
+    losses: &[f64],
+    greedy: bool,
+) -> Result<Vec<Compared<Run>>, Error> {
+    let span = SPAN + DRAIN;
+    let (kind, background, max_runs) = match greedy {
+        false => ("", Background::published(span), u64::MAX),
+        true => ("-greedy", Background::greedy(span), MAX_GREEDY_RUNS),
+    };
+    compare(session, losses, kind, |session, scheme, loss, name| {
         let frames = scheme.video().frames(SPAN);
         let frame_count = frames.len();
-        let scenario = scenario(scheme, frames, loss, others)?;
-        let name = scheme.name.replace(' ', "-");
-        let name = format!("{name}-loss{}{kind}", loss * 100.0);
-        let count = session
-            .runs()
-            .min(if greedy { MAX_GREEDY_RUNS } else { u64::MAX });
+        let scenario = scenario(scheme, frames, loss, background.clone())?;
         let backend = session.backend();
         let run = |_, seed| Ok(Run::new(&scenario.run_on(backend, seed)?, frame_count));
-        *runs = RUNS.runs(session, (name.clone(), count), run)?;
-        let record: Vec<_> = runs.iter().map(Run::record).collect();
-        session.record(name, json!({ "runs": record }));
+        let count = session.runs().min(max_runs);
+        RUNS.runs(session, (name.to_owned(), count), run)
+    })
+}
+
+/// Compares all schemes at each loss, and records their runs. `runs` makes the runs of a scheme at a loss; their
+/// name is its last argument. `kind` is the end of the name.
+pub(super) fn compare<R: Serialize>(
+    session: &mut Session<'_>,
+    losses: &[f64],
+    kind: &str,
+    runs: impl Fn(&Session<'_>, &Scheme, f64, &str) -> Result<Arc<Vec<R>>, Error>,
+) -> Result<Vec<Compared<R>>, Error> {
+    let mut all = Vec::new();
+    for loss in losses {
+        let mut schemes = Vec::new();
+        for scheme in &SCHEMES {
+            let name = scheme.name.replace(' ', "-");
+            let name = format!("{name}-loss{}{kind}", loss * 100.0);
+            let runs = runs(session, scheme, *loss, &name)?;
+            session.record(name, json!({ "runs": *runs }));
+            schemes.push((scheme.name, runs));
+        }
+        all.push(Compared {
+            setting: format!("{} %", loss * 100.0),
+            schemes,
+        });
     }
-    Ok(by_scheme)
+    Ok(all)
 }
 
 /// The parameter `video` of experiments that send frames of a model, without pictures in them.
@@ -401,277 +368,218 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     }
 }
 
-pub(super) fn percent(loss: f64) -> String {
-    format!("{} %", loss * 100.0)
-}
-
-fn note(session: &Session<'_>) -> String {
+/// Returns the note of figures with a point or a bar for each loss.
+pub(super) fn note(session: &Session<'_>) -> String {
     format!(
         "{CC}; {} runs; bars are 95 % confidence intervals of the mean",
         session.runs()
     )
 }
 
-/// A measured throughput: its name and its value.
-type Measure = (&'static str, fn(&Run) -> f64);
-const RATES: [Measure; 3] = [
-    ("video", |run| run.video),
-    ("video in time", |run| run.in_time),
-    ("all streams", |run| run.total),
+/// Returns a table with a row for each loss and measure, and a column for each scheme. A single loss has no column.
+/// `columns` are the heads of further columns, and `cells` returns their cells for the n-th loss and a measure.
+pub(super) fn table<R>(
+    title: &str,
+    losses: &[Compared<R>],
+    measures: &[Measure<R>],
+    columns: &[&str],
+    cells: impl Fn(usize, Measure<R>) -> Vec<String>,
+) -> Table {
+    let first = usize::from(losses.len() == 1);
+    let mut rows = Vec::new();
+    for (n, compared) in losses.iter().enumerate() {
+        for measure in measures {
+            let head = [compared.setting.clone(), measure.0.to_owned()];
+            let means = [0, 1, 2].map(|scheme| compared.cell(scheme, *measure));
+            rows.push([&head[first..], &means, &cells(n, *measure)].concat());
+        }
+    }
+    let names = SCHEMES.map(|scheme| scheme.name);
+    let columns = [&["loss", "of"][first..], &names, columns].concat();
+    Table::new(title, &columns, rows)
+}
+
+const RATES: [Measure<Run>; 3] = [
+    ("video", 3, |run| run.video_mbit),
+    ("video in time", 3, |run| run.video_in_time_mbit),
+    ("all streams", 3, |run| run.total_mbit),
+];
+const DELAYS: [Measure<Run>; 2] = [
+    ("I frames", 1, |run| run.delay_ms[0]),
+    ("whole video", 1, |run| run.delay_ms[1]),
+];
+/// The kinds of jitter. The jitter of a frame is the difference between its delay and the delay of the
+/// previous frame of the same group. The jitter of a packet is the difference between its delay and the
+/// delay of the packet that arrived before it.
+const JITTERS: [Measure<Run>; 4] = [
+    ("I frames", 1, |run| run.jitter_p95_ms[0]),
+    ("P and B frames", 1, |run| run.jitter_p95_ms[1]),
+    ("whole video", 1, |run| run.jitter_p95_ms[2]),
+    ("packets", 1, |run| run.jitter_p95_ms[3]),
+];
+/// Indices in [`JITTERS`] of the kinds that are judged. The jitter of the whole video is not judged: it
+/// compares I frames with P and B frames, whose delays differ because of their sizes.
+const JUDGED: [usize; 3] = [0, 1, 3];
+const DISORDER: [Measure<Run>; 2] = [
+    ("out of order", 0, |run| run.out_of_order),
+    ("of all packets, %", 2, |run| {
+        run.out_of_order / run.packets * 100.0
+    }),
 ];
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
+    let reported = shown(session.backend(), &REPORTED);
+    let losses: Vec<f64> = reported.iter().map(|(loss, _)| *loss).collect();
     for &greedy in background_kinds(session.backend()) {
-        let mut measured = Vec::new();
-        for (loss, _) in reported(session.backend()) {
-            measured.push(measure_loss(session, *loss, greedy)?);
-        }
+        let all = measure(session, &losses, greedy)?;
         if !greedy {
-            judge_throughput(session, &measured);
-            figures(session, &measured);
+            judge_throughput(session, &all);
+            for (what, _, of) in RATES {
+                let title = format!("Mean throughput by loss: {what}");
+                let mut figure = bars(&title, &note(session), "throughput (Mb/s)", &all, of);
+                figure.x.label = "loss on each path".to_owned();
+                session.figure(&what.replace(' ', "-"), figure);
+            }
         }
         let with = if greedy {
             "greedy FTP, 10 runs at most"
         } else {
             "TCP of 448 kb/s a generator"
         };
-        session.table(rates(with, reported(session.backend()), &measured));
+        let title = format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}");
+        let columns = [
+            "PO against standard",
+            "reported",
+            "adaptive against standard",
+        ];
+        session.table(table(&title, &all, &RATES, &columns, |n, (_, _, of)| {
+            let gain = |scheme| {
+                let (mean, half) = all[n].gain(scheme, of);
+                format!("{mean:+.2} ± {half:.2} %")
+            };
+            vec![gain(1), format!("{:+.2} %", reported[n].1), gain(2)]
+        }));
     }
     Ok(())
 }
 
 /// Judges the throughput at each loss.
-fn judge_throughput(session: &mut Session<'_>, measured: &[RunsByScheme]) {
-    let gain = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
-        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, of));
-        estimate(&gains(&po, &standard))
-    };
-    let losses = reported(session.backend());
-    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
-        let each = losses.iter().zip(measured);
-        each.map(|((loss, _), by_scheme)| (percent(*loss), value(by_scheme)))
-            .collect::<Vec<_>>()
-    };
-    let reported = REPORTED.map(|(loss, more)| format!("{more} ({})", percent(loss)));
+fn judge_throughput(session: &mut Session<'_>, all: &[Compared<Run>]) {
+    let [(_, _, video), _, (_, _, total)] = RATES;
+    let reported = REPORTED.map(|(loss, more)| format!("{more} ({} %)", loss * 100.0));
     let reported = format!("{} %", reported.join(", "));
-    let video = by_loss(&|by_scheme| gain(by_scheme, RATES[0].1).0);
-    let total = by_loss(&|by_scheme| {
-        let (mean, half) = gain(by_scheme, RATES[2].1);
-        mean + half
-    });
-    for (claim, values, why) in [
-        ("goodput of the video, above standard MPTCP's", video, ""),
-        (
-            "throughput of all streams above standard MPTCP's, upper end of its 95 % interval",
-            total,
-            "a packet has data of one urgency only, so the last one of a frame is short: packets carry \
-             3 % less, and links lose packets, not bytes; round robin with the same urgencies has half \
-             of this loss",
-        ),
-    ] {
+    let mut judge = |claim, why, values| {
         let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", values);
         session.verdict(verdict.reported(&reported).unless(why));
-    }
-}
-
-fn rates(with: &str, losses: &[(f64, f64)], measured: &[RunsByScheme]) -> Table {
-    let mut rows = Vec::new();
-    for ((loss, reported), by_scheme) in losses.iter().zip(measured) {
-        for (what, of) in RATES {
-            let rates = by_scheme.each_ref().map(|runs| values(runs, of));
-            let gain = |n: usize| {
-                let (mean, half) = estimate(&gains(&rates[n], &rates[0]));
-                format!("{mean:+.2} ± {half:.2} %")
-            };
-            let means = rates.each_ref().map(|rates| plus_minus(estimate(rates), 3));
-            let head = [percent(*loss), what.to_owned()];
-            let gains = [gain(1), format!("{reported:+.2} %"), gain(2)];
-            rows.push([&head[..], &means[..], &gains[..]].concat());
-        }
-    }
-    let names = SCHEMES.map(|scheme| scheme.name);
-    let columns = [
-        &["loss", "of"][..],
-        &names[..],
-        &[
-            "PO against standard",
-            "reported",
-            "adaptive against standard",
-        ],
-    ];
-    Table::new(
-        format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}"),
-        &columns.concat(),
-        rows,
-    )
-}
-
-fn figures(session: &mut Session<'_>, measured: &[RunsByScheme]) {
-    let losses = reported(session.backend()).iter();
-    let losses: Vec<String> = losses.map(|(loss, _)| percent(*loss)).collect();
-    let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
-    for (what, of) in RATES {
-        let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-            let bar = |by_scheme: &RunsByScheme| {
-                let (mean, half) = estimate(&values(&by_scheme[n], of));
-                Point::with_error(0.0, mean, half)
-            };
-            (scheme.name, measured.iter().map(bar).collect())
-        });
-        let title = format!("Mean throughput by loss: {what}");
-        let mut figure = bars(
-            &title,
-            &note(session),
-            "throughput (Mb/s)",
-            (&losses, series.collect()),
-        );
-        figure.x.label = "loss on each path".to_owned();
-        session.figure(&what.replace(' ', "-"), figure);
-    }
+    };
+    judge(
+        "goodput of the video, above standard MPTCP's",
+        "",
+        in_each(all, |at| at.gain(1, video).0),
+    );
+    judge(
+        "throughput of all streams above standard MPTCP's, upper end of its 95 % interval",
+        "a packet has data of one urgency only, so the last one of a frame is short: packets carry \
+         3 % less, and links lose packets, not bytes; round robin with the same urgencies has half \
+         of this loss",
+        in_each(all, |at| {
+            let (mean, half) = at.gain(1, total);
+            mean + half
+        }),
+    );
 }
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let (losses, mut measured) = (losses(session.backend()), Vec::new());
-    for loss in losses {
-        measured.push(measure_loss(session, *loss, false)?);
-    }
-    let mut rows = Vec::new();
-    for (loss, by_scheme) in losses.iter().zip(&measured) {
-        for (n, what) in FRAME_GROUPS.iter().enumerate() {
-            let delays = by_scheme
-                .each_ref()
-                .map(|runs| values(runs, |run| run.mean_delay[n]));
-            let means = delays
-                .each_ref()
-                .map(|delays| plus_minus(estimate(delays), 1));
-            rows.push([&[percent(*loss), (*what).to_owned()], &means[..]].concat());
-        }
-    }
-    for (n, what) in FRAME_GROUPS.iter().enumerate() {
-        let less = |by_scheme: &RunsByScheme| {
-            let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n])).0;
-            delay(1) - delay(0)
-        };
-        let by_loss = losses.iter().zip(&measured);
-        let by_loss = by_loss.map(|(loss, by_scheme)| (percent(*loss), less(by_scheme)));
+    let losses = shown(session.backend(), &LOSSES);
+    let all = measure(session, losses, false)?;
+    for (what, _, of) in DELAYS {
         let claim = format!("mean delay of {what}, less standard MPTCP's");
-        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", by_loss);
+        let values = in_each(&all, |at| at.difference(1, of));
+        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
         session.verdict(verdict.reported("lower"));
-    }
-    let names = SCHEMES.map(|scheme| scheme.name);
-    session.table(Table::new(
-        "Delay of frames from being made to their last byte, ms: mean ± 95 % interval",
-        &[&["loss", "of"], &names[..]].concat(),
-        rows,
-    ));
-    for (n, what) in FRAME_GROUPS.iter().enumerate() {
-        let series = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-            let point = |(loss, by_scheme): (&f64, &RunsByScheme)| {
-                let (mean, half) = estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
-                Point::with_error(loss * 100.0, mean, half)
-            };
-            Series::line(scheme.name, losses.iter().zip(&measured).map(point))
+        let lines = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+            let points = losses.iter().zip(&all);
+            let points = points.map(|(loss, at)| at.point(loss * 100.0, n, of));
+            Series::line(scheme.name, points)
         });
-        let mut figure = over_time(
-            &format!("Mean delay by loss: {what}"),
-            &note(session),
-            "mean delay (ms)",
-            series.collect(),
-        );
+        let (title, note) = (format!("Mean delay by loss: {what}"), note(session));
+        let mut figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
         figure.x.label = "loss (%)".to_owned();
         session.figure(&what.replace(' ', "-"), figure);
     }
+    let title = "Delay of frames from being made to their last byte, ms: mean ± 95 % interval";
+    session.table(table(title, &all, &DELAYS, &[], |_, _| Vec::new()));
     Ok(())
 }
 
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let by_scheme = measure_loss(session, 0.01, false)?;
-    let mut rows = Vec::new();
-    for (n, what) in FRAME_GROUPS.iter().enumerate() {
-        let means = by_scheme
-            .each_ref()
-            .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
-        let pairs = means[0].iter().zip(&means[1]);
-        let later = pairs.filter(|(standard, po)| po >= standard).count() as f64;
+    let all = measure(session, &[0.01], false)?;
+    for (n, (what, ..)) in DELAYS.iter().enumerate() {
+        let means = |scheme| all[0].by_second(scheme, |run| &run.delays[n]);
+        let (standard, po) = (means(0), means(1));
+        let later = standard
+            .iter()
+            .zip(&po)
+            .filter(|(standard, po)| po >= standard);
         let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
-        let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", [("", later)]);
-        session.verdict(verdict.reported("lower"));
-        let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
-        let delays = [0, 1, 2].map(|s| plus_minus(delay(s), 1));
-        rows.push([&[(*what).to_owned()], &delays[..]].concat());
-        let lines = SCHEMES.iter().zip(&means);
-        let lines = lines.map(|(scheme, means)| by_second(scheme.name, means));
-        let title = format!("Delay over time: {what}");
-        let note = format!("{CC}, loss 1 %; means over {} runs", session.runs());
-        let figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
-        session.figure(&what.replace(' ', "-"), figure);
+        let values = [("", later.count() as f64)];
+        session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", values).reported("lower"));
+        figure_by_second(session, &all[0], ("Delay", what), |run| &run.delays[n]);
     }
-    session.table(Table::new(
-        "Delay of frames over all 60 s, ms: mean ± 95 % interval",
-        &[&["of"], &SCHEMES.map(|scheme| scheme.name)[..]].concat(),
-        rows,
-    ));
+    let title = "Delay of frames over all 60 s, ms: mean ± 95 % interval";
+    session.table(table(title, &all, &DELAYS, &[], |_, _| Vec::new()));
     Ok(())
+}
+
+/// Adds a figure of the runs over time. `quantity` is the kind of value, and `what` is what has it.
+fn figure_by_second(
+    session: &mut Session<'_>,
+    compared: &Compared<Run>,
+    (quantity, what): (&str, &str),
+    of: impl Fn(&Run) -> &BySecond,
+) {
+    let (loss, runs) = (&compared.setting, session.runs());
+    let figure = over_time(
+        &format!("{quantity} over time: {what}"),
+        &format!("{CC}, loss {loss}; means over {runs} runs"),
+        &format!("mean {} (ms)", quantity.to_lowercase()),
+        compared.lines(of),
+    );
+    session.figure(&what.replace(' ', "-"), figure);
 }
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let by_scheme = measure_loss(session, 0.02, false)?;
-    let p95 = |s: usize, n: usize| estimate(&values(&by_scheme[s], |run| run.p95_jitter[n]));
-    let disorder = |s: usize| estimate(&values(&by_scheme[s], |run| run.out_of_order));
-    session.verdict(
-        Verdict::new(
-            "95th percentile of jitter, less standard MPTCP's",
-            Bound::Below(0.0),
-            "ms",
-            JUDGED.map(|n| (JITTERS[n], p95(1, n).0 - p95(0, n).0)),
-        )
-        .reported("smaller")
-        .unless(
-            "what is not important no longer waits equally long behind the bulk data, but now and then \
-             behind an I frame; it is earlier all the same (po-5)",
-        ),
-    );
-    session.verdict(
-        Verdict::new(
-            "packets that arrive out of order in 60 s, less standard MPTCP's",
-            Bound::Below(0.0),
-            "",
-            [("", disorder(1).0 - disorder(0).0)],
-        )
-        .reported("fewer")
-        .unless(
-            "all but the I frames, an eighth of the bytes, is sent in turn as by standard MPTCP, and in \
-             more packets, for those at the end of a frame are short; round robin with the same urgencies \
-             has nearly as many",
-        ),
-    );
-    let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-        let share = values(&by_scheme[s], |run| run.out_of_order / run.packets * 100.0);
-        let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
-        let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
-        [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
-    });
-    session.table(Table::new(
+    let all = &measure(session, &[0.02], false)?[0];
+    let p95 = JUDGED.map(|n| JITTERS[n]);
+    let p95 = p95.map(|(name, _, of)| (name, all.difference(1, of)));
+    let claim = "95th percentile of jitter, less standard MPTCP's";
+    let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", p95);
+    session.verdict(verdict.reported("smaller").unless(
+        "what is not important no longer waits equally long behind the bulk data, but now and then \
+         behind an I frame; it is earlier all the same (po-5)",
+    ));
+    let behind = [("", all.difference(1, DISORDER[0].2))];
+    let claim = "packets that arrive out of order in 60 s, less standard MPTCP's";
+    let verdict = Verdict::new(claim, Bound::Below(0.0), "", behind);
+    session.verdict(verdict.reported("fewer").unless(
+        "all but the I frames, an eighth of the bytes, is sent in turn as by standard MPTCP, and in \
+         more packets, for those at the end of a frame are short; round robin with the same urgencies \
+         has nearly as many",
+    ));
+    let columns = [&JITTERS[..], &DISORDER].concat();
+    let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
+    session.table(all.table(
         "95th percentile of jitter, ms, and packets that arrive behind one with a later place in the \
          stream, in 60 s: mean ± 95 % interval",
-        &[&["scheme"], &JITTERS[..], &["out of order", "of all packets, %"]].concat(),
-        rows.collect(),
+        &names,
+        |n| columns.iter().map(|of| all.cell(n, *of)).collect(),
     ));
-    for (n, what) in JITTERS.iter().enumerate() {
-        let lines = SCHEMES.iter().zip(&by_scheme).map(|(scheme, runs)| {
-            by_second(
-                scheme.name,
-                &BySecond::means(runs.iter().map(|run| &run.jitter[n])),
-            )
-        });
-        let title = format!("Jitter over time: {what}");
-        let note = format!("{CC}, loss 2 %; means over {} runs", session.runs());
-        let figure = over_time(&title, &note, "mean jitter (ms)", lines.collect());
-        session.figure(&what.replace(' ', "-"), figure);
+    for (n, (what, ..)) in JITTERS.iter().enumerate() {
+        figure_by_second(session, all, ("Jitter", what), |run| &run.jitters[n]);
     }
     Ok(())
 }

@@ -1,19 +1,21 @@
 //! PO-MPTCP's experiment on picture quality: the PSNR of a video whose frames may arrive too late.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use braid_sim::background::Background;
 use braid_sim::traffic::{Frame, Received};
-use serde_json::json;
+use serde::Serialize;
 
 use super::definition::Definition;
-use super::outcome::Table;
-use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scenario};
-use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
+use super::po::{
+    CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, compare, note, parameters, scenario, table,
+};
+use super::schemes::{Compared, Measure, Timed, bars, in_each};
+use super::series::{BySecond, by_second, over_time, plus_minus};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::plot::Point;
 use crate::stats;
 use crate::video::{self, EncodedVideo};
 
@@ -43,54 +45,28 @@ const LOSSES: [f64; 2] = [0.02, 0.05];
 /// second in which no frame is late. 1 kb/s is a choice of this lab.
 const MIN_RATE_DIFFERENCE: f64 = 1e3;
 
-/// The figures of one run that the experiment uses.
-#[derive(Debug)]
+/// The figures of one run that the experiment uses. The PSNR is in dB.
+#[derive(Debug, Serialize)]
 struct Run {
-    /// PSNR of every frame, dB.
-    psnr: Vec<f64>,
-    /// PSNR of every second by the paper's formula, dB.
-    formula: Vec<f64>,
-    /// Share of frames that were late, %, in the order of [`KINDS`].
-    late: [f64; 2],
+    /// Mean of all frames.
+    psnr_db: f64,
+    /// Standard deviation over all frames.
+    psnr_sd_db: f64,
+    /// Mean of the frames of each second.
+    psnr_by_second_db: Vec<f64>,
+    #[serde(skip)]
+    by_second: BySecond,
+    /// Mean of all seconds by the paper's formula.
+    formula_db: f64,
+    /// Share of frames that were late: of the I frames, and of the P and B frames.
+    late_percent: [f64; 2],
 }
 
-/// The labels of late frames.
-const KINDS: [&str; 2] = ["I frames late, %", "P and B frames late, %"];
-
-impl Run {
-    fn mean(&self) -> f64 {
-        stats::mean(&self.psnr).unwrap_or(f64::NAN)
-    }
-
-    fn deviation(&self) -> f64 {
-        stats::standard_deviation(&self.psnr).unwrap_or(f64::NAN)
-    }
-
-    fn formula(&self) -> f64 {
-        stats::mean(&self.formula).unwrap_or(f64::NAN)
-    }
-
-    fn by_second(&self) -> BySecond {
-        let mut seconds = BySecond::default();
-        for (n, psnr) in self.psnr.iter().enumerate() {
-            seconds.add(
-                n as f64 / self.psnr.len() as f64 * SPAN.as_secs_f64(),
-                *psnr,
-            );
-        }
-        seconds
-    }
-
-    fn record(&self) -> serde_json::Value {
-        let seconds = BySecond::means([&self.by_second()]);
-        json!({
-            "psnr_db": self.mean(),
-            "psnr_sd_db": self.deviation(),
-            "psnr_by_second_db": seconds,
-            "formula_db": self.formula(),
-            "late_percent": self.late,
-        })
-    }
+/// Spreads the PSNR of each frame over the span.
+fn over_span(psnr: &[f64]) -> Timed {
+    let at = |n: usize| n as f64 / psnr.len() as f64 * SPAN.as_secs_f64();
+    let frames = psnr.iter().enumerate();
+    frames.map(|(n, value)| (at(n), *value)).collect()
 }
 
 /// Returns for each of `frames` whether it arrived before its deadline. Messages of a stream arrive in
@@ -132,14 +108,16 @@ fn formula(frames: &[Frame], in_time: &[bool]) -> Vec<f64> {
 
 /// Returns the share of a stream's frames that were not in time, %.
 fn late(frames: &[Frame], in_time: &[bool], stream: u16) -> f64 {
-    let of_stream = frames
-        .iter()
-        .zip(in_time)
-        .filter(|(frame, _)| frame.stream == stream);
-    let (late, all) = of_stream.fold((0.0, 0.0), |(late, all), (_, in_time)| {
-        (late + f64::from(u8::from(!in_time)), all + 1.0)
-    });
-    late / all * 100.0
+    let frames = frames.iter().zip(in_time);
+    let of_stream = frames.filter(|(frame, _)| frame.stream == stream);
+    let late: Vec<f64> = of_stream
+        .map(|(_, in_time)| f64::from(u8::from(!in_time)))
+        .collect();
+    mean(&late) * 100.0
+}
+
+fn mean(values: &[f64]) -> f64 {
+    stats::mean(values).unwrap_or(f64::NAN)
 }
 
 /// The video that the server sends.
@@ -168,22 +146,33 @@ impl Source {
         let scenario = scenario(scheme, frames.clone(), loss, others)?;
         session.each(session.runs(), |_, seed| {
             let in_time = in_time(&frames, &scenario.simulate(seed)?.messages);
+            // Decoding takes seconds, so a run without a late frame skips it.
+            let psnr = match in_time.iter().all(|in_time| *in_time) {
+                true => over_span(&self.complete_psnr),
+                false => over_span(&self.encoded.psnr(&in_time)?),
+            };
             let streams = [video.important, video.other].map(|(stream, _)| stream);
             Ok(Run {
-                // Decoding takes seconds, so a run without a late frame skips it.
-                psnr: match in_time.iter().all(|in_time| *in_time) {
-                    true => self.complete_psnr.clone(),
-                    false => self.encoded.psnr(&in_time)?,
-                },
-                formula: formula(&frames, &in_time),
-                late: streams.map(|stream| late(&frames, &in_time, stream)),
+                psnr_db: psnr.mean(),
+                psnr_sd_db: stats::standard_deviation(&psnr.values).unwrap_or(f64::NAN),
+                psnr_by_second_db: BySecond::means([&psnr.by_second]),
+                by_second: psnr.by_second,
+                formula_db: mean(&formula(&frames, &in_time)),
+                late_percent: streams.map(|stream| late(&frames, &in_time, stream)),
             })
         })
     }
 }
 
-/// The runs of each of [`SCHEMES`].
-type RunsByScheme = [Vec<Run>; 3];
+const MEASURES: [Measure<Run>; 5] = [
+    ("true PSNR, dB", 2, |run| run.psnr_db),
+    ("its standard deviation over the frames, dB", 2, |run| {
+        run.psnr_sd_db
+    }),
+    ("PSNR by the formula, dB", 2, |run| run.formula_db),
+    ("I frames late, %", 2, |run| run.late_percent[0]),
+    ("P and B frames late, %", 2, |run| run.late_percent[1]),
+];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let source = Source::new()?;
@@ -192,151 +181,61 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, &about);
     session.parameter("encoder and decoder", video::version()?);
     session.parameter("floor of the formula's difference", "1 kb/s");
-    let mut measured = Vec::new();
-    for loss in LOSSES {
-        let mut by_scheme = RunsByScheme::default();
-        for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
-            *runs = source.runs(session, scheme, loss)?;
-            let name = scheme.name.replace(' ', "-");
-            let record: Vec<_> = runs.iter().map(Run::record).collect();
-            session.record(
-                format!("{name}-loss{}", loss * 100.0),
-                json!({ "runs": record }),
-            );
-        }
-        measured.push(by_scheme);
-    }
-    judge(session, &measured);
-    session.table(numbers(&source, &measured));
-    figures(session, &source, &measured);
-    Ok(())
-}
-
-fn judge(session: &mut Session<'_>, measured: &[RunsByScheme]) {
-    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
-        let each = LOSSES.iter().zip(measured);
-        each.map(|(loss, by_scheme)| (percent(*loss), value(by_scheme)))
-            .collect::<Vec<_>>()
-    };
-    // PO-MPTCP's value minus that of standard MPTCP.
-    let difference = |by_scheme: &RunsByScheme, value: fn(&Run) -> f64| {
-        let mean = |n: usize| estimate(&values(&by_scheme[n], value)).0;
-        mean(1) - mean(0)
-    };
-    let mean = by_loss(&|by_scheme| difference(by_scheme, Run::mean));
-    let deviation = by_loss(&|by_scheme| difference(by_scheme, Run::deviation));
-    let formula = by_loss(&|by_scheme| {
-        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, Run::formula));
-        estimate(&gains(&po, &standard)).0
-    });
-    session.verdict(
-        Verdict::new(
-            "true PSNR, above standard MPTCP's",
-            Bound::Above(0.0),
-            "dB",
-            mean,
-        )
-        .reported("higher"),
+    let all = compare(session, &LOSSES, "", |session, scheme, loss, _| {
+        source.runs(session, scheme, loss).map(Arc::new)
+    })?;
+    judge(session, &all);
+    let complete = over_span(&source.complete_psnr);
+    let title = format!(
+        "Mean ± 95 % interval; with every frame in time the true PSNR is {:.2} dB",
+        complete.mean()
     );
-    session.verdict(
-        Verdict::new(
-            "standard deviation of the true PSNR over all frames, less standard MPTCP's",
-            Bound::Below(0.0),
-            "dB",
-            deviation,
-        )
-        .reported("steadier")
-        .unless(
-            "where standard MPTCP brings nearly everything too late, it shows nearly nothing, and that \
-             is steady",
-        ),
-    );
-    session.verdict(
-        Verdict::new(
-            "PSNR by the paper's formula, above standard MPTCP's",
-            Bound::AtLeast(3.7),
-            "%",
-            formula,
-        )
-        .reported("3.7 %"),
-    );
-}
-
-/// A measured value of a run: its name, its value and its decimals.
-type Measure = (&'static str, fn(&Run) -> f64, usize);
-const MEASURES: [Measure; 5] = [
-    ("true PSNR, dB", Run::mean, 2),
-    (
-        "its standard deviation over the frames, dB",
-        Run::deviation,
-        2,
-    ),
-    ("PSNR by the formula, dB", Run::formula, 2),
-    (KINDS[0], |run| run.late[0], 2),
-    (KINDS[1], |run| run.late[1], 2),
-];
-
-fn numbers(source: &Source, measured: &[RunsByScheme]) -> Table {
-    let mut rows = Vec::new();
-    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
-        for (what, of, decimals) in MEASURES {
-            let runs = by_scheme.each_ref().map(|runs| values(runs, of));
-            let means = runs
-                .each_ref()
-                .map(|runs| plus_minus(estimate(runs), decimals));
-            let gain = plus_minus(estimate(&gains(&runs[1], &runs[0])), 2);
-            rows.push([&[percent(*loss), what.to_owned()], &means[..], &[gain]].concat());
-        }
-    }
-    let names = SCHEMES.map(|scheme| scheme.name);
-    let complete = stats::mean(&source.complete_psnr).unwrap_or(f64::NAN);
-    Table::new(
-        format!("Mean ± 95 % interval; with every frame in time the true PSNR is {complete:.2} dB"),
-        &[&["loss", "of"], &names[..], &["PO against standard, %"]].concat(),
-        rows,
-    )
-}
-
-fn figures(session: &mut Session<'_>, source: &Source, measured: &[RunsByScheme]) {
-    let complete = Run {
-        psnr: source.complete_psnr.clone(),
-        formula: Vec::new(),
-        late: [0.0; 2],
-    };
+    let columns = ["PO against standard, %"];
+    session.table(table(&title, &all, &MEASURES, &columns, |n, (_, _, of)| {
+        vec![plus_minus(all[n].gain(1, of), 2)]
+    }));
+    let complete = BySecond::means([&complete.by_second]);
     let runs = session.runs();
-    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
-        let mut lines: Vec<_> = SCHEMES
-            .iter()
-            .zip(by_scheme)
-            .map(|(scheme, runs)| {
-                let seconds: Vec<BySecond> = runs.iter().map(Run::by_second).collect();
-                by_second(scheme.name, &BySecond::means(&seconds))
-            })
-            .collect();
-        lines.push(by_second(
-            "nothing late",
-            &BySecond::means([&complete.by_second()]),
-        ));
-        let title = format!("PSNR over time at a loss of {}", percent(*loss));
+    for (loss, at) in LOSSES.iter().zip(&all) {
+        let mut lines = at.lines(|run| &run.by_second);
+        lines.push(by_second("nothing late", &complete));
+        let title = format!("PSNR over time at a loss of {}", at.setting);
         let note = format!("{CC}; decoded pictures against the source; means over {runs} runs");
         let figure = over_time(&title, &note, "PSNR (dB)", lines);
         session.figure(&format!("over-time-loss{}", loss * 100.0), figure);
     }
-    let losses = LOSSES.map(percent);
-    let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-        let bar = |by_scheme: &RunsByScheme| {
-            let (mean, half) = estimate(&values(&by_scheme[n], Run::mean));
-            Point::with_error(0.0, mean, half)
-        };
-        (scheme.name, measured.iter().map(bar).collect())
-    });
-    let figure = bars(
-        "Mean PSNR by loss",
-        &format!("{CC}; {runs} runs; bars are 95 % confidence intervals of the mean"),
-        "PSNR (dB)",
-        (&losses.each_ref().map(String::as_str), series.collect()),
-    );
+    let (title, note) = ("Mean PSNR by loss", note(session));
+    let figure = bars(title, &note, "PSNR (dB)", &all, MEASURES[0].2);
     session.figure("by-loss", figure);
+    Ok(())
+}
+
+fn judge(session: &mut Session<'_>, all: &[Compared<Run>]) {
+    let mut judge = |verdict: Verdict, reported, why| {
+        session.verdict(verdict.reported(reported).unless(why));
+    };
+    let values = in_each(all, |at| at.difference(1, |run| run.psnr_db));
+    let claim = "true PSNR, above standard MPTCP's";
+    judge(
+        Verdict::new(claim, Bound::Above(0.0), "dB", values),
+        "higher",
+        "",
+    );
+    let values = in_each(all, |at| at.difference(1, |run| run.psnr_sd_db));
+    let claim = "standard deviation of the true PSNR over all frames, less standard MPTCP's";
+    judge(
+        Verdict::new(claim, Bound::Below(0.0), "dB", values),
+        "steadier",
+        "where standard MPTCP brings nearly everything too late, it shows nearly nothing, and that \
+         is steady",
+    );
+    let values = in_each(all, |at| at.gain(1, |run| run.formula_db).0);
+    let claim = "PSNR by the paper's formula, above standard MPTCP's";
+    judge(
+        Verdict::new(claim, Bound::AtLeast(3.7), "%", values),
+        "3.7 %",
+        "",
+    );
 }
 
 #[cfg(test)]

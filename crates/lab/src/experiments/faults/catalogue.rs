@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_testbed::LinkChange;
-use braid_testbed::emulator::Direction;
+use braid_testbed::emulator::Direction::{self, Forward, Reverse};
 use braid_testbed::fixture::Fixture;
 
 use crate::backend::{Error, run_error};
@@ -46,17 +46,10 @@ use NetworkChange::{Ip, Link, Nft, Restore};
 
 const DOWN: NetworkChange = Ip("box", "link set link1 down");
 const UP: NetworkChange = Ip("box", "link set link1 up");
-/// A smaller MTU at both ends of the first link. 1300 is a guess. Tunnels leave more, and IPv6 needs only
-/// 1280 (RFC 8200).
-const SMALL_MTU: [NetworkChange; 2] = [
-    Ip("box", "link set link1 mtu 1300"),
-    Ip("internet", "link set link1 mtu 1300"),
-];
+/// A smaller MTU of the first link. 1300 is a guess. Tunnels leave more, and IPv6 needs only 1280 (RFC 8200).
+const SMALL_MTU: &str = "link set link1 mtu 1300";
 /// The MTU of Ethernet, which the link has otherwise.
-const USUAL_MTU: [NetworkChange; 2] = [
-    Ip("box", "link set link1 mtu 1500"),
-    Ip("internet", "link set link1 mtu 1500"),
-];
+const USUAL_MTU: &str = "link set link1 mtu 1500";
 /// Drops the ICMP messages that report a packet as too big, so that senders cannot learn the path's MTU (a
 /// PMTU black hole).
 const DROP_TOO_BIG: &str = "table inet fault {\n\
@@ -87,17 +80,14 @@ pub fn all() -> Vec<Fault> {
         _ => (at, vec![change, Restore]),
     };
     let both = |change| LINKS.map(|link| Link(link, None, change)).to_vec();
+    let mtu = |command| vec![Ip("box", command), Ip("internet", command)];
     // Both ends of the link send such messages.
-    let at_both_ends = |script| [Nft("box", script), Nft("internet", script)];
+    let rules = |script| vec![Nft("box", script), Nft("internet", script)];
     vec![
         Fault::of_steps("interface down, up every 2 s", flaps.map(flap)),
         Fault::of_link("dark", None, ["down", "up"]),
-        Fault::of_link(
-            "dark from the box",
-            Some(Direction::Forward),
-            ["down", "up"],
-        ),
-        Fault::of_link("dark to the box", Some(Direction::Reverse), ["down", "up"]),
+        Fault::of_link("dark from the box", Some(Forward), ["down", "up"]),
+        Fault::of_link("dark to the box", Some(Reverse), ["down", "up"]),
         Fault {
             total: true,
             ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
@@ -110,13 +100,11 @@ pub fn all() -> Vec<Fault> {
             ["rate=100kbit queue=75kB", "rate=20mbit queue=1BDP"],
         ),
         Fault::of_link("30 % loss", None, ["loss=30%", "loss=0%"]),
-        Fault::new("MTU 1,300, told", [SMALL_MTU.to_vec(), USUAL_MTU.to_vec()]),
+        Fault::new("MTU 1,300, told", [SMALL_MTU, USUAL_MTU].map(mtu)),
         Fault::new(
             "MTU 1,300, not told",
-            [
-                [at_both_ends(DROP_TOO_BIG), SMALL_MTU].concat(),
-                [at_both_ends(REMOVE_RULES), USUAL_MTU].concat(),
-            ],
+            [(DROP_TOO_BIG, SMALL_MTU), (REMOVE_RULES, USUAL_MTU)]
+                .map(|(script, command)| [rules(script), mtu(command)].concat()),
         ),
         Fault::new(
             "other ports by NAT",
@@ -165,10 +153,8 @@ impl Fault {
         direction: Option<Direction>,
         changes: [&'static str; 2],
     ) -> Fault {
-        Fault::new(
-            name,
-            changes.map(|change| vec![Link("link1", direction, change)]),
-        )
+        let link = |change| vec![Link("link1", direction, change)];
+        Fault::new(name, changes.map(link))
     }
 
     /// Returns the duration of the fault.

@@ -3,11 +3,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use braid_sim::traffic::pattern_from;
+use braid_testbed::Pattern;
 use braid_testbed::kernel_tcp::{self as socket, Transport};
 use braid_testbed::netns;
 
@@ -21,7 +20,7 @@ use crate::case::ReceivedBytes;
 const ECHO_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a word, as of a key press in a remote shell.
 const ECHO_BYTES: usize = 64;
-/// Maximum bytes of one write. A guess.
+/// Bytes of one write. A guess.
 const CHUNK: usize = 16 << 10;
 /// Time without progress after which a connection counts as failed. A guess: twice the longest fault.
 const STALL_TIMEOUT: Duration = Duration::from_secs(40);
@@ -38,14 +37,6 @@ pub struct UserObservations {
     pub echoes: Vec<(Duration, Duration)>,
     /// Descriptions of connections that failed.
     pub failures: Vec<String>,
-}
-
-/// The measurement of one connection: arrivals of a bulk transfer, or echoes of a dialogue.
-#[derive(Debug, Default)]
-struct Flow {
-    arrivals: ReceivedBytes,
-    echoes: Vec<(Duration, Duration)>,
-    failure: Option<String>,
 }
 
 /// Both ends of a connection through the box: the user's and the content host's.
@@ -77,170 +68,122 @@ pub fn observe(
     duration: Duration,
     meanwhile: impl FnOnce(&mut Gateways) -> Result<(), Error>,
 ) -> Result<UserObservations, Error> {
-    let [down, up, talk] = open(net)?;
+    let [down, up, talk] = PORTS.map(|port| open(net, port).map_err(run_error));
+    let (down, up, talk) = (down?, up?, talk?);
     let span = Span {
         begun: Instant::now(),
         duration,
     };
+    let mut seen = UserObservations::default();
+    let [download, upload] = &mut seen.bulk;
+    let echoes = &mut seen.echoes;
+    let failures = &mut seen.failures;
     thread::scope(|scope| {
         let flows = [
-            scope.spawn(|| bulk(&down.content, &down.user, span)),
-            scope.spawn(|| bulk(&up.user, &up.content, span)),
-            scope.spawn(|| dialogue(&talk, span)),
+            scope.spawn(|| bulk(&down.content, &down.user, span, download)),
+            scope.spawn(|| bulk(&up.user, &up.content, span, upload)),
+            scope.spawn(|| dialogue(&talk, span, echoes)),
         ];
         let result = meanwhile(net);
-        let mut seen = UserObservations::default();
-        let names = ["download", "upload", "words"];
-        for (n, flow) in flows.into_iter().enumerate() {
-            let flow = flow
-                .join()
-                .unwrap_or_else(|_| Flow::failed(&"a thread panicked"));
-            // The first two flows are the bulk transfers.
-            match seen.bulk.get_mut(n) {
-                Some(arrivals) => *arrivals = flow.arrivals,
-                None => seen.echoes = flow.echoes,
-            }
-            let failure = flow
-                .failure
-                .map(|failure| format!("{}: {failure}", names[n]));
-            seen.failures.extend(failure);
+        for (name, flow) in ["download", "upload", "words"].into_iter().zip(flows) {
+            let failure = join(flow).err();
+            failures.extend(failure.map(|failure| format!("{name}: {failure}")));
         }
-        result.map(|()| seen)
-    })
+        result
+    })?;
+    Ok(seen)
 }
 
-/// Opens a connection to each of [`PORTS`].
-fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
+/// Opens a connection to a port of the content host.
+fn open(net: &Gateways, port: u16) -> io::Result<Ends> {
     let fixture = &net.fixture;
     let namespace = |host: &str| {
-        let host = fixture.testbed.layout().host(host).map_err(run_error)?;
-        Ok::<_, Error>(&host.namespace)
+        let host = fixture.testbed.layout().host(host);
+        host.map(|host| &host.namespace).map_err(io::Error::other)
     };
     let (user, content) = (namespace("user")?, namespace("content")?);
-    let address = fixture.address("content").map_err(run_error)?;
-    let open = |port: u16| {
-        let to = SocketAddr::new(address, port);
-        let listener: TcpListener =
-            netns::run_inside(content, || socket::listen(to, Transport::Tcp, CONGESTION))?;
-        let connect = || socket::connect(to, None, Transport::Tcp, CONGESTION);
-        let user = netns::run_inside(user, connect)?;
-        let content = socket::accept_within(&listener, CONGESTION, STALL_TIMEOUT)?;
-        let content = content.ok_or(io::ErrorKind::TimedOut)?;
-        for end in [&user, &content] {
-            // Nagle's algorithm would delay words.
-            end.set_nodelay(true)?;
-            socket::set_stall(end, STALL_TIMEOUT)?;
-        }
-        Ok(Ends { user, content })
-    };
-    let mut ends = PORTS
-        .into_iter()
-        .map(|port| open(port).map_err(|e: io::Error| run_error(e)));
-    let mut next = || ends.next().unwrap_or_else(|| Err(run_error("no port")));
-    Ok([next()?, next()?, next()?])
+    let address = fixture.address("content").map_err(io::Error::other)?;
+    let to = SocketAddr::new(address, port);
+    let listener: TcpListener =
+        netns::run_inside(content, || socket::listen(to, Transport::Tcp, CONGESTION))?;
+    let connect = || socket::connect(to, None, Transport::Tcp, CONGESTION);
+    let user = netns::run_inside(user, connect)?;
+    let content = socket::accept_within(&listener, CONGESTION, STALL_TIMEOUT)?;
+    let content = content.ok_or(io::ErrorKind::TimedOut)?;
+    for end in [&user, &content] {
+        // Nagle's algorithm would delay words.
+        end.set_nodelay(true)?;
+        socket::set_stall(end, STALL_TIMEOUT)?;
+    }
+    Ok(Ends { user, content })
 }
 
-impl Flow {
-    fn failed(why: &impl ToString) -> Flow {
-        Flow {
-            failure: Some(why.to_string()),
-            ..Flow::default()
-        }
+fn join<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    let result = thread.join();
+    result.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+/// Returns an error if less arrived than was sent. `what` says of what, and that it arrived.
+fn check_complete(arrived: u64, sent: u64, what: &str) -> io::Result<()> {
+    match arrived == sent {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{arrived} of {sent} {what}"))),
     }
 }
 
 /// Sends as fast as the socket takes data until the span is over, and checks every received byte.
-fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
-    let sent = AtomicU64::new(0);
+fn bulk(
+    from: &TcpStream,
+    to: &TcpStream,
+    span: Span,
+    arrivals: &mut ReceivedBytes,
+) -> io::Result<()> {
     thread::scope(|scope| {
-        let sending = scope.spawn(|| send(from, span, &sent));
-        let mut flow = receive(to, span);
-        let received = flow.arrivals.at(Duration::MAX);
-        let send_failure = match sending.join() {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("sending: {error}")),
-            Err(_) => Some("sending: a thread panicked".to_owned()),
-        };
-        let sent = sent.load(Ordering::Acquire);
-        let incomplete = (received != sent).then(|| format!("{received} of {sent} bytes arrived"));
+        let sending = scope.spawn(|| send(from, span));
         // The receiver's failure is the most precise, so it has precedence.
-        flow.failure = flow.failure.or(send_failure).or(incomplete);
-        flow
+        receive(to, span, arrivals)?;
+        let sent = join(sending).map_err(|e| io::Error::other(format!("sending: {e}")))?;
+        check_complete(arrivals.at(Duration::MAX), sent, "bytes arrived")
     })
 }
 
-/// Sends the test pattern until the span is over, and stores the number of bytes in `sent`, even if
-/// sending fails.
-fn send(mut to: &TcpStream, span: Span, sent: &AtomicU64) -> io::Result<()> {
-    let mut at = 0;
+/// Sends the test pattern until the span is over, and returns the number of bytes.
+fn send(mut to: &TcpStream, span: Span) -> io::Result<u64> {
+    let (mut pattern, mut chunk, mut sent) = (Pattern::new(0), [0; CHUNK], 0);
     while !span.is_over() {
-        let chunk = pattern_from(at);
-        let n = to.write(&chunk[..chunk.len().min(CHUNK)])?;
-        at += n as u64;
-        sent.store(at, Ordering::Release);
+        pattern.fill(&mut chunk);
+        to.write_all(&chunk)?;
+        sent += CHUNK as u64;
     }
-    to.shutdown(Shutdown::Write)
+    to.shutdown(Shutdown::Write)?;
+    Ok(sent)
 }
 
 /// Receives the test pattern up to the end of the stream.
-fn receive(mut from: &TcpStream, span: Span) -> Flow {
-    let mut flow = Flow::default();
-    let mut buffer = vec![0; 4 * CHUNK];
-    let mut at = 0;
+fn receive(mut from: &TcpStream, span: Span, arrivals: &mut ReceivedBytes) -> io::Result<()> {
+    let (mut pattern, mut chunk, mut received) = (Pattern::new(0), [0; 4 * CHUNK], 0);
     loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return flow,
-            Ok(n) if is_pattern(&buffer[..n], at) => {
-                at += n as u64;
-                flow.arrivals.record(span.begun.elapsed(), at);
-            }
-            Ok(_) => {
-                flow.failure = Some(format!("wrong bytes after {at}"));
-                return flow;
-            }
-            Err(error) => {
-                flow.failure = Some(format!("after {at} bytes: {error}"));
-                return flow;
-            }
+        let read = from.read(&mut chunk);
+        let read = read.map_err(|e| io::Error::other(format!("after {received} bytes: {e}")))?;
+        if read == 0 {
+            return Ok(());
         }
+        let wrong = |at| io::Error::other(format!("wrong bytes after {at}"));
+        pattern.check(&chunk[..read]).map_err(wrong)?;
+        received += read as u64;
+        arrivals.record(span.begun.elapsed(), received);
     }
-}
-
-/// Returns whether `bytes` are the test pattern from byte `at` on.
-fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
-    while !bytes.is_empty() {
-        let expected = pattern_from(at);
-        let n = expected.len().min(bytes.len());
-        if bytes[..n] != expected[..n] {
-            return false;
-        }
-        bytes = &bytes[n..];
-        at += n as u64;
-    }
-    true
 }
 
 /// Sends words, which the content host sends back, and measures the time until each returns.
-fn dialogue(ends: &Ends, span: Span) -> Flow {
+fn dialogue(ends: &Ends, span: Span, echoes: &mut Vec<(Duration, Duration)>) -> io::Result<()> {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send_words(&ends.user, span));
         let echoing = scope.spawn(|| echo(&ends.content));
-        let mut flow = receive_echoes(&ends.user, span);
-        let sent = sending
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        let echoed = echoing
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        let failure = match (sent, echoed) {
-            (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
-            (Ok(sent), Ok(())) if sent != flow.echoes.len() as u64 => {
-                Some(format!("{} of {sent} words came back", flow.echoes.len()))
-            }
-            _ => None,
-        };
-        flow.failure = flow.failure.or(failure);
-        flow
+        receive_echoes(&ends.user, span, echoes)?;
+        let sent = join(sending)?;
+        join(echoing)?;
+        check_complete(echoes.len() as u64, sent, "words came back")
     })
 }
 
@@ -267,22 +210,20 @@ fn echo(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Receives echoes up to the end of the stream.
-fn receive_echoes(mut from: &TcpStream, span: Span) -> Flow {
-    let mut flow = Flow::default();
+fn receive_echoes(
+    mut from: &TcpStream,
+    span: Span,
+    echoes: &mut Vec<(Duration, Duration)>,
+) -> io::Result<()> {
     let mut word = [0; ECHO_BYTES];
     loop {
         match from.read_exact(&mut word) {
-            Ok(()) => {
-                let sent_at = word.first_chunk().copied().unwrap_or_default();
-                let sent_at = Duration::from_nanos(u64::from_be_bytes(sent_at));
-                let took = span.begun.elapsed().saturating_sub(sent_at);
-                flow.echoes.push((sent_at, took));
-            }
-            Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => return flow,
-            Err(error) => {
-                flow.failure = Some(error.to_string());
-                return flow;
-            }
+            Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
         }
+        let sent_at = word.first_chunk().copied().unwrap_or_default();
+        let sent_at = Duration::from_nanos(u64::from_be_bytes(sent_at));
+        let took = span.begun.elapsed().saturating_sub(sent_at);
+        echoes.push((sent_at, took));
     }
 }
