@@ -64,7 +64,8 @@ impl EncodedVideo {
         args.extend(ENCODER.split_whitespace());
         args.extend(["-vstats_file", "/dev/stderr", "-f", "h264", "pipe:1"]);
         let output = ffmpeg(&args, &[])?;
-        let units = units(&String::from_utf8_lossy(&output.stderr));
+        let stats = String::from_utf8_lossy(&output.stderr);
+        let units = units(&stats, output.stdout.len());
         let expected = (span.as_secs_f64() * f64::from(FRAMES_PER_SECOND)).round() as usize;
         check_count("made", units.len(), expected)?;
         Ok(EncodedVideo {
@@ -95,15 +96,11 @@ impl EncodedVideo {
                 stream,
                 priority,
                 kind: unit.kind,
-                len: self.bytes(unit).len() as u32,
+                len: unit.bytes.len() as u32,
                 deadline: video.deadline,
             }
         };
         numbered.map(frame).collect()
-    }
-
-    fn bytes(&self, unit: &Unit) -> &[u8] {
-        &self.stream[unit.bytes.start..unit.bytes.end.min(self.stream.len())]
     }
 
     /// Decodes the frames that `arrived`, and compares them with the pictures before encoding. `arrived`
@@ -157,10 +154,9 @@ impl EncodedVideo {
         let units = self.units.iter().zip(arrived);
         let units = units.filter_map(|(unit, arrived)| arrived.then_some(unit));
         for unit in units.skip_while(|unit| unit.kind != Kind::I) {
-            let bytes = self.bytes(unit);
-            out.extend((bytes.len() as u32).to_le_bytes());
+            out.extend((unit.bytes.len() as u32).to_le_bytes());
             out.extend(unit.display_index.to_le_bytes());
-            out.extend(bytes);
+            out.extend(&self.stream[unit.bytes.clone()]);
         }
         out
     }
@@ -228,17 +224,17 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     value.split_whitespace().next()
 }
 
-/// Returns the access units of a stream in decoding order. `stats` has a line for each, in the format of ffmpeg's
-/// option `vstats_file`.
-fn units(stats: &str) -> Vec<Unit> {
+/// Returns the access units of a stream of `len` bytes in decoding order. `stats` has a line for each, in the format
+/// of ffmpeg's option `vstats_file`.
+fn units(stats: &str, len: usize) -> Vec<Unit> {
     // A start code has three bytes (annex B). The zero before it counts as the end of the frame before, so the first
     // byte of the stream belongs to no frame, and the last frame ends one byte early.
-    let mut begin = 1;
+    let mut end = 1.min(len);
     let unit = |line: &str| {
-        let bytes: usize = field(line, "f_size=")?.parse().ok()?;
-        let end = begin + bytes;
+        let begin = end;
+        end = len.min(begin + field(line, "f_size=")?.parse::<usize>().ok()?);
         Some(Unit {
-            bytes: std::mem::replace(&mut begin, end)..end,
+            bytes: begin..end,
             kind: match field(line, " type=")? {
                 "I" => Kind::I,
                 "B" => Kind::B,
@@ -248,27 +244,17 @@ fn units(stats: &str) -> Vec<Unit> {
         })
     };
     let mut units: Vec<Unit> = stats.lines().filter_map(unit).collect();
-    set_display_order(&mut units);
-    units
-}
-
-/// Sets the display index of each unit. B frames are shown at once. Other frames are shown after the B frames
-/// that follow them in the stream, which refer to them.
-fn set_display_order(units: &mut [Unit]) {
-    let (mut next_index, mut delayed) = (0, None);
+    // B frames are shown at once. Other frames are shown after the B frames that follow them in the stream, which
+    // refer to them.
     for n in 0..units.len() {
-        let shown = match units[n].kind {
-            Kind::B => Some(n),
-            _ => delayed.replace(n),
-        };
-        if let Some(shown) = shown {
-            units[shown].display_index = next_index;
-            next_index += 1;
-        }
+        let following = units[n + 1..].iter();
+        let b_frames = following.take_while(|unit| unit.kind == Kind::B).count();
+        units[n].display_index = match units[n].kind {
+            Kind::B => n.saturating_sub(1),
+            _ => n + b_frames,
+        } as u64;
     }
-    if let Some(last) = delayed {
-        units[last].display_index = next_index;
-    }
+    units
 }
 
 #[cfg(test)]
@@ -285,23 +271,23 @@ mod tests {
 
     #[test]
     fn a_stream_is_cut_into_frames() {
-        let video = EncodedVideo {
-            stream: (0..43).collect(),
-            units: units(STATS),
-            span: Duration::from_secs(1),
-        };
-        let seen = video.units.iter();
-        let seen = seen.map(|u| (u.kind, video.bytes(u).len(), u.display_index));
+        let units = units(STATS, 43);
+        let seen = units.iter();
+        let seen = seen.map(|unit| (unit.kind, unit.bytes.clone(), unit.display_index));
         let expected = [
-            (Kind::I, 18, 0),
-            (Kind::P, 7, 2),
-            (Kind::B, 12, 1),
+            (Kind::I, 1..19, 0),
+            (Kind::P, 19..26, 2),
+            (Kind::B, 26..38, 1),
             // The frame has a byte less than ffmpeg counts, because the first byte belongs to no frame.
-            (Kind::P, 5, 3),
+            (Kind::P, 38..43, 3),
         ];
         assert_eq!(seen.collect::<Vec<_>>(), expected);
-        assert_eq!(video.bytes(&video.units[3]).last(), Some(&42));
-        assert_eq!(units("no statistics"), []);
+    }
+
+    #[test]
+    fn without_statistics_there_are_no_frames() {
+        assert_eq!(units("", 0), []);
+        assert_eq!(units("a warning\nf_size= 3\nf_size= x type= I", 3), []);
     }
 
     mod ffmpeg {

@@ -3,6 +3,7 @@
 mod catalogue;
 mod users;
 
+use std::iter;
 use std::time::Duration;
 
 use braid_proxy::config::DEFAULT_CONGESTION;
@@ -49,8 +50,6 @@ const AFTER_FAULT: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
 /// Maximum time from the start of a fault until the rate is the rate of the second link alone.
 const RECOVERY_TIME: Duration = Duration::from_secs(2);
-/// Step of the search for times without a byte. It is also the error of their lengths.
-const GAP_RESOLUTION: Duration = Duration::from_millis(10);
 const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
 /// The measurement of one fault. Arrays have a value for each of [`DIRECTIONS`].
@@ -98,9 +97,8 @@ impl FaultRun {
 
     /// Returns the quantile `q` of the times from word to echo, ms.
     fn echo(&self, q: f64) -> f64 {
-        let echoes = self.seen.echoes.iter();
         quantile(
-            echoes.map(|(_, took)| took.as_secs_f64() * 1e3).collect(),
+            values(&self.seen.echoes, |(_, took)| took.as_secs_f64() * 1e3),
             q,
         )
     }
@@ -108,16 +106,11 @@ impl FaultRun {
 
 /// Returns the longest time without a byte between `from` and `until`.
 fn silence(arrivals: &ReceivedBytes, from: Duration, until: Duration) -> Duration {
-    let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
-    while at < until {
-        let next = at + GAP_RESOLUTION;
-        if arrivals.at(next) > arrivals.at(at) {
-            since = next;
-        }
-        longest = longest.max(next - since);
-        at = next;
-    }
-    longest
+    let next = |at: &Duration| arrivals.next_after(*at).filter(|next| *next < until);
+    let times = iter::successors(Some(from), next).chain([until]);
+    let times: Vec<Duration> = times.collect();
+    let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+    gaps.max().unwrap_or_default()
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
@@ -125,22 +118,18 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     // Each round measures the second link alone, then every fault once.
     let round = 1 + faults.len() as u64;
     let runs = session.each(session.runs() * round, |index, _| {
-        match (index % round).checked_sub(1) {
-            None => second_link_alone(),
-            Some(n) => run_fault(&faults[n as usize]),
-        }
+        let fault = (index % round).checked_sub(1);
+        observe(fault.map(|n| &faults[n as usize]))
     })?;
     let (alone, fault_runs): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| run.name.is_empty());
     let alone = [0, 1].map(|direction| estimate(&values(&alone, |run| run.rate[direction])).0);
-    session.parameter(
-        "second link alone",
-        format!("{:.1} and {:.1} Mb/s", alone[0], alone[1]),
-    );
+    let rates = format!("{:.1} and {:.1} Mb/s", alone[0], alone[1]);
+    session.parameter("second link alone", rates);
     session.parameter("congestion control", DEFAULT_CONGESTION.name());
     for fault in &faults {
-        let of = fault_runs.iter().filter(|run| run.name == fault.name);
-        let runs: Vec<_> = of.map(record).collect();
+        let of_fault = fault_runs.iter().filter(|run| run.name == fault.name);
+        let runs: Vec<_> = of_fault.map(record).collect();
         let name = fault.name.replace(", ", "-").replace([' ', '%', '/'], "-");
         session.record(name, json!({ "runs": runs }));
     }
@@ -150,30 +139,21 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds the network and starts server and box. Every run has a network of its own, because runs are
-/// concurrent.
-fn network() -> Result<Gateways, Error> {
+/// Observes the users before, during and after a fault, or over the second link alone. Every observation has a
+/// network of its own, because observations are concurrent.
+fn observe(fault: Option<&Fault>) -> Result<FaultRun, Error> {
     let mut net = Gateways::build(|name| fixture::description(name, PATHS), None, 1)?;
     net.start_server("server")?;
     net.start_box()?;
-    Ok(net)
-}
-
-/// Measures the rate of the second link alone.
-fn second_link_alone() -> Result<FaultRun, Error> {
-    let mut net = network()?;
-    net.ask(&["link", LINKS[0], "off"])?;
-    let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
-    let bulk = seen.bulk.each_ref();
-    Ok(FaultRun {
-        rate: bulk.map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)),
-        ..FaultRun::default()
-    })
-}
-
-/// Observes the users before, during and after a fault.
-fn run_fault(fault: &Fault) -> Result<FaultRun, Error> {
-    let mut net = network()?;
+    let Some(fault) = fault else {
+        net.ask(&["link", LINKS[0], "off"])?;
+        let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
+        let bulk = seen.bulk.each_ref();
+        return Ok(FaultRun {
+            rate: bulk.map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)),
+            ..FaultRun::default()
+        });
+    };
     let until = BEFORE_FAULT + fault.duration();
     let seen = net.retry_while_late(|net| {
         users::observe(net, until + AFTER_FAULT, |net| {
@@ -190,52 +170,39 @@ fn record(run: &FaultRun) -> serde_json::Value {
         let rates = seconds.map(|n| bulk.mbit_s(SECOND * n, SECOND));
         rates.collect::<Vec<_>>()
     });
-    let echoes = run.seen.echoes.iter();
-    let echoes: Vec<_> = echoes
-        .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
-        .collect();
+    let seconds = |(at, took): &(Duration, Duration)| [at, took].map(Duration::as_secs_f64);
+    let echoes: Vec<_> = run.seen.echoes.iter().map(seconds).collect();
     json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": run.seen.failures })
 }
 
 fn judge(session: &mut Session<'_>, fault_runs: &[FaultRun], alone: [f64; 2]) {
-    let all = || fault_runs.iter();
-    let partial: Vec<_> = all().filter(|run| !run.total).collect();
-    let total: Vec<_> = all().filter(|run| run.total).collect();
+    let all: Vec<&FaultRun> = fault_runs.iter().collect();
+    let (total, partial): (Vec<_>, Vec<_>) = all.iter().partition(|run| run.total);
     let mut judge =
         |claim: &str, bound, unit, runs: &[&FaultRun], value: &dyn Fn(&FaultRun) -> f64| {
             let values = runs.iter().map(|run| (run.name, value(run)));
             session.verdict(Verdict::new(claim, bound, unit, values));
         };
-    let claim = "connections that ended or had a wrong byte";
     let failures = |run: &FaultRun| run.seen.failures.len() as f64;
-    judge(
-        claim,
-        Bound::AtMost(0.0),
-        "",
-        &all().collect::<Vec<_>>(),
-        &failures,
-    );
+    let claim = "connections that ended or had a wrong byte";
+    judge(claim, Bound::AtMost(0.0), "", &all, &failures);
     for (n, name) in DIRECTIONS.into_iter().enumerate() {
-        let claim = format!("{name}: longest silence after the first second of a fault");
-        judge(&claim, Bound::Below(1.0), "s", &partial, &|run| {
-            run.silence[n]
-        });
-        let claim = format!("{name}: during a fault, of what the second link gives alone");
+        let silence = |run: &FaultRun| run.silence[n];
         let share = |run: &FaultRun| run.rate[n] / alone[n] * 100.0;
+        let recovery = |run: &FaultRun| run.recovery[n];
+        let first_byte = |run: &FaultRun| run.first_byte[n];
+        let claim = format!("{name}: longest silence after the first second of a fault");
+        judge(&claim, Bound::Below(1.0), "s", &partial, &silence);
+        let claim = format!("{name}: during a fault, of what the second link gives alone");
         judge(&claim, Bound::AtLeast(90.0), "%", &partial, &share);
         let claim = format!("{name}: after a fault, time to 90 % of the full rate");
-        judge(&claim, Bound::AtMost(2.0), "s", &partial, &|run| {
-            run.recovery[n]
-        });
+        judge(&claim, Bound::AtMost(2.0), "s", &partial, &recovery);
         let claim = format!("{name}: both links dark, from their return to the first byte");
-        judge(&claim, Bound::AtMost(1.0), "s", &total, &|run| {
-            run.first_byte[n]
-        });
+        judge(&claim, Bound::AtMost(1.0), "s", &total, &first_byte);
     }
+    let echo = |run: &FaultRun| run.echo(0.99);
     let claim = "99th percentile of the echo";
-    judge(claim, Bound::AtMost(600.0), "ms", &partial, &|run| {
-        run.echo(0.99)
-    });
+    judge(claim, Bound::AtMost(600.0), "ms", &partial, &echo);
 }
 
 fn table(fault_runs: &[FaultRun]) -> Table {

@@ -4,22 +4,21 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use braid_engine::{Config, PathId};
+use braid_engine::PathId;
 use braid_links::{Change, Schedule, Settings};
-use braid_sim::background::Background;
 use braid_sim::mobility;
 use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::definition::Definition;
-use super::schemes::{Compared, Measure, Timed, arrivals, bars};
+use super::schemes::{CC, Compared, Measure, Scheme, Timed, arrived, bars, delay_ms, scenario};
 use super::series::{estimate, over_time, plus_minus, quantile};
 use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
-use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace};
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionTrace};
 use crate::stats;
 
 // The paper gives the rates, the queues, the times of the walk, and ranges of delay and loss (10 to 20
@@ -89,54 +88,27 @@ pub const MAPS_5: Definition = Definition {
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
-    backends: &[Backend::Sim, Backend::Links],
     cases: |_| MOVES.len(),
-    runs: (30, 3),
     measure: moves,
+    ..MAPS_2A
 };
 
-/// A strategy, and the number of paths that it has.
-struct Scheme {
-    name: &'static str,
-    strategy: &'static str,
-    paths: usize,
-}
-
-const fn scheme(strategy: &'static str) -> Scheme {
-    Scheme {
-        name: strategy,
-        strategy,
-        paths: 2,
-    }
-}
-
-/// The compared schemes: the baseline, both forms of MAPS, further strategies, and the kernel's MPTCP.
-/// Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because the
-/// simulator must leave it out.
-static SCHEMES: [Scheme; 6] = [
-    Scheme {
-        name: "stays on WiFi",
-        strategy: "minrtt",
-        paths: 1,
-    },
-    scheme("maps:single"),
-    scheme("maps"),
-    scheme("minrtt"),
-    scheme("adaptive"),
-    // `compare` runs the kernel's MPTCP for the scheme of this name. The kernel has its own scheduler, so
-    // nothing reads the field `strategy`.
-    Scheme {
-        name: LINUX,
-        strategy: "minrtt",
-        paths: 2,
-    },
+/// The compared schemes, each with its number of paths: the baseline, both forms of MAPS, further strategies, and
+/// the kernel's MPTCP. Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because
+/// the simulator must leave it out. The kernel has its own scheduler, so nothing reads the strategy of that scheme.
+const SCHEMES: [Scheme<usize>; 6] = [
+    ("stays on WiFi", "minrtt", 1),
+    ("maps:single", "maps:single", 2),
+    ("maps", "maps", 2),
+    ("minrtt", "minrtt", 2),
+    ("adaptive", "adaptive", 2),
+    (LINUX, "minrtt", 2),
 ];
 const LINUX: &str = "Linux MPTCP";
 /// Indices in [`SCHEMES`] of the two forms of MAPS.
 const FORMS: [usize; 2] = [1, 2];
 /// Indices in [`SCHEMES`] of the schemes of maps-5.
 const MOVES: Range<usize> = 1..5;
-const CC: &str = "cubic";
 /// Gain in throughput that the paper reports for MAPS over staying on WiFi, %.
 const REPORTED_GAIN_PERCENT: f64 = 58.0;
 /// Maximum time between a switch and the moment at which both paths have the same quality, s. A choice of
@@ -146,32 +118,11 @@ const MAX_SWITCH_OFFSET_S: f64 = 5.0;
 /// MAPS has nothing to gain. The other 5 s are a guess.
 const LEAD_FROM: Duration = Duration::from_secs(25);
 
-fn schemes(backend: Backend) -> &'static [Scheme] {
+fn schemes(backend: Backend) -> &'static [Scheme<usize>] {
     match backend.is_virtual() {
         true => &SCHEMES[..5],
         false => &SCHEMES,
     }
-}
-
-fn scenario(
-    scheme: &Scheme,
-    first: Schedule,
-    span: Duration,
-) -> Result<SessionScenario<'_>, Error> {
-    let paths = [mobility::wifi(), mobility::cellular()].map(PathSettings::both);
-    Ok(SessionScenario {
-        strategy: scheme.strategy,
-        engine: Config {
-            congestion: CC.parse().map_err(Error::Usage)?,
-            ..Config::default()
-        },
-        paths: paths[..scheme.paths].to_vec(),
-        first,
-        background: Some(Background::published(span)),
-        sends: Role::Greedy { span },
-        span,
-        moves: None,
-    })
 }
 
 /// The figures of one run that the experiments use.
@@ -218,7 +169,7 @@ impl Run {
         });
         let seconds: Vec<u64> = seconds.collect();
         let rates = seconds.iter().map(|bytes| *bytes as f64 * 8e-6);
-        let delays = arrivals(trace).into_iter().map(|p| (p.sent, p.delay));
+        let delays = arrived(trace).map(|(at, p)| (p.sent, delay_ms((at, p))));
         let shown = trace.packets.iter().step_by(SHOWN_PACKET_STEP);
         let mut since_return = trace.subflows.iter().skip(MOVE_SAMPLE);
         let reopened = since_return.position(|paths| paths & 1 << second_path.0 != 0);
@@ -261,10 +212,8 @@ fn switch_times(packets: &[Packet]) -> [f64; 3] {
         // the start of the interval.
         let mut best = (0i64, ends[n]);
         let mut score = 0i64;
-        for packet in packets
-            .iter()
-            .filter(|p| p.new && interval.contains(&p.sent))
-        {
+        let is_counted = |p: &&Packet| p.new && interval.contains(&p.sent);
+        for packet in packets.iter().filter(is_counted) {
             let on_old_path = (packet.path == 0) == leaves;
             score += if on_old_path { 1 } else { -1 } * packet.len as i64;
             if score > best.0 {
@@ -278,44 +227,45 @@ fn switch_times(packets: &[Packet]) -> [f64; 3] {
 /// Runs that the experiments share.
 static RUNS: SharedRuns<Run> = SharedRuns::new();
 
-/// Makes the runs of each scheme in its scenario, or takes them from [`RUNS`], and records them.
+/// Makes the runs of each scheme, or takes them from [`RUNS`], and records them. `wifi` are the changes of the WiFi.
+/// With `moves`, the host gets another address at [`WIFI_BACK_AT`].
 fn compare(
     session: &mut Session<'_>,
-    span: Duration,
-    schemes: &'static [Scheme],
-    scenario: impl Fn(&'static Scheme) -> Result<SessionScenario<'static>, Error>,
-    record: fn(&Run) -> serde_json::Value,
+    schemes: &[Scheme<usize>],
+    (span, moves): (Duration, bool),
+    wifi: &Schedule,
+    record: fn(&Run) -> Value,
 ) -> Result<Compared<Run>, Error> {
-    let setting = format!("{} s", span.as_secs());
     session.parameter("congestion control", CC);
-    let mut compared = Vec::new();
-    for scheme in schemes {
-        let scenario = scenario(scheme)?;
-        let key = (format!("{} {setting}", scheme.name), session.runs());
+    let setting = format!("{} s", span.as_secs());
+    let runs = |session: &Session<'_>, &(name, strategy, paths): &Scheme<usize>| {
+        let key = (format!("{name}, {} s", span.as_secs()), session.runs());
+        let links = [mobility::wifi(), mobility::cellular()].map(PathSettings::both);
+        let sends = Role::Greedy { span };
+        let mut scenario = scenario(strategy, links[..paths].to_vec(), sends, span)?;
+        scenario.first = wifi.clone();
+        if moves {
+            scenario.moves = Some(MOVE_SAMPLE);
+            scenario.span += MOVE_DRAIN;
+        }
         let backend = session.backend();
         let run = |index, seed| {
-            let trace = match scheme.name {
+            let trace = match name {
                 LINUX => scenario.run_by_kernel(seed),
                 _ => scenario.run_on(backend, seed),
             };
             Ok(Run::new(&trace?, index == 0, span, scenario.second_path()))
         };
-        let runs = RUNS.runs(session, key, run)?;
-        let record: Vec<_> = runs.iter().map(record).collect();
-        session.record(file_name(scheme.name), json!({ "runs": record }));
-        compared.push((scheme.name, runs));
-    }
-    Ok(Compared {
-        setting,
-        schemes: compared,
-    })
+        Ok((file_name(name), RUNS.runs(session, key, run)?))
+    };
+    Compared::measure(session, setting, schemes, runs, record)
 }
 
 /// Returns the runs of the walk with every scheme.
 fn walks(session: &mut Session<'_>) -> Result<Compared<Run>, Error> {
-    let walk = |scheme| scenario(scheme, mobility::wifi_schedule(), mobility::SPAN);
     let schemes = schemes(session.backend());
-    let all = compare(session, mobility::SPAN, schemes, walk, |run| {
+    let walk = (mobility::SPAN, false);
+    let all = compare(session, schemes, walk, &mobility::wifi_schedule(), |run| {
         json!({
             "throughput_mbit": run.mean_rate,
             "delay_mean_ms": run.delays.mean(),
@@ -343,10 +293,8 @@ fn of_forms(all: &Compared<Run>, value: impl Fn(usize) -> f64) -> Vec<(&'static 
 }
 
 fn note(session: &Session<'_>) -> String {
-    format!(
-        "{CC}; means over {} runs; the paths are alike at 20, 60 and 75 s",
-        session.runs()
-    )
+    let runs = session.runs();
+    format!("{CC}; means over {runs} runs; the paths are alike at 20, 60 and 75 s")
 }
 
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
@@ -368,12 +316,8 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     }
     let empty = |n| all.values(n, |run| run.empty as f64).iter().sum::<f64>();
     let claim = "seconds without a byte, of all runs of maps:single";
-    session.verdict(Verdict::new(
-        claim,
-        Bound::AtMost(0.0),
-        "",
-        [("", empty(single))],
-    ));
+    let values = [("", empty(single))];
+    session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", values));
     session.table(all.table(
         "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
          without a byte",
@@ -393,10 +337,9 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
             [&times[..], &[format!("{:.0}", empty(n))]].concat()
         },
     ));
-    let lines = all.lines(|run| &run.rate.by_second);
     let title = "Throughput while the host leaves the WiFi, comes back and leaves again";
-    let figure = over_time(title, &note(session), "throughput (Mb/s)", lines);
-    session.figure("throughput", figure);
+    let texts = [title, &note(session), "throughput (Mb/s)"];
+    all.plot(session, "throughput", texts, |run| &run.rate.by_second);
     Ok(())
 }
 
@@ -469,10 +412,9 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             vec![seconds, mean, p95]
         },
     ));
-    let lines = all.lines(|run| &run.delays.by_second);
     let title = "Delay of packets while the host leaves the WiFi, comes back and leaves again";
-    let figure = over_time(title, &note(session), "mean delay (ms)", lines);
-    session.figure("delay", figure);
+    let texts = [title, &note(session), "mean delay (ms)"];
+    all.plot(session, "delay", texts, |run| &run.delays.by_second);
     Ok(())
 }
 
@@ -529,16 +471,9 @@ fn figures_of_packets(session: &mut Session<'_>, all: &Compared<Run>) {
         let series = [0, 1, 2, 4].map(|n| dots(n, all.schemes[n].0, &time));
         series.to_vec()
     };
-    add(
-        "arrived-by-scheme",
-        "by the time they arrive",
-        by_scheme(|p| p.arrived),
-    );
-    add(
-        "sent-by-scheme",
-        "by the time they are sent",
-        by_scheme(|p| Some(p.sent)),
-    );
+    let [arrived, sent] = [by_scheme(|p| p.arrived), by_scheme(|p| Some(p.sent))];
+    add("arrived-by-scheme", "by the time they arrive", arrived);
+    add("sent-by-scheme", "by the time they are sent", sent);
     for n in FORMS {
         let by_path = [(0, "WiFi"), (1, "cellular")]
             .map(|(path, name)| dots(n, name, &|p| p.arrived.filter(|_| p.path == path)));
@@ -567,14 +502,8 @@ const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis
 const MAX_REOPEN_S: f64 = 1.0;
 
 fn moves(session: &mut Session<'_>) -> Result<(), Error> {
-    let scenario = |scheme| {
-        Ok(SessionScenario {
-            span: MOVE_SPAN + MOVE_DRAIN,
-            moves: Some(MOVE_SAMPLE),
-            ..scenario(scheme, outage_schedule(), MOVE_SPAN)?
-        })
-    };
-    let all = compare(session, MOVE_SPAN, &SCHEMES[MOVES], scenario, |run| {
+    let schemes = &SCHEMES[MOVES];
+    let all = compare(session, schemes, (MOVE_SPAN, true), &outage(), |run| {
         json!({
             "whole": run.complete,
             "seconds_without_a_byte": run.empty,
@@ -594,25 +523,15 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
             latest.unwrap_or(f64::NAN),
         ]
     };
+    let cut_short = "runs in which not every byte arrived in its place";
+    let empty = "seconds without delivery, of all runs";
+    let late = "time from the return to a subflow over the new address, latest run";
     let resent = "a SYN of the join that is lost is sent again after a second (RFC 6298)";
-    for (k, (claim, max, unit, why)) in [
-        (
-            "runs in which not every byte arrived in its place",
-            0.0,
-            "",
-            "",
-        ),
-        ("seconds without delivery, of all runs", 0.0, "", ""),
-        (
-            "time from the return to a subflow over the new address, latest run",
-            MAX_REOPEN_S,
-            "s",
-            resent,
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (k, claim, max, unit, why) in [
+        (0, cut_short, 0.0, "", ""),
+        (1, empty, 0.0, "", ""),
+        (2, late, MAX_REOPEN_S, "s", resent),
+    ] {
         let values = of_forms(&all, |n| columns(n)[k]);
         let verdict = Verdict::new(claim, Bound::AtMost(max), unit, values);
         session.verdict(verdict.unless(why));
@@ -633,17 +552,14 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     ));
     let note = format!("{CC}; means over {} runs", session.runs());
     let title = "Throughput while the WiFi is gone from 20 to 40 s";
-    let lines = all.lines(|run| &run.rate.by_second);
-    session.figure(
-        "throughput",
-        over_time(title, &note, "throughput (Mb/s)", lines),
-    );
+    let texts = [title, &note, "throughput (Mb/s)"];
+    all.plot(session, "throughput", texts, |run| &run.rate.by_second);
     Ok(())
 }
 
 /// Returns the schedule of a WiFi that carries nothing from [`WIFI_LOST_AT`] to [`WIFI_BACK_AT`], while
 /// the host's interface stays up.
-fn outage_schedule() -> Schedule {
+fn outage() -> Schedule {
     let change = |at, up| Change {
         at,
         settings: Settings {

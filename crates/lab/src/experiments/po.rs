@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_engine::Config;
-use braid_links::{Loss, QueueLimit, Rate, Schedule, Settings};
+use braid_links::{Loss, QueueLimit, Rate, Settings};
 use braid_sim::background::Background;
 use braid_sim::traffic::{Bulk, Frame, Received, Role, Session as Streams, Video, jitter};
 use braid_sim::transfer::PathSettings;
@@ -13,13 +12,15 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::schemes::{Arrival, Compared, Measure, Timed, arrivals, bars, in_each};
+use super::schemes::{
+    self, CC, Compared, Measure, Scheme, Timed, arrived, bars, delay_ms, in_each,
+};
 use super::series::{BySecond, over_time};
 use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::Series;
-use crate::session_trace::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 
 // The paper gives the rates of the paths and the loss. The delay, the queue length, the receive buffer
 // and the rate of the TCP generators are choices of this lab; the UDP generator is that of MPTCP-MAPS.
@@ -84,33 +85,14 @@ pub const PO_7: Definition = Definition {
     ..PO_4
 };
 
-/// A strategy, and the priorities of I frames, other frames and bulk data.
-pub(super) struct Scheme {
-    pub name: &'static str,
-    strategy: &'static str,
-    priorities: [u8; 3],
-}
-
-/// The compared schemes: standard MPTCP, PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a
-/// scheme by its index. Standard MPTCP uses its subflows in turn and gives all streams the same priority.
-pub(super) const SCHEMES: [Scheme; 3] = [
-    Scheme {
-        name: "standard MPTCP",
-        strategy: "roundrobin",
-        priorities: [3, 3, 3],
-    },
-    // PO-MPTCP builds on round robin here. It thus differs from standard MPTCP only in the handling of
-    // priorities.
-    Scheme {
-        name: "PO-MPTCP",
-        strategy: "po:base=roundrobin",
-        priorities: [1, 3, 5],
-    },
-    Scheme {
-        name: "adaptive",
-        strategy: "adaptive",
-        priorities: [1, 3, 5],
-    },
+/// The compared schemes, each with the priorities of I frames, other frames and bulk data: standard MPTCP,
+/// PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a scheme by its index. Standard MPTCP uses its
+/// subflows in turn and gives all streams the same priority. PO-MPTCP builds on round robin here. It thus differs
+/// from standard MPTCP only in the handling of priorities.
+pub(super) const SCHEMES: [Scheme<[u8; 3]>; 3] = [
+    ("standard MPTCP", "roundrobin", [3, 3, 3]),
+    ("PO-MPTCP", "po:base=roundrobin", [1, 3, 5]),
+    ("adaptive", "adaptive", [1, 3, 5]),
 ];
 /// For each loss: the share of packets lost (0 to 1), and the gain in throughput that the paper reports, %.
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
@@ -137,7 +119,6 @@ fn background_kinds(backend: Backend) -> &'static [bool] {
     }
 }
 
-pub(super) const CC: &str = "cubic";
 pub(super) const SPAN: Duration = Duration::from_secs(60);
 /// Time after [`SPAN`] in which data of the span may still arrive. A frame that is then incomplete counts
 /// as missing. 5 s is a guess.
@@ -166,49 +147,37 @@ fn path(rate: u64, loss: f64) -> PathSettings {
     })
 }
 
-impl Scheme {
-    /// Returns the video, with its streams and their priorities.
-    pub(super) fn video(&self) -> Video {
-        Video {
-            important: (IMPORTANT, self.priorities[0]),
-            other: (IMPORTANT + 1, self.priorities[1]),
-            ..Video::default()
-        }
+/// Returns the video, with its streams and their priorities.
+pub(super) fn video((_, _, priorities): &Scheme<[u8; 3]>) -> Video {
+    Video {
+        important: (IMPORTANT, priorities[0]),
+        other: (IMPORTANT + 1, priorities[1]),
+        ..Video::default()
     }
 }
 
 /// Returns the scenario in which the server sends `frames` and, beside them, bulk data without end.
 pub(super) fn scenario(
-    scheme: &Scheme,
+    (_, strategy, priorities): &Scheme<[u8; 3]>,
     frames: Vec<Frame>,
     loss: f64,
-    background: Background,
-) -> Result<SessionScenario<'_>, Error> {
-    let session = Streams {
-        frames: frames.into(),
-        bulk: vec![Bulk {
-            stream: BULK_STREAM,
-            priority: scheme.priorities[2],
-            message: BULK_MESSAGE_BYTES,
-            rate: None,
-            span: SPAN,
-        }],
+) -> Result<SessionScenario<'static>, Error> {
+    let bulk = Bulk {
+        stream: BULK_STREAM,
+        priority: priorities[2],
+        message: BULK_MESSAGE_BYTES,
+        rate: None,
+        span: SPAN,
     };
-    Ok(SessionScenario {
-        strategy: scheme.strategy,
-        engine: Config {
-            congestion: CC.parse().map_err(Error::Usage)?,
-            recv_buffer: RECV_BUFFER,
-            send_buffer: SEND_BUFFER,
-            ..Config::default()
-        },
-        paths: vec![path(11_000_000, loss), path(10_000_000, loss)],
-        first: Schedule::default(),
-        background: Some(background),
-        sends: Role::Send(session),
-        span: SPAN + DRAIN,
-        moves: None,
-    })
+    let sends = Role::Send(Streams {
+        frames: frames.into(),
+        bulk: vec![bulk],
+    });
+    let paths = [11_000_000, 10_000_000].map(|rate| path(rate, loss));
+    let mut scenario = schemes::scenario(strategy, paths.into(), sends, SPAN + DRAIN)?;
+    scenario.engine.recv_buffer = RECV_BUFFER;
+    scenario.engine.send_buffer = SEND_BUFFER;
+    Ok(scenario)
 }
 
 /// The figures of one run that the experiments use. Pairs are of the I frames and of the whole video.
@@ -248,9 +217,8 @@ impl Run {
         let other = group(|m| m.message.stream == IMPORTANT + 1);
         let video = group(|m| m.message.stream != BULK_STREAM);
         let rate = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
-        let within = video
-            .iter()
-            .filter(|m| seconds(m.complete_at) <= SPAN.as_secs_f64());
+        let is_within = |m: &&Received| seconds(m.complete_at) <= SPAN.as_secs_f64();
+        let within = video.iter().filter(is_within);
         let in_time = within.clone().filter(|m| m.deadline_miss().is_zero());
 
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -264,13 +232,15 @@ impl Run {
             let times = frames.iter().skip(1).map(made_at);
             times.zip(jitter(frames).map(ms)).collect()
         });
-        let mut arrived = arrivals(trace);
-        arrived.sort_by(|a, b| a.at.total_cmp(&b.at));
-        let pairs = arrived.windows(2);
-        let between = pairs.map(|p| (p[1].at, (p[1].delay - p[0].delay).abs()));
+        let mut arrived: Vec<_> = arrived(trace).collect();
+        arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let between = arrived.windows(2).map(|pair| {
+            let [before, delay] = [pair[0], pair[1]].map(delay_ms);
+            (pair[1].0, (delay - before).abs())
+        });
         let jitters = [i, p_and_b, all, between.collect()];
         let mut highest = 0;
-        let is_behind = |packet: &&Arrival| {
+        let is_behind = |(_, packet): &&(f64, &Packet)| {
             highest = highest.max(packet.dsn);
             packet.dsn < highest
         };
@@ -288,6 +258,10 @@ impl Run {
             frames_missing: frames - video.len(),
         }
     }
+
+    fn disorder_percent(&self) -> f64 {
+        self.out_of_order / self.packets * 100.0
+    }
 }
 
 /// Runs that the experiments share: all four show the same session, at different losses.
@@ -302,15 +276,17 @@ fn measure(
     losses: &[f64],
     greedy: bool,
 ) -> Result<Vec<Compared<Run>>, Error> {
-    let span = SPAN + DRAIN;
-    let (kind, background, max_runs) = match greedy {
-        false => ("", Background::published(span), u64::MAX),
-        true => ("-greedy", Background::greedy(span), MAX_GREEDY_RUNS),
+    let (kind, max_runs) = match greedy {
+        false => ("", u64::MAX),
+        true => ("-greedy", MAX_GREEDY_RUNS),
     };
     compare(session, losses, kind, |session, scheme, loss, name| {
-        let frames = scheme.video().frames(SPAN);
+        let frames = video(scheme).frames(SPAN);
         let frame_count = frames.len();
-        let scenario = scenario(scheme, frames, loss, background.clone())?;
+        let mut scenario = scenario(scheme, frames, loss)?;
+        if greedy {
+            scenario.background = Some(Background::greedy(SPAN + DRAIN));
+        }
         let backend = session.backend();
         let run = |_, seed| Ok(Run::new(&scenario.run_on(backend, seed)?, frame_count));
         let count = session.runs().min(max_runs);
@@ -324,24 +300,19 @@ pub(super) fn compare<R: Serialize>(
     session: &mut Session<'_>,
     losses: &[f64],
     kind: &str,
-    runs: impl Fn(&Session<'_>, &Scheme, f64, &str) -> Result<Arc<Vec<R>>, Error>,
+    runs: impl Fn(&Session<'_>, &Scheme<[u8; 3]>, f64, &str) -> Result<Arc<Vec<R>>, Error>,
 ) -> Result<Vec<Compared<R>>, Error> {
-    let mut all = Vec::new();
-    for loss in losses {
-        let mut schemes = Vec::new();
-        for scheme in &SCHEMES {
-            let name = scheme.name.replace(' ', "-");
-            let name = format!("{name}-loss{}{kind}", loss * 100.0);
+    let at = |loss: &f64| {
+        let percent = loss * 100.0;
+        let runs = |session: &Session<'_>, scheme: &Scheme<_>| {
+            let name = format!("{}-loss{percent}{kind}", scheme.0.replace(' ', "-"));
             let runs = runs(session, scheme, *loss, &name)?;
-            session.record(name, json!({ "runs": *runs }));
-            schemes.push((scheme.name, runs));
-        }
-        all.push(Compared {
-            setting: format!("{} %", loss * 100.0),
-            schemes,
-        });
-    }
-    Ok(all)
+            Ok((name, runs))
+        };
+        let setting = format!("{percent} %");
+        Compared::measure(session, setting, &SCHEMES, runs, |run| json!(run))
+    };
+    losses.iter().map(at).collect()
 }
 
 /// The parameter `video` of experiments that send frames of a model, without pictures in them.
@@ -352,28 +323,23 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     session.parameter("loss", "of packets each way, the background's too");
     session.parameter("video", video);
     session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
-    session.parameter(
-        "bulk",
-        format!("messages of {BULK_MESSAGE_BYTES} bytes, as fast as they are taken"),
-    );
+    let bulk = format!("messages of {BULK_MESSAGE_BYTES} bytes, as fast as they are taken");
+    session.parameter("bulk", bulk);
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     if !session.backend().is_virtual() {
         let ends = "the engine at both, for standard MPTCP too: the kernel's has no streams; others' \
                     traffic is the kernel's";
         session.parameter("ends", ends);
     }
-    for scheme in &SCHEMES {
-        let text = format!("{}, urgencies {:?}", scheme.strategy, scheme.priorities);
-        session.parameter(scheme.name, text);
+    for (name, strategy, priorities) in SCHEMES {
+        session.parameter(name, format!("{strategy}, urgencies {priorities:?}"));
     }
 }
 
 /// Returns the note of figures with a point or a bar for each loss.
 pub(super) fn note(session: &Session<'_>) -> String {
-    format!(
-        "{CC}; {} runs; bars are 95 % confidence intervals of the mean",
-        session.runs()
-    )
+    let runs = session.runs();
+    format!("{CC}; {runs} runs; bars are 95 % confidence intervals of the mean")
 }
 
 /// Returns a table with a row for each loss and measure, and a column for each scheme. A single loss has no column.
@@ -394,7 +360,7 @@ pub(super) fn table<R>(
             rows.push([&head[first..], &means, &cells(n, *measure)].concat());
         }
     }
-    let names = SCHEMES.map(|scheme| scheme.name);
+    let names = SCHEMES.map(|(name, ..)| name);
     let columns = [&["loss", "of"][first..], &names, columns].concat();
     Table::new(title, &columns, rows)
 }
@@ -422,9 +388,7 @@ const JITTERS: [Measure<Run>; 4] = [
 const JUDGED: [usize; 3] = [0, 1, 3];
 const DISORDER: [Measure<Run>; 2] = [
     ("out of order", 0, |run| run.out_of_order),
-    ("of all packets, %", 2, |run| {
-        run.out_of_order / run.packets * 100.0
-    }),
+    ("of all packets, %", 2, Run::disorder_percent),
 ];
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
@@ -466,28 +430,23 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Judges the throughput at each loss.
 fn judge_throughput(session: &mut Session<'_>, all: &[Compared<Run>]) {
-    let [(_, _, video), _, (_, _, total)] = RATES;
     let reported = REPORTED.map(|(loss, more)| format!("{more} ({} %)", loss * 100.0));
     let reported = format!("{} %", reported.join(", "));
-    let mut judge = |claim, why, values| {
-        let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", values);
-        session.verdict(verdict.reported(&reported).unless(why));
-    };
-    judge(
-        "goodput of the video, above standard MPTCP's",
-        "",
-        in_each(all, |at| at.gain(1, video).0),
-    );
-    judge(
-        "throughput of all streams above standard MPTCP's, upper end of its 95 % interval",
+    let video = in_each(all, |at| at.gain(1, |run| run.video_mbit).0);
+    let claim = "goodput of the video, above standard MPTCP's";
+    let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", video);
+    session.verdict(verdict.reported(&reported));
+    let total = in_each(all, |at| {
+        let (mean, half) = at.gain(1, |run| run.total_mbit);
+        mean + half
+    });
+    let claim = "throughput of all streams above standard MPTCP's, upper end of its 95 % interval";
+    let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", total);
+    session.verdict(verdict.reported(&reported).unless(
         "a packet has data of one urgency only, so the last one of a frame is short: packets carry \
          3 % less, and links lose packets, not bytes; round robin with the same urgencies has half \
          of this loss",
-        in_each(all, |at| {
-            let (mean, half) = at.gain(1, total);
-            mean + half
-        }),
-    );
+    ));
 }
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
@@ -499,10 +458,10 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         let values = in_each(&all, |at| at.difference(1, of));
         let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
         session.verdict(verdict.reported("lower"));
-        let lines = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+        let lines = SCHEMES.iter().enumerate().map(|(n, (name, ..))| {
             let points = losses.iter().zip(&all);
             let points = points.map(|(loss, at)| at.point(loss * 100.0, n, of));
-            Series::line(scheme.name, points)
+            Series::line(*name, points)
         });
         let (title, note) = (format!("Mean delay by loss: {what}"), note(session));
         let mut figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
@@ -520,12 +479,10 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     for (n, (what, ..)) in DELAYS.iter().enumerate() {
         let means = |scheme| all[0].by_second(scheme, |run| &run.delays[n]);
         let (standard, po) = (means(0), means(1));
-        let later = standard
-            .iter()
-            .zip(&po)
-            .filter(|(standard, po)| po >= standard);
+        let pairs = standard.iter().zip(&po);
+        let later = pairs.filter(|(standard, po)| po >= standard).count() as f64;
         let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
-        let values = [("", later.count() as f64)];
+        let values = [("", later)];
         session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", values).reported("lower"));
         figure_by_second(session, &all[0], ("Delay", what), |run| &run.delays[n]);
     }
@@ -542,13 +499,10 @@ fn figure_by_second(
     of: impl Fn(&Run) -> &BySecond,
 ) {
     let (loss, runs) = (&compared.setting, session.runs());
-    let figure = over_time(
-        &format!("{quantity} over time: {what}"),
-        &format!("{CC}, loss {loss}; means over {runs} runs"),
-        &format!("mean {} (ms)", quantity.to_lowercase()),
-        compared.lines(of),
-    );
-    session.figure(&what.replace(' ', "-"), figure);
+    let title = format!("{quantity} over time: {what}");
+    let note = format!("{CC}, loss {loss}; means over {runs} runs");
+    let y = format!("mean {} (ms)", quantity.to_lowercase());
+    compared.plot(session, &what.replace(' ', "-"), [&title, &note, &y], of);
 }
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {

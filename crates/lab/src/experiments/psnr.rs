@@ -1,18 +1,15 @@
 //! PO-MPTCP's experiment on picture quality: the PSNR of a video whose frames may arrive too late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use braid_sim::background::Background;
-use braid_sim::traffic::{Frame, Received};
+use braid_sim::traffic::Frame;
 use serde::Serialize;
 
 use super::definition::Definition;
-use super::po::{
-    CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, compare, note, parameters, scenario, table,
-};
-use super::schemes::{Compared, Measure, Timed, bars, in_each};
-use super::series::{BySecond, by_second, over_time, plus_minus};
+use super::po::{PO_4, SCHEMES, SPAN, compare, note, parameters, scenario, table, video};
+use super::schemes::{CC, Compared, Measure, Scheme, Timed, bars, in_each};
+use super::series::{BySecond, by_second, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
@@ -69,99 +66,78 @@ fn over_span(psnr: &[f64]) -> Timed {
     frames.map(|(n, value)| (at(n), *value)).collect()
 }
 
-/// Returns for each of `frames` whether it arrived before its deadline. Messages of a stream arrive in
-/// order, so the n-th message of a stream is the n-th frame of the stream.
-fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
-    let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
-    // The messages are reversed, so that `pop` returns the first message first.
-    for received in messages.iter().rev() {
-        let in_time = streams.entry(received.message.stream).or_default();
-        in_time.push(received.deadline_miss().is_zero());
+/// Returns for each of `frames` whether it arrived before its deadline. `messages` has the stream of each message,
+/// and whether the message was in time. Messages of a stream arrive in order, so the n-th message of a stream is the
+/// n-th frame of the stream.
+fn in_time(frames: &[Frame], messages: impl IntoIterator<Item = (u16, bool)>) -> Vec<bool> {
+    let mut streams: BTreeMap<u16, VecDeque<bool>> = BTreeMap::new();
+    for (stream, in_time) in messages {
+        streams.entry(stream).or_default().push_back(in_time);
     }
     // A frame without a message did not arrive at all.
-    let next_of_stream = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
-    frames
-        .iter()
-        .map(next_of_stream)
-        .map(Option::unwrap_or_default)
-        .collect()
+    let next_of_stream = |frame: &Frame| streams.get_mut(&frame.stream)?.pop_front();
+    let frames = frames.iter().map(next_of_stream);
+    frames.map(Option::unwrap_or_default).collect()
 }
 
 /// Returns the PSNR of every second by the paper's formula, dB. Its MAX_Rbit is the highest bit rate of any
 /// second, and its |E_Th - A_Th| is the rate of the second's frames that were not in time.
 fn formula(frames: &[Frame], in_time: &[bool]) -> Vec<f64> {
     let mut offered = vec![0.0; SPAN.as_secs() as usize];
-    let mut arrived = offered.clone();
+    let mut missing = offered.clone();
     for (frame, in_time) in frames.iter().zip(in_time) {
         let bits = f64::from(frame.len) * 8.0;
         let second = frame.at.as_secs() as usize;
         offered[second] += bits;
-        arrived[second] += bits * f64::from(u8::from(*in_time));
+        missing[second] += if *in_time { 0.0 } else { bits };
     }
     let peak = offered.iter().copied().fold(0.0, f64::max);
-    let seconds = offered.iter().zip(&arrived);
-    let psnr = |(offered, arrived): (&f64, &f64)| {
-        20.0 * (peak / (offered - arrived).max(MIN_RATE_DIFFERENCE)).log10()
-    };
-    seconds.map(psnr).collect()
+    values(&missing, |missing| {
+        20.0 * (peak / missing.max(MIN_RATE_DIFFERENCE)).log10()
+    })
 }
 
 /// Returns the share of a stream's frames that were not in time, %.
 fn late(frames: &[Frame], in_time: &[bool], stream: u16) -> f64 {
     let frames = frames.iter().zip(in_time);
     let of_stream = frames.filter(|(frame, _)| frame.stream == stream);
-    let late: Vec<f64> = of_stream
-        .map(|(_, in_time)| f64::from(u8::from(!in_time)))
-        .collect();
-    mean(&late) * 100.0
+    let late = of_stream.map(|(_, in_time)| f64::from(u8::from(!in_time)));
+    mean(&late.collect::<Vec<_>>()) * 100.0
 }
 
 fn mean(values: &[f64]) -> f64 {
     stats::mean(values).unwrap_or(f64::NAN)
 }
 
-/// The video that the server sends.
-struct Source {
-    encoded: EncodedVideo,
-    /// PSNR of each frame if no frame is late, dB. It is finite because encoding loses detail.
-    complete_psnr: Vec<f64>,
-}
-
-impl Source {
-    fn new() -> Result<Self, Error> {
-        let encoded = EncodedVideo::encode(SPAN)?;
-        let all = vec![true; encoded.len()];
-        let complete_psnr = encoded.psnr(&all)?;
-        Ok(Source {
-            encoded,
-            complete_psnr,
+/// Makes the runs of a scheme at the given loss. `complete` is the PSNR if no frame of the video is late.
+fn runs(
+    (encoded, complete): (&EncodedVideo, &[f64]),
+    session: &Session<'_>,
+    scheme: &Scheme<[u8; 3]>,
+    loss: f64,
+) -> Result<Vec<Run>, Error> {
+    let video = video(scheme);
+    let frames = encoded.frames(&video);
+    let scenario = scenario(scheme, frames.clone(), loss)?;
+    session.each(session.runs(), |_, seed| {
+        let messages = scenario.simulate(seed)?.messages.into_iter();
+        let messages = messages.map(|m| (m.message.stream, m.deadline_miss().is_zero()));
+        let in_time = in_time(&frames, messages);
+        // Decoding takes seconds, so a run without a late frame skips it.
+        let psnr = match in_time.iter().all(|in_time| *in_time) {
+            true => over_span(complete),
+            false => over_span(&encoded.psnr(&in_time)?),
+        };
+        let streams = [video.important, video.other].map(|(stream, _)| stream);
+        Ok(Run {
+            psnr_db: psnr.mean(),
+            psnr_sd_db: stats::standard_deviation(&psnr.values).unwrap_or(f64::NAN),
+            psnr_by_second_db: BySecond::means([&psnr.by_second]),
+            by_second: psnr.by_second,
+            formula_db: mean(&formula(&frames, &in_time)),
+            late_percent: streams.map(|stream| late(&frames, &in_time, stream)),
         })
-    }
-
-    /// Makes the runs of a scheme at the given loss.
-    fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
-        let video = scheme.video();
-        let frames = self.encoded.frames(&video);
-        let others = Background::published(SPAN + DRAIN);
-        let scenario = scenario(scheme, frames.clone(), loss, others)?;
-        session.each(session.runs(), |_, seed| {
-            let in_time = in_time(&frames, &scenario.simulate(seed)?.messages);
-            // Decoding takes seconds, so a run without a late frame skips it.
-            let psnr = match in_time.iter().all(|in_time| *in_time) {
-                true => over_span(&self.complete_psnr),
-                false => over_span(&self.encoded.psnr(&in_time)?),
-            };
-            let streams = [video.important, video.other].map(|(stream, _)| stream);
-            Ok(Run {
-                psnr_db: psnr.mean(),
-                psnr_sd_db: stats::standard_deviation(&psnr.values).unwrap_or(f64::NAN),
-                psnr_by_second_db: BySecond::means([&psnr.by_second]),
-                by_second: psnr.by_second,
-                formula_db: mean(&formula(&frames, &in_time)),
-                late_percent: streams.map(|stream| late(&frames, &in_time, stream)),
-            })
-        })
-    }
+    })
 }
 
 const MEASURES: [Measure<Run>; 5] = [
@@ -175,17 +151,19 @@ const MEASURES: [Measure<Run>; 5] = [
 ];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let source = Source::new()?;
-    let rate = source.encoded.bits_per_second() / 1e6;
+    let encoded = EncodedVideo::encode(SPAN)?;
+    // Encoding loses detail, so the PSNR of the complete video is finite.
+    let complete = encoded.psnr(&vec![true; encoded.len()])?;
+    let rate = encoded.bits_per_second() / 1e6;
     let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", video::ABOUT);
     parameters(session, &about);
     session.parameter("encoder and decoder", video::version()?);
     session.parameter("floor of the formula's difference", "1 kb/s");
     let all = compare(session, &LOSSES, "", |session, scheme, loss, _| {
-        source.runs(session, scheme, loss).map(Arc::new)
+        runs((&encoded, &complete), session, scheme, loss).map(Arc::new)
     })?;
     judge(session, &all);
-    let complete = over_span(&source.complete_psnr);
+    let complete = over_span(&complete);
     let title = format!(
         "Mean ± 95 % interval; with every frame in time the true PSNR is {:.2} dB",
         complete.mean()
@@ -211,39 +189,28 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn judge(session: &mut Session<'_>, all: &[Compared<Run>]) {
-    let mut judge = |verdict: Verdict, reported, why| {
-        session.verdict(verdict.reported(reported).unless(why));
-    };
-    let values = in_each(all, |at| at.difference(1, |run| run.psnr_db));
+    let mean = in_each(all, |at| at.difference(1, |run| run.psnr_db));
     let claim = "true PSNR, above standard MPTCP's";
-    judge(
-        Verdict::new(claim, Bound::Above(0.0), "dB", values),
-        "higher",
-        "",
-    );
-    let values = in_each(all, |at| at.difference(1, |run| run.psnr_sd_db));
+    let verdict = Verdict::new(claim, Bound::Above(0.0), "dB", mean);
+    session.verdict(verdict.reported("higher"));
+    let deviation = in_each(all, |at| at.difference(1, |run| run.psnr_sd_db));
     let claim = "standard deviation of the true PSNR over all frames, less standard MPTCP's";
-    judge(
-        Verdict::new(claim, Bound::Below(0.0), "dB", values),
-        "steadier",
+    let verdict = Verdict::new(claim, Bound::Below(0.0), "dB", deviation);
+    session.verdict(verdict.reported("steadier").unless(
         "where standard MPTCP brings nearly everything too late, it shows nearly nothing, and that \
          is steady",
-    );
-    let values = in_each(all, |at| at.gain(1, |run| run.formula_db).0);
+    ));
+    let formula = in_each(all, |at| at.gain(1, |run| run.formula_db).0);
     let claim = "PSNR by the paper's formula, above standard MPTCP's";
-    judge(
-        Verdict::new(claim, Bound::AtLeast(3.7), "%", values),
-        "3.7 %",
-        "",
-    );
+    let verdict = Verdict::new(claim, Bound::AtLeast(3.7), "%", formula);
+    session.verdict(verdict.reported("3.7 %"));
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use braid_sim::traffic::{Kind, Message};
-    use braid_wire::Instant;
+    use braid_sim::traffic::Kind;
 
     use super::*;
 
@@ -258,32 +225,11 @@ mod tests {
         }
     }
 
-    /// Returns a message of `stream` that is complete `ms` after it was made.
-    fn received(stream: u16, ms: u64) -> Received {
-        let complete_at = Instant::from_millis(ms);
-        let message = Message {
-            stream,
-            priority: 0,
-            kind: Kind::P,
-            len: 1,
-            made_at: Instant::ZERO,
-            deadline: Some(Instant::from_millis(250)),
-        };
-        Received {
-            message,
-            first_byte_at: complete_at,
-            complete_at,
-            parts: 1,
-        }
-    }
-
     #[test]
     fn frames_are_told_apart_by_their_place_in_the_stream() {
         let frames = [0, 1, 1, 0, 1].map(|stream| frame(0, stream, 1));
-        let messages = [(1, 100), (0, 200), (1, 260), (0, 250)];
-        let messages = messages.map(|(stream, ms)| received(stream, ms));
-        let in_time = in_time(&frames, &messages);
-        // The message after 260 ms exceeds the deadline of 250 ms, and the last frame has no message.
+        let in_time = in_time(&frames, [(1, true), (0, true), (1, false), (0, true)]);
+        // The second message of stream 1 is late, and the last frame has no message.
         assert_eq!(in_time, [true, true, false, true, false]);
         assert_eq!(late(&frames, &in_time, 0), 0.0);
         // Two of the three frames of stream 1.
@@ -292,19 +238,13 @@ mod tests {
 
     #[test]
     fn the_formula_is_of_what_is_missing() {
-        let frames = [
-            frame(0, 0, 125_000),
-            frame(1, 0, 25_000),
-            frame(1, 0, 100_000),
-        ];
+        let frames = [(0, 125_000), (1, 25_000), (1, 100_000)];
+        let frames = frames.map(|(second, len)| frame(second, 0, len));
         let psnr = formula(&frames, &[true, true, false]);
         // The peak is 1 Mbit/s. The first second lacks nothing, so the floor of 1 kbit/s counts:
         // 20 log10(1000) = 60. The second lacks 0.8 Mbit: 20 log10(1 / 0.8).
-        assert!((psnr[0] - 60.0).abs() < 1e-9, "{}", psnr[0]);
-        assert!(
-            (psnr[1] - 20.0 * 1.25_f64.log10()).abs() < 1e-9,
-            "{}",
-            psnr[1]
-        );
+        for (seen, expected) in psnr.iter().zip([60.0, 20.0 * 1.25_f64.log10()]) {
+            assert!((seen - expected).abs() < 1e-9, "{seen}");
+        }
     }
 }

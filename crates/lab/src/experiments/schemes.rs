@@ -1,12 +1,50 @@
 //! Comparisons of schemes: the runs of each scheme in a setting, and tables and figures of them.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use braid_engine::Config;
+use braid_links::Schedule;
+use braid_sim::background::Background;
+use braid_sim::traffic::Role;
+use braid_sim::transfer::PathSettings;
+use serde_json::{Value, json};
 
 use super::outcome::Table;
 use super::series::{self, BySecond, by_second, estimate, gains, plus_minus};
+use super::session::Session;
+use crate::backend::Error;
 use crate::plot::{Figure, Point, Series};
-use crate::session_trace::{Packet, SessionTrace};
+use crate::session_trace::{Packet, SessionScenario, SessionTrace};
 use crate::stats;
+
+/// The congestion control of all schemes.
+pub(super) const CC: &str = "cubic";
+
+/// A scheme: its name, its strategy, and the setting in which it differs from other schemes.
+pub(super) type Scheme<T> = (&'static str, &'static str, T);
+
+/// Returns the scenario in which the server sends over `paths` for `span`, beside the traffic of others.
+pub(super) fn scenario(
+    strategy: &'static str,
+    paths: Vec<PathSettings>,
+    sends: Role,
+    span: Duration,
+) -> Result<SessionScenario<'static>, Error> {
+    Ok(SessionScenario {
+        strategy,
+        engine: Config {
+            congestion: CC.parse().map_err(Error::Usage)?,
+            ..Config::default()
+        },
+        paths,
+        first: Schedule::default(),
+        background: Some(Background::published(span)),
+        sends,
+        span,
+        moves: None,
+    })
+}
 
 /// A value of a run: its name, its number of decimals in tables, and the function that returns it.
 pub(super) type Measure<R> = (&'static str, usize, fn(&R) -> f64);
@@ -22,6 +60,26 @@ pub(super) struct Compared<R> {
 }
 
 impl<R> Compared<R> {
+    /// Makes the runs of each scheme, and records them. `runs` returns the runs of a scheme and the name of their
+    /// record.
+    pub fn measure<T>(
+        session: &mut Session<'_>,
+        setting: String,
+        schemes: &[Scheme<T>],
+        runs: impl Fn(&Session<'_>, &Scheme<T>) -> Result<(String, Arc<Vec<R>>), Error>,
+        record: fn(&R) -> Value,
+    ) -> Result<Self, Error> {
+        let mut compared = Vec::new();
+        for scheme in schemes {
+            let (name, runs) = runs(session, scheme)?;
+            let record: Vec<_> = runs.iter().map(record).collect();
+            session.record(name, json!({ "runs": record }));
+            compared.push((scheme.0, runs));
+        }
+        let schemes = compared;
+        Ok(Compared { setting, schemes })
+    }
+
     /// Returns a value of each run of a scheme.
     pub fn values(&self, scheme: usize, of: impl Fn(&R) -> f64) -> Vec<f64> {
         series::values(&self.schemes[scheme].1, of)
@@ -61,6 +119,17 @@ impl<R> Compared<R> {
             .map(|(n, (name, _))| by_second(name, &self.by_second(n, &of)))
             .filter(|line| !line.points.is_empty())
             .collect()
+    }
+
+    /// Adds a figure with these lines to a session.
+    pub fn plot(
+        &self,
+        session: &mut Session<'_>,
+        name: &str,
+        [title, note, y]: [&str; 3],
+        of: impl Fn(&R) -> &BySecond,
+    ) {
+        session.figure(name, series::over_time(title, note, y, self.lines(of)));
     }
 
     /// Returns the cell of a table with the estimate of a scheme's value.
@@ -143,31 +212,14 @@ impl FromIterator<(f64, f64)> for Timed {
     }
 }
 
-/// A packet that arrived and brought new data.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Arrival {
-    /// Time of sending, s.
-    pub sent: f64,
-    /// Time of arrival, s.
-    pub at: f64,
-    /// Time from sending to arrival, ms.
-    pub delay: f64,
-    /// Place in the stream, bytes.
-    pub dsn: u64,
+/// Returns the packets that arrived, each with the time of its arrival, in order of sending. Packets without new
+/// data are left out: copies and spurious retransmissions delay nothing.
+pub(super) fn arrived(trace: &SessionTrace) -> impl Iterator<Item = (f64, &Packet)> {
+    let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
+    fresh.filter_map(|packet| Some((packet.arrived?, packet)))
 }
 
-/// Returns the packets that arrived, in order of sending. Packets without new data are left out: copies and
-/// spurious retransmissions delay nothing.
-pub(super) fn arrivals(trace: &SessionTrace) -> Vec<Arrival> {
-    let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
-    let arrival = |p: &Packet| {
-        let at = p.arrived?;
-        Some(Arrival {
-            sent: p.sent,
-            at,
-            delay: (at - p.sent) * 1e3,
-            dsn: p.dsn,
-        })
-    };
-    fresh.filter_map(arrival).collect()
+/// Returns the time from sending to arrival, ms.
+pub(super) fn delay_ms((arrived, packet): (f64, &Packet)) -> f64 {
+    (arrived - packet.sent) * 1e3
 }

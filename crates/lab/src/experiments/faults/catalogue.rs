@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_testbed::LinkChange;
-use braid_testbed::emulator::Direction::{self, Forward, Reverse};
+use braid_testbed::emulator::Direction;
 use braid_testbed::fixture::Fixture;
 
 use crate::backend::{Error, run_error};
@@ -21,8 +21,8 @@ pub const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 pub struct Fault {
     /// Name of the fault in tables.
     pub name: &'static str,
-    /// The changes of each step, with its time from the start of the fault. The last step ends the fault.
-    steps: Vec<(Duration, Vec<NetworkChange>)>,
+    /// The changes of each step, with its time from the start of the fault, s. The last step ends the fault.
+    steps: Vec<(u64, Vec<NetworkChange>)>,
     /// True if no packet passes over either link during the fault.
     pub total: bool,
 }
@@ -44,6 +44,8 @@ enum NetworkChange {
 
 use NetworkChange::{Ip, Link, Nft, Restore};
 
+/// The fault during which no packet passes over either link.
+const BOTH_DARK: &str = "both dark";
 const DOWN: NetworkChange = Ip("box", "link set link1 down");
 const UP: NetworkChange = Ip("box", "link set link1 up");
 /// A smaller MTU of the first link. 1300 is a guess. Tunnels leave more, and IPv6 needs only 1280 (RFC 8200).
@@ -73,93 +75,76 @@ const ROUTE: NetworkChange = Ip(
 
 /// Returns all faults.
 pub fn all() -> Vec<Fault> {
-    let flaps = [(0, DOWN), (2, UP), (4, DOWN), (6, UP), (8, DOWN), (10, UP)];
+    let down = |at| (at, vec![DOWN]);
     // An interface that goes down loses its addresses and routes, so each return restores them.
-    let flap = |(at, change)| match at % 4 {
-        0 => (at, vec![change]),
-        _ => (at, vec![change, Restore]),
-    };
-    let both = |change| LINKS.map(|link| Link(link, None, change)).to_vec();
+    let up = |at| (at, vec![UP, Restore]);
+    let links = |change| LINKS.map(|link| Link(link, None, change)).to_vec();
+    let link = |change| vec![Link("link1", None, change)];
+    let forward = |change| vec![Link("link1", Some(Direction::Forward), change)];
+    let reverse = |change| vec![Link("link1", Some(Direction::Reverse), change)];
     let mtu = |command| vec![Ip("box", command), Ip("internet", command)];
     // Both ends of the link send such messages.
     let rules = |script| vec![Nft("box", script), Nft("internet", script)];
-    vec![
-        Fault::of_steps("interface down, up every 2 s", flaps.map(flap)),
-        Fault::of_link("dark", None, ["down", "up"]),
-        Fault::of_link("dark from the box", Some(Forward), ["down", "up"]),
-        Fault::of_link("dark to the box", Some(Reverse), ["down", "up"]),
-        Fault {
-            total: true,
-            ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
-        },
-        // The queue keeps its size in bytes, which is 1 BDP of the full rate: a device does not shrink its
-        // queue when the link slows down.
-        Fault::of_link(
-            "100 kb/s",
-            None,
-            ["rate=100kbit queue=75kB", "rate=20mbit queue=1BDP"],
-        ),
-        Fault::of_link("30 % loss", None, ["loss=30%", "loss=0%"]),
-        Fault::new("MTU 1,300, told", [SMALL_MTU, USUAL_MTU].map(mtu)),
-        Fault::new(
+    let nat = |script| vec![Nft("internet", script)];
+    // The queue keeps its size in bytes, which is 1 BDP of the full rate: a device does not shrink its queue when
+    // the link slows down.
+    let slow = ["rate=100kbit queue=75kB", "rate=20mbit queue=1BDP"];
+    let other_address = vec![
+        Ip("box", "address del ADDRESS dev link1"),
+        Ip("box", "address add OTHER dev link1"),
+        ROUTE,
+    ];
+    let usual_address = vec![Ip("box", "address del OTHER dev link1"), Restore];
+    let black_hole = [
+        [rules(DROP_TOO_BIG), mtu(SMALL_MTU)],
+        [rules(REMOVE_RULES), mtu(USUAL_MTU)],
+    ];
+    let flaps = vec![down(0), up(2), down(4), up(6), down(8), up(10)];
+    // Two changes begin and end a fault of 10 s.
+    let ten = |[begin, end]: [Vec<_>; 2]| vec![(0, begin), (10, end)];
+    let faults = [
+        ("interface down, up every 2 s", flaps),
+        ("dark", ten(["down", "up"].map(link))),
+        ("dark from the box", ten(["down", "up"].map(forward))),
+        ("dark to the box", ten(["down", "up"].map(reverse))),
+        (BOTH_DARK, vec![(0, links("down")), (20, links("up"))]),
+        ("100 kb/s", ten(slow.map(link))),
+        ("30 % loss", ten(["loss=30%", "loss=0%"].map(link))),
+        ("MTU 1,300, told", ten([SMALL_MTU, USUAL_MTU].map(mtu))),
+        (
             "MTU 1,300, not told",
-            [(DROP_TOO_BIG, SMALL_MTU), (REMOVE_RULES, USUAL_MTU)]
-                .map(|(script, command)| [rules(script), mtu(command)].concat()),
+            ten(black_hole.map(|changes| changes.concat())),
         ),
-        Fault::new(
+        (
             "other ports by NAT",
-            [OTHER_PORTS, REMOVE_RULES].map(|s| vec![Nft("internet", s)]),
+            ten([OTHER_PORTS, REMOVE_RULES].map(nat)),
         ),
-        Fault::new(
+        (
             "another address by DHCP",
-            [
-                vec![
-                    Ip("box", "address del ADDRESS dev link1"),
-                    Ip("box", "address add OTHER dev link1"),
-                    ROUTE,
-                ],
-                vec![Ip("box", "address del OTHER dev link1"), Restore],
-            ],
+            ten([other_address, usual_address]),
         ),
-        Fault::of_link("5 % reordered", None, ["reorder=5%/10ms", "reorder=off"]),
-        Fault::of_link("1 % corrupted", None, ["corrupt=1%", "corrupt=0%"]),
-        Fault::of_link("1 % duplicated", None, ["duplicate=1%", "duplicate=0%"]),
-    ]
+        (
+            "5 % reordered",
+            ten(["reorder=5%/10ms", "reorder=off"].map(link)),
+        ),
+        ("1 % corrupted", ten(["corrupt=1%", "corrupt=0%"].map(link))),
+        (
+            "1 % duplicated",
+            ten(["duplicate=1%", "duplicate=0%"].map(link)),
+        ),
+    ];
+    let fault = |(name, steps)| Fault {
+        name,
+        steps,
+        total: name == BOTH_DARK,
+    };
+    faults.map(fault).into()
 }
 
 impl Fault {
-    /// Creates a fault from steps, each with its time in seconds.
-    fn of_steps(
-        name: &'static str,
-        steps: impl IntoIterator<Item = (u64, Vec<NetworkChange>)>,
-    ) -> Fault {
-        let step = |(at, changes)| (Duration::from_secs(at), changes);
-        Fault {
-            name,
-            steps: steps.into_iter().map(step).collect(),
-            total: false,
-        }
-    }
-
-    /// Creates a fault that lasts 10 s, from the changes that begin it and the changes that end it.
-    fn new(name: &'static str, [begin, end]: [Vec<NetworkChange>; 2]) -> Fault {
-        Fault::of_steps(name, [(0, begin), (10, end)])
-    }
-
-    /// Creates a fault of the first link that lasts 10 s, from the change that begins it and the change
-    /// that ends it. `None` as `direction` stands for both directions.
-    fn of_link(
-        name: &'static str,
-        direction: Option<Direction>,
-        changes: [&'static str; 2],
-    ) -> Fault {
-        let link = |change| vec![Link("link1", direction, change)];
-        Fault::new(name, changes.map(link))
-    }
-
     /// Returns the duration of the fault.
     pub fn duration(&self) -> Duration {
-        self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
+        Duration::from_secs(self.steps.last().map_or(0, |(at, _)| *at))
     }
 
     /// Makes the changes of the fault at their times. Returns after the last step, which ends the fault.
@@ -169,9 +154,10 @@ impl Fault {
     pub fn apply(&self, fixture: &mut Fixture) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, changes) in &self.steps {
+            let at = Duration::from_secs(*at);
             let left = at.saturating_sub(begun.elapsed());
             fixture.sleep(left).map_err(run_error)?;
-            let late = begun.elapsed().saturating_sub(*at);
+            let late = begun.elapsed().saturating_sub(at);
             if late > MAX_STEP_DELAY {
                 return Err(Error::Run(format!(
                     "a step of `{}` was {late:.1?} late: the machine is too busy; run it on an idle machine",

@@ -139,21 +139,28 @@ fn bulk(
     arrivals: &mut ReceivedBytes,
 ) -> io::Result<()> {
     thread::scope(|scope| {
-        let sending = scope.spawn(|| send(from, span));
+        let mut pattern = Pattern::new(0);
+        let fill = move |chunk: &mut [u8; CHUNK]| pattern.fill(chunk);
+        let sending = scope.spawn(move || send(from, span, fill));
         // The receiver's failure is the most precise, so it has precedence.
         receive(to, span, arrivals)?;
         let sent = join(sending).map_err(|e| io::Error::other(format!("sending: {e}")))?;
-        check_complete(arrivals.at(Duration::MAX), sent, "bytes arrived")
+        let received = arrivals.at(Duration::MAX);
+        check_complete(received, sent * CHUNK as u64, "bytes arrived")
     })
 }
 
-/// Sends the test pattern until the span is over, and returns the number of bytes.
-fn send(mut to: &TcpStream, span: Span) -> io::Result<u64> {
-    let (mut pattern, mut chunk, mut sent) = (Pattern::new(0), [0; CHUNK], 0);
+/// Sends chunks until the span is over, and returns their number. `fill` makes the next chunk when it is due.
+fn send<const N: usize>(
+    mut to: &TcpStream,
+    span: Span,
+    mut fill: impl FnMut(&mut [u8; N]),
+) -> io::Result<u64> {
+    let (mut chunk, mut sent) = ([0; N], 0);
     while !span.is_over() {
-        pattern.fill(&mut chunk);
+        fill(&mut chunk);
         to.write_all(&chunk)?;
-        sent += CHUNK as u64;
+        sent += 1;
     }
     to.shutdown(Shutdown::Write)?;
     Ok(sent)
@@ -175,31 +182,21 @@ fn receive(mut from: &TcpStream, span: Span, arrivals: &mut ReceivedBytes) -> io
     }
 }
 
-/// Sends words, which the content host sends back, and measures the time until each returns.
+/// Sends a word every [`ECHO_INTERVAL`], which the content host sends back, and measures the time until each returns.
+/// The first eight bytes of a word are its time of sending, ns.
 fn dialogue(ends: &Ends, span: Span, echoes: &mut Vec<(Duration, Duration)>) -> io::Result<()> {
+    let fill = |word: &mut [u8; ECHO_BYTES]| {
+        thread::sleep(ECHO_INTERVAL);
+        word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
+    };
     thread::scope(|scope| {
-        let sending = scope.spawn(|| send_words(&ends.user, span));
+        let sending = scope.spawn(|| send(&ends.user, span, fill));
         let echoing = scope.spawn(|| echo(&ends.content));
         receive_echoes(&ends.user, span, echoes)?;
         let sent = join(sending)?;
         join(echoing)?;
         check_complete(echoes.len() as u64, sent, "words came back")
     })
-}
-
-/// Sends a word every [`ECHO_INTERVAL`] until the span is over, and returns the number of words. The first
-/// eight bytes of a word are its time of sending, ns.
-fn send_words(mut to: &TcpStream, span: Span) -> io::Result<u64> {
-    let mut sent = 0;
-    while !span.is_over() {
-        let mut word = [0; ECHO_BYTES];
-        word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
-        to.write_all(&word)?;
-        sent += 1;
-        thread::sleep(ECHO_INTERVAL);
-    }
-    to.shutdown(Shutdown::Write)?;
-    Ok(sent)
 }
 
 /// Sends every received byte back, up to the end of the stream.
