@@ -1,5 +1,6 @@
 //! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes the video and decodes the frames that arrive. This
-//! module splits the encoded stream into frames for a sender, by the statistics that `ffmpeg` prints of each frame.
+//! module splits the encoded stream into frames for a sender, by the statistics that `ffmpeg` prints of
+//! each frame.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -11,8 +12,8 @@ use braid_sim::traffic::{Frame, Kind, Video};
 
 use crate::backend::Error;
 
-/// The filter that makes the pictures: a test pattern with constant noise that moves slowly across the screen.
-/// Noise makes I frames large. Slow motion of the same noise keeps the other frames small.
+/// The filter that makes the pictures: a test pattern with constant noise that moves slowly across the
+/// screen. Noise makes I frames large. Slow motion of the same noise keeps the other frames small.
 const PICTURES: &str = "testsrc2=size=352x288:rate=25,noise=alls=40:all_seed=1,\
     scroll=h=.008523:v=.003473,format=yuv420p";
 /// The filter that makes the pictures shown before the first frame that can be decoded: black.
@@ -191,8 +192,8 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Output, Error> {
         .map_err(failed)?;
     let stdin = child.stdin.take();
     let output = thread::scope(|scope| {
-        // A failed write is no error: ffmpeg ends once it has compared the last picture, perhaps before it has
-        // read all input.
+        // A failed write is no error: ffmpeg ends once it has compared the last picture, perhaps before it
+        // has read all input.
         scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
     });
@@ -224,11 +225,11 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     value.split_whitespace().next()
 }
 
-/// Returns the access units of a stream of `len` bytes in decoding order. `stats` has a line for each, in the format
-/// of ffmpeg's option `vstats_file`.
+/// Returns the access units of a stream of `len` bytes in decoding order. `stats` has a line for each, in
+/// the format of ffmpeg's option `vstats_file`.
 fn units(stats: &str, len: usize) -> Vec<Unit> {
-    // A start code has three bytes (annex B). The zero before it counts as the end of the frame before, so the first
-    // byte of the stream belongs to no frame, and the last frame ends one byte early.
+    // A start code has three bytes (annex B). The zero before it counts as the end of the frame before, so
+    // the first byte of the stream belongs to no frame, and the last frame ends one byte early.
     let mut end = 1.min(len);
     let unit = |line: &str| {
         let begin = end;
@@ -244,8 +245,8 @@ fn units(stats: &str, len: usize) -> Vec<Unit> {
         })
     };
     let mut units: Vec<Unit> = stats.lines().filter_map(unit).collect();
-    // B frames are shown at once. Other frames are shown after the B frames that follow them in the stream, which
-    // refer to them.
+    // B frames are shown at once. Other frames are shown after the B frames that follow them in the stream,
+    // which refer to them.
     for n in 0..units.len() {
         let following = units[n + 1..].iter();
         let b_frames = following.take_while(|unit| unit.kind == Kind::B).count();
@@ -293,7 +294,8 @@ mod tests {
     mod ffmpeg {
         use super::*;
 
-        /// Checks that a lost I frame lowers the quality up to the next I frame, 12 frames later, and no further.
+        /// Checks that a lost I frame lowers the quality up to the next I frame, 12 frames later, and no
+        /// further.
         #[test]
         #[ignore = "ffmpeg"]
         fn a_lost_frame_is_seen() {

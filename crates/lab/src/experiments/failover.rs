@@ -53,23 +53,28 @@ fn variants(backend: Backend) -> Vec<Variant> {
     variants
 }
 
+/// Returns the downloads during which `path` fails.
+fn outage_sweep(path: usize, backend: Backend) -> Result<Sweep, Error> {
+    let outage = Outage {
+        path,
+        from: OUTAGE_FROM,
+        until: OUTAGE_UNTIL,
+    };
+    Ok(Sweep {
+        name: format!("dark{path}"),
+        sizes: SIZES,
+        case: Case {
+            outage: Some(outage),
+            ..sweep::case(PATHS)?
+        },
+        variants: variants(backend),
+    })
+}
+
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut rows = Vec::new();
     for (path, dark) in NAMES.into_iter().enumerate() {
-        let outage = Outage {
-            path,
-            from: OUTAGE_FROM,
-            until: OUTAGE_UNTIL,
-        };
-        let sweep = Sweep {
-            name: format!("dark{path}"),
-            sizes: SIZES,
-            case: Case {
-                outage: Some(outage),
-                ..sweep::case(PATHS)?
-            },
-            variants: variants(session.backend()),
-        };
+        let sweep = outage_sweep(path, session.backend())?;
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
         for (name, runs) in &swept.variants {

@@ -93,9 +93,10 @@ pub const MAPS_5: Definition = Definition {
     ..MAPS_2A
 };
 
-/// The compared schemes, each with its number of paths: the baseline, both forms of MAPS, further strategies, and
-/// the kernel's MPTCP. Functions below refer to a scheme by its index. The kernel's MPTCP is the last scheme, because
-/// the simulator must leave it out. The kernel has its own scheduler, so nothing reads the strategy of that scheme.
+/// The compared schemes, each with its number of paths: the baseline, both forms of MAPS, further
+/// strategies, and the kernel's MPTCP. Functions below refer to a scheme by its index. The kernel's MPTCP
+/// is the last scheme, because the simulator must leave it out. The kernel has its own scheduler, so
+/// nothing reads the strategy of that scheme.
 const SCHEMES: [Scheme<usize>; 6] = [
     ("stays on WiFi", "minrtt", 1),
     ("maps:single", "maps:single", 2),
@@ -157,8 +158,8 @@ const SHOWN_PACKET_STEP: usize = 40;
 const SAMPLES_PER_SECOND: usize = (1000 / SAMPLE_INTERVAL.as_millis()) as usize;
 
 impl Run {
-    /// Evaluates the first `span` of a trace. `first` is true for the first run, whose packets the figures show.
-    /// `second_path` is the path of the address that the host gets at the return of the WiFi.
+    /// Evaluates the first `span` of a trace. `first` is true for the first run, whose packets the figures
+    /// show. `second_path` is the path of the address that the host gets at the return of the WiFi.
     fn new(trace: &SessionTrace, first: bool, span: Duration, second_path: PathId) -> Self {
         let samples = span.as_secs() as usize * SAMPLES_PER_SECOND;
         let samples = &trace.read[..samples.min(trace.read.len())];
@@ -227,8 +228,8 @@ fn switch_times(packets: &[Packet]) -> [f64; 3] {
 /// Runs that the experiments share.
 static RUNS: SharedRuns<Run> = SharedRuns::new();
 
-/// Makes the runs of each scheme, or takes them from [`RUNS`], and records them. `wifi` are the changes of the WiFi.
-/// With `moves`, the host gets another address at [`WIFI_BACK_AT`].
+/// Makes the runs of each scheme, or takes them from [`RUNS`], and records them. `wifi` are the changes of
+/// the WiFi. With `moves`, the host gets another address at [`WIFI_BACK_AT`].
 fn compare(
     session: &mut Session<'_>,
     schemes: &[Scheme<usize>],
@@ -328,8 +329,8 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
             "seconds without a byte",
         ],
         |n| {
-            // The other schemes send on both paths at once or never switch, so the estimated times mean nothing
-            // for them.
+            // The other schemes send on both paths at once or never switch, so the estimated times mean
+            // nothing for them.
             let times = [0, 1, 2].map(|time| match n == single {
                 true => plus_minus(all.estimate(n, |run| run.switches[time]), 1),
                 false => String::new(),

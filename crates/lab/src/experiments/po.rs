@@ -86,9 +86,9 @@ pub const PO_7: Definition = Definition {
 };
 
 /// The compared schemes, each with the priorities of I frames, other frames and bulk data: standard MPTCP,
-/// PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a scheme by its index. Standard MPTCP uses its
-/// subflows in turn and gives all streams the same priority. PO-MPTCP builds on round robin here. It thus differs
-/// from standard MPTCP only in the handling of priorities.
+/// PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a scheme by its index. Standard MPTCP
+/// uses its subflows in turn and gives all streams the same priority. PO-MPTCP builds on round robin here.
+/// It thus differs from standard MPTCP only in the handling of priorities.
 pub(super) const SCHEMES: [Scheme<[u8; 3]>; 3] = [
     ("standard MPTCP", "roundrobin", [3, 3, 3]),
     ("PO-MPTCP", "po:base=roundrobin", [1, 3, 5]),
@@ -294,8 +294,8 @@ fn measure(
     })
 }
 
-/// Compares all schemes at each loss, and records their runs. `runs` makes the runs of a scheme at a loss; their
-/// name is its last argument. `kind` is the end of the name.
+/// Compares all schemes at each loss, and records their runs. `runs` makes the runs of a scheme at a loss;
+/// their name is its last argument. `kind` is the end of the name.
 pub(super) fn compare<R: Serialize>(
     session: &mut Session<'_>,
     losses: &[f64],
@@ -342,8 +342,9 @@ pub(super) fn note(session: &Session<'_>) -> String {
     format!("{CC}; {runs} runs; bars are 95 % confidence intervals of the mean")
 }
 
-/// Returns a table with a row for each loss and measure, and a column for each scheme. A single loss has no column.
-/// `columns` are the heads of further columns, and `cells` returns their cells for the n-th loss and a measure.
+/// Returns a table with a row for each loss and measure, and a column for each scheme. A single loss has no
+/// column. `columns` are the heads of further columns, and `cells` returns their cells for the n-th loss
+/// and a measure.
 pub(super) fn table<R>(
     title: &str,
     losses: &[Compared<R>],

@@ -66,9 +66,9 @@ fn over_span(psnr: &[f64]) -> Timed {
     frames.map(|(n, value)| (at(n), *value)).collect()
 }
 
-/// Returns for each of `frames` whether it arrived before its deadline. `messages` has the stream of each message,
-/// and whether the message was in time. Messages of a stream arrive in order, so the n-th message of a stream is the
-/// n-th frame of the stream.
+/// Returns for each of `frames` whether it arrived before its deadline. `messages` has the stream of each
+/// message, and whether the message was in time. Messages of a stream arrive in order, so the n-th message
+/// of a stream is the n-th frame of the stream.
 fn in_time(frames: &[Frame], messages: impl IntoIterator<Item = (u16, bool)>) -> Vec<bool> {
     let mut streams: BTreeMap<u16, VecDeque<bool>> = BTreeMap::new();
     for (stream, in_time) in messages {

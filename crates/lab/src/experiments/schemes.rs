@@ -49,8 +49,8 @@ pub(super) fn scenario(
 /// A value of a run: its name, its number of decimals in tables, and the function that returns it.
 pub(super) type Measure<R> = (&'static str, usize, fn(&R) -> f64);
 
-/// The runs of several schemes in one setting, such as one loss. Functions refer to a scheme by its index. All
-/// other schemes are compared with the first.
+/// The runs of several schemes in one setting, such as one loss. Functions refer to a scheme by its index.
+/// All other schemes are compared with the first.
 #[derive(Debug)]
 pub(super) struct Compared<R> {
     /// Name of the setting.
@@ -60,8 +60,8 @@ pub(super) struct Compared<R> {
 }
 
 impl<R> Compared<R> {
-    /// Makes the runs of each scheme, and records them. `runs` returns the runs of a scheme and the name of their
-    /// record.
+    /// Makes the runs of each scheme, and records them. `runs` returns the runs of a scheme and the name of
+    /// their record.
     pub fn measure<T>(
         session: &mut Session<'_>,
         setting: String,
@@ -90,7 +90,8 @@ impl<R> Compared<R> {
         estimate(&self.values(scheme, of))
     }
 
-    /// Returns the estimate of the percentage by which a scheme's value exceeds the value of the first scheme.
+    /// Returns the estimate of the percentage by which a scheme's value exceeds the value of the first
+    /// scheme.
     pub fn gain(&self, scheme: usize, of: impl Fn(&R) -> f64) -> (f64, f64) {
         estimate(&gains(&self.values(scheme, &of), &self.values(0, &of)))
     }
@@ -111,8 +112,8 @@ impl<R> Compared<R> {
         BySecond::means(self.schemes[scheme].1.iter().map(of))
     }
 
-    /// Returns a line over time for each scheme. A scheme without values gets no line, such as the kernel, whose
-    /// packets are not observed.
+    /// Returns a line over time for each scheme. A scheme without values gets no line, such as the kernel,
+    /// whose packets are not observed.
     pub fn lines(&self, of: impl Fn(&R) -> &BySecond) -> Vec<Series> {
         let schemes = self.schemes.iter().enumerate();
         schemes
@@ -212,8 +213,8 @@ impl FromIterator<(f64, f64)> for Timed {
     }
 }
 
-/// Returns the packets that arrived, each with the time of its arrival, in order of sending. Packets without new
-/// data are left out: copies and spurious retransmissions delay nothing.
+/// Returns the packets that arrived, each with the time of its arrival, in order of sending. Packets
+/// without new data are left out: copies and spurious retransmissions delay nothing.
 pub(super) fn arrived(trace: &SessionTrace) -> impl Iterator<Item = (f64, &Packet)> {
     let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
     fresh.filter_map(|packet| Some((packet.arrived?, packet)))

@@ -182,8 +182,8 @@ fn receive(mut from: &TcpStream, span: Span, arrivals: &mut ReceivedBytes) -> io
     }
 }
 
-/// Sends a word every [`ECHO_INTERVAL`], which the content host sends back, and measures the time until each returns.
-/// The first eight bytes of a word are its time of sending, ns.
+/// Sends a word every [`ECHO_INTERVAL`], which the content host sends back, and measures the time until
+/// each returns. The first eight bytes of a word are its time of sending, ns.
 fn dialogue(ends: &Ends, span: Span, echoes: &mut Vec<(Duration, Duration)>) -> io::Result<()> {
     let fill = |word: &mut [u8; ECHO_BYTES]| {
         thread::sleep(ECHO_INTERVAL);
