@@ -276,6 +276,7 @@ fn measure(
     losses: &[f64],
     greedy: bool,
 ) -> Result<Vec<Compared<Run>>, Error> {
+    parameters(session, MODEL);
     let (kind, max_runs) = match greedy {
         false => ("", u64::MAX),
         true => ("-greedy", MAX_GREEDY_RUNS),
@@ -393,7 +394,6 @@ const DISORDER: [Measure<Run>; 2] = [
 ];
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session, MODEL);
     let reported = shown(session.backend(), &REPORTED);
     let losses: Vec<f64> = reported.iter().map(|(loss, _)| *loss).collect();
     for &greedy in background_kinds(session.backend()) {
@@ -451,7 +451,6 @@ fn judge_throughput(session: &mut Session<'_>, all: &[Compared<Run>]) {
 }
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session, MODEL);
     let losses = shown(session.backend(), &LOSSES);
     let all = measure(session, losses, false)?;
     for (what, _, of) in DELAYS {
@@ -475,7 +474,6 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session, MODEL);
     let all = measure(session, &[0.01], false)?;
     for (n, (what, ..)) in DELAYS.iter().enumerate() {
         let means = |scheme| all[0].by_second(scheme, |run| &run.delays[n]);
@@ -507,7 +505,6 @@ fn figure_by_second(
 }
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session, MODEL);
     let all = &measure(session, &[0.02], false)?[0];
     let p95 = JUDGED.map(|n| JITTERS[n]);
     let p95 = p95.map(|(name, _, of)| (name, all.difference(1, of)));
