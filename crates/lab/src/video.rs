@@ -203,20 +203,17 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Output, Error> {
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let first = stderr.lines().next().unwrap_or("no reason given");
-    Err(Error::Run(format!(
-        "ffmpeg ended with {}: {first}",
-        output.status
-    )))
+    let text = format!("ffmpeg ended with {}: {first}", output.status);
+    Err(Error::Run(text))
 }
 
 /// Returns an error unless `ffmpeg` made or compared the expected number of pictures.
 fn check_count(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Error::Run(format!(
-            "ffmpeg {what} {found} pictures; expected {expected}"
-        ))),
+    if found == expected {
+        return Ok(());
     }
+    let text = format!("ffmpeg {what} {found} pictures; expected {expected}");
+    Err(Error::Run(text))
 }
 
 /// Returns the word behind `name` in a line of statistics.

@@ -96,32 +96,28 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             if *name == LINUX.name {
                 continue;
             }
-            let mut judge = |claim, max, unit, values: Vec<f64>| {
+            let in_timeouts = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
+            let in_timeouts: Vec<f64> = in_timeouts.collect();
+            let back = "after its return, time to 90 % of the full rate";
+            for (claim, max, unit, values) in [
+                ("longest pause", 2.0, "timeouts of the path", in_timeouts),
+                (back, 1.0, "s", recovery),
+            ] {
                 let claim = format!("{name}, {dark} path dark: {claim}");
                 let runs = values.into_iter().enumerate();
                 let runs = runs.map(|(n, value)| (format!("run {n}"), value));
                 session.verdict(Verdict::new(claim, Bound::AtMost(max), unit, runs));
-            };
-            let pauses = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
-            judge(
-                "longest pause",
-                2.0,
-                "timeouts of the path",
-                pauses.collect(),
-            );
-            let claim = "after its return, time to 90 % of the full rate";
-            judge(claim, 1.0, "s", recovery);
+            }
         }
         let points = |s: &Series| s.points.iter().map(|p| (p.x, p.y)).collect::<Vec<_>>();
-        let record = series
-            .iter()
-            .map(|s| json!({ "way": s.name, "mbit_s": points(s) }));
-        session.record(format!("goodput-{}", sweep.name), record.collect());
+        let record = |s: &Series| json!({ "way": s.name, "mbit_s": points(s) });
+        let name = format!("goodput-{}", sweep.name);
+        session.record(name.clone(), series.iter().map(record).collect());
         let title = format!("Goodput while the {dark} path is dark from 8 to 18 s");
         let width = BIN_WIDTH.as_millis();
         let note = format!("{PATHS}; CUBIC; the first run, over {width} ms each");
         let figure = over_time(&title, &note, "bytes in order (Mb/s)", series);
-        session.figure(&format!("goodput-{}", sweep.name), figure);
+        session.figure(&name, figure);
     }
     let columns = [
         "dark",

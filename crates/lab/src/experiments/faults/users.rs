@@ -123,12 +123,12 @@ fn join<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     result.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
-/// Returns an error if less arrived than was sent. `what` says of what, and that it arrived.
+/// Returns an error if less arrived than was sent. `what` names the things that arrive, as in "bytes arrived".
 fn check_complete(arrived: u64, sent: u64, what: &str) -> io::Result<()> {
-    match arrived == sent {
-        true => Ok(()),
-        false => Err(io::Error::other(format!("{arrived} of {sent} {what}"))),
+    if arrived == sent {
+        return Ok(());
     }
+    Err(io::Error::other(format!("{arrived} of {sent} {what}")))
 }
 
 /// Sends as fast as the socket takes data until the span is over, and checks every received byte.
