@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::definition::Definition;
 use super::po::{PO_4, SCHEMES, SPAN, compare, note, parameters, scenario, table, video};
 use super::schemes::{CC, Compared, Measure, Scheme, Timed, bars, in_each};
-use super::series::{BySecond, by_second, over_time, plus_minus, values};
+use super::series::{BySecond, by_second, estimate, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
@@ -102,11 +102,7 @@ fn late(frames: &[Frame], in_time: &[bool], stream: u16) -> f64 {
     let frames = frames.iter().zip(in_time);
     let of_stream = frames.filter(|(frame, _)| frame.stream == stream);
     let late = of_stream.map(|(_, in_time)| f64::from(u8::from(!in_time)));
-    mean(&late.collect::<Vec<_>>()) * 100.0
-}
-
-fn mean(values: &[f64]) -> f64 {
-    stats::mean(values).unwrap_or(f64::NAN)
+    estimate(&late.collect::<Vec<_>>()).0 * 100.0
 }
 
 /// Makes the runs of a scheme at the given loss. `complete` is the PSNR if no frame of the video is late.
@@ -134,7 +130,7 @@ fn runs(
             psnr_sd_db: stats::standard_deviation(&psnr.values).unwrap_or(f64::NAN),
             psnr_by_second_db: BySecond::means([&psnr.by_second]),
             by_second: psnr.by_second,
-            formula_db: mean(&formula(&frames, &in_time)),
+            formula_db: estimate(&formula(&frames, &in_time)).0,
             late_percent: streams.map(|stream| late(&frames, &in_time, stream)),
         })
     })
