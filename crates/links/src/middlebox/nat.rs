@@ -118,12 +118,15 @@ impl From<braid_wire::Error> for Refusal {
     }
 }
 
-/// The source or the destination in a header.
+/// The offsets of the source or the destination: of the address in an IPv4 header, and of the port after it.
 #[derive(Debug, Clone, Copy)]
-enum Side {
-    Src,
-    Dst,
+struct Side {
+    addr: usize,
+    port: usize,
 }
+
+const SRC: Side = Side { addr: 12, port: 0 };
+const DST: Side = Side { addr: 16, port: 2 };
 
 impl Nat {
     /// Creates a NAT without mappings.
@@ -176,12 +179,13 @@ impl Nat {
         if protocol == ip::PROTO_ICMP {
             return self.translate_error(now, direction, (header, payload));
         }
-        let (src, dst) = endpoints(header, payload, protocol)?;
         let flags = match protocol {
             ip::PROTO_TCP => tcp::Packet::new(&*payload)?.flags(),
-            _ => Flags::EMPTY,
+            ip::PROTO_UDP if payload.len() >= udp::HEADER_LEN => Flags::EMPTY,
+            _ => return Err(Refusal::Unsupported),
         };
-        match direction {
+        let [src, dst] = [SRC, DST].map(|side| endpoint(header, payload, side));
+        let (side, from, to, flow) = match direction {
             Direction::Outbound => {
                 let flow = Flow {
                     protocol,
@@ -189,19 +193,22 @@ impl Nat {
                     outside: dst,
                 };
                 let port = self.port_of(now, flow, flags)?;
-                self.keep(now, flow, direction, flags);
-                let to = SocketAddrV4::new(self.config.external, port);
-                set_addr(header, Side::Src, *to.ip());
-                rewrite(payload, protocol, Side::Src, (src, to));
+                (SRC, src, self.external(port), flow)
             }
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, dst, src)?;
-                self.keep(now, flow, direction, flags);
-                set_addr(header, Side::Dst, *flow.inside.ip());
-                rewrite(payload, protocol, Side::Dst, (dst, flow.inside));
+                (DST, dst, flow.inside, flow)
             }
-        }
+        };
+        self.keep(now, flow, direction, flags);
+        set_addr(header, side, *to.ip());
+        rewrite(payload, protocol, side, (from, to));
         Ok(())
+    }
+
+    /// Returns the external endpoint with this port.
+    fn external(&self, port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(self.config.external, port)
     }
 
     /// Translates an ICMP error and the packet that it quotes (RFC 5508 section 4). An error about a flow without
@@ -222,16 +229,12 @@ impl Nat {
         }
         let (inner, ports) = quoted.split_at(inner_len);
         let protocol = inner[9];
-        let (src, dst) = (
-            endpoint(inner, ports, Side::Src),
-            endpoint(inner, ports, Side::Dst),
-        );
-        let (side, to) = match direction {
+        let [src, dst] = [SRC, DST].map(|side| endpoint(inner, ports, side));
+        let (outer, side, to) = match direction {
             // The error quotes a packet from the inside as it was after its translation.
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, src, dst)?;
-                set_addr(header, Side::Dst, *flow.inside.ip());
-                (Side::Src, flow.inside)
+                (DST, SRC, flow.inside)
             }
             Direction::Outbound => {
                 let flow = Flow {
@@ -240,13 +243,10 @@ impl Nat {
                     outside: src,
                 };
                 let mapping = self.mappings.get(&flow).ok_or(Refusal::Unknown)?;
-                set_addr(header, Side::Src, self.config.external);
-                (
-                    Side::Dst,
-                    SocketAddrV4::new(self.config.external, mapping.port),
-                )
+                (SRC, DST, self.external(mapping.port))
             }
         };
+        set_addr(header, outer, *to.ip());
         // The transport checksum in the quoted packet stays as it is. Receivers cannot verify it anyway, because
         // payload is missing.
         edit(message, 2, |message| {
@@ -267,13 +267,10 @@ impl Nat {
     ) -> Result<Flow, Refusal> {
         let key = (protocol, external.port());
         let flow = *self.ports.get(&key).ok_or(Refusal::Unknown)?;
-        if *external.ip() != self.config.external || flow.outside != outside {
-            return Err(Refusal::Unknown);
-        }
-        match self.is_current(now, flow) {
-            true => Ok(flow),
-            false => Err(Refusal::Unknown),
-        }
+        let is_known = *external.ip() == self.config.external
+            && flow.outside == outside
+            && self.is_current(now, flow);
+        is_known.then_some(flow).ok_or(Refusal::Unknown)
     }
 
     /// Returns the external port of `flow`, for a packet from the inside. Creates a mapping if there is none.
@@ -390,51 +387,22 @@ impl Middlebox for Nat {
     }
 }
 
-/// Returns the source and the destination of a TCP segment or a UDP datagram.
-fn endpoints(
-    header: &[u8],
-    payload: &[u8],
-    protocol: u8,
-) -> Result<(SocketAddrV4, SocketAddrV4), Refusal> {
-    let min_len = match protocol {
-        ip::PROTO_TCP => tcp::HEADER_LEN,
-        ip::PROTO_UDP => udp::HEADER_LEN,
-        _ => return Err(Refusal::Unsupported),
-    };
-    if payload.len() < min_len {
-        return Err(Refusal::Unsupported);
-    }
-    let endpoint_at = |side| endpoint(header, payload, side);
-    Ok((endpoint_at(Side::Src), endpoint_at(Side::Dst)))
-}
-
 /// Returns one endpoint of a packet, from its IPv4 header (at least 20 bytes) and the ports after it.
 fn endpoint(header: &[u8], ports: &[u8], side: Side) -> SocketAddrV4 {
-    let (addr, port) = match side {
-        Side::Src => (&header[12..16], &ports[..2]),
-        Side::Dst => (&header[16..20], &ports[2..4]),
-    };
+    let (addr, port) = (&header[side.addr..][..4], &ports[side.port..][..2]);
     let addr = Ipv4Addr::new(addr[0], addr[1], addr[2], addr[3]);
     SocketAddrV4::new(addr, u16::from_be_bytes([port[0], port[1]]))
 }
 
 /// Replaces an address in an IPv4 header, and adjusts the header checksum.
 fn set_addr(header: &mut [u8], side: Side, addr: Ipv4Addr) {
-    let at = match side {
-        Side::Src => 12,
-        Side::Dst => 16,
-    };
     edit(header, 10, |header| {
-        header[at..at + 4].copy_from_slice(&addr.octets());
+        header[side.addr..][..4].copy_from_slice(&addr.octets());
     });
 }
 
 fn set_port(ports: &mut [u8], side: Side, port: u16) {
-    let at = match side {
-        Side::Src => 0,
-        Side::Dst => 2,
-    };
-    ports[at..at + 2].copy_from_slice(&port.to_be_bytes());
+    ports[side.port..][..2].copy_from_slice(&port.to_be_bytes());
 }
 
 /// Replaces a port in a TCP or UDP header. Adjusts the checksum for the new port and the new address, because it

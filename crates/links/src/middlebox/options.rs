@@ -120,8 +120,7 @@ impl OptionEdit {
         let mut others = Vec::with_capacity(segment.tcp_len - HEADER_LEN);
         let mut edited = segment.options(packet).to_vec();
         let mut found = false;
-        for range in segment::options(segment.options(packet)) {
-            let option = &mut edited[range];
+        for option in segment::options_mut(&mut edited) {
             if !self.target.covers(option[0]) {
                 others.extend_from_slice(option);
                 continue;

@@ -1,7 +1,6 @@
 //! Access to TCP segments for middleboxes: finding, editing in place, and rebuilding.
 
 use core::net::SocketAddr;
-use core::ops::Range;
 
 use braid_wire::checksum::{self, Sum};
 use braid_wire::tcp::{self, Flags, kind};
@@ -145,22 +144,18 @@ pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
     }
 }
 
-/// Returns the ranges of the options in `bytes`, NOPs excluded. Ends at the end of the list or at the first
+/// Returns the options in `bytes` for changes in place, NOPs excluded. Ends at the end of the list or at the first
 /// malformed option.
-pub(crate) fn options(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    let mut at = 0;
+pub(crate) fn options_mut(mut bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
     core::iter::from_fn(move || {
-        while bytes.get(at) == Some(&kind::NOP) {
-            at += 1;
-        }
-        let len = match bytes.get(at..)? {
-            [kind::END, ..] => None,
-            [_, len, ..] => Some(usize::from(*len)).filter(|len| *len >= 2),
-            _ => None,
-        }?;
-        let option = at..at + len;
-        bytes.get(option.clone())?;
-        at = option.end;
+        let rest = core::mem::take(&mut bytes);
+        let start = rest.iter().position(|byte| *byte != kind::NOP)?;
+        let len = match rest[start..] {
+            [option, len, ..] if option != kind::END && len >= 2 => len,
+            _ => return None,
+        };
+        let (option, tail) = rest[start..].split_at_mut_checked(len.into())?;
+        bytes = tail;
         Some(option)
     })
 }

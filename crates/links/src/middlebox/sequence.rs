@@ -61,12 +61,10 @@ impl SequenceShift {
                 shift(&mut header[8..12], ack_shift.wrapping_neg());
             }
             let (_, options) = header.split_at_mut(HEADER_LEN);
-            let ranges: Vec<_> = segment::options(options).collect();
-            for range in ranges.into_iter().filter(|_| shifts_sack) {
-                if options[range.start] == kind::SACK {
-                    for edge in options[range].split_at_mut(2).1.chunks_exact_mut(4) {
-                        shift(edge, ack_shift.wrapping_neg());
-                    }
+            let shifted = |option: &&mut [u8]| shifts_sack && option[0] == kind::SACK;
+            for option in segment::options_mut(options).filter(shifted) {
+                for edge in option[2..].chunks_exact_mut(4) {
+                    shift(edge, ack_shift.wrapping_neg());
                 }
             }
         });
