@@ -1,46 +1,87 @@
 //! The settings of a link by their keys in files and on command lines.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use braid_units::value::ValueError;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::QueueLimit;
-use crate::settings::{Loss, Rate, Settings};
-use crate::text::{
-    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
-};
+use crate::settings::{Loss, Rate, Reorder, Settings};
+use crate::text::{CodelValue, Probability, QueueSize, RateValue, TimeValue};
 use crate::trace::Trace;
 
 /// The default queue of a link with unlimited rate, because such a link has no bandwidth-delay product. 1000
 /// packets is the default length of interfaces in Linux (`txqueuelen`).
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 
-/// Settings of one direction of a link. `None` leaves a setting to the base model (see [`or`](Self::or)), or to
-/// the default.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkModel {
+/// Makes [`LinkModel`] and the methods that concern each of its settings, from the table of the settings.
+macro_rules! link_model {
+    ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {
+        /// Settings of one direction of a link. `None` leaves a setting to the base model (see [`or`](Self::or)),
+        /// or to the default.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct LinkModel {
+            $($(#[$doc])* pub $key: Option<$value>,)*
+        }
+
+        impl LinkModel {
+            /// The keys of all settings.
+            pub const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            /// Sets the setting `key` to the value that `text` describes.
+            ///
+            /// # Errors
+            /// Fails if there is no such setting, or `text` is not a value of it.
+            pub fn set(&mut self, key: &str, text: &str) -> Result<(), ValueError> {
+                match key {
+                    $(stringify!($key) => self.$key = Some(text.parse()?),)*
+                    _ => {
+                        let expected = Self::KEYS.join(", ");
+                        return Err(ValueError::is_no(key, "setting of a link", &expected));
+                    }
+                }
+                Ok(())
+            }
+
+            /// Returns these settings. A setting that is `None` here has the value of `base`.
+            #[must_use]
+            pub fn or(&self, base: &LinkModel) -> LinkModel {
+                let mut both = LinkModel {
+                    $($key: self.$key.clone().or_else(|| base.$key.clone()),)*
+                };
+                // Rate and trace exclude each other, so both are taken from the same model.
+                if self.rate.is_some() || self.trace.is_some() {
+                    (both.rate, both.trace) = (self.rate, self.trace.clone());
+                }
+                both
+            }
+        }
+    };
+}
+
+link_model! {
     /// The constant rate. If there is neither a constant rate nor a trace, the rate is unlimited.
-    pub rate: Option<RateValue>,
+    rate: RateValue,
     /// A recorded rate instead of a constant one.
-    pub trace: Option<TraceFile>,
+    trace: TraceFile,
     /// The one-way delay; 0 by default.
-    pub delay: Option<TimeValue>,
+    delay: TimeValue,
     /// The maximum additional delay; 0 by default.
-    pub jitter: Option<TimeValue>,
+    jitter: TimeValue,
     /// The bound of the queue. The default is one bandwidth-delay product, or 1000 packets with an unlimited rate.
-    pub queue: Option<QueueSize>,
+    queue: QueueSize,
     /// CoDel on the queue; off by default.
-    pub codel: Option<CodelValue>,
+    codel: CodelValue,
     /// Random loss; none by default.
-    pub loss: Option<LossValue>,
+    loss: Loss,
     /// Reordering; none by default.
-    pub reorder: Option<ReorderValue>,
+    reorder: Reorder,
     /// Probability of duplication; 0 by default.
-    pub duplicate: Option<Probability>,
+    duplicate: Probability,
     /// Probability that a bit of a packet is flipped; 0 by default.
-    pub corrupt: Option<Probability>,
+    corrupt: Probability,
 }
 
 /// A trace in the format of mahimahi, named by its file.
@@ -54,72 +95,18 @@ pub struct TraceFile {
     trace: Option<Trace>,
 }
 
+impl FromStr for TraceFile {
+    type Err = ValueError;
+
+    fn from_str(path: &str) -> Result<Self, ValueError> {
+        Ok(TraceFile {
+            path: path.into(),
+            trace: None,
+        })
+    }
+}
+
 impl LinkModel {
-    /// The keys of all settings.
-    pub const KEYS: [&str; 10] = [
-        "rate",
-        "trace",
-        "delay",
-        "jitter",
-        "queue",
-        "codel",
-        "loss",
-        "reorder",
-        "duplicate",
-        "corrupt",
-    ];
-
-    /// Sets the setting `key` to the value that `text` describes.
-    ///
-    /// # Errors
-    /// Fails if there is no such setting, or `text` is not a value of it.
-    pub fn set(&mut self, key: &str, text: &str) -> Result<(), ValueError> {
-        match key {
-            "rate" => self.rate = Some(text.parse()?),
-            "trace" => {
-                self.trace = Some(TraceFile {
-                    path: text.into(),
-                    trace: None,
-                });
-            }
-            "delay" => self.delay = Some(text.parse()?),
-            "jitter" => self.jitter = Some(text.parse()?),
-            "queue" => self.queue = Some(text.parse()?),
-            "codel" => self.codel = Some(text.parse()?),
-            "loss" => self.loss = Some(text.parse()?),
-            "reorder" => self.reorder = Some(text.parse()?),
-            "duplicate" => self.duplicate = Some(text.parse()?),
-            "corrupt" => self.corrupt = Some(text.parse()?),
-            _ => {
-                let expected = Self::KEYS.join(", ");
-                return Err(ValueError::is_no(key, "setting of a link", &expected));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns these settings. A setting that is `None` here has the value of `base`.
-    #[must_use]
-    pub fn or(&self, base: &LinkModel) -> LinkModel {
-        // Rate and trace exclude each other, so both are taken from the same model.
-        let line = match (&self.rate, &self.trace) {
-            (None, None) => base,
-            _ => self,
-        };
-        LinkModel {
-            rate: line.rate,
-            trace: line.trace.clone(),
-            delay: self.delay.or(base.delay),
-            jitter: self.jitter.or(base.jitter),
-            queue: self.queue.or(base.queue),
-            codel: self.codel.or(base.codel),
-            loss: self.loss.or(base.loss),
-            reorder: self.reorder.or(base.reorder),
-            duplicate: self.duplicate.or(base.duplicate),
-            corrupt: self.corrupt.or(base.corrupt),
-        }
-    }
-
     /// Reads the trace file, if there is one, and checks that rate and trace are not both set. A relative path is
     /// relative to `directory`.
     ///
@@ -171,8 +158,8 @@ impl LinkModel {
             jitter: time(self.jitter),
             queue,
             codel: self.codel.and_then(|c| c.0),
-            loss: self.loss.map_or(Loss::None, |loss| loss.0),
-            reorder: self.reorder.map(|r| r.0).unwrap_or_default(),
+            loss: self.loss.unwrap_or(Loss::None),
+            reorder: self.reorder.unwrap_or_default(),
             duplicate: probability(self.duplicate),
             corrupt: probability(self.corrupt),
             up,

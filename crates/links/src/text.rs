@@ -28,24 +28,10 @@ pub struct TimeValue(pub Duration);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probability(pub f64);
 
-/// Random loss, in one of three forms:
-///
-/// - `"1%"`: a probability.
-/// - `"1%/4"`: a share of 1 % in bursts with a mean length of 4 packets.
-/// - `"1%/25%/0%/100%"`: the probabilities of the Gilbert-Elliott model: of the change from good to bad, of the
-///   change from bad to good, of loss in the good state, and of loss in the bad state.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LossValue(pub Loss);
-
 /// CoDel: `"on"`, `"off"`, or target and interval: `"5ms/100ms"`. With `"/mark"` after them, CoDel marks packets
 /// (ECN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodelValue(pub Option<CoDel>);
-
-/// Reordering: `"off"`, or the share of packets that take a detour and the additional delay of the detour:
-/// `"1%/10ms"`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ReorderValue(pub Reorder);
 
 /// A bound on a queue: `"50 packets"`, `"64000 bytes"`, `"64kB"`, `"1BDP"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,11 +49,11 @@ impl FromStr for RateValue {
         if text.trim() == "unlimited" {
             return Ok(RateValue(None));
         }
-        let rate = value::rate(text).map_err(|mut e| {
-            e.expected += ", or \"unlimited\"";
-            e
-        });
-        rate.map(|rate| RateValue(Some(rate)))
+        let rate = value::rate(text).map_err(|e| ValueError {
+            what: e.what,
+            expected: e.expected + ", or \"unlimited\"",
+        })?;
+        Ok(RateValue(Some(rate)))
     }
 }
 
@@ -87,7 +73,13 @@ impl FromStr for Probability {
     }
 }
 
-impl FromStr for LossValue {
+/// Reads random loss in one of three forms:
+///
+/// - `"1%"`: a probability.
+/// - `"1%/4"`: a share of 1 % in bursts with a mean length of 4 packets.
+/// - `"1%/25%/0%/100%"`: the probabilities of the Gilbert-Elliott model: of the change from good to bad, of the
+///   change from bad to good, of loss in the good state, and of loss in the bad state.
+impl FromStr for Loss {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
@@ -99,7 +91,7 @@ impl FromStr for LossValue {
         };
         let share = |part| value::probability(part).map_err(|_| wrong());
         match text.split('/').collect::<Vec<_>>()[..] {
-            [mean] => Ok(LossValue(Loss::uniform(share(mean)?))),
+            [mean] => Ok(Loss::uniform(share(mean)?)),
             [mean, burst] => {
                 let mean = share(mean)?;
                 let burst: f64 = burst.trim().parse().map_err(|_| wrong())?;
@@ -108,14 +100,14 @@ impl FromStr for LossValue {
                                     least one packet arrives between two bursts";
                     return Err(ValueError::out_of_range(text, expected));
                 }
-                Ok(LossValue(Loss::bursts(mean, burst)))
+                Ok(Loss::bursts(mean, burst))
             }
-            [to_bad, to_good, good, bad] => Ok(LossValue(Loss::GilbertElliott {
+            [to_bad, to_good, good, bad] => Ok(Loss::GilbertElliott {
                 to_bad: share(to_bad)?,
                 to_good: share(to_good)?,
                 loss_good: share(good)?,
                 loss_bad: share(bad)?,
-            })),
+            }),
             _ => Err(wrong()),
         }
     }
@@ -151,12 +143,14 @@ impl FromStr for CodelValue {
     }
 }
 
-impl FromStr for ReorderValue {
+/// Reads reordering: `"off"`, or the share of packets that take a detour and the additional delay of the detour:
+/// `"1%/10ms"`.
+impl FromStr for Reorder {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         if text.trim() == "off" {
-            return Ok(ReorderValue(Reorder::default()));
+            return Ok(Reorder::default());
         }
         let reorder = || {
             let (share, detour) = text.split_once('/')?;
@@ -167,8 +161,7 @@ impl FromStr for ReorderValue {
         };
         let expected = "the share of packets that are delayed and the delay by which others overtake \
                         them, such as \"1%/10ms\", or \"off\"";
-        let reorder = reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))?;
-        Ok(ReorderValue(reorder))
+        reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))
     }
 }
 
@@ -176,23 +169,19 @@ impl FromStr for QueueSize {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = || {
-            let expected = "\"50 packets\", \"64000 bytes\", \"64kB\" or \"1BDP\" (a multiple of \
-                            rate x round-trip time)";
-            ValueError::is_no(text, "queue size", expected)
+        let size = || {
+            let (number, unit) = value::number_and_unit(text).filter(|(n, _)| *n <= 1e9)?;
+            Some(match unit {
+                "packets" | "packet" | "p" => QueueSize::Limit(QueueLimit::Packets(number as u32)),
+                "BDP" | "bdp" => QueueSize::Bdp(number),
+                // A number without a unit could mean bytes or packets, so it is an error.
+                "" => return None,
+                _ => QueueSize::Limit(QueueLimit::Bytes(value::size(text).ok()?)),
+            })
         };
-        let split = value::number_and_unit(text).filter(|(number, _)| *number <= 1e9);
-        let (number, unit) = split.ok_or_else(wrong)?;
-        match unit {
-            "packets" | "packet" | "p" => Ok(QueueSize::Limit(QueueLimit::Packets(number as u32))),
-            "BDP" | "bdp" => Ok(QueueSize::Bdp(number)),
-            // A number without a unit could mean bytes or packets, so it is an error.
-            "" => Err(wrong()),
-            _ => {
-                let bytes = value::size(text).map_err(|_| wrong())?;
-                Ok(QueueSize::Limit(QueueLimit::Bytes(bytes)))
-            }
-        }
+        let expected = "\"50 packets\", \"64000 bytes\", \"64kB\" or \"1BDP\" (a multiple of rate x \
+                        round-trip time)";
+        size().ok_or_else(|| ValueError::is_no(text, "queue size", expected))
     }
 }
 
@@ -219,9 +208,9 @@ impl fmt::Display for Probability {
     }
 }
 
-impl fmt::Display for LossValue {
+impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        match self {
             Loss::None => f.write_str("0"),
             Loss::Uniform(p) => write!(f, "{p}"),
             Loss::GilbertElliott {
@@ -236,22 +225,18 @@ impl fmt::Display for LossValue {
 
 impl fmt::Display for CodelValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => f.write_str("off"),
-            Some(codel) => write!(
-                f,
-                "{}/{}{}",
-                TimeValue(codel.target),
-                TimeValue(codel.interval),
-                if codel.marks { "/mark" } else { "" }
-            ),
-        }
+        let Some(codel) = self.0 else {
+            return f.write_str("off");
+        };
+        let [target, interval] = [codel.target, codel.interval].map(TimeValue);
+        let mark = if codel.marks { "/mark" } else { "" };
+        write!(f, "{target}/{interval}{mark}")
     }
 }
 
-impl fmt::Display for ReorderValue {
+impl fmt::Display for Reorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.0.share, TimeValue(self.0.detour))
+        write!(f, "{}/{}", self.share, TimeValue(self.detour))
     }
 }
 
@@ -320,9 +305,9 @@ serde_as_text!(
     RateValue,
     TimeValue,
     Probability,
-    LossValue,
+    Loss,
     CodelValue,
-    ReorderValue,
+    Reorder,
     QueueSize
 );
 
@@ -332,25 +317,24 @@ mod tests {
 
     #[test]
     fn values_are_read() {
-        let loss = |text: &str| text.parse().map(|LossValue(loss)| loss);
         assert_eq!("unlimited".parse(), Ok(RateValue(None)));
         assert_eq!("20M".parse(), Ok(RateValue(Some(20_000_000))));
-        assert_eq!(loss("0"), Ok(Loss::None));
-        assert_eq!(loss("1%"), Ok(Loss::Uniform(0.01)));
-        assert_eq!(loss("1%/4"), Ok(Loss::bursts(0.01, 4.0)));
+        assert_eq!("0".parse(), Ok(Loss::None));
+        assert_eq!("1%".parse(), Ok(Loss::Uniform(0.01)));
+        assert_eq!("1%/4".parse(), Ok(Loss::bursts(0.01, 4.0)));
         let gilbert_elliott = Loss::GilbertElliott {
             to_bad: 0.01,
             to_good: 0.25,
             loss_good: 0.0,
             loss_bad: 0.5,
         };
-        assert_eq!(loss("1%/25%/0/0.5"), Ok(gilbert_elliott));
+        assert_eq!("1%/25%/0/0.5".parse(), Ok(gilbert_elliott));
         assert_eq!("on".parse(), Ok(CodelValue(Some(CoDel::default()))));
         let reorder = Reorder {
             share: 0.01,
             detour: Duration::from_millis(10),
         };
-        assert_eq!("1%/10ms".parse(), Ok(ReorderValue(reorder)));
+        assert_eq!("1%/10ms".parse(), Ok(reorder));
         let limit = |limit| Ok(QueueSize::Limit(limit));
         assert_eq!("50 packets".parse(), limit(QueueLimit::Packets(50)));
         assert_eq!("64kB".parse(), limit(QueueLimit::Bytes(64_000)));
@@ -370,14 +354,14 @@ mod tests {
         for (answer, advice) in [
             (answer::<RateValue>("fast"), "\"unlimited\""),
             (answer::<TimeValue>("2000s"), "60s"),
-            (answer::<LossValue>("much"), "1%/4"),
-            (answer::<LossValue>("1%/0.5"), "1 to 1000000"),
+            (answer::<Loss>("much"), "1%/4"),
+            (answer::<Loss>("1%/0.5"), "1 to 1000000"),
             // At most 2 of 3 packets can be lost in bursts of 2.
-            (answer::<LossValue>("90%/2"), "arrives"),
-            (answer::<LossValue>("1%/2/3"), "good to bad"),
+            (answer::<Loss>("90%/2"), "arrives"),
+            (answer::<Loss>("1%/2/3"), "good to bad"),
             (answer::<CodelValue>("yes"), "5ms/100ms"),
             (answer::<CodelValue>("5ms/0ms"), "5ms/100ms"),
-            (answer::<ReorderValue>("1%"), "1%/10ms"),
+            (answer::<Reorder>("1%"), "1%/10ms"),
             (answer::<QueueSize>("big"), "1BDP"),
             (answer::<QueueSize>("50"), "50 packets"),
         ] {
