@@ -57,4 +57,4 @@ pub use model::{LinkModel, TraceFile};
 pub use queue::QueueLimit;
 pub use schedule::{Change, Schedule};
 pub use settings::{Loss, Rate, Reorder, Settings};
-pub use trace::{Trace, TraceError};
+pub use trace::Trace;

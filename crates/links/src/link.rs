@@ -179,14 +179,11 @@ impl<P> Link<P> {
 
     /// Puts a packet on the line or in the queue.
     fn admit(&mut self, packet: P, len: u32, rng: &mut Rng) -> Verdict {
-        let draw = PacketDraw::draw(&self.settings, len, rng);
         let queued = QueuedPacket {
             packet,
             len,
             entered: self.now,
-            jitter: draw.jitter,
-            detour: draw.detour,
-            flip: draw.flip,
+            draw: PacketDraw::draw(&self.settings, len, rng),
         };
         let in_flight = self.in_flight.len() + self.on_detour.len();
         // The `+ 1` counts the packet on the line.
@@ -214,11 +211,8 @@ impl<P> Link<P> {
             DropCause::Down => &mut self.counters.dropped_down,
         };
         tally.add(len);
-        if let Some(stored) = self
-            .dropped
-            .as_mut()
-            .filter(|stored| stored.len() < MAX_LINK_PACKETS)
-        {
+        let stored = self.dropped.as_mut();
+        if let Some(stored) = stored.filter(|stored| stored.len() < MAX_LINK_PACKETS) {
             stored.push_back(Dropped { at, packet, cause });
         }
         Verdict::Dropped(cause)
@@ -231,7 +225,7 @@ impl<P> Link<P> {
             (Some(first), _) => Some(first.at),
             // A packet on a detour may arrive after the packet that follows it, so the next delivery is not known
             // yet.
-            (None, Some((ends_at, queued))) if !queued.detour.is_zero() => Some(*ends_at),
+            (None, Some((ends_at, queued))) if !queued.draw.detour.is_zero() => Some(*ends_at),
             (None, Some((ends_at, queued))) => Some(self.arrival(*ends_at, queued)),
             (None, None) => None,
         };
@@ -355,9 +349,9 @@ impl<P> Link<P> {
             at,
             packet: queued.packet,
             len: queued.len,
-            flip: queued.flip,
+            flip: queued.draw.flip,
         };
-        if queued.detour.is_zero() {
+        if queued.draw.detour.is_zero() {
             self.last_delivery = at;
             self.in_flight.push_back(delivery);
         } else {
@@ -372,8 +366,8 @@ impl<P> Link<P> {
     /// Returns the arrival time of a packet that leaves the line at `ends_at`. The result is never before the
     /// arrival of an earlier packet that took no detour.
     fn arrival(&self, ends_at: Instant, queued: &QueuedPacket<P>) -> Instant {
-        let straight = (ends_at + self.settings.delay + queued.jitter).max(self.last_delivery);
-        straight + queued.detour
+        let straight = (ends_at + self.settings.delay + queued.draw.jitter).max(self.last_delivery);
+        straight + queued.draw.detour
     }
 
     /// Drops all packets in the link, because it went down: first those in flight, then the line, then the queue.

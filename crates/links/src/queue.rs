@@ -1,11 +1,11 @@
 //! The queue of packets that wait for the line.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use braid_wire::Instant;
 
 use crate::counters::Tally;
+use crate::random::PacketDraw;
 
 /// The bound of a queue. The packet that is being serialised is not in the queue, so even a bound of 0 lets single
 /// packets pass.
@@ -18,11 +18,11 @@ pub enum QueueLimit {
 }
 
 impl QueueLimit {
-    /// Returns whether a queue with `packets` packets and `bytes` bytes has room for a packet of `len` bytes.
-    fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
+    /// Returns whether a queue with this content has room for a packet of `len` bytes.
+    fn admits(self, content: Tally, len: u32) -> bool {
         match self {
-            QueueLimit::Packets(limit) => packets < limit as usize,
-            QueueLimit::Bytes(limit) => bytes.saturating_add(u64::from(len)) <= limit,
+            QueueLimit::Packets(limit) => content.packets < limit.into(),
+            QueueLimit::Bytes(limit) => content.bytes.saturating_add(len.into()) <= limit,
         }
     }
 }
@@ -34,23 +34,17 @@ pub(crate) struct QueuedPacket<P> {
     pub len: u32,
     /// The time at which the packet entered the queue.
     pub entered: Instant,
-    // The next three fields are drawn when the packet enters the link, so that the order of the draws does not
-    // depend on the rate.
-    /// The additional delay by jitter.
-    pub jitter: Duration,
-    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
-    /// detour.
-    pub detour: Duration,
-    /// The bit to flip if the packet is corrupted.
-    pub flip: Option<u32>,
+    /// The random events, drawn when the packet enters the link, so that the order of the draws does not depend on
+    /// the rate.
+    pub draw: PacketDraw,
 }
 
 /// A droptail queue.
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
     queued: VecDeque<QueuedPacket<P>>,
-    /// Bytes of all packets in the queue.
-    bytes: u64,
+    /// The packets and bytes in the queue.
+    now: Tally,
     /// The length of the longest packet so far.
     largest: u32,
     /// The maximum numbers of packets and of bytes so far.
@@ -61,7 +55,7 @@ impl<P> Queue<P> {
     pub fn new() -> Self {
         Queue {
             queued: VecDeque::new(),
-            bytes: 0,
+            now: Tally::default(),
             largest: 0,
             max: Tally::default(),
         }
@@ -73,20 +67,21 @@ impl<P> Queue<P> {
         limit: QueueLimit,
         queued: QueuedPacket<P>,
     ) -> Result<(), QueuedPacket<P>> {
-        if !limit.admits(self.queued.len(), self.bytes, queued.len) {
+        if !limit.admits(self.now, queued.len) {
             return Err(queued);
         }
-        self.bytes += u64::from(queued.len);
+        self.now.add(queued.len);
+        self.max.packets = self.max.packets.max(self.now.packets);
+        self.max.bytes = self.max.bytes.max(self.now.bytes);
         self.largest = self.largest.max(queued.len);
         self.queued.push_back(queued);
-        self.max.packets = self.max.packets.max(self.queued.len() as u64);
-        self.max.bytes = self.max.bytes.max(self.bytes);
         Ok(())
     }
 
     pub fn pop(&mut self) -> Option<QueuedPacket<P>> {
         let queued = self.queued.pop_front()?;
-        self.bytes -= u64::from(queued.len);
+        self.now.packets -= 1;
+        self.now.bytes -= u64::from(queued.len);
         Some(queued)
     }
 
@@ -96,10 +91,7 @@ impl<P> Queue<P> {
     }
 
     pub fn now(&self) -> Tally {
-        Tally {
-            packets: self.queued.len() as u64,
-            bytes: self.bytes,
-        }
+        self.now
     }
 
     pub fn max(&self) -> Tally {

@@ -36,9 +36,14 @@ impl LossState {
 
 /// The random events of one packet. Disabled features draw no random numbers, so that they do not change the
 /// numbers that other features get.
+#[derive(Debug)]
 pub(crate) struct PacketDraw {
+    /// The additional delay by jitter.
     pub jitter: Duration,
+    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
+    /// detour.
     pub detour: Duration,
+    /// The bit to flip if the packet is corrupted.
     pub flip: Option<u32>,
 }
 
@@ -62,9 +67,10 @@ fn draw_jitter(jitter: Duration, rng: &mut Rng) -> Duration {
 }
 
 fn draw_detour(reorder: Reorder, rng: &mut Rng) -> Duration {
-    match rng.chance(reorder.share) {
-        true => reorder.detour,
-        false => Duration::ZERO,
+    if rng.chance(reorder.share) {
+        reorder.detour
+    } else {
+        Duration::ZERO
     }
 }
 

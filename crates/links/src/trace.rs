@@ -15,6 +15,9 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// is read, because the path may name a device that never ends.
 const MAX_FILE: u64 = 64 << 20;
 
+/// Maximum number of characters of a wrong line that an error quotes.
+const MAX_QUOTED_CHARS: usize = 40;
+
 /// A recording of the bytes that a line can carry over time, in the format of mahimahi (Netravali et al.,
 /// "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
 ///
@@ -41,12 +44,17 @@ impl Trace {
     ///
     /// # Errors
     /// Fails if a line is not a time, or is a time earlier than the previous line's. Fails if the trace is empty,
-    /// lasts 0 ms, or has more than [`Self::MAX_OPPORTUNITIES`] lines.
-    pub fn parse(text: &str) -> Result<Trace, TraceError> {
+    /// lasts 0 ms, or has more than [`Self::MAX_OPPORTUNITIES`] lines. The text names the line, and the expected
+    /// content.
+    pub fn parse(text: &str) -> Result<Trace, String> {
         let mut times: Vec<u32> = Vec::new();
-        for (n, line) in text.trim_end().lines().enumerate() {
-            let wrong = |expected: String| TraceError::new(n + 1, line, expected);
-            if n == Self::MAX_OPPORTUNITIES {
+        let wrong = |line: usize, read: &str, expected: String| {
+            let read: String = read.chars().take(MAX_QUOTED_CHARS).collect();
+            format!("line {line}: `{read}` where a trace has {expected}")
+        };
+        for (n, line) in (1..).zip(text.trim_end().lines()) {
+            let wrong = |expected| wrong(n, line, expected);
+            if n > Self::MAX_OPPORTUNITIES {
                 return Err(wrong(format!("at most {} lines", Self::MAX_OPPORTUNITIES)));
             }
             let time = line.trim().parse().map_err(|_| {
@@ -54,23 +62,18 @@ impl Trace {
                 wrong(format!("a time in whole milliseconds from 0 to {max}"))
             })?;
             if let Some(last) = times.last().filter(|last| **last > time) {
-                return Err(wrong(format!(
-                    "a time not before {last}, that of the previous line"
-                )));
+                let expected = format!("a time not before {last}, that of the previous line");
+                return Err(wrong(expected));
             }
             times.push(time);
         }
-        match times.last() {
-            None => {
-                let expected = "a time in milliseconds on each line".to_owned();
-                Err(TraceError::new(1, "", expected))
-            }
-            Some(0) => {
-                let expected = "a last time after 0, the length of the trace".to_owned();
-                Err(TraceError::new(times.len(), "0", expected))
-            }
-            Some(_) => Ok(Trace(times.into())),
-        }
+        let expected = match times.last() {
+            None => "a time in milliseconds on each line",
+            Some(0) => "a last time after 0, the length of the trace",
+            Some(_) => return Ok(Trace(times.into())),
+        };
+        let last = if times.is_empty() { "" } else { "0" };
+        Err(wrong(times.len().max(1), last, expected.to_owned()))
     }
 
     /// Reads the trace in the file at `path`. The file may have up to 64 MiB.
@@ -154,40 +157,6 @@ impl fmt::Debug for Trace {
             .finish()
     }
 }
-
-/// An error in the text of a trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceError {
-    /// The number of the line, from 1.
-    pub line: usize,
-    /// The text of the line, cut to 40 characters.
-    pub read: String,
-    /// The text that was expected.
-    pub expected: String,
-}
-
-impl TraceError {
-    fn new(line: usize, read: &str, expected: String) -> Self {
-        TraceError {
-            line,
-            read: read.chars().take(40).collect(),
-            expected,
-        }
-    }
-}
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TraceError {
-            line,
-            read,
-            expected,
-        } = self;
-        write!(f, "line {line}: `{read}` where a trace has {expected}")
-    }
-}
-
-impl core::error::Error for TraceError {}
 
 /// The position of a line in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
