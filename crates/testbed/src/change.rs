@@ -129,33 +129,18 @@ mod tests {
 
     #[test]
     fn a_change_survives_the_way_to_the_daemon() {
-        let words = [
-            "rate=1.5M",
-            "delay=200us",
-            "jitter=1ms",
-            "queue=2BDP",
-            "codel=3ms/50ms",
-            "loss=0.1%/3",
-            "reorder=1%/10ms",
-            "duplicate=0.5%",
-            "corrupt=0.01",
-            "restart",
-            "down",
-        ];
-        let change = LinkChange::parse(words).unwrap();
+        let words = "rate=1.5M delay=200us jitter=1ms queue=2BDP codel=3ms/50ms loss=0.1%/3 \
+                     reorder=1%/10ms duplicate=0.5% corrupt=0.01 restart down";
+        let change = LinkChange::parse(words.split(' ')).unwrap();
         let json = serde_json::to_string(&change).unwrap();
         assert_eq!(serde_json::from_str::<LinkChange>(&json).unwrap(), change);
-        assert!(matches!(
-            LinkChange::parse(["speed=3"]),
-            Err(Error::BadChange(_))
-        ));
+        let unknown = LinkChange::parse(["speed=3"]);
+        assert!(matches!(unknown, Err(Error::BadChange(_))));
     }
 
     #[test]
     fn an_entry_of_a_schedule_is_read() {
-        let entry = "90s reverse rate=1M down"
-            .parse::<ScheduledChange>()
-            .unwrap();
+        let entry: ScheduledChange = "90s reverse rate=1M down".parse().unwrap();
         assert_eq!(entry.at, Duration::from_secs(90));
         assert_eq!(entry.direction, Some(Direction::Reverse));
         assert_eq!(entry.change.up, Some(false));

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_linux::run::Signals;
 use braid_linux::{lines, sys};
@@ -17,8 +17,9 @@ use crate::change::LinkChange;
 use crate::emulator::Direction;
 use crate::error::Error;
 use crate::netns::{self, Capability};
+use crate::programs::wait_until;
 use crate::spec::Spec;
-use crate::status::Status;
+use crate::status::{HostStatus, Status};
 use crate::testbed::{Options, Testbed};
 use crate::{stale_resources, state};
 
@@ -57,12 +58,9 @@ enum Request {
     Down,
 }
 
-#[derive(Serialize, Deserialize)]
-enum Answer {
-    Done,
-    Status(Box<Status>),
-    Failed(String),
-}
+/// The answer to a request: the status for [`Request::Status`], `None` for another request, or the message of an
+/// error.
+type Answer = Result<Option<Status>, String>;
 
 /// Starts this executable again in the background, and waits until the testbed named `name` is up. The `arguments`
 /// name a hidden subcommand that calls [`run_daemon`].
@@ -163,34 +161,27 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        let request = match lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
-            Ok(request) => request,
+        let request = lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT);
+        let is_last = matches!(request, Ok(Request::Down));
+        let result = match request {
+            Ok(request) => carry_out(&mut testbed, request),
             Err(error) => {
                 tracing::warn!(%error, "a request on the control socket is not valid");
-                let answer = Answer::Failed(error.to_string());
-                let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
-                continue;
+                Err(Error::Failed(error.to_string()))
             }
         };
-        if matches!(request, Request::Down) {
-            let result = testbed.down();
-            let answer = match &result {
-                Ok(()) => Answer::Done,
-                Err(e) => Answer::Failed(e.to_string()),
-            };
-            let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
-            return result;
-        }
-        let answer = answer(&mut testbed, request);
-        let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
+        let answer = result.as_ref().map_err(ToString::to_string);
         // A client that has gone away needs no answer.
         let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
+        if is_last {
+            return result.map(drop);
+        }
     }
 }
 
-fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
+fn carry_out(testbed: &mut Testbed, request: Request) -> Result<Option<Status>, Error> {
     match request {
-        Request::Status => return Ok(Answer::Status(Box::new(testbed.status()?))),
+        Request::Status => return testbed.status().map(Some),
         Request::Set {
             link,
             direction,
@@ -203,10 +194,9 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
         }
         Request::Start(host) => testbed.start(&host)?,
         Request::Restart(host) => testbed.restart(&host)?,
-        // The caller handles this request, because the daemon ends after it.
-        Request::Down => {}
+        Request::Down => testbed.tear_down()?,
     }
-    Ok(Answer::Done)
+    Ok(None)
 }
 
 /// A client of the daemon of a testbed. Each call opens a new connection.
@@ -235,13 +225,9 @@ impl Client {
     ///
     /// [`Error::NotUp`] if the daemon went away.
     pub fn status(&self) -> Result<Status, Error> {
-        match self.ask(&Request::Status)? {
-            Answer::Status(status) => Ok(*status),
-            _ => Err(Error::Daemon(
-                "the testbed's daemon sent the wrong answer; it may be a different version"
-                    .to_owned(),
-            )),
-        }
+        let wrong = "the testbed's daemon sent the wrong answer; it may be a different version";
+        let status = self.ask(&Request::Status)?;
+        status.ok_or_else(|| Error::Daemon(wrong.to_owned()))
     }
 
     /// Returns a command as [`Testbed::exec`] does. The command works from outside the daemon's user namespace
@@ -252,15 +238,11 @@ impl Client {
     /// As [`Testbed::exec`].
     pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
         let status = self.status()?;
-        let Some(namespace) = status
-            .hosts
-            .iter()
-            .find(|h| h.name == host)
-            .map(|h| &h.namespace)
-        else {
+        let found = status.hosts.iter().find(|h| h.name == host);
+        let HostStatus { namespace, .. } = found.ok_or_else(|| {
             let known = status.hosts.iter().map(|h| h.name.clone()).collect();
-            return Err(Error::NoSuchHost(host.to_owned(), known));
-        };
+            Error::NoSuchHost(host.to_owned(), known)
+        })?;
         let mut command = Command::new(program);
         enter_from_outside(&mut command, status.pid, namespace)
             .map_err(|e| Error::system(format!("enter namespace {namespace}"), e))?;
@@ -307,14 +289,13 @@ impl Client {
         self.ask(request).map(drop)
     }
 
-    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+    fn ask(&self, request: &Request) -> Result<Option<Status>, Error> {
         let stream = self.dial()?;
         let asked = lines::write(&stream, request, CLIENT_TIMEOUT);
-        match asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT)) {
-            Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
-            Ok(answer) => Ok(answer),
-            Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
-        }
+        let answer = asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT));
+        let answer: Answer =
+            answer.map_err(|e| Error::system("talk to the testbed's daemon", e))?;
+        answer.map_err(Error::Daemon)
     }
 
     fn dial(&self) -> Result<UnixStream, Error> {
@@ -355,15 +336,11 @@ pub fn down(name: &str) -> Result<(), Error> {
 /// Asks the daemon of testbed `name` to end, waits for its end, and kills it if it hangs. Does nothing if
 /// there is no daemon.
 fn stop_daemon(name: &str) -> Result<(), Error> {
-    let client = match Client::connect(name) {
-        Ok(client) => client,
-        Err(_) => return Ok(()),
+    let Ok(client) = Client::connect(name) else {
+        return Ok(());
     };
     let result = client.order(&Request::Down);
-    let deadline = Instant::now() + EXIT_TIMEOUT;
-    while state::is_locked(name) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(EXIT_TIMEOUT, || !state::is_locked(name));
     if let Some(hung) = state::lock_holder(name) {
         let killed = kill_process(hung, Signal::KILL);
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;

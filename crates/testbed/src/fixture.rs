@@ -18,8 +18,8 @@ pub use self::cross_traffic::CrossTraffic;
 pub use self::download::Download;
 
 use crate::error::Error;
-use crate::layout::{InterfaceLayout, SegmentKind};
-use crate::spec::Spec;
+use crate::layout::InterfaceLayout;
+use crate::spec::{SegmentKind, Spec};
 use crate::testbed::{Options, Testbed};
 
 /// Interval at which waits check their condition.
@@ -78,14 +78,17 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
              rate = \"{rate}\"\ndelay = \"{delay}\"\n"
         )
     });
-    let links: String = links.collect();
-    format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
+    with_links(name, links)
 }
 
 /// Returns the same description, but with plain LANs in place of the emulated links.
 pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
+    with_links(name, links)
+}
+
+fn with_links(name: &str, links: impl Iterator<Item = String>) -> String {
     let links: String = links.collect();
     format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
@@ -135,8 +138,7 @@ impl Fixture {
     /// # Errors
     /// Fails if there is no such host, or it has no interface.
     pub fn address(&self, host: &str) -> Result<IpAddr, Error> {
-        self.interface(host, |_| true)
-            .map(|interface| interface.address4.into())
+        Ok(self.interface(host, |_| true)?.address4.into())
     }
 
     /// Returns the IPv4 address of a host on its first LAN.
@@ -144,8 +146,8 @@ impl Fixture {
     /// # Errors
     /// Fails if there is no such host, or it is on no LAN.
     pub fn lan_address(&self, host: &str) -> Result<IpAddr, Error> {
-        self.interface(host, |i| i.kind == SegmentKind::Lan)
-            .map(|i| i.address4.into())
+        let lan = self.interface(host, |i| i.kind == SegmentKind::Lan)?;
+        Ok(lan.address4.into())
     }
 
     /// Returns the first interface of a host for which `wanted` returns true.
@@ -254,13 +256,7 @@ impl Fixture {
     }
 
     /// Returns the log of a host's process so far; empty if there is no process or no log.
-    pub fn log(&mut self, host: &str) -> String {
-        let hosts = self.testbed.status().map(|status| status.hosts);
-        let mut hosts = hosts.unwrap_or_default().into_iter();
-        let process = hosts.find(|found| found.name == host);
-        let process = process.and_then(|found| found.process);
-        process
-            .and_then(|process| fs::read_to_string(process.log).ok())
-            .unwrap_or_default()
+    pub fn log(&self, host: &str) -> String {
+        fs::read_to_string(self.testbed.log(host)).unwrap_or_default()
     }
 }

@@ -36,14 +36,6 @@ pub struct MptcpInfo {
     pub subflows: u8,
     /// True if the connection has fallen back to TCP (RFC 8684, section 3.7).
     pub fallback: bool,
-    /// The local token.
-    pub token: u32,
-    /// Bytes sent, retransmissions excluded.
-    pub bytes_sent: u64,
-    /// Bytes received, duplicates excluded.
-    pub bytes_received: u64,
-    /// Bytes retransmitted at the connection level.
-    pub bytes_retransmitted: u64,
 }
 
 /// A subflow of a kernel MPTCP connection.
@@ -120,7 +112,11 @@ fn socket_address(raw: &[u8]) -> Option<IpAddr> {
 pub fn mptcp_info(socket: BorrowedFd<'_>) -> io::Result<Option<MptcpInfo>> {
     let mut raw = [0u8; INFO_LEN];
     let known = get(socket, MPTCP_INFO, &mut raw)?;
-    Ok(known.then(|| parse(&raw)))
+    Ok(known.then(|| MptcpInfo {
+        // Offsets in `struct mptcp_info` (linux/mptcp.h).
+        subflows: raw[80].max(1),
+        fallback: u32_at(&raw, 8) & FLAG_FALLBACK != 0,
+    }))
 }
 
 /// Reads an option of Multipath TCP into `raw`; returns false if the socket is not Multipath TCP.
@@ -131,18 +127,6 @@ fn get(socket: BorrowedFd<'_>, option: libc::c_int, raw: &mut [u8]) -> io::Resul
             Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => Ok(false),
             _ => Err(error),
         },
-    }
-}
-
-fn parse(raw: &[u8; INFO_LEN]) -> MptcpInfo {
-    MptcpInfo {
-        // Offsets in `struct mptcp_info` (linux/mptcp.h).
-        subflows: raw[80].max(1),
-        fallback: u32_at(raw, 8) & FLAG_FALLBACK != 0,
-        token: u32_at(raw, 12),
-        bytes_sent: u64_at(raw, 56),
-        bytes_received: u64_at(raw, 64),
-        bytes_retransmitted: u64_at(raw, 48),
     }
 }
 

@@ -4,8 +4,7 @@
 //! Namespaces need root, or an unprivileged user namespace with separate mounts. If a program is not root,
 //! [`ensure_capable`] starts it again in such a user namespace.
 
-use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,6 +16,7 @@ use braid_linux::sys;
 use rustix::mount::{
     MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
+use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Environment variable of a program that [`ensure_capable`] has started in a new user namespace. Its value is
@@ -82,10 +82,8 @@ pub fn list() -> io::Result<Vec<String>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter_map(|e| e.file_name().into_string().ok())
-        .collect();
+    let names = entries.flatten().map(|e| e.file_name().into_string());
+    let mut names: Vec<String> = names.filter_map(Result::ok).collect();
     names.sort();
     Ok(names)
 }
@@ -127,12 +125,8 @@ pub fn run_inside<T: Send>(
 }
 
 fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    std::thread::scope(|scope| {
-        scope
-            .spawn(work)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    let result = std::thread::scope(|scope| scope.spawn(work).join());
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Makes `command` start inside the namespace named `name`.
@@ -161,26 +155,23 @@ pub fn command(name: &str, program: &str) -> io::Result<Command> {
 /// # Errors
 ///
 /// `NotFound` if there is none.
-pub fn processes(name: &str) -> io::Result<Vec<u32>> {
+pub fn processes(name: &str) -> io::Result<Vec<Pid>> {
     let namespace = identity(&path(name)?)?;
-    let own = std::process::id();
+    let own = rustix::process::getpid();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<u32>().ok())
-        else {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|n| Pid::from_raw(n.parse().ok()?)) else {
             continue;
         };
         // The process may have ended since it was listed.
         let Ok(tasks) = fs::read_dir(entry.path().join("task")) else {
             continue;
         };
-        let inside = tasks
-            .flatten()
-            .any(|t| identity(&t.path().join("ns/net")).ok() == Some(namespace));
-        if inside && pid != own {
+        let is_inside = |task: DirEntry| {
+            identity(&task.path().join("ns/net")).is_ok_and(|found| found == namespace)
+        };
+        if pid != own && tasks.flatten().any(is_inside) {
             found.push(pid);
         }
     }
@@ -225,16 +216,9 @@ pub enum Capability {
 }
 
 /// The reason why this program cannot make namespaces. The text is worded to follow "skipped: ".
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Reason(pub String);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Reason {}
 
 impl Reason {
     /// Reports on standard error that `what` is skipped. Writes to standard error directly: `eprintln` would not
@@ -258,8 +242,10 @@ pub fn capability() -> Result<Capability, Reason> {
     }
     if rustix::process::geteuid().is_root() {
         let failed = |what| move |e| Reason(format!("root may not {what} here ({e})"));
-        open_tun().map_err(failed("open /dev/net/tun"))?;
-        probe().map_err(failed("make network namespaces"))?;
+        let tun = File::options().read(true).write(true).open("/dev/net/tun");
+        tun.map_err(failed("open /dev/net/tun"))?;
+        // An unnamed namespace shows whether the system allows namespaces.
+        on_thread(sys::unshare_network).map_err(failed("make network namespaces"))?;
         return Ok(Capability::Root);
     }
     match run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
@@ -297,22 +283,10 @@ pub fn ensure_capable() -> Result<Capability, Reason> {
     std::process::exit(status.code().unwrap_or(1));
 }
 
-fn open_tun() -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true).write(true).open("/dev/net/tun")
-}
-
-/// Makes an unnamed namespace, to find out whether the system allows namespaces.
-fn probe() -> io::Result<()> {
-    on_thread(sys::unshare_network)
-}
-
 /// Runs `command` as root of a new user namespace, with its own network and mounts.
 fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::ExitStatus> {
-    command.env(
-        USER_NAMESPACE_VARIABLE,
-        rustix::process::getuid().as_raw().to_string(),
-    );
+    let uid = rustix::process::getuid().as_raw();
+    command.env(USER_NAMESPACE_VARIABLE, uid.to_string());
     sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
     // Ctrl-C reaches both processes. This process ignores it and waits until the child has cleaned up.

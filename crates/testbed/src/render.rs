@@ -1,11 +1,11 @@
 //! Configurations of boxes and servers in a testbed, made from its addresses.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 use std::io;
 
 use braid_secure::keys::PrivateKey;
 
-use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
+use crate::layout::{HostLayout, InterfaceLayout, Layout};
 use crate::spec::Role;
 use crate::testbed::{RenderConfig, Rendered};
 
@@ -66,35 +66,18 @@ impl Keys {
 
 fn box_config(layout: &Layout, host: &HostLayout, settings: &str, keys: &Keys) -> String {
     // An interface without a gateway counts as one that leads to users.
-    let inside = host
-        .interfaces
-        .iter()
-        .filter(|i| i.kind == SegmentKind::Lan && !leads_out(i));
-    let lan: Vec<_> = inside.map(|i| format!("{:?}", i.name)).collect();
-    let mut text = format!("lan = [{}]\n{settings}", lan.join(", "));
+    let inside = host.lans().filter(|i| !leads_out(i));
+    let mut text = format!("lan = {}\n{settings}", list(inside.map(|i| &i.name)));
     for link in host.interfaces.iter().filter(|i| leads_out(i)) {
-        let gateways = [
-            link.gateway4.map(|a| format!("\"{a}\"")),
-            link.gateway6.map(|a| format!("\"{a}\"")),
-        ];
-        let gateways: Vec<_> = gateways.into_iter().flatten().collect();
-        let _ = write!(
-            text,
-            "\n[[link]]\ninterface = {:?}\ngateway = [{}]\n",
-            link.name,
-            gateways.join(", ")
-        );
+        let gateways = link.addresses().into_iter().filter_map(|a| a.gateway);
+        let (name, gateways) = (&link.name, list(gateways));
+        text += &format!("\n[[link]]\ninterface = \"{name}\"\ngateway = {gateways}\n");
     }
     let servers = layout.hosts.iter().filter(|h| h.role == Role::Server);
     for (server, at) in servers.filter_map(|server| Some((server, uplink(server)?))) {
-        let _ = write!(
-            text,
-            "\n[[server]]\nname = \"{}\"\naddress = [\"{}\", \"{}\"]\nkey = \"{}\"\n",
-            server.name,
-            at.address4,
-            at.address6,
-            keys.key_of(layout, server).public()
-        );
+        let key = keys.key_of(layout, server).public();
+        let (name, address) = (&server.name, list(at.addresses().map(|a| a.address)));
+        text += &format!("\n[[server]]\nname = \"{name}\"\naddress = {address}\nkey = \"{key}\"\n");
     }
     text
 }
@@ -105,40 +88,39 @@ fn server_config(
     settings: &str,
     keys: &Keys,
 ) -> Option<String> {
-    let listen = uplink(host)?;
-    // A server refuses the address ranges of testbeds as destinations unless its configuration allows them.
+    let addresses = |i: &InterfaceLayout| i.addresses().map(|a| a.address);
     let contents = || layout.hosts.iter().filter(|h| h.role == Role::Content);
-    let reachable = contents().flat_map(|content| &content.interfaces);
-    let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
     let targets = contents().filter_map(|content| content.interfaces.first());
-    let targets = targets
-        .take(MAX_TARGETS)
-        .map(|i| format!("\"{}:80\"", i.address4));
+    let targets = targets.map(|i| format!("{}:80", i.address4));
+    // A server refuses the address ranges of testbeds as destinations unless its configuration allows them.
+    let reachable = contents().flat_map(|content| &content.interfaces);
     let mut text = format!(
-        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\n{settings}",
-        listen.address4,
-        listen.address6,
-        reachable.collect::<Vec<_>>().join(", "),
-        targets.collect::<Vec<_>>().join(", ")
+        "listen = {}\nallow = {}\ntargets = {}\n{settings}",
+        list(addresses(uplink(host)?)),
+        list(reachable.flat_map(addresses)),
+        list(targets.take(MAX_TARGETS)),
     );
     for user in layout.hosts.iter().filter(|other| other.role == Role::Box) {
-        let _ = write!(
-            text,
-            "\n[[user]]\nname = \"{}\"\nkey = \"{}\"\n",
-            user.name,
-            keys.key_of(layout, user).public()
-        );
+        let (name, key) = (&user.name, keys.key_of(layout, user).public());
+        text += &format!("\n[[user]]\nname = \"{name}\"\nkey = \"{key}\"\n");
     }
     Some(text)
+}
+
+/// Returns a TOML array of `items` as strings.
+fn list(items: impl IntoIterator<Item: Display>) -> String {
+    let items: Vec<_> = items
+        .into_iter()
+        .map(|item| format!("\"{item}\""))
+        .collect();
+    format!("[{}]", items.join(", "))
 }
 
 /// Returns the interface by which other hosts reach a host: the interface towards its gateway, or else the
 /// first.
 fn uplink(host: &HostLayout) -> Option<&InterfaceLayout> {
-    host.interfaces
-        .iter()
-        .find(|i| leads_out(i))
-        .or(host.interfaces.first())
+    let towards = host.interfaces.iter().find(|i| leads_out(i));
+    towards.or(host.interfaces.first())
 }
 
 fn leads_out(interface: &InterfaceLayout) -> bool {
@@ -167,18 +149,12 @@ mod tests {
         assert!(server.text.contains("key_file = \"server.key\"\n"));
         let config = BoxConfig::with_key("box.toml", &boxed.text, boxed.key).expect("a good one");
         assert_eq!(config.lan, ["home"]);
-        let links: Vec<_> = config
-            .links
-            .iter()
-            .map(|link| link.interface.as_str())
-            .collect();
-        assert_eq!(links, ["link1", "link2"]);
+        let links = config.links.iter().map(|link| link.interface.as_str());
+        assert!(links.eq(["link1", "link2"]));
         let server = ServerConfig::with_key("server.toml", &server.text, server.key);
         let server = server.expect("a good one");
-        assert_eq!(
-            config.servers[0].v4.map(Into::into),
-            server.listen.first().copied()
-        );
+        let address = config.servers[0].v4.map(Into::into);
+        assert_eq!(address, server.listen.first().copied());
         assert_eq!(server.users[0].name, "box");
         assert_eq!(config.key.public(), server.users[0].key);
         assert_eq!(config.servers[0].key, server.key.public());

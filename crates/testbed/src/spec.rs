@@ -1,6 +1,7 @@
 //! The testbed file: its keys, and the checks of their values.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -139,6 +140,27 @@ pub struct LanSpec {
     pub private: bool,
 }
 
+/// Kinds of segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// A plain LAN, without emulation.
+    Lan,
+    /// An emulated link.
+    Link,
+}
+
+/// A LAN or link of the file.
+pub(crate) struct Segment<'a> {
+    pub name: &'a Name,
+    pub kind: SegmentKind,
+    /// Hosts on the segment, in the order of their addresses.
+    pub hosts: Vec<&'a str>,
+    pub subnet4: Ipv4Net,
+    pub subnet6: Ipv6Net,
+    /// True if hosts outside the segment get no route to it.
+    pub private: bool,
+}
+
 /// An emulated link between two hosts. The settings of the link apply to both directions. Settings in `forward`
 /// (`from` to `to`) and in `reverse` take precedence in their direction.
 #[derive(Debug, Clone, Deserialize)]
@@ -188,28 +210,44 @@ impl LinkSpec {
 }
 
 fn subnet4<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv4Net>, D::Error> {
-    let text = String::deserialize(d)?;
-    match value::prefix(&text).map_err(D::Error::custom)? {
+    let expected = "one of /8 to /30 such as \"192.168.1.0/24\"";
+    subnet(d, "IPv4 network for hosts", expected, |net| match net {
         // A /30 has just two addresses for hosts.
-        IpNet::V4(net) if (8..=30).contains(&net.prefix_len()) => Ok(Some(net)),
-        _ => {
-            let expected = "one of /8 to /30 such as \"192.168.1.0/24\"";
-            let wrong = ValueError::is_no(&text, "IPv4 network for hosts", expected);
-            Err(D::Error::custom(wrong))
-        }
-    }
+        IpNet::V4(net) if (8..=30).contains(&net.prefix_len()) => Some(net),
+        _ => None,
+    })
 }
 
 fn subnet6<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv6Net>, D::Error> {
+    let expected = "one of /16 to /120 such as \"fd00:1::/64\"";
+    subnet(d, "IPv6 network for hosts", expected, |net| match net {
+        IpNet::V6(net) if (16..=120).contains(&net.prefix_len()) => Some(net),
+        _ => None,
+    })
+}
+
+fn subnet<'de, D: Deserializer<'de>, N>(
+    d: D,
+    kind: &str,
+    expected: &str,
+    accept: impl Fn(IpNet) -> Option<N>,
+) -> Result<Option<N>, D::Error> {
     let text = String::deserialize(d)?;
-    match value::prefix(&text).map_err(D::Error::custom)? {
-        IpNet::V6(net) if (16..=120).contains(&net.prefix_len()) => Ok(Some(net)),
-        _ => {
-            let expected = "one of /16 to /120 such as \"fd00:1::/64\"";
-            let wrong = ValueError::is_no(&text, "IPv6 network for hosts", expected);
-            Err(D::Error::custom(wrong))
-        }
-    }
+    let net = accept(value::prefix(&text).map_err(D::Error::custom)?);
+    let wrong = || D::Error::custom(ValueError::is_no(&text, kind, expected));
+    net.ok_or_else(wrong).map(Some)
+}
+
+/// Returns 198.18.N.0/24 for the N-th segment. The range is for benchmarks (RFC 2544), so no proxy treats it as
+/// private.
+fn default_subnet4(n: u16) -> Ipv4Net {
+    let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + (u32::from(n) << 8));
+    Ipv4Net::new_assert(first, 24)
+}
+
+/// Returns 2001:db8:N::/64 for the N-th segment. The range is for documentation (RFC 3849).
+fn default_subnet6(n: u16) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)
 }
 
 fn default_congestion() -> String {
@@ -269,14 +307,13 @@ impl Spec {
         let models = take_models(&source, table.get_mut())?;
         list_gateways(table.get_mut());
         let mut spec = Spec::deserialize(table.into_deserializer()).map_err(mistake)?;
-        for (link, model) in spec.links.iter_mut().zip(models) {
-            link.model = model;
-        }
         spec.file = origin.to_owned();
         spec.check(&source)?;
         let directory = spec.directory().to_owned();
-        let mut links = spec.links.iter_mut();
-        links.try_for_each(|link| load_link(&source, link, &directory))?;
+        for (link, model) in spec.links.iter_mut().zip(models) {
+            link.model = model;
+            load_link(&source, link, &directory)?;
+        }
         Ok(spec)
     }
 
@@ -285,42 +322,52 @@ impl Spec {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
+    /// Returns all segments: LANs first, then links.
+    pub(crate) fn segments(&self) -> Vec<Segment<'_>> {
+        let lans = self.lans.iter().map(|lan| {
+            let hosts: Vec<&str> = lan.hosts.iter().map(|host| &**host).collect();
+            let networks = (lan.subnet4, lan.subnet6);
+            (&lan.name, SegmentKind::Lan, hosts, networks, lan.private)
+        });
+        let links = self.links.iter().map(|link| {
+            let hosts = vec![&*link.from, &*link.to];
+            let networks = (link.subnet4, link.subnet6);
+            (&link.name, SegmentKind::Link, hosts, networks, false)
+        });
+        let segments = (1..).zip(lans.chain(links));
+        let segments = segments.map(|(n, (name, kind, hosts, networks, private))| Segment {
+            name,
+            kind,
+            hosts,
+            subnet4: networks.0.unwrap_or_else(|| default_subnet4(n)),
+            subnet6: networks.1.unwrap_or_else(|| default_subnet6(n)),
+            private,
+        });
+        segments.collect()
+    }
+
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         // 32 is a guess that keeps names of namespaces and paths of sockets short.
-        check_name(source, &self.name, 32)?;
-        let mut hosts: Vec<&str> = Vec::new();
-        for host in &self.hosts {
-            check_name(source, &host.name, 32)?;
-            check_new(source, &host.name, &hosts, "host")?;
-            hosts.push(&host.name);
-        }
-        let mut segments: Vec<&str> = Vec::new();
-        for name in self
-            .lans
-            .iter()
-            .map(|l| &l.name)
-            .chain(self.links.iter().map(|l| &l.name))
-        {
-            // The kernel's limit for interface names (IFNAMSIZ - 1).
-            check_name(source, name, 15)?;
-            check_new(source, name, &segments, "lan or link")?;
-            segments.push(name);
-        }
+        let is_short = |name: &Name| check_name(source, name, 32);
+        is_short(&self.name)?;
+        let hosts = self.hosts.iter().map(|host| &host.name);
+        let hosts = check_names(source, hosts, "host", is_short)?;
+        // The kernel's limit for interface names (IFNAMSIZ - 1).
+        let is_interface = |name: &Name| check_name(source, name, 15);
+        let segments = self.segments();
+        let names = segments.iter().map(|segment| segment.name);
+        check_names(source, names, "lan or link", is_interface)?;
+        let is_known = |name: &Name| check_known(source, name, &hosts);
         for lan in &self.lans {
             if lan.hosts.len() < 2 {
                 let message = format!("lan `{}` needs at least two hosts", lan.name);
                 return Err(source.error(lan.name.span(), message));
             }
-            let mut seen: Vec<&str> = Vec::new();
-            for host in &lan.hosts {
-                check_known(source, host, &hosts)?;
-                check_new(source, host, &seen, "host of this lan")?;
-                seen.push(host);
-            }
+            check_names(source, &lan.hosts, "host of this lan", is_known)?;
         }
         for link in &self.links {
-            check_known(source, &link.from, &hosts)?;
-            check_known(source, &link.to, &hosts)?;
+            is_known(&link.from)?;
+            is_known(&link.to)?;
             if *link.from == *link.to {
                 let message = format!(
                     "link `{}` has the same host at both ends; name two different hosts",
@@ -329,37 +376,22 @@ impl Spec {
                 return Err(source.error(link.to.span(), message));
             }
         }
-        let mut gateways = self
-            .hosts
-            .iter()
-            .flat_map(|h| h.gateway.iter().map(move |g| (h, g)));
-        gateways.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
-    }
-
-    fn check_gateway(
-        &self,
-        source: &Source<'_>,
-        host: &HostSpec,
-        gateway: &Name,
-        hosts: &[&str],
-    ) -> Result<(), ConfigError> {
-        check_known(source, gateway, hosts)?;
-        let has_both = |ends: &[&Name]| {
-            ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
-        };
-        let neighbours = self
-            .lans
-            .iter()
-            .any(|l| has_both(&l.hosts.iter().collect::<Vec<_>>()))
-            || self.links.iter().any(|l| has_both(&[&l.from, &l.to]));
-        if neighbours && *host.name != **gateway {
-            return Ok(());
+        for host in &self.hosts {
+            let segments = segments.iter().filter(|s| s.hosts.contains(&&*host.name));
+            let near: Vec<&str> = segments.flat_map(|s| s.hosts.iter().copied()).collect();
+            for gateway in &host.gateway {
+                is_known(gateway)?;
+                if !near.contains(&&**gateway) || **gateway == *host.name {
+                    let name = &host.name;
+                    let message = format!(
+                        "`{gateway}` is no neighbour of `{name}`; name a host that shares a lan or \
+                         link with it"
+                    );
+                    return Err(source.error(gateway.span(), message));
+                }
+            }
         }
-        let message = format!(
-            "`{gateway}` is no neighbour of `{}`; name a host that shares a lan or link with it",
-            host.name
-        );
-        Err(source.error(gateway.span(), message))
+        Ok(())
     }
 }
 
@@ -387,25 +419,36 @@ impl Source<'_> {
     }
 }
 
+/// Returns the tables under the key `array`, with their positions.
+fn tables<'t, 'i>(
+    file: &'t mut DeTable<'i>,
+    array: &str,
+) -> impl Iterator<Item = (Range<usize>, &'t mut DeTable<'i>)> {
+    let values: &mut [_] = match file.get_mut(array).map(Spanned::get_mut) {
+        Some(DeValue::Array(values)) => values,
+        _ => &mut [],
+    };
+    values.iter_mut().filter_map(|value| {
+        let span = value.span();
+        match value.get_mut() {
+            DeValue::Table(table) => Some((span, table)),
+            _ => None,
+        }
+    })
+}
+
 /// Removes the settings of the links from the tables that they share with other keys. Serde's `flatten` would
 /// lose the position of a mistake.
 fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, ConfigError> {
-    let mut models = Vec::new();
-    let links = file.get_mut("link").map(Spanned::get_mut);
-    let Some(DeValue::Array(links)) = links else {
-        return Ok(models);
-    };
-    for link in links.iter_mut() {
-        let span = link.span();
-        let DeValue::Table(keys) = link.get_mut() else {
-            continue;
-        };
-        let (settings, own) = std::mem::take(keys)
+    let take = |(span, keys): (Range<usize>, &mut DeTable<'_>)| {
+        let (settings, own): (DeTable<'_>, _) = std::mem::take(keys)
             .into_iter()
             .partition(|(key, _)| LinkModel::KEYS.contains(&&**key.get_ref()));
         *keys = own;
-        let known = |key: &str| LinkSpec::KEYS.contains(&key);
-        if let Some(unknown) = keys.keys().find(|key| !known(key.get_ref())) {
+        let unknown = keys
+            .keys()
+            .find(|key| !LinkSpec::KEYS.contains(&&**key.get_ref()));
+        if let Some(unknown) = unknown {
             let message = format!(
                 "`{}` is no key of a link; write {}, {}",
                 unknown.get_ref(),
@@ -414,30 +457,18 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
             );
             return Err(source.error(unknown.span(), message));
         }
-        let settings: Spanned<DeTable<'_>> = Spanned::new(span, settings);
-        let model = LinkModel::deserialize(settings.into_deserializer());
-        models.push(model.map_err(|e| source.toml_error(&e))?);
-    }
-    Ok(models)
+        let model = LinkModel::deserialize(Spanned::new(span, settings).into_deserializer());
+        model.map_err(|e| source.toml_error(&e))
+    };
+    tables(file, "link").map(take).collect()
 }
 
 /// Turns a single gateway into a list. An untagged enum would lose the position of a mistake.
 fn list_gateways(file: &mut DeTable<'_>) {
-    let hosts = file.get_mut("host").map(Spanned::get_mut);
-    let Some(DeValue::Array(hosts)) = hosts else {
-        return;
-    };
-    for host in hosts.iter_mut() {
-        let DeValue::Table(keys) = host.get_mut() else {
-            continue;
-        };
-        if let Some(gateway) = keys.get_mut("gateway")
-            && let DeValue::String(_) = gateway.get_ref()
-        {
-            let mut list = DeArray::new();
-            list.push(gateway.clone());
-            *gateway.get_mut() = DeValue::Array(list);
-        }
+    let gateways = tables(file, "host").filter_map(|(_, keys)| keys.get_mut("gateway"));
+    for gateway in gateways.filter(|gateway| gateway.get_ref().is_str()) {
+        let list = DeArray::from_iter([gateway.clone()]);
+        *gateway.get_mut() = DeValue::Array(list);
     }
 }
 
@@ -493,17 +524,25 @@ fn check_name(source: &Source<'_>, name: &Name, max_len: usize) -> Result<(), Co
     Err(source.error(name.span(), message))
 }
 
-fn check_new(
+/// Checks each of `names` by `check`, and that no two of them are the same. `what` is what they name. Returns the
+/// names.
+fn check_names<'a>(
     source: &Source<'_>,
-    name: &Name,
-    taken: &[&str],
+    names: impl IntoIterator<Item = &'a Name>,
     what: &str,
-) -> Result<(), ConfigError> {
-    if !taken.contains(&&**name) {
-        return Ok(());
+    check: impl Fn(&Name) -> Result<(), ConfigError>,
+) -> Result<Vec<&'a str>, ConfigError> {
+    let mut taken: Vec<&str> = Vec::new();
+    for name in names {
+        check(name)?;
+        if taken.contains(&&**name) {
+            let message =
+                format!("there is another {what} named `{name}`; choose a different name");
+            return Err(source.error(name.span(), message));
+        }
+        taken.push(name);
     }
-    let message = format!("there is another {what} named `{name}`; choose a different name");
-    Err(source.error(name.span(), message))
+    Ok(taken)
 }
 
 fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), ConfigError> {

@@ -1,11 +1,12 @@
 //! Removal of everything that a testbed leaves behind, found by the testbed's name.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::error::Error;
+use crate::programs::wait_until;
 use crate::{layout, netns, state};
 
 /// Maximum time for processes to end after SIGKILL. The limit matters only for processes that hang in the kernel.
@@ -35,15 +36,11 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
 /// Kills all processes in a namespace, and waits for their end for at most [`EXIT_TIMEOUT`]. Repeats the search,
 /// since a process may start another before it dies.
 fn kill_all_in(namespace: &str) {
-    let deadline = Instant::now() + EXIT_TIMEOUT;
-    while Instant::now() < deadline {
+    wait_until(EXIT_TIMEOUT, || {
         let found = netns::processes(namespace).unwrap_or_default();
-        if found.is_empty() {
-            return;
+        for pid in &found {
+            let _ = kill_process(*pid, Signal::KILL);
         }
-        for pid in found.into_iter().filter_map(|p| Pid::from_raw(p as i32)) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        found.is_empty()
+    });
 }

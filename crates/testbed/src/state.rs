@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Pid;
 
 use crate::error::Error;
 use crate::netns;
+use crate::programs::wait_until;
 
 /// Maximum time for which a child of a killed daemon may hold the daemon's lock. The limit matters only for a
 /// child that hangs: a child inherits the lock, and releases it when it executes its program.
@@ -77,14 +78,8 @@ pub(crate) fn is_lock_orphaned(name: &str) -> bool {
 /// Returns whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
     // A child of a killed daemon holds the lock until it executes its program.
-    let deadline = Instant::now() + EXEC_TIMEOUT;
-    while is_locked(name) {
-        if !is_lock_orphaned(name) || Instant::now() > deadline {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
+    wait_until(EXEC_TIMEOUT, || !is_lock_orphaned(name));
+    is_locked(name)
 }
 
 /// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock.

@@ -70,13 +70,13 @@ impl LinkStatus {
 
 /// The present status of one direction of a link. Bytes count whole IP packets.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DirectionStatus {
     /// True if the direction carries packets.
     pub up: bool,
     /// Rate in bit/s, or the mean rate of a trace; `None` if the rate is not limited.
     pub rate: Option<u64>,
     /// Length of the trace that sets the rate, ms. The trace repeats after this time.
-    #[serde(default)]
     pub trace_ms: Option<f64>,
     /// One-way delay, ms.
     pub delay_ms: f64,
@@ -85,21 +85,16 @@ pub struct DirectionStatus {
     /// Queue bound, as in the file.
     pub queue: String,
     /// Target and interval of CoDel, if it is on.
-    #[serde(default)]
     pub codel: Option<String>,
     /// Probability of random loss in the long run, 0 to 1.
     pub loss: f64,
     /// The parameters of the Gilbert-Elliott model, if losses come in bursts.
-    #[serde(default)]
     pub bursts: Option<String>,
     /// Probability that a packet takes a detour, so that later packets overtake it, 0 to 1.
-    #[serde(default)]
     pub reorder: f64,
     /// Probability of duplication, 0 to 1.
-    #[serde(default)]
     pub duplicate: f64,
     /// Probability of corruption, 0 to 1.
-    #[serde(default)]
     pub corrupt: f64,
     /// Packets handed to the link.
     pub packets_offered: u64,
@@ -110,18 +105,14 @@ pub struct DirectionStatus {
     /// Bytes delivered.
     pub bytes_delivered: u64,
     /// Copies made of packets.
-    #[serde(default)]
     pub packets_duplicated: u64,
     /// Packets delivered with a bit flipped.
-    #[serde(default)]
     pub packets_corrupted: u64,
     /// Packets delayed on a detour, so that later packets overtake them.
-    #[serde(default)]
     pub packets_detoured: u64,
     /// Packets dropped because the queue was full.
     pub dropped_queue: u64,
     /// Packets dropped by CoDel.
-    #[serde(default)]
     pub dropped_codel: u64,
     /// Packets lost at random.
     pub dropped_loss: u64,
@@ -129,7 +120,6 @@ pub struct DirectionStatus {
     pub dropped_down: u64,
     /// Packets that the sending device dropped before the emulator read them. If there are any, the emulator
     /// was too slow for the traffic, and measurements do not show the link as described.
-    #[serde(default)]
     pub dropped_device: u64,
     /// Bytes in the queue now.
     pub queue_bytes: u64,
@@ -178,25 +168,24 @@ impl DirectionStatus {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "testbed {} (process {})", self.name, self.pid)?;
-        for host in &self.hosts {
-            host.fmt(f)?;
-        }
-        for link in &self.links {
-            link.fmt(f)?;
-        }
-        let late = &self.delivery_lag;
+        self.hosts.iter().try_for_each(|host| host.fmt(f))?;
+        self.links.iter().try_for_each(|link| link.fmt(f))?;
+        let DeliveryLagStatus {
+            samples,
+            p50_us,
+            p99_us,
+            max_us,
+            realtime,
+        } = self.delivery_lag;
+        let priority = if realtime {
+            ""
+        } else {
+            " (no real-time priority)"
+        };
         writeln!(
             f,
-            "emulator lateness: median {:.0} µs, p99 {:.0} µs, max {:.0} µs over {} packets{}",
-            late.p50_us,
-            late.p99_us,
-            late.max_us,
-            late.samples,
-            if late.realtime {
-                ""
-            } else {
-                " (no real-time priority)"
-            }
+            "emulator lateness: median {p50_us:.0} µs, p99 {p99_us:.0} µs, max {max_us:.0} µs over \
+             {samples} packets{priority}"
         )
     }
 }
@@ -211,22 +200,13 @@ impl fmt::Display for HostStatus {
         for (interface, address) in &self.addresses {
             writeln!(f, "    {interface:<10} {address}")?;
         }
-        match &self.process {
-            Some(ChildStatus {
-                pid: Some(pid),
-                log,
-                ..
-            }) => {
-                writeln!(f, "    process {pid}, log {log}")
-            }
-            Some(ChildStatus {
-                ended: Some(how),
-                log,
-                ..
-            }) => {
-                writeln!(f, "    process ended ({how}), log {log}")
-            }
-            _ => Ok(()),
+        let Some(ChildStatus { pid, ended, log }) = &self.process else {
+            return Ok(());
+        };
+        match (pid, ended) {
+            (Some(pid), _) => writeln!(f, "    process {pid}, log {log}"),
+            (None, Some(how)) => writeln!(f, "    process ended ({how}), log {log}"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -242,15 +222,12 @@ impl fmt::Display for LinkStatus {
                 Some(rate) => format!("{:.3} Mbit/s", rate as f64 / 1e6),
                 None => "unlimited".to_owned(),
             };
+            let state = if d.up { "up" } else { "down" };
+            let source = d.trace_ms.map_or("", |_| " by a trace");
             writeln!(
                 f,
-                "    {from} -> {to}: {}, {rate}{}, {} ms (+{} ms jitter), queue {}, loss {:.3} %{}",
-                if d.up { "up" } else { "down" },
-                if d.trace_ms.is_some() {
-                    " by a trace"
-                } else {
-                    ""
-                },
+                "    {from} -> {to}: {state}, {rate}{source}, {} ms (+{} ms jitter), queue {}, loss \
+                 {:.3} %{}",
                 d.delay_ms,
                 d.jitter_ms,
                 d.queue,

@@ -14,7 +14,7 @@ use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::layout::{HostLayout, Layout};
 use crate::spec::Spec;
-use crate::{stale_resources, state};
+use crate::{netns, stale_resources, state};
 use links::LinkState;
 use process::Process;
 
@@ -121,10 +121,8 @@ impl Testbed {
     /// [`Error::NoSuchHost`].
     pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
         let host = self.layout.host(host)?;
-        let mut command = Command::new(program);
-        crate::netns::enter_on_exec(&mut command, &host.namespace)
-            .map_err(|e| Error::system(format!("open namespace {}", host.namespace), e))?;
-        Ok(command)
+        netns::command(&host.namespace, program)
+            .map_err(|e| Error::system(format!("open namespace {}", host.namespace), e))
     }
 
     /// Ends all processes and removes everything that was made.

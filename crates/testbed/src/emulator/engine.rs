@@ -1,20 +1,20 @@
 //! The emulator's thread.
 
-use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant as WallClock};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::Receiver;
+use std::time::Instant as WallClock;
 
-use braid_links::{Link, Schedule};
+use braid_links::{Counters, Link, Schedule, Settings};
+use braid_linux::sys::become_realtime;
 use braid_linux::tun::VNET_HDR_LEN;
 use braid_wire::{Instant, Rng, ip};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
 use super::tun_end::{self, TunEnd};
-use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
+use super::{EMULATOR_PRIORITY, ScheduledSettings, Task};
+use crate::status::DeliveryLagStatus;
 
 /// Maximum number of packets that are read from one device before the other devices get their turn. 64 is a guess:
 /// enough to save system calls, and few enough not to delay other links.
@@ -23,69 +23,13 @@ const MAX_BATCH: usize = 64;
 /// `epoll` data of the wake-up descriptor. The `epoll` data of a device is its index.
 const WAKE: u64 = u64::MAX;
 
-/// Maximum number of empty buffers that are kept for reuse. 4096 is a guess that bounds memory.
-const MAX_POOLED_BUFFERS: usize = 4096;
-
 /// Maximum recorded delivery lag, ns: 10 s. A longer lag is recorded as this value.
 const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
-/// The devices and settings of the emulator until its thread runs. Link `i` has device `2 i` at its `from` end,
-/// and device `2 i + 1` at its `to` end. A lane is one direction of a link, and has the index of the device from
-/// which it reads.
-#[derive(Default)]
-pub(super) struct Engine {
-    ends: Vec<TunEnd>,
-    /// The settings of each lane, and the seed of its link.
-    lane_settings: Vec<(ScheduledSettings, u64)>,
-    buffer_len: usize,
-}
-
-impl Engine {
-    /// Adds the link of `plan` between its devices.
-    pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
-        self.ends.extend([from, to]);
-        let lane_settings = [&plan.forward, &plan.reverse];
-        self.lane_settings
-            .extend(lane_settings.map(|scheduled| (scheduled.clone(), plan.seed)));
-        self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
-    }
-
-    /// Carries packets until a request to stop comes.
-    pub fn run(self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            wake,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN,
-        )?;
-        for (index, end) in self.ends.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
-        }
-        let lanes = (self.lane_settings.into_iter().enumerate())
-            .map(|(index, (scheduled, seed))| Lane::start(Instant::ZERO, index, scheduled, seed));
-        // Two significant digits are enough for microseconds of lag.
-        let histogram = Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2);
-        Running {
-            lanes: lanes.collect(),
-            ends: self.ends,
-            epoll,
-            origin: WallClock::now(),
-            pool: Pool {
-                buffers: RefCell::default(),
-                buffer_len: self.buffer_len,
-            }
-            .into(),
-            delivery_lag: histogram.map_err(io::Error::other)?,
-        }
-        .run(inbox, wake)
-    }
-}
-
 /// One direction of a link.
 struct Lane {
-    link: Link<Packet>,
+    /// The link; a packet stands behind its `virtio_net_hdr`.
+    link: Link<Vec<u8>>,
     rng: Rng,
     /// The start of the lane, from which the schedule counts.
     origin: Instant,
@@ -95,7 +39,7 @@ struct Lane {
 impl Lane {
     fn start(now: Instant, index: usize, scheduled: ScheduledSettings, seed: u64) -> Lane {
         let mut link = Link::starting_at(now, scheduled.settings);
-        link.mark_by(Packet::mark);
+        link.mark_by(mark);
         Lane {
             link,
             rng: Rng::for_component(seed, index as u64),
@@ -116,11 +60,8 @@ impl Lane {
         self.apply_due_changes(now);
         self.link.set(now, scheduled.settings);
         self.schedule = scheduled.schedule;
-        while self
-            .schedule
-            .poll(now.saturating_since(self.origin))
-            .is_some()
-        {}
+        let elapsed = now.saturating_since(self.origin);
+        while self.schedule.poll(elapsed).is_some() {}
     }
 
     /// Applies the changes of the schedule that are due, each at its exact time.
@@ -131,45 +72,82 @@ impl Lane {
     }
 }
 
-/// The state of the emulator's thread.
-struct Running {
+/// The state of the emulator's thread. Link `i` has device `2 i` at its `from` end, and device `2 i + 1` at its
+/// `to` end. A lane is one direction of a link, and has the index of the device from which it reads.
+pub(super) struct Engine {
     ends: Vec<TunEnd>,
     lanes: Vec<Lane>,
     epoll: OwnedFd,
     origin: WallClock,
-    pool: Rc<Pool>,
+    /// The place into which packets are read.
+    buffer: Vec<u8>,
     delivery_lag: Histogram<u64>,
+    /// True if the thread runs under SCHED_FIFO.
+    realtime: bool,
+    stopped: bool,
 }
 
-impl Running {
-    fn run(mut self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
+impl Engine {
+    /// Starts the lanes on the calling thread. For each lane `plans` has the device from which the lane reads, the
+    /// maximum length of a packet behind its header, the settings, and the seed of the link.
+    pub fn start(plans: Vec<(TunEnd, usize, ScheduledSettings, u64)>) -> io::Result<Engine> {
+        let realtime = become_realtime(EMULATOR_PRIORITY);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let buffer_len = plans.iter().map(|(_, len, ..)| *len).max();
+        let mut engine = Engine {
+            ends: Vec::new(),
+            lanes: Vec::new(),
+            epoll,
+            origin: WallClock::now(),
+            buffer: vec![0; buffer_len.unwrap_or_default()],
+            // Two significant digits are enough for microseconds of lag.
+            delivery_lag: Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2)
+                .map_err(io::Error::other)?,
+            realtime,
+            stopped: false,
+        };
+        for (index, (end, _, scheduled, seed)) in plans.into_iter().enumerate() {
+            engine.watch(&end, index as u64)?;
+            engine.ends.push(end);
+            engine
+                .lanes
+                .push(Lane::start(Instant::ZERO, index, scheduled, seed));
+        }
+        Ok(engine)
+    }
+
+    fn watch(&self, fd: impl AsFd, data: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(data);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// Carries packets, and runs the tasks that come while `wake` is ready, until one of them stops the engine.
+    pub fn run(mut self, inbox: &Receiver<Task>, wake: &OwnedFd) -> io::Result<()> {
+        self.watch(wake, WAKE)?;
         let mut events = Vec::with_capacity(64);
-        loop {
+        while !self.stopped {
             events.clear();
             let timeout = self.until_next();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
             for event in &events {
                 match event.data.u64() {
                     WAKE => {
-                        // The eventfd is reset before the inbox is read, so that a request that comes between
-                        // these two steps wakes the thread again.
+                        // The eventfd is reset before the inbox is read, so that a task that comes between these
+                        // two steps wakes the thread again.
                         let _ = rustix::io::read(wake, &mut [0u8; 8]);
-                        if !self.answer_requests(inbox) {
-                            return Ok(());
-                        }
+                        inbox.try_iter().for_each(|task| task(&mut self));
                     }
                     index => self.read(index as usize),
                 }
             }
             self.deliver();
         }
+        Ok(())
     }
 
     fn now(&self) -> Instant {
@@ -189,15 +167,13 @@ impl Running {
     /// Reads the packets that wait at device `index`.
     fn read(&mut self, index: usize) {
         for _ in 0..MAX_BATCH {
-            let mut packet = Pool::packet(&self.pool);
-            match self.ends[index].read(&mut packet.buffer) {
+            match self.ends[index].read(&mut self.buffer) {
                 Ok(Some(len)) if len > VNET_HDR_LEN => {
-                    packet.len = len;
-                    let now = self.now();
-                    let lane = &mut self.lanes[index];
+                    let (now, lane) = (self.now(), &mut self.lanes[index]);
                     lane.apply_due_changes(now);
-                    lane.link
-                        .enqueue(now, packet, (len - VNET_HDR_LEN) as u32, &mut lane.rng);
+                    let packet = self.buffer[..len].to_vec();
+                    let len = (len - VNET_HDR_LEN) as u32;
+                    lane.link.enqueue(now, packet, len, &mut lane.rng);
                 }
                 // This is a header without a packet: nothing to carry.
                 Ok(Some(_)) => {}
@@ -219,13 +195,12 @@ impl Running {
             let mut now = self.now();
             self.lanes[index].apply_due_changes(now);
             while let Some(mut delivery) = self.lanes[index].link.poll_deliver(now) {
-                let bytes = &mut delivery.packet.buffer[..delivery.packet.len];
                 if let Some(bit) = delivery.flip {
-                    tun_end::corrupt(bytes, bit);
+                    tun_end::corrupt(&mut delivery.packet, bit);
                 }
                 // The index of the link's other end differs in the lowest bit. A device that is down drops the
                 // packet, as a real device would.
-                self.ends[index ^ 1].write(bytes);
+                self.ends[index ^ 1].write(&delivery.packet);
                 now = self.now();
                 let lag = now.saturating_since(delivery.at).as_nanos() as u64;
                 self.delivery_lag
@@ -234,99 +209,43 @@ impl Running {
         }
     }
 
-    /// Handles requests; returns false for a request to stop.
-    fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
-        loop {
-            match inbox.try_recv() {
-                Ok(Request::Set(link, direction, scheduled)) => {
-                    let now = self.now();
-                    self.lanes[lane(link, direction)].set(now, *scheduled);
-                }
-                Ok(Request::Restart(link, lane_settings, seed)) => {
-                    let now = self.now();
-                    for (direction, scheduled) in Direction::BOTH.into_iter().zip(*lane_settings) {
-                        let index = lane(link, direction);
-                        self.lanes[index] = Lane::start(now, index, scheduled, seed);
-                    }
-                }
-                Ok(Request::Stats(link, direction, reply)) => {
-                    let link = &self.lanes[lane(link, direction)].link;
-                    let _ = reply.send((link.settings().clone(), link.counters()));
-                }
-                Ok(Request::DeliveryLag(reply)) => {
-                    let _ = reply.send(self.summarise());
-                }
-                Ok(Request::ResetDeliveryLag) => self.delivery_lag.reset(),
-                Err(TryRecvError::Empty) => return true,
-                Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return false,
-            }
-        }
+    pub fn set(&mut self, lane: usize, scheduled: ScheduledSettings) {
+        let now = self.now();
+        self.lanes[lane].set(now, scheduled);
     }
 
-    fn summarise(&self) -> DeliveryLag {
-        let quantile = |q| Duration::from_nanos(self.delivery_lag.value_at_quantile(q));
-        DeliveryLag {
+    pub fn restart(&mut self, lane: usize, scheduled: ScheduledSettings, seed: u64) {
+        self.lanes[lane] = Lane::start(self.now(), lane, scheduled, seed);
+    }
+
+    pub fn stats(&self, lane: usize) -> (Settings, Counters) {
+        let link = &self.lanes[lane].link;
+        (link.settings().clone(), link.counters())
+    }
+
+    pub fn delivery_lag(&self) -> DeliveryLagStatus {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        let quantile = |q| micros(self.delivery_lag.value_at_quantile(q));
+        DeliveryLagStatus {
             samples: self.delivery_lag.len(),
-            p50: quantile(0.5),
-            p99: quantile(0.99),
-            max: Duration::from_nanos(self.delivery_lag.max()),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            max_us: micros(self.delivery_lag.max()),
+            realtime: self.realtime,
         }
     }
-}
 
-fn lane(link: usize, direction: Direction) -> usize {
-    2 * link + usize::from(direction == Direction::Reverse)
-}
+    pub fn reset_delivery_lag(&mut self) {
+        self.delivery_lag.reset();
+    }
 
-/// A packet behind its `virtio_net_hdr`. Dropping the packet returns its buffer to the pool.
-struct Packet {
-    buffer: Vec<u8>,
-    len: usize,
-    pool: Rc<Pool>,
-}
-
-impl Packet {
-    /// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The
-    /// mark of a super-segment applies to all its segments.
-    fn mark(&mut self) -> bool {
-        let packet = &mut self.buffer[VNET_HDR_LEN..self.len];
-        ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
+    pub fn stop(&mut self) {
+        self.stopped = true;
     }
 }
 
-/// A pool of buffers, so that packets need no allocation.
-struct Pool {
-    buffers: RefCell<Vec<Vec<u8>>>,
-    buffer_len: usize,
-}
-
-impl Pool {
-    fn packet(pool: &Rc<Pool>) -> Packet {
-        let buffer = pool.buffers.borrow_mut().pop();
-        let buffer = buffer.unwrap_or_else(|| vec![0; pool.buffer_len]);
-        Packet {
-            buffer,
-            len: 0,
-            pool: Rc::clone(pool),
-        }
-    }
-}
-
-/// Copies the packet into another buffer of the pool, for a link that duplicates packets.
-impl Clone for Packet {
-    fn clone(&self) -> Self {
-        let mut copy = Pool::packet(&self.pool);
-        copy.len = self.len;
-        copy.buffer[..self.len].copy_from_slice(&self.buffer[..self.len]);
-        copy
-    }
-}
-
-impl Drop for Packet {
-    fn drop(&mut self) {
-        let mut buffers = self.pool.buffers.borrow_mut();
-        if buffers.len() < MAX_POOLED_BUFFERS {
-            buffers.push(std::mem::take(&mut self.buffer));
-        }
-    }
+/// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The mark of
+/// a super-segment applies to all its segments.
+fn mark(packet: &mut Vec<u8>) -> bool {
+    ip::Packet::new(&mut packet[VNET_HDR_LEN..]).is_ok_and(|mut packet| packet.mark())
 }

@@ -12,16 +12,16 @@ mod tun_end;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use braid_links::{Counters, Schedule, Settings};
-use braid_linux::sys::become_realtime;
+use braid_linux::tun::VNET_HDR_LEN;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::netns;
+use crate::status::DeliveryLagStatus;
 use engine::Engine;
 use tun_end::TunEnd;
 
@@ -81,84 +81,52 @@ impl From<Settings> for ScheduledSettings {
     }
 }
 
-/// Delays of packets beyond the delivery times of the model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeliveryLag {
-    /// Packets counted.
-    pub samples: u64,
-    /// Median.
-    pub p50: Duration,
-    /// 99th percentile. A measurement is invalid if this exceeds 1 ms, because the lag falsifies the measured
-    /// delays.
-    pub p99: Duration,
-    /// Largest.
-    pub max: Duration,
-}
+/// A task for the emulator's thread.
+type Task = Box<dyn FnOnce(&mut Engine) + Send>;
 
 /// A running emulator of links between network namespaces. Dropping it stops the links and removes their devices.
 pub struct Emulator {
-    names: Vec<String>,
-    requests: Sender<Request>,
+    tasks: Sender<Task>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// True if the thread runs under SCHED_FIFO.
-    realtime: bool,
-}
-
-/// A request to the emulator's thread. The number in a request is the index of a link.
-enum Request {
-    Set(usize, Direction, Box<ScheduledSettings>),
-    Restart(usize, Box<[ScheduledSettings; 2]>, u64),
-    Stats(usize, Direction, Sender<(Settings, Counters)>),
-    DeliveryLag(Sender<DeliveryLag>),
-    ResetDeliveryLag,
-    Stop,
 }
 
 impl Emulator {
-    /// Makes the devices in existing namespaces and starts the links. The caller gives the devices their addresses
-    /// and brings them up. Each direction has a random stream of its own from the link's seed: direction `d` (0
-    /// forward, 1 reverse) of link `n` has [`Rng::for_component`](braid_wire::Rng::for_component) of component `2
-    /// n + d`. The simulator does the same, so the i-th packet of a direction has the same fate in both.
+    /// Makes the devices in existing namespaces and starts the links. The other methods identify links by their
+    /// index in `links`. The caller gives the devices their addresses and brings them up. Each direction has a
+    /// random stream of its own from the link's seed: direction `d` (0 forward, 1 reverse) of link `n` has
+    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`. The simulator does the same,
+    /// so the i-th packet of a direction has the same fate in both.
     ///
     /// # Errors
     ///
     /// Fails if a namespace cannot be entered, or a device or the thread cannot be made.
-    pub fn start(links: &[LinkPlan]) -> io::Result<Emulator> {
-        let mut engine = Engine::default();
+    pub fn start(links: Vec<LinkPlan>) -> io::Result<Emulator> {
+        let mut lanes = Vec::new();
         for plan in links {
-            let from = netns::run_inside(&plan.from, || TunEnd::open(&plan.name))?;
-            let to = netns::run_inside(&plan.to, || TunEnd::open(&plan.name))?;
-            engine.add_link(plan, from, to);
+            let buffer_len = VNET_HDR_LEN + usize::from(plan.mtu);
+            let directions = [(plan.from, plan.forward), (plan.to, plan.reverse)];
+            for (sender, scheduled) in directions {
+                let end = netns::run_inside(&sender, || TunEnd::open(&plan.name))?;
+                lanes.push((end, buffer_len, scheduled, plan.seed));
+            }
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (requests, inbox) = mpsc::channel();
-        let (ready, started) = mpsc::channel();
-        let thread = {
-            let wake = Arc::clone(&wake);
-            std::thread::Builder::new()
-                .name("braid-emulator".to_owned())
-                .spawn(move || run(engine, &inbox, &wake, &ready))?
-        };
-        let realtime = started.recv().map_err(|_| ended())?;
-        let names = links.iter().map(|l| l.name.clone()).collect();
+        let (tasks, inbox) = mpsc::channel();
+        let woken = Arc::clone(&wake);
+        let thread = std::thread::Builder::new()
+            .name("braid-emulator".to_owned())
+            .spawn(move || {
+                let carried = Engine::start(lanes).and_then(|engine| engine.run(&inbox, &woken));
+                if let Err(error) = carried {
+                    tracing::error!(%error, "the link emulator stopped");
+                }
+            })?;
         Ok(Emulator {
-            names,
-            requests,
+            tasks,
             wake,
             thread: Some(thread),
-            realtime,
         })
-    }
-
-    /// Returns whether the emulator's thread runs under SCHED_FIFO.
-    pub fn realtime(&self) -> bool {
-        self.realtime
-    }
-
-    /// Returns the index of the link named `name`. The other methods identify links by their index.
-    pub fn index(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|n| n == name)
     }
 
     /// Changes one direction of a link from now on. The new schedule replaces the old one. The times of the new
@@ -166,19 +134,14 @@ impl Emulator {
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended.
-    ///
-    /// # Panics
-    ///
-    /// If there is no link of this index.
+    /// The emulator's thread has ended. It also ends if there is no link of this index.
     pub fn set(
         &self,
         link: usize,
         direction: Direction,
         scheduled: ScheduledSettings,
     ) -> io::Result<()> {
-        assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Set(link, direction, Box::new(scheduled)))
+        self.tell(move |engine| engine.set(lane(link, direction), scheduled))
     }
 
     /// Restarts both directions of a link: packets in the link are dropped and not counted, counters return to
@@ -186,33 +149,27 @@ impl Emulator {
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended.
-    ///
-    /// # Panics
-    ///
-    /// If there is no link of this index.
+    /// The emulator's thread has ended. It also ends if there is no link of this index.
     pub fn restart(
         &self,
         link: usize,
         scheduled_settings: [ScheduledSettings; 2],
         seed: u64,
     ) -> io::Result<()> {
-        assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Restart(link, Box::new(scheduled_settings), seed))
+        self.tell(move |engine| {
+            for (direction, scheduled) in Direction::BOTH.into_iter().zip(scheduled_settings) {
+                engine.restart(lane(link, direction), scheduled, seed);
+            }
+        })
     }
 
     /// Returns settings and counters of a link in one direction.
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended.
-    ///
-    /// # Panics
-    ///
-    /// If there is no link of this index.
+    /// The emulator's thread has ended. It also ends if there is no link of this index.
     pub fn stats(&self, link: usize, direction: Direction) -> io::Result<(Settings, Counters)> {
-        assert!(link < self.names.len(), "link index out of range");
-        self.ask(|reply| Request::Stats(link, direction, reply))
+        self.ask(move |engine| engine.stats(lane(link, direction)))
     }
 
     /// Returns the delivery lag since the start or the last reset.
@@ -220,8 +177,8 @@ impl Emulator {
     /// # Errors
     ///
     /// The emulator's thread has ended.
-    pub fn delivery_lag(&self) -> io::Result<DeliveryLag> {
-        self.ask(Request::DeliveryLag)
+    pub fn delivery_lag(&self) -> io::Result<DeliveryLagStatus> {
+        self.ask(|engine| engine.delivery_lag())
     }
 
     /// Resets the delivery lag, at the start of a measurement.
@@ -230,17 +187,24 @@ impl Emulator {
     ///
     /// The emulator's thread has ended.
     pub fn reset_delivery_lag(&self) -> io::Result<()> {
-        self.request(Request::ResetDeliveryLag)
+        self.tell(Engine::reset_delivery_lag)
     }
 
-    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> io::Result<T> {
+    /// Runs `question` on the emulator's thread, and returns its result.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> io::Result<T> {
         let (reply, answer) = mpsc::channel();
-        self.request(request(reply))?;
+        self.tell(move |engine| {
+            let _ = reply.send(question(engine));
+        })?;
         answer.recv().map_err(|_| ended())
     }
 
-    fn request(&self, request: Request) -> io::Result<()> {
-        self.requests.send(request).map_err(|_| ended())?;
+    /// Makes the emulator's thread run `task`, after all earlier tasks.
+    fn tell(&self, task: impl FnOnce(&mut Engine) + Send + 'static) -> io::Result<()> {
+        self.tasks.send(Box::new(task)).map_err(|_| ended())?;
         rustix::io::write(&self.wake, &1u64.to_ne_bytes())?;
         Ok(())
     }
@@ -248,7 +212,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        let _ = self.request(Request::Stop);
+        let _ = self.tell(Engine::stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -259,10 +223,7 @@ fn ended() -> io::Error {
     io::Error::other("the emulator's thread has ended")
 }
 
-fn run(engine: Engine, inbox: &Receiver<Request>, wake: &OwnedFd, ready: &Sender<bool>) {
-    let realtime = become_realtime(EMULATOR_PRIORITY);
-    let _ = ready.send(realtime);
-    if let Err(error) = engine.run(inbox, wake) {
-        tracing::error!(%error, "the link emulator stopped");
-    }
+/// Returns the index of a direction among those of all links.
+fn lane(link: usize, direction: Direction) -> usize {
+    2 * link + usize::from(direction == Direction::Reverse)
 }

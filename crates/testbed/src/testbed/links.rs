@@ -1,7 +1,7 @@
 //! Links of a running testbed: their changes and counters.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use braid_links::text::{CodelValue, QueueSize};
@@ -51,14 +51,9 @@ impl LinkState {
     /// Applies the changes of the schedule that are due.
     fn apply_due_changes(&mut self) {
         let elapsed = self.start.elapsed();
-        while self
-            .schedule
-            .front()
-            .is_some_and(|entry| entry.at <= elapsed)
-        {
-            if let Some(entry) = self.schedule.pop_front() {
-                self.apply(entry.direction, &entry.change);
-            }
+        let due = self.schedule.partition_point(|entry| entry.at <= elapsed);
+        for entry in self.schedule.drain(..due).collect::<Vec<_>>() {
+            self.apply(entry.direction, &entry.change);
         }
     }
 
@@ -66,19 +61,24 @@ impl LinkState {
     pub fn scheduled_settings(&self) -> [ScheduledSettings; 2] {
         let mut later = self.clone();
         let mut changes = [Vec::new(), Vec::new()];
-        for entry in &self.schedule {
-            later.apply(entry.direction, &entry.change);
+        for ScheduledChange {
+            at,
+            direction,
+            change,
+        } in &self.schedule
+        {
+            later.apply(*direction, change);
             // A change of one direction may change the other: a queue whose length is given in BDP depends on the
             // delays of both directions.
             for (changes, settings) in changes.iter_mut().zip(later.settings()) {
-                let at = entry.at;
-                changes.push(Change { at, settings });
+                changes.push(Change { at: *at, settings });
             }
         }
-        let [forward, reverse] = self.settings();
-        let [forward_changes, reverse_changes] = changes.map(Schedule::new);
-        [(forward, forward_changes), (reverse, reverse_changes)]
-            .map(|(settings, schedule)| ScheduledSettings { settings, schedule })
+        let mut schedules = changes.map(Schedule::new).into_iter();
+        self.settings().map(|settings| ScheduledSettings {
+            settings,
+            schedule: schedules.next().unwrap_or_default(),
+        })
     }
 
     fn settings(&self) -> [Settings; 2] {
@@ -108,22 +108,19 @@ impl Testbed {
             let spec = &self.spec.links[index];
             let seed = spec.seed.unwrap_or(self.spec.seed);
             let state = LinkState::of(spec);
-            let restarted = self
-                .emulator()?
-                .restart(index, state.scheduled_settings(), seed);
+            let settings = state.scheduled_settings();
+            let restarted = self.emulator()?.restart(index, settings, seed);
             restarted.map_err(refused)?;
             self.link_states[index] = state;
         }
         let state = &mut self.link_states[index];
         state.apply_due_changes();
         state.apply(direction, change);
-        let scheduled_settings = state.scheduled_settings();
+        let settings = state.scheduled_settings();
         let emulator = self.emulator()?;
-        for (direction, scheduled) in Direction::BOTH.into_iter().zip(scheduled_settings) {
-            let set = emulator.set(index, direction, scheduled);
-            set.map_err(refused)?;
-        }
-        Ok(())
+        let mut settings = Direction::BOTH.into_iter().zip(settings);
+        let set = settings.try_for_each(|(d, scheduled)| emulator.set(index, d, scheduled));
+        set.map_err(refused)
     }
 
     /// Restarts all links for the next run of a measurement. `links` has the settings of each link, forward and
@@ -141,6 +138,7 @@ impl Testbed {
         links: Vec<[ScheduledSettings; 2]>,
         seed: u64,
     ) -> Result<(), Error> {
+        assert!(links.len() <= self.spec.links.len());
         let emulator = self.emulator()?;
         for (index, directions) in links.into_iter().enumerate() {
             let restarted = emulator.restart(index, directions, seed);
@@ -158,29 +156,19 @@ impl Testbed {
     pub fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
-        let direction = |direction| {
-            let asked = || {
-                let sender = match direction {
-                    Direction::Forward => &spec.from,
-                    Direction::Reverse => &spec.to,
-                };
-                let sender = namespace(&self.spec.name, sender);
-                let drops = netns::run_inside(&sender, || device_drops(link))?;
-                Ok((emulator.stats(index, direction)?, drops))
-            };
-            let (stats, drops) =
-                asked().map_err(|e| Error::system(format!("ask about {link}"), e))?;
-            Ok::<_, Error>(DirectionStatus {
-                dropped_device: drops,
-                ..direction_status(stats)
-            })
+        let direction = |direction, sender| {
+            let sender = namespace(&self.spec.name, sender);
+            let drops = netns::run_inside(&sender, || device_drops(link));
+            let stats = drops.and_then(|drops| Ok((emulator.stats(index, direction)?, drops)));
+            let status = stats.map(|(stats, drops)| direction_status(stats, drops));
+            status.map_err(|e| Error::system(format!("ask about {link}"), e))
         };
         Ok(LinkStatus {
             name: spec.name.to_string(),
             from: spec.from.to_string(),
             to: spec.to.to_string(),
-            forward: direction(Direction::Forward)?,
-            reverse: direction(Direction::Reverse)?,
+            forward: direction(Direction::Forward, &spec.from)?,
+            reverse: direction(Direction::Reverse, &spec.to)?,
         })
     }
 
@@ -190,45 +178,25 @@ impl Testbed {
     ///
     /// [`Error::System`] if the emulator has ended.
     pub fn status(&mut self) -> Result<Status, Error> {
-        let links: Result<Vec<_>, _> = self
-            .spec
-            .links
-            .iter()
-            .map(|l| self.link_status(&l.name))
-            .collect();
-        let hosts = self
-            .layout
-            .hosts
-            .iter()
-            .map(|host| HostStatus {
-                name: host.name.clone(),
-                role: host.role.name().to_owned(),
-                namespace: host.namespace.clone(),
-                addresses: host
-                    .interfaces
-                    .iter()
-                    .flat_map(|i| {
-                        [
-                            (
-                                i.name.clone(),
-                                format!("{}/{}", i.address4, i.subnet4.prefix_len()),
-                            ),
-                            (
-                                i.name.clone(),
-                                format!("{}/{}", i.address6, i.subnet6.prefix_len()),
-                            ),
-                        ]
-                    })
-                    .collect(),
-                process: self.processes.get_mut(&host.name).map(|p| p.status()),
-            })
-            .collect();
-        let delivery_lag = self.delivery_lag()?;
+        let links = self.spec.links.iter();
+        let links: Result<_, _> = links.map(|l| self.link_status(&l.name)).collect();
+        let (links, delivery_lag) = (links?, self.delivery_lag()?);
+        let hosts = self.layout.hosts.iter().map(|host| HostStatus {
+            name: host.name.clone(),
+            role: host.role.name().to_owned(),
+            namespace: host.namespace.clone(),
+            addresses: host
+                .interfaces
+                .iter()
+                .flat_map(|i| i.addresses().map(|a| (i.name.clone(), a.with_prefix())))
+                .collect(),
+            process: self.processes.get_mut(&host.name).map(|p| p.status()),
+        });
         Ok(Status {
             name: self.spec.name.to_string(),
             pid: std::process::id(),
-            hosts,
-            links: links?,
+            hosts: hosts.collect(),
+            links,
             delivery_lag,
         })
     }
@@ -239,18 +207,8 @@ impl Testbed {
     ///
     /// [`Error::System`] if the emulator has ended.
     pub fn delivery_lag(&self) -> Result<DeliveryLagStatus, Error> {
-        let emulator = self.emulator()?;
-        let lag = emulator
-            .delivery_lag()
-            .map_err(|e| Error::system("ask for the emulator's lateness", e))?;
-        let micros = |d: std::time::Duration| d.as_nanos() as f64 / 1e3;
-        Ok(DeliveryLagStatus {
-            samples: lag.samples,
-            p50_us: micros(lag.p50),
-            p99_us: micros(lag.p99),
-            max_us: micros(lag.max),
-            realtime: emulator.realtime(),
-        })
+        let lag = self.emulator()?.delivery_lag();
+        lag.map_err(|e| Error::system("ask for the emulator's lateness", e))
     }
 
     /// Resets the delivery lag, at the start of a measurement.
@@ -264,25 +222,24 @@ impl Testbed {
     }
 
     fn emulator(&self) -> Result<&Emulator, Error> {
-        self.emulator
-            .as_ref()
-            .ok_or_else(|| Error::NotUp(self.spec.name.to_string()))
+        let emulator = self.emulator.as_ref();
+        emulator.ok_or_else(|| Error::NotUp(self.spec.name.to_string()))
     }
 
     fn link_index(&self, name: &str) -> Result<usize, Error> {
-        self.spec
-            .links
-            .iter()
-            .position(|l| *l.name == *name)
-            .ok_or_else(|| {
-                let known = self.spec.links.iter().map(|l| l.name.to_string()).collect();
-                Error::NoSuchLink(name.to_owned(), known)
-            })
+        let names = || self.spec.links.iter().map(|link| link.name.to_string());
+        let index = names().position(|known| known == name);
+        index.ok_or_else(|| Error::NoSuchLink(name.to_owned(), names().collect()))
     }
 }
 
-fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStatus {
-    let milliseconds = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
+/// Returns the status of a direction. `dropped_device` is the number of packets that its device dropped.
+fn direction_status(
+    (settings, counters): (Settings, Counters),
+    dropped_device: u64,
+) -> DirectionStatus {
+    let milliseconds = |d: Duration| d.as_nanos() as f64 / 1e6;
+    let percent = |p: f64| format!("{:.3}%", p * 100.0);
     DirectionStatus {
         up: settings.up,
         rate: settings.rate.mean().map(|rate| rate as u64),
@@ -303,10 +260,11 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
                 to_good,
                 loss_good,
                 loss_bad,
-            } => {
-                let parameters = [to_bad, to_good, loss_good, loss_bad];
-                Some(parameters.map(|p| format!("{:.3}%", p * 100.0)).join("/"))
-            }
+            } => Some(
+                [to_bad, to_good, loss_good, loss_bad]
+                    .map(percent)
+                    .join("/"),
+            ),
             _ => None,
         },
         reorder: settings.reorder.share,
@@ -323,7 +281,7 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
         dropped_codel: counters.dropped_codel.packets,
         dropped_loss: counters.dropped_loss.packets,
         dropped_down: counters.dropped_down.packets,
-        dropped_device: 0,
+        dropped_device,
         queue_bytes: counters.queue.bytes,
         queue_bytes_max: counters.queue_max.bytes,
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid::program::{self, BRAID};
 use braid_linux::sys::die_with_parent;
@@ -15,7 +15,8 @@ use super::Testbed;
 use crate::error::Error;
 use crate::layout::HostLayout;
 use crate::netns;
-use crate::spec::{HostSpec, Role};
+use crate::programs::wait_until;
+use crate::spec::Role;
 use crate::status::ChildStatus;
 
 /// Maximum time for a process to end after a signal. The limit matters only for a process that hangs. It is long
@@ -29,23 +30,23 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// A process of a host, running or ended.
 pub(super) struct Process {
     child: Child,
-    ended: Option<ExitStatus>,
     log: PathBuf,
 }
 
 impl Process {
     /// Returns the process id, unless the process has ended.
     pub fn running_pid(&mut self) -> Option<u32> {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait().ok().flatten();
-        }
-        self.ended.is_none().then(|| self.child.id())
+        self.exit_status().is_none().then(|| self.child.id())
+    }
+
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     pub fn status(&mut self) -> ChildStatus {
         ChildStatus {
             pid: self.running_pid(),
-            ended: self.ended.map(|e| e.to_string()),
+            ended: self.exit_status().map(|status| status.to_string()),
             log: self.log.display().to_string(),
         }
     }
@@ -57,29 +58,15 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process. Returns false if it still runs after `limit`.
-    fn wait(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.running_pid().is_some() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        true
-    }
-
-    /// Ends the process by SIGKILL. If `gently`, sends SIGTERM first, and SIGKILL only if the process does not
-    /// end.
-    fn stop(&mut self, gently: bool) {
-        if gently {
-            self.signal(Signal::TERM);
-            if self.wait(EXIT_TIMEOUT) {
+    /// Sends the signals one after the other until the process has ended, each if the signal before did not end
+    /// the process within [`EXIT_TIMEOUT`].
+    fn stop(&mut self, signals: &[Signal]) {
+        for signal in signals {
+            self.signal(*signal);
+            if wait_until(EXIT_TIMEOUT, || self.running_pid().is_none()) {
                 return;
             }
         }
-        self.signal(Signal::KILL);
-        self.wait(EXIT_TIMEOUT);
     }
 }
 
@@ -92,34 +79,23 @@ impl Testbed {
     /// configuration is missing.
     pub fn start(&mut self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
-        if self
-            .processes
-            .get_mut(host)
-            .is_some_and(|p| p.running_pid().is_some())
-        {
+        let present = self.processes.get_mut(host);
+        if present.is_some_and(|process| process.running_pid().is_some()) {
             return Ok(());
         }
-        let Some(spec) = self.spec.hosts.iter().find(|h| *h.name == *host) else {
-            return Err(Error::NoProcess(
-                host.to_owned(),
-                "not in the file".to_owned(),
-            ));
-        };
-        let directory = self.state_dir.join(host);
         let step = |e| Error::system(format!("start the process of {host}"), e);
+        let directory = self.state_dir.join(host);
         fs::create_dir_all(&directory).map_err(step)?;
-        let mut command = match spec.role {
-            Role::Content => {
-                nginx(layout, spec, self.spec.directory(), &directory).map_err(step)?
-            }
-            Role::Box | Role::Server => self.braid(layout, spec, &directory)?,
+        let mut command = match layout.role {
+            Role::Content => nginx(layout, self.spec.directory(), &directory).map_err(step)?,
+            Role::Box | Role::Server => self.braid(layout, &directory)?,
             Role::User | Role::Router => {
-                let why = format!("its role is `{}`", spec.role.name());
+                let why = format!("its role is `{}`", layout.role.name());
                 return Err(Error::NoProcess(host.to_owned(), why));
             }
         };
-        let log = directory.join("log");
-        let mut spawn = || -> io::Result<Child> {
+        let log = self.log(host);
+        let mut spawn = || -> io::Result<Process> {
             // A restarted process appends to the log of the previous process.
             let output = File::options().create(true).append(true).open(&log)?;
             netns::enter_on_exec(&mut command, &layout.namespace)?;
@@ -130,19 +106,23 @@ impl Testbed {
             if self.dies_with_thread {
                 die_with_parent(&mut command);
             }
-            command.spawn()
+            let mut process = Process {
+                child: command.spawn()?,
+                log: log.clone(),
+            };
+            if layout.role == Role::Content {
+                wait_for_port(&mut process, &layout.namespace, 80)?;
+            }
+            Ok(process)
         };
-        let child = spawn().map_err(step)?;
-        let mut process = Process {
-            child,
-            ended: None,
-            log,
-        };
-        if spec.role == Role::Content {
-            wait_for_port(&mut process, &layout.namespace, 80).map_err(step)?;
-        }
+        let process = spawn().map_err(step)?;
         self.processes.insert(host.to_owned(), process);
         Ok(())
+    }
+
+    /// Returns the path of the log of the process of `host`.
+    pub(crate) fn log(&self, host: &str) -> PathBuf {
+        self.state_dir.join(host).join("log")
     }
 
     /// Ends the process of `host`: SIGTERM, and SIGKILL after 60 s.
@@ -151,7 +131,7 @@ impl Testbed {
     ///
     /// [`Error::NoSuchHost`].
     pub fn stop(&mut self, host: &str) -> Result<(), Error> {
-        self.end(host, true)
+        self.end(host, &[Signal::TERM, Signal::KILL])
     }
 
     /// Ends the process of `host` by SIGKILL, as a crash would.
@@ -160,7 +140,7 @@ impl Testbed {
     ///
     /// [`Error::NoSuchHost`].
     pub fn kill(&mut self, host: &str) -> Result<(), Error> {
-        self.end(host, false)
+        self.end(host, &[Signal::KILL])
     }
 
     /// Does [`stop`](Self::stop), then [`start`](Self::start).
@@ -178,10 +158,10 @@ impl Testbed {
         self.processes.get_mut(host).and_then(Process::running_pid)
     }
 
-    fn end(&mut self, host: &str, gently: bool) -> Result<(), Error> {
+    fn end(&mut self, host: &str, signals: &[Signal]) -> Result<(), Error> {
         self.layout.host(host)?;
         if let Some(process) = self.processes.get_mut(host) {
-            process.stop(gently);
+            process.stop(signals);
         }
         Ok(())
     }
@@ -192,29 +172,25 @@ impl Testbed {
             process.signal(Signal::TERM);
         }
         for process in self.processes.values_mut() {
-            process.stop(true);
+            process.stop(&[Signal::TERM, Signal::KILL]);
         }
     }
 
     /// Returns the command for `braid box` or `braid server`.
-    fn braid(
-        &self,
-        layout: &HostLayout,
-        spec: &HostSpec,
-        directory: &Path,
-    ) -> Result<Command, Error> {
-        let config = match (&spec.config, &self.options.render) {
+    fn braid(&self, host: &HostLayout, directory: &Path) -> Result<Command, Error> {
+        let role = host.role.name();
+        let config = match (&host.spec.config, &self.options.render) {
             (Some(config), _) => self.spec.directory().join(config),
             (None, render) => {
                 let rendered = render
                     .as_ref()
-                    .and_then(|render| render(&self.layout, layout));
+                    .and_then(|render| render(&self.layout, host));
                 let rendered = rendered.ok_or_else(|| {
                     let why = "the testbed file names no `config` for it".to_owned();
-                    Error::NoProcess(layout.name.clone(), why)
+                    Error::NoProcess(host.name.clone(), why)
                 })?;
                 let write = |ending, text: &str| -> Result<PathBuf, Error> {
-                    let path = directory.join(format!("{}.{ending}", spec.role.name()));
+                    let path = directory.join(format!("{role}.{ending}"));
                     write_private(&path, text)
                         .map_err(|e| Error::system(format!("write {}", path.display()), e))?;
                     Ok(path)
@@ -228,7 +204,7 @@ impl Testbed {
             None => program::find(BRAID).map_err(|e| Error::system("start box and server", e))?,
         };
         let mut command = Command::new(program);
-        command.arg(spec.role.name()).arg("-c").arg(config);
+        command.arg(role).arg("-c").arg(config);
         Ok(command)
     }
 }
@@ -244,13 +220,8 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 /// Returns the command for nginx. It runs as a single process of user root, because a user namespace has no other
 /// users. A request with `?rate=2m` limits its response to 2 MiB/s. The limits of files, connections and backlogs
 /// are guesses: they allow more connections than any test opens.
-fn nginx(
-    host: &HostLayout,
-    spec: &HostSpec,
-    relative_to: &Path,
-    directory: &Path,
-) -> io::Result<Command> {
-    let root = match &spec.directory {
+fn nginx(host: &HostLayout, relative_to: &Path, directory: &Path) -> io::Result<Command> {
+    let root = match &host.spec.directory {
         Some(served) => std::path::absolute(relative_to.join(served))?,
         None => directory.join("www"),
     };
@@ -274,12 +245,9 @@ fn nginx(
     let path = directory.join("nginx.conf");
     fs::write(&path, config)?;
     // The PATH of users other than root often lacks sbin directories.
-    let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"];
-    let program = program
-        .iter()
-        .find(|p| Path::new(p).exists())
-        .unwrap_or(&"nginx");
-    let mut command = Command::new(program);
+    let mut programs = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"].into_iter();
+    let program = programs.find(|program| Path::new(program).exists());
+    let mut command = Command::new(program.unwrap_or("nginx"));
     command.arg("-p").arg(directory).arg("-c").arg(path);
     Ok(command)
 }
@@ -287,22 +255,17 @@ fn nginx(
 /// Waits until the process listens on `port`. If it does not, kills it, and fails with the last line of its log.
 fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let deadline = Instant::now() + START_TIMEOUT;
-    while process.running_pid().is_some() && Instant::now() < deadline {
-        let tried = netns::run_inside(namespace, || {
-            TcpStream::connect_timeout(&address, Duration::from_secs(1))
-        });
-        if tried.is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
+    let mut listens = false;
+    wait_until(START_TIMEOUT, || {
+        listens = process.running_pid().is_some() && netns::run_inside(namespace, connect).is_ok();
+        listens || process.running_pid().is_none()
+    });
+    if listens {
+        return Ok(());
     }
-    process.stop(false);
+    process.stop(&[Signal::KILL]);
     let log = fs::read_to_string(&process.log).unwrap_or_default();
-    let last = log
-        .lines()
-        .last()
-        .unwrap_or("it does not listen")
-        .to_owned();
+    let last = log.lines().last().unwrap_or("it does not listen");
     Err(io::Error::other(last))
 }
