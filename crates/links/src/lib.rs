@@ -56,5 +56,5 @@ pub use link::{Delivery, DropCause, Dropped, Link, MAX_LINK_PACKETS, Verdict, fl
 pub use model::{LinkModel, TraceFile};
 pub use queue::QueueLimit;
 pub use schedule::{Change, Schedule};
-pub use settings::{Loss, Rate, Reorder, Settings};
+pub use settings::{GilbertElliott, Loss, Rate, Reorder, Settings};
 pub use trace::Trace;

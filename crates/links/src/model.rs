@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use braid_units::value::ValueError;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::queue::QueueLimit;
 use crate::settings::{Loss, Rate, Reorder, Settings};
@@ -20,7 +20,7 @@ macro_rules! link_model {
     ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {
         /// Settings of one direction of a link. `None` leaves a setting to the base model (see [`or`](Self::or)),
         /// or to the default.
-        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct LinkModel {
             $($(#[$doc])* pub $key: Option<$value>,)*
@@ -85,7 +85,7 @@ link_model! {
 }
 
 /// A trace in the format of mahimahi, named by its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct TraceFile {
     /// The path as written or, after [`LinkModel::load`], the path of the file that was read.

@@ -19,16 +19,11 @@ impl LossState {
         match loss {
             Loss::None => false,
             Loss::Uniform(p) => rng.chance(p),
-            Loss::GilbertElliott {
-                to_bad,
-                to_good,
-                loss_good,
-                loss_bad,
-            } => {
-                // The state changes before the loss is drawn, as `Loss::GilbertElliott` defines.
-                let changes = rng.chance(if self.bad { to_good } else { to_bad });
+            Loss::GilbertElliott(p) => {
+                // The state changes before the loss is drawn, as `GilbertElliott` defines.
+                let changes = rng.chance(if self.bad { p.to_good } else { p.to_bad });
                 self.bad ^= changes;
-                rng.chance(if self.bad { loss_bad } else { loss_good })
+                rng.chance(if self.bad { p.loss_bad } else { p.loss_good })
             }
         }
     }

@@ -94,27 +94,32 @@ pub enum Loss {
     None,
     /// Each packet is lost with this probability (0 to 1), independently of all others.
     Uniform(f64),
-    /// Losses in bursts: the link has a good and a bad state (Gilbert 1960, Elliott 1963). It starts in the good
-    /// state. Before each packet the state may change; the new state then determines the loss probability of the
-    /// packet. All fields are probabilities (0 to 1).
-    GilbertElliott {
-        /// Probability of the change from good to bad.
-        to_bad: f64,
-        /// Probability of the change from bad to good.
-        to_good: f64,
-        /// Loss in the good state; 0 in Gilbert's model.
-        loss_good: f64,
-        /// Loss in the bad state.
-        loss_bad: f64,
-    },
+    /// Losses in bursts.
+    GilbertElliott(GilbertElliott),
+}
+
+/// Losses in bursts: the link has a good and a bad state (Gilbert 1960, Elliott 1963). It starts in the good state.
+/// Before each packet the state may change; the new state then determines the loss probability of the packet. All
+/// fields are probabilities (0 to 1).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GilbertElliott {
+    /// Probability of the change from good to bad.
+    pub to_bad: f64,
+    /// Probability of the change from bad to good.
+    pub to_good: f64,
+    /// Loss in the good state; 0 in Gilbert's model.
+    pub loss_good: f64,
+    /// Loss in the bad state.
+    pub loss_bad: f64,
 }
 
 impl Loss {
     /// Returns the loss model in which each packet is lost with the probability `p` (0 to 1).
     pub fn uniform(p: f64) -> Loss {
-        match p > 0.0 {
-            true => Loss::Uniform(p),
-            false => Loss::None,
+        if p > 0.0 {
+            Loss::Uniform(p)
+        } else {
+            Loss::None
         }
     }
 
@@ -123,17 +128,16 @@ impl Loss {
         match self {
             Loss::None => 0.0,
             Loss::Uniform(p) => p,
-            Loss::GilbertElliott {
-                to_bad,
-                to_good,
-                loss_good,
-                loss_bad,
-            } => {
+            Loss::GilbertElliott(p) => {
                 // In equilibrium the state is bad for this share of the packets. If the state never changes, it
                 // stays good.
-                let changes = to_bad + to_good;
-                let bad_share = if changes > 0.0 { to_bad / changes } else { 0.0 };
-                bad_share * loss_bad + (1.0 - bad_share) * loss_good
+                let changes = p.to_bad + p.to_good;
+                let bad_share = if changes > 0.0 {
+                    p.to_bad / changes
+                } else {
+                    0.0
+                };
+                bad_share * p.loss_bad + (1.0 - bad_share) * p.loss_good
             }
         }
     }
@@ -150,12 +154,12 @@ impl Loss {
         // This solves mean = to_bad / (to_bad + to_good), which holds in equilibrium, for `to_bad`. With a mean of
         // 1 the quotient is infinite, and the minimum below makes it 1.
         let to_bad = to_good * mean / (1.0 - mean);
-        Loss::GilbertElliott {
+        Loss::GilbertElliott(GilbertElliott {
             to_bad: to_bad.min(1.0),
             to_good,
             loss_good: 0.0,
             loss_bad: 1.0,
-        }
+        })
     }
 }
 

@@ -1,17 +1,16 @@
 //! The values of a link's settings as text, for files and command lines.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
 
 use braid_units::value::{self, ValueError};
-use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use crate::codel::CoDel;
 use crate::queue::QueueLimit;
-use crate::settings::{Loss, Reorder};
+use crate::settings::{GilbertElliott, Loss, Reorder};
 
 /// Maximum delay, jitter or detour. A longer one is probably a mistake in the unit.
 const MAX_DURATION: Duration = Duration::from_secs(60);
@@ -42,35 +41,15 @@ pub enum QueueSize {
     Bdp(f64),
 }
 
-impl FromStr for RateValue {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        if text.trim() == "unlimited" {
-            return Ok(RateValue(None));
-        }
-        let rate = value::rate(text).map_err(|e| ValueError {
-            what: e.what,
-            expected: e.expected + ", or \"unlimited\"",
-        })?;
-        Ok(RateValue(Some(rate)))
+fn rate(text: &str) -> Result<RateValue, ValueError> {
+    if text.trim() == "unlimited" {
+        return Ok(RateValue(None));
     }
-}
-
-impl FromStr for TimeValue {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        value::duration(text, MAX_DURATION).map(TimeValue)
-    }
-}
-
-impl FromStr for Probability {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        value::probability(text).map(Probability)
-    }
+    let rate = value::rate(text).map_err(|e| ValueError {
+        what: e.what,
+        expected: e.expected + ", or \"unlimited\"",
+    })?;
+    Ok(RateValue(Some(rate)))
 }
 
 /// Reads random loss in one of three forms:
@@ -79,175 +58,122 @@ impl FromStr for Probability {
 /// - `"1%/4"`: a share of 1 % in bursts with a mean length of 4 packets.
 /// - `"1%/25%/0%/100%"`: the probabilities of the Gilbert-Elliott model: of the change from good to bad, of the
 ///   change from bad to good, of loss in the good state, and of loss in the bad state.
-impl FromStr for Loss {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = || {
-            let expected = "a probability such as \"1%\", \"1%/4\" for bursts with a mean of 4 \
-                            packets, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
-                            good, loss while bad)";
-            ValueError::is_no(text, "loss", expected)
-        };
-        let share = |part| value::probability(part).map_err(|_| wrong());
-        match text.split('/').collect::<Vec<_>>()[..] {
-            [mean] => Ok(Loss::uniform(share(mean)?)),
-            [mean, burst] => {
-                let mean = share(mean)?;
-                let burst: f64 = burst.trim().parse().map_err(|_| wrong())?;
-                if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
-                    let expected = "a burst of 1 to 1000000 packets, and a share so low that at \
-                                    least one packet arrives between two bursts";
-                    return Err(ValueError::out_of_range(text, expected));
-                }
-                Ok(Loss::bursts(mean, burst))
+fn loss(text: &str) -> Result<Loss, ValueError> {
+    let wrong = || {
+        let expected = "a probability such as \"1%\", \"1%/4\" for bursts with a mean of 4 \
+                        packets, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
+                        good, loss while bad)";
+        ValueError::is_no(text, "loss", expected)
+    };
+    let share = |part| value::probability(part).map_err(|_| wrong());
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [mean] => Ok(Loss::uniform(share(mean)?)),
+        [mean, burst] => {
+            let mean = share(mean)?;
+            let burst: f64 = burst.trim().parse().map_err(|_| wrong())?;
+            if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
+                let expected = "a burst of 1 to 1000000 packets, and a share so low that at \
+                                least one packet arrives between two bursts";
+                return Err(ValueError::out_of_range(text, expected));
             }
-            [to_bad, to_good, good, bad] => Ok(Loss::GilbertElliott {
-                to_bad: share(to_bad)?,
-                to_good: share(to_good)?,
-                loss_good: share(good)?,
-                loss_bad: share(bad)?,
-            }),
-            _ => Err(wrong()),
+            Ok(Loss::bursts(mean, burst))
         }
+        [to_bad, to_good, good, bad] => Ok(Loss::GilbertElliott(GilbertElliott {
+            to_bad: share(to_bad)?,
+            to_good: share(to_good)?,
+            loss_good: share(good)?,
+            loss_bad: share(bad)?,
+        })),
+        _ => Err(wrong()),
     }
 }
 
-impl FromStr for CodelValue {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.trim() {
-            "on" => return Ok(CodelValue(Some(CoDel::default()))),
-            "off" => return Ok(CodelValue(None)),
-            _ => {}
-        }
-        let codel = || {
-            let (times, marks) = match text.strip_suffix("/mark") {
-                Some(times) => (times, true),
-                None => (text, false),
-            };
-            let (target, interval) = times.split_once('/')?;
-            let target = value::duration(target, MAX_DURATION).ok()?;
-            let interval = value::duration(interval, MAX_DURATION).ok()?;
-            (!interval.is_zero()).then_some(CoDel {
-                target,
-                interval,
-                marks,
-            })
-        };
-        let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\", with \"/mark\" \
-                        to mark packets instead of dropping them";
-        let codel = codel().ok_or_else(|| ValueError::is_no(text, "setting of CoDel", expected))?;
-        Ok(CodelValue(Some(codel)))
+fn codel(text: &str) -> Result<CodelValue, ValueError> {
+    match text.trim() {
+        "on" => return Ok(CodelValue(Some(CoDel::default()))),
+        "off" => return Ok(CodelValue(None)),
+        _ => {}
     }
+    let codel = || {
+        let (times, marks) = match text.strip_suffix("/mark") {
+            Some(times) => (times, true),
+            None => (text, false),
+        };
+        let (target, interval) = times.split_once('/')?;
+        let target = value::duration(target, MAX_DURATION).ok()?;
+        let interval = value::duration(interval, MAX_DURATION).ok()?;
+        (!interval.is_zero()).then_some(CoDel {
+            target,
+            interval,
+            marks,
+        })
+    };
+    let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\", with \"/mark\" \
+                    to mark packets instead of dropping them";
+    let codel = codel().ok_or_else(|| ValueError::is_no(text, "setting of CoDel", expected))?;
+    Ok(CodelValue(Some(codel)))
 }
 
 /// Reads reordering: `"off"`, or the share of packets that take a detour and the additional delay of the detour:
 /// `"1%/10ms"`.
-impl FromStr for Reorder {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        if text.trim() == "off" {
-            return Ok(Reorder::default());
-        }
-        let reorder = || {
-            let (share, detour) = text.split_once('/')?;
-            Some(Reorder {
-                share: value::probability(share).ok()?,
-                detour: value::duration(detour, MAX_DURATION).ok()?,
-            })
-        };
-        let expected = "the share of packets that are delayed and the delay by which others overtake \
-                        them, such as \"1%/10ms\", or \"off\"";
-        reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))
+fn reorder(text: &str) -> Result<Reorder, ValueError> {
+    if text.trim() == "off" {
+        return Ok(Reorder::default());
     }
+    let reorder = || {
+        let (share, detour) = text.split_once('/')?;
+        Some(Reorder {
+            share: value::probability(share).ok()?,
+            detour: value::duration(detour, MAX_DURATION).ok()?,
+        })
+    };
+    let expected = "the share of packets that are delayed and the delay by which others overtake \
+                    them, such as \"1%/10ms\", or \"off\"";
+    reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))
 }
 
-impl FromStr for QueueSize {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let size = || {
-            let (number, unit) = value::number_and_unit(text).filter(|(n, _)| *n <= 1e9)?;
-            Some(match unit {
-                "packets" | "packet" | "p" => QueueSize::Limit(QueueLimit::Packets(number as u32)),
-                "BDP" | "bdp" => QueueSize::Bdp(number),
-                // A number without a unit could mean bytes or packets, so it is an error.
-                "" => return None,
-                _ => QueueSize::Limit(QueueLimit::Bytes(value::size(text).ok()?)),
-            })
-        };
-        let expected = "\"50 packets\", \"64000 bytes\", \"64kB\" or \"1BDP\" (a multiple of rate x \
-                        round-trip time)";
-        size().ok_or_else(|| ValueError::is_no(text, "queue size", expected))
-    }
+fn queue_size(text: &str) -> Result<QueueSize, ValueError> {
+    let size = || {
+        let (number, unit) = value::number_and_unit(text).filter(|(n, _)| *n <= 1e9)?;
+        Some(match unit {
+            "packets" | "packet" | "p" => QueueSize::Limit(QueueLimit::Packets(number as u32)),
+            "BDP" | "bdp" => QueueSize::Bdp(number),
+            // A number without a unit could mean bytes or packets, so it is an error.
+            "" => return None,
+            _ => QueueSize::Limit(QueueLimit::Bytes(value::size(text).ok()?)),
+        })
+    };
+    let expected = "\"50 packets\", \"64000 bytes\", \"64kB\" or \"1BDP\" (a multiple of rate x \
+                    round-trip time)";
+    size().ok_or_else(|| ValueError::is_no(text, "queue size", expected))
 }
 
-// For each of these types, `FromStr` parses the output of `Display` to the same value.
+// For both of these types, the functions above read the output of `Display` as the same value.
 
-impl fmt::Display for RateValue {
+impl fmt::Display for CoDel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rate) => write!(f, "{rate}bit/s"),
-            None => f.write_str("unlimited"),
-        }
-    }
-}
-
-impl fmt::Display for TimeValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&value::show_duration(self.0))
-    }
-}
-
-impl fmt::Display for Probability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Loss::None => f.write_str("0"),
-            Loss::Uniform(p) => write!(f, "{p}"),
-            Loss::GilbertElliott {
-                to_bad,
-                to_good,
-                loss_good,
-                loss_bad,
-            } => write!(f, "{to_bad}/{to_good}/{loss_good}/{loss_bad}"),
-        }
-    }
-}
-
-impl fmt::Display for CodelValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(codel) = self.0 else {
-            return f.write_str("off");
-        };
-        let [target, interval] = [codel.target, codel.interval].map(TimeValue);
-        let mark = if codel.marks { "/mark" } else { "" };
+        let [target, interval] = [self.target, self.interval].map(value::show_duration);
+        let mark = if self.marks { "/mark" } else { "" };
         write!(f, "{target}/{interval}{mark}")
     }
 }
 
-impl fmt::Display for Reorder {
+impl fmt::Display for QueueLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.share, TimeValue(self.detour))
+        match self {
+            QueueLimit::Packets(n) => write!(f, "{n} packets"),
+            QueueLimit::Bytes(n) => write!(f, "{n} bytes"),
+        }
     }
 }
 
-impl fmt::Display for QueueSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            QueueSize::Limit(QueueLimit::Packets(n)) => write!(f, "{n} packets"),
-            QueueSize::Limit(QueueLimit::Bytes(n)) => write!(f, "{n} bytes"),
-            QueueSize::Bdp(n) => write!(f, "{n}BDP"),
-        }
-    }
+/// The text of a value, or a number without quotes.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string: a value with its unit")]
+enum Text {
+    String(String),
+    Integer(i64),
+    Float(f64),
 }
 
 /// Deserialises a value with its `FromStr`, from a string or from a number. A number is first turned into a
@@ -260,36 +186,22 @@ where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
-    struct Text<T>(PhantomData<T>);
-
-    impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a string: a value with its unit")
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            text.parse().map_err(E::custom)
-        }
-
-        fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-    }
-
-    deserializer.deserialize_any(Text(PhantomData))
+    let text = match Text::deserialize(deserializer)? {
+        Text::String(text) => text,
+        Text::Integer(number) => number.to_string(),
+        Text::Float(number) => number.to_string(),
+    };
+    text.parse().map_err(D::Error::custom)
 }
 
-macro_rules! serde_as_text {
-    ($($name:ty),*) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+/// Makes each type parse and deserialise its text by the function after it.
+macro_rules! read_from_text {
+    ($($name:ty: $read:expr,)*) => {$(
+        impl FromStr for $name {
+            type Err = ValueError;
+
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                ($read)(text)
             }
         }
 
@@ -301,15 +213,15 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(
-    RateValue,
-    TimeValue,
-    Probability,
-    Loss,
-    CodelValue,
-    Reorder,
-    QueueSize
-);
+read_from_text! {
+    RateValue: rate,
+    TimeValue: |text| value::duration(text, MAX_DURATION).map(TimeValue),
+    Probability: |text| value::probability(text).map(Probability),
+    Loss: loss,
+    CodelValue: codel,
+    Reorder: reorder,
+    QueueSize: queue_size,
+}
 
 #[cfg(test)]
 mod tests {
@@ -322,13 +234,14 @@ mod tests {
         assert_eq!("0".parse(), Ok(Loss::None));
         assert_eq!("1%".parse(), Ok(Loss::Uniform(0.01)));
         assert_eq!("1%/4".parse(), Ok(Loss::bursts(0.01, 4.0)));
-        let gilbert_elliott = Loss::GilbertElliott {
+        let gilbert_elliott = GilbertElliott {
             to_bad: 0.01,
             to_good: 0.25,
             loss_good: 0.0,
             loss_bad: 0.5,
         };
-        assert_eq!("1%/25%/0/0.5".parse(), Ok(gilbert_elliott));
+        let loss = Loss::GilbertElliott(gilbert_elliott);
+        assert_eq!("1%/25%/0/0.5".parse(), Ok(loss));
         assert_eq!("on".parse(), Ok(CodelValue(Some(CoDel::default()))));
         let reorder = Reorder {
             share: 0.01,
@@ -340,9 +253,11 @@ mod tests {
         assert_eq!("64kB".parse(), limit(QueueLimit::Bytes(64_000)));
         assert_eq!("64KiB".parse(), limit(QueueLimit::Bytes(65_536)));
         assert_eq!("0.5BDP".parse(), Ok(QueueSize::Bdp(0.5)));
-        for text in ["on", "off", "5ms/150us", "10ms/200ms", "10ms/200ms/mark"] {
-            let value: CodelValue = text.parse().unwrap();
-            assert_eq!(value.to_string().parse(), Ok(value));
+        assert_eq!("off".parse(), Ok(CodelValue(None)));
+        for text in ["on", "5ms/150us", "10ms/200ms", "10ms/200ms/mark"] {
+            let CodelValue(codel) = text.parse().unwrap();
+            let shown = codel.unwrap().to_string();
+            assert_eq!(shown.parse(), Ok(CodelValue(codel)), "{shown}");
         }
     }
 

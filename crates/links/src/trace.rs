@@ -128,9 +128,8 @@ impl Trace {
     fn nanos(&self, index: u64) -> u64 {
         let (round, position) = (index / self.0.len() as u64, index % self.0.len() as u64);
         let within = u64::from(self.0[position as usize]) * NANOS_PER_MILLI;
-        round
-            .saturating_mul(self.length_nanos())
-            .saturating_add(within)
+        let start = round.saturating_mul(self.length_nanos());
+        start.saturating_add(within)
     }
 
     /// Returns the index of the first opportunity at or after `elapsed` nanoseconds since the start.
@@ -139,12 +138,10 @@ impl Trace {
         // belongs to the earlier round, so that the round's last opportunities are found.
         let round = elapsed.div_ceil(self.length_nanos()).saturating_sub(1);
         let within = elapsed - round * self.length_nanos();
-        let position = self
-            .0
-            .partition_point(|time| u64::from(*time) * NANOS_PER_MILLI < within);
-        round
-            .saturating_mul(self.0.len() as u64)
-            .saturating_add(position as u64)
+        let is_before = |time: &u32| u64::from(*time) * NANOS_PER_MILLI < within;
+        let position = self.0.partition_point(is_before) as u64;
+        let start = round.saturating_mul(self.0.len() as u64);
+        start.saturating_add(position)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use braid_links::{
-    Change, CoDel, DropCause, Link, Loss, QueueLimit, Rate, Reorder, Schedule, Settings, Trace,
-    Verdict, flip_bit,
+    Change, CoDel, DropCause, GilbertElliott, Link, Loss, QueueLimit, Rate, Reorder, Schedule,
+    Settings, Trace, Verdict, flip_bit,
 };
 use braid_wire::{Instant, Rng};
 
@@ -275,12 +275,12 @@ fn bursts_of_loss_have_their_mean_share_and_length_within_three_sigma() {
 
 #[test]
 fn elliotts_model_loses_in_both_states() {
-    let loss = Loss::GilbertElliott {
+    let loss = Loss::GilbertElliott(GilbertElliott {
         to_bad: 0.01,
         to_good: 0.04,
         loss_good: 0.01,
         loss_bad: 0.5,
-    };
+    });
     // The link is bad for 0.01 / (0.01 + 0.04), a fifth of the packets: 0.8 x 0.01 + 0.2 x 0.5 = 0.108.
     let (share, runs) = bursts(loss, 400_000);
     assert!((share - 0.108).abs() < 0.006, "{share}");

@@ -2,9 +2,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use braid_linux::sys;
@@ -15,6 +13,7 @@ use socket2::{Domain, Socket, Type};
 use crate::error::Error;
 use crate::netns;
 use crate::testbed::Testbed;
+use crate::worker::Worker;
 
 /// Maximum length of a packet, bytes: GRO makes super-segments of at most 64 KiB.
 const MAX_PACKET_LEN: usize = 1 << 16;
@@ -40,10 +39,7 @@ pub struct Captured {
 /// A running capture of all packets that a host, or one of its interfaces, sends and receives. It ends when it
 /// is finished or dropped.
 #[derive(Debug)]
-pub struct Capture {
-    stop: Arc<AtomicBool>,
-    reader: Option<JoinHandle<io::Result<Vec<Captured>>>>,
-}
+pub struct Capture(Worker<io::Result<Vec<Captured>>>);
 
 impl Capture {
     /// Starts a capture on all interfaces of `host`. Packets that the host forwards appear twice.
@@ -52,24 +48,20 @@ impl Capture {
     ///
     /// [`Error::NoSuchHost`], [`Error::System`].
     pub fn start(testbed: &Testbed, host: &str) -> Result<Capture, Error> {
-        Capture::start_where(testbed, host, None)
+        Capture::start_on(testbed, host, None)
     }
 
-    /// Starts a capture on one interface of `host`.
+    /// Starts a capture on one interface of `host`, or on all interfaces for `None`.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchHost`]; [`Error::System`], also if there is no such interface.
-    pub fn start_on(testbed: &Testbed, host: &str, interface: &str) -> Result<Capture, Error> {
-        Capture::start_where(testbed, host, Some(interface))
-    }
-
-    /// Starts a capture on `interface`, or on all interfaces if it is `None`.
-    fn start_where(
+    pub fn start_on<'a>(
         testbed: &Testbed,
         host: &str,
-        interface: Option<&str>,
+        interface: impl Into<Option<&'a str>>,
     ) -> Result<Capture, Error> {
+        let interface = interface.into();
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
             // The socket has no protocol, so it gets no packets until it is bound. With a protocol it would queue
@@ -84,23 +76,15 @@ impl Capture {
             let interface = interface.transpose()?.unwrap_or(0);
             // The call finds no timestamp, because no packet has come. But the first call makes the kernel take
             // timestamps from now on.
-            let enabled = sys::packet_timestamp(socket.as_fd());
-            if let Err(e) = enabled
-                && e.kind() != io::ErrorKind::NotFound
-            {
-                return Err(e);
+            match sys::packet_timestamp(socket.as_fd()) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
             }
             sys::bind_packet_socket(socket.as_fd(), libc::ETH_P_ALL, interface)?;
             Ok(socket)
         });
         let socket = socket.map_err(|e| Error::system(format!("capture packets of {host}"), e))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let reader_stop = Arc::clone(&stop);
-        let reader = std::thread::spawn(move || read(&socket, &reader_stop));
-        Ok(Capture {
-            stop,
-            reader: Some(reader),
-        })
+        Ok(Capture(Worker::start(move |stop| read(&socket, stop))))
     }
 
     /// Ends the capture, and returns all packets that have passed, in the order in which they were seen.
@@ -109,24 +93,8 @@ impl Capture {
     ///
     /// [`Error::System`] if packets could not be read, came too fast, or were more than 200,000.
     pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
-        let packets = self.join();
+        let packets = self.0.stop().unwrap_or_else(|| Ok(Vec::new()));
         packets.map_err(|e| Error::system("capture packets", e))
-    }
-
-    fn join(&mut self) -> io::Result<Vec<Captured>> {
-        self.stop.store(true, Ordering::Release);
-        let Some(reader) = self.reader.take() else {
-            return Ok(Vec::new());
-        };
-        let packets = reader.join();
-        packets.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-}
-
-impl Drop for Capture {
-    fn drop(&mut self) {
-        // The result is ignored: nobody wants the packets, or an error, of a capture that is dropped.
-        let _ = self.join();
     }
 }
 
@@ -142,9 +110,8 @@ fn read(mut socket: &Socket, stop: &AtomicBool) -> io::Result<Vec<Captured>> {
         }
         match socket.read(&mut buffer) {
             Ok(_) if packets.len() >= MAX_PACKETS => {
-                return Err(io::Error::other(format!(
-                    "there are more than {MAX_PACKETS} packets"
-                )));
+                let message = format!("there are more than {MAX_PACKETS} packets");
+                return Err(io::Error::other(message));
             }
             Ok(len) => packets.push(Captured {
                 at: sys::packet_timestamp(socket.as_fd())?,
@@ -158,9 +125,10 @@ fn read(mut socket: &Socket, stop: &AtomicBool) -> io::Result<Vec<Captured>> {
     }
     match dropped(socket)? {
         0 => Ok(packets),
-        n => Err(io::Error::other(format!(
-            "{n} packets came too fast to be read"
-        ))),
+        n => {
+            let message = format!("{n} packets came too fast to be read");
+            Err(io::Error::other(message))
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::emulator::Direction;
 use crate::error::Error;
 
-/// A change of a running link.
+/// A change of a running link. The words that describe the change are also the form in which it goes to a daemon.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct LinkChange {
     /// True to restart the link with the settings of the file before the change. A restart drops the packets in
     /// the link; its counters, traces, schedule and random streams start again.
@@ -23,6 +24,21 @@ pub struct LinkChange {
     pub model: LinkModel,
     /// True to carry packets, false to drop all packets while the interfaces stay up; `None` for no change.
     pub up: Option<bool>,
+    words: Vec<String>,
+}
+
+impl TryFrom<Vec<String>> for LinkChange {
+    type Error = Error;
+
+    fn try_from(words: Vec<String>) -> Result<LinkChange, Error> {
+        LinkChange::parse(words)
+    }
+}
+
+impl From<LinkChange> for Vec<String> {
+    fn from(change: LinkChange) -> Vec<String> {
+        change.words
+    }
 }
 
 impl LinkChange {
@@ -46,7 +62,12 @@ impl LinkChange {
     ///
     /// [`Error::BadChange`], whose text says what is wrong with the trace.
     pub fn load(&mut self, directory: &Path) -> Result<(), Error> {
-        self.model.load(directory).map_err(Error::BadChange)
+        self.model.load(directory).map_err(Error::BadChange)?;
+        if let Some(trace) = &self.model.trace {
+            // A daemon runs in another directory, so it needs the path that was found here.
+            self.words.push(format!("trace={}", trace.path.display()));
+        }
+        Ok(())
     }
 
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
@@ -64,6 +85,7 @@ impl LinkChange {
                 ));
             }
         }
+        self.words.push(word.to_owned());
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A testbed in a separate process, its daemon, and the daemon's control socket.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, read_link};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
@@ -48,11 +48,8 @@ const READY: &str = "ready";
 #[derive(Serialize, Deserialize)]
 enum Request {
     Status,
-    Set {
-        link: String,
-        direction: Option<Direction>,
-        change: Box<LinkChange>,
-    },
+    /// Changes the link of this name in one direction, or in both for `None`.
+    Set(String, Option<Direction>, LinkChange),
     Start(String),
     Restart(String),
     Down,
@@ -76,28 +73,23 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         return Err(Error::Busy(name.to_owned()));
     }
     let step = |e| Error::system("start the testbed's daemon", e);
-    let program = std::env::current_exe().map_err(step)?;
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+    let mut command = Command::new(std::env::current_exe().map_err(step)?);
+    command.args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     // Ctrl-C in the terminal must not end the daemon together with the program in the foreground.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut first_line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout.take(MAX_REQUEST_LEN as u64))
-            .read_line(&mut first_line)
-            .map_err(step)?;
+        let mut stdout = BufReader::new(stdout.take(MAX_REQUEST_LEN as u64));
+        stdout.read_line(&mut first_line).map_err(step)?;
     }
-    match first_line.trim() {
-        READY => Client::connect(name),
-        "" => Err(Error::Daemon(
-            "the testbed's daemon ended before the testbed was up".to_owned(),
-        )),
-        message => Err(Error::Daemon(message.to_owned())),
-    }
+    let message = match first_line.trim() {
+        READY => return Client::connect(name),
+        "" => "the testbed's daemon ended before the testbed was up",
+        message => message,
+    };
+    Err(Error::Daemon(message.to_owned()))
 }
 
 /// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers on the
@@ -182,11 +174,7 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
 fn carry_out(testbed: &mut Testbed, request: Request) -> Result<Option<Status>, Error> {
     match request {
         Request::Status => return testbed.status().map(Some),
-        Request::Set {
-            link,
-            direction,
-            mut change,
-        } => {
+        Request::Set(link, direction, mut change) => {
             // Only the path of a trace is sent, not its contents, so the trace is loaded here again. The client
             // has made the path absolute.
             change.load("/".as_ref())?;
@@ -260,11 +248,7 @@ impl Client {
         direction: Option<Direction>,
         change: &LinkChange,
     ) -> Result<(), Error> {
-        self.order(&Request::Set {
-            link: link.to_owned(),
-            direction,
-            change: Box::new(change.clone()),
-        })
+        self.order(&Request::Set(link.to_owned(), direction, change.clone()))
     }
 
     /// Starts a host's process as [`Testbed::start`] does.
@@ -306,11 +290,9 @@ impl Client {
 /// Makes `command` start in the network namespace with the name `namespace` of the daemon `pid`. If the daemon
 /// runs in another user namespace, the command also joins that user namespace and its mount namespace.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
-    let open_file =
-        |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
-    let same = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
-        == std::fs::read_link("/proc/self/ns/user")?;
-    if same {
+    let open_file = |what: &str| File::open(format!("/proc/{pid}/{what}")).map(Into::into);
+    let user_namespace = |process: &str| read_link(format!("/proc/{process}/ns/user"));
+    if user_namespace(&pid.to_string())? == user_namespace("self")? {
         return netns::enter_on_exec(command, namespace);
     }
     // The network namespace is mounted at a place that only the daemon sees, so the path leads through the

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::tcp_congestion;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// The protocol of a socket.
@@ -81,12 +82,7 @@ pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
 /// # Errors
 /// Fails if `TCP_CONGESTION` cannot be read.
 pub fn congestion(stream: &TcpStream) -> io::Result<String> {
-    let name = SockRef::from(stream).tcp_congestion()?;
-    let end = name
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(name.len());
-    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    Ok(tcp_congestion(stream)?)
 }
 
 /// Returns a connected socket, bound to `bind` if there is one.

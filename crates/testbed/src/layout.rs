@@ -64,6 +64,14 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    fn new<A: Into<IpAddr>>(address: A, subnet: impl Into<IpNet>, gateway: Option<A>) -> Address {
+        Address {
+            address: address.into(),
+            subnet: subnet.into(),
+            gateway: gateway.map(Into::into),
+        }
+    }
+
     /// Returns the address with the prefix length of its network.
     pub fn with_prefix(&self) -> String {
         format!("{}/{}", self.address, self.subnet.prefix_len())
@@ -74,16 +82,8 @@ impl InterfaceLayout {
     /// Returns the IPv4 and the IPv6 address.
     pub(crate) fn addresses(&self) -> [Address; 2] {
         [
-            Address {
-                address: self.address4.into(),
-                subnet: self.subnet4.into(),
-                gateway: self.gateway4.map(Into::into),
-            },
-            Address {
-                address: self.address6.into(),
-                subnet: self.subnet6.into(),
-                gateway: self.gateway6.map(Into::into),
-            },
+            Address::new(self.address4, self.subnet4, self.gateway4),
+            Address::new(self.address6, self.subnet6, self.gateway6),
         ]
     }
 }
@@ -165,9 +165,8 @@ pub(crate) fn switch_namespace(testbed: &str, lan: &str) -> String {
 
 /// Returns whether a namespace was made for the testbed named `testbed`.
 pub(crate) fn belongs_to(namespace: &str, testbed: &str) -> bool {
-    namespace
-        .strip_prefix(testbed)
-        .is_some_and(|rest| rest.starts_with('.'))
+    let rest = namespace.strip_prefix(testbed);
+    rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
 impl Segment<'_> {

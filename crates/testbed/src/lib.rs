@@ -41,6 +41,7 @@ mod stale_resources;
 mod state;
 mod status;
 mod testbed;
+mod worker;
 
 pub use capture::{Capture, Captured};
 pub use change::{LinkChange, ScheduledChange};

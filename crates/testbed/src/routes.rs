@@ -41,7 +41,10 @@ pub(crate) fn script(spec: &Spec, host: &HostLayout) -> Scripts {
     };
     for interface in &host.interfaces {
         if let Some(link) = spec.links.iter().find(|l| *l.name == *interface.name) {
-            scripts.set_device(&interface.name, link.mtu);
+            // Multicast is off, so that the kernel sends no packets by itself. Such packets would change which
+            // packets a seed drops.
+            let settings = format!("mtu {} txqueuelen {DEVICE_QUEUE} multicast off", link.mtu);
+            scripts.repeatable[0] += &format!("link set {} {settings}\n", link.name);
         }
         scripts.add_addresses(interface);
     }
@@ -60,13 +63,6 @@ pub(crate) fn script(spec: &Spec, host: &HostLayout) -> Scripts {
 }
 
 impl Scripts {
-    /// Adds the settings of an emulated link's device. Multicast is off, so that the kernel sends no packets by
-    /// itself. Such packets would change which packets a seed drops.
-    fn set_device(&mut self, name: &str, mtu: u16) {
-        self.repeatable[0] +=
-            &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
-    }
-
     /// Adds a route of the address family `family`: 0 for IPv4, 1 for IPv6.
     fn add_route(&mut self, family: usize, route: &str) {
         let congestion = &self.congestion;
@@ -80,10 +76,8 @@ impl Scripts {
         for (family, at) in interface.addresses().iter().enumerate() {
             let (address, flags) = (at.with_prefix(), flags[family]);
             self.repeatable[family] += &format!("addr replace {address} dev {name} {flags}\n");
-            self.add_route(
-                family,
-                &format!("{} dev {name} src {}", at.subnet, at.address),
-            );
+            let route = format!("{} dev {name} src {}", at.subnet, at.address);
+            self.add_route(family, &route);
         }
     }
 
@@ -92,12 +86,10 @@ impl Scripts {
         for (metric, interface) in (FIRST_METRIC..).zip(towards) {
             let name = &interface.name;
             for (family, at) in interface.addresses().iter().enumerate() {
-                if let Some(via) = at.gateway {
-                    let address = at.address;
-                    let route =
-                        format!("default via {via} dev {name} metric {metric} src {address}");
-                    self.add_route(family, &route);
-                }
+                let Some(via) = at.gateway else { continue };
+                let from = at.address;
+                let route = format!("default via {via} dev {name} metric {metric} src {from}");
+                self.add_route(family, &route);
             }
         }
     }
@@ -161,10 +153,8 @@ fn shortest_ways<'a>(
     host: &'a HostLayout,
 ) -> Vec<Way<'a>> {
     let routers = spec.hosts.iter().filter(|h| h.role.forwards());
-    let mut unseen: Vec<&str> = routers
-        .map(|h| &*h.name)
-        .filter(|h| *h != host.name)
-        .collect();
+    let names = routers.map(|router| &*router.name);
+    let mut unseen: Vec<&str> = names.filter(|name| *name != host.name).collect();
     let mut reached: Vec<&str> = host.interfaces.iter().map(|i| i.name.as_str()).collect();
     let mut ways = Vec::new();
     let mut open = VecDeque::new();
@@ -182,12 +172,8 @@ fn shortest_ways<'a>(
                 reached.push(segment.name);
                 ways.push((segment, interface, next_hop));
             }
-            open.extend(
-                segment
-                    .hosts
-                    .iter()
-                    .map(|host| (interface, next_hop, *host)),
-            );
+            let hosts = segment.hosts.iter();
+            open.extend(hosts.map(|host| (interface, next_hop, *host)));
         }
     }
     ways

@@ -199,7 +199,7 @@ pub struct LinkSpec {
 
 impl LinkSpec {
     /// The keys in a link's table that are not settings of the link's directions.
-    const KEYS: [&str; 10] = [
+    const KEYS: &[&str] = &[
         "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
     ];
 
@@ -369,9 +369,9 @@ impl Spec {
             is_known(&link.from)?;
             is_known(&link.to)?;
             if *link.from == *link.to {
+                let name = &link.name;
                 let message = format!(
-                    "link `{}` has the same host at both ends; name two different hosts",
-                    link.name
+                    "link `{name}` has the same host at both ends; name two different hosts"
                 );
                 return Err(source.error(link.to.span(), message));
             }
@@ -445,16 +445,10 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
             .into_iter()
             .partition(|(key, _)| LinkModel::KEYS.contains(&&**key.get_ref()));
         *keys = own;
-        let unknown = keys
-            .keys()
-            .find(|key| !LinkSpec::KEYS.contains(&&**key.get_ref()));
-        if let Some(unknown) = unknown {
-            let message = format!(
-                "`{}` is no key of a link; write {}, {}",
-                unknown.get_ref(),
-                LinkSpec::KEYS.join(", "),
-                LinkModel::KEYS.join(", ")
-            );
+        let is_known = |key: &str| LinkSpec::KEYS.contains(&key);
+        if let Some(unknown) = keys.keys().find(|key| !is_known(key.get_ref())) {
+            let all = [LinkSpec::KEYS, LinkModel::KEYS].concat().join(", ");
+            let message = format!("`{}` is no key of a link; write {all}", unknown.get_ref());
             return Err(source.error(unknown.span(), message));
         }
         let model = LinkModel::deserialize(Spanned::new(span, settings).into_deserializer());
@@ -493,28 +487,26 @@ fn load_link(
         let span = entry.span();
         let change = entry.get_mut();
         if change.at < last {
+            let last = last.as_secs_f64();
             let message = format!(
-                "this change is before the one above it, at {}s; write them in order of time",
-                last.as_secs_f64()
+                "this change is before the one above it, at {last}s; write them in order of time"
             );
             return Err(source.error(span, message));
         }
         last = change.at;
-        let model = &mut change.change.model;
-        model
-            .load(directory)
-            .map_err(|message| source.error(span, message))?;
+        let loaded = change.change.model.load(directory);
+        loaded.map_err(|message| source.error(span, message))?;
     }
     Ok(())
 }
 
 fn check_name(source: &Source<'_>, name: &Name, max_len: usize) -> Result<(), ConfigError> {
-    let is_valid = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        && name.len() <= max_len;
-    if is_valid && **name != *"lo" {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(is_valid)
+        && name.len() <= max_len
+        && **name != *"lo"
+    {
         return Ok(());
     }
     let message = format!(
@@ -549,9 +541,7 @@ fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), C
     if hosts.contains(&&**name) {
         return Ok(());
     }
-    let message = format!(
-        "there is no host `{name}`; the hosts are: {}",
-        hosts.join(", ")
-    );
+    let hosts = hosts.join(", ");
+    let message = format!("there is no host `{name}`; the hosts are: {hosts}");
     Err(source.error(name.span(), message))
 }

@@ -48,11 +48,6 @@ pub(crate) fn socket(name: &str) -> PathBuf {
     directory(name).join("control")
 }
 
-/// The lock on a testbed's name. The lock ends when this value is dropped or the process dies.
-pub(crate) struct NameLock {
-    _lock: File,
-}
-
 /// Returns whether a living process holds the lock of the testbed named `name`.
 pub(crate) fn is_locked(name: &str) -> bool {
     File::open(directory(name).join("lock"))
@@ -82,8 +77,9 @@ pub fn is_up(name: &str) -> bool {
     is_locked(name)
 }
 
-/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock.
-pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
+/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock. The
+/// lock ends when the returned file is closed or the process dies.
+pub(crate) fn lock_name(name: &str) -> Result<File, Error> {
     let directory = directory(name);
     let make = || -> io::Result<File> {
         // Another testbed that goes down may remove the root between the two calls of `create_owned`.
@@ -99,8 +95,7 @@ pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
         write!(lock, "{}", std::process::id())?;
         Ok(lock)
     };
-    let lock = make().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
-    Ok(NameLock { _lock: lock })
+    make().map_err(|e| Error::system(format!("make {}", directory.display()), e))
 }
 
 /// Makes a directory. An existing one must belong to this user.

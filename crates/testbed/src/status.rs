@@ -152,12 +152,9 @@ impl DirectionStatus {
         if let Some(codel) = &self.codel {
             text += &format!(", CoDel {codel}");
         }
-        for (share, what) in [
-            (self.reorder, "reordered"),
-            (self.duplicate, "duplicated"),
-            (self.corrupt, "corrupted"),
-        ] {
-            if share > 0.0 {
+        let shares = [self.reorder, self.duplicate, self.corrupt];
+        for (share, what) in shares.iter().zip(["reordered", "duplicated", "corrupted"]) {
+            if *share > 0.0 {
                 text += &format!(", {:.3} % {what}", share * 100.0);
             }
         }
@@ -170,33 +167,25 @@ impl fmt::Display for Status {
         writeln!(f, "testbed {} (process {})", self.name, self.pid)?;
         self.hosts.iter().try_for_each(|host| host.fmt(f))?;
         self.links.iter().try_for_each(|link| link.fmt(f))?;
-        let DeliveryLagStatus {
-            samples,
-            p50_us,
-            p99_us,
-            max_us,
-            realtime,
-        } = self.delivery_lag;
-        let priority = if realtime {
+        let late = &self.delivery_lag;
+        let (p50, p99, max, packets) = (late.p50_us, late.p99_us, late.max_us, late.samples);
+        write!(
+            f,
+            "emulator lateness: median {p50:.0} µs, p99 {p99:.0} µs, max {max:.0} µs over {packets} packets"
+        )?;
+        let no_priority = if late.realtime {
             ""
         } else {
             " (no real-time priority)"
         };
-        writeln!(
-            f,
-            "emulator lateness: median {p50_us:.0} µs, p99 {p99_us:.0} µs, max {max_us:.0} µs over \
-             {samples} packets{priority}"
-        )
+        writeln!(f, "{no_priority}")
     }
 }
 
 impl fmt::Display for HostStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "host {:<10} {:<8} namespace {}",
-            self.name, self.role, self.namespace
-        )?;
+        let (name, role, namespace) = (&self.name, &self.role, &self.namespace);
+        writeln!(f, "host {name:<10} {role:<8} namespace {namespace}")?;
         for (interface, address) in &self.addresses {
             writeln!(f, "    {interface:<10} {address}")?;
         }
@@ -214,10 +203,8 @@ impl fmt::Display for HostStatus {
 impl fmt::Display for LinkStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "link {}", self.name)?;
-        for (from, to, d) in [
-            (&self.from, &self.to, &self.forward),
-            (&self.to, &self.from, &self.reverse),
-        ] {
+        let (from, to) = (&self.from, &self.to);
+        for (from, to, d) in [(from, to, &self.forward), (to, from, &self.reverse)] {
             let rate = match d.rate {
                 Some(rate) => format!("{:.3} Mbit/s", rate as f64 / 1e6),
                 None => "unlimited".to_owned(),

@@ -5,6 +5,7 @@ mod links;
 mod process;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,7 +59,7 @@ pub struct Testbed {
     dies_with_thread: bool,
     /// True once the testbed has been taken down.
     removed: bool,
-    _name_lock: state::NameLock,
+    _name_lock: File,
 }
 
 impl Testbed {

@@ -99,12 +99,6 @@ impl Merge {
         finish(&mut held.packet.bytes, &segment, segment.seq, segment.flags);
         held.segment = segment;
     }
-
-    fn release(&mut self, flow: Flow, out: &mut Output) {
-        if let Some(held) = self.held.remove(&flow) {
-            out.push_back((flow.0, held.packet));
-        }
-    }
 }
 
 impl Middlebox for Merge {
@@ -151,10 +145,12 @@ impl Middlebox for Merge {
     }
 
     fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
-        let due = self.held.iter().filter(|(_, held)| held.until <= now);
-        let due: Vec<Flow> = due.map(|(flow, _)| *flow).collect();
-        for flow in due {
-            self.release(flow, out);
-        }
+        self.held.retain(|(direction, ..), held| {
+            let is_due = held.until <= now;
+            if is_due {
+                out.push_back((*direction, core::mem::take(&mut held.packet)));
+            }
+            !is_due
+        });
     }
 }

@@ -94,7 +94,7 @@ struct Flow {
     outside: SocketAddrV4,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Mapping {
     /// The external port.
     port: u16,
@@ -297,12 +297,10 @@ impl Nat {
         let port = self.free_port(flow);
         self.counters.mapped += 1;
         self.ports.insert((flow.protocol, port), flow);
-        // The caller extends the mapping by `keep`.
+        // The caller sets the expiry by `keep`.
         let mapping = Mapping {
             port,
-            expires: now,
-            answered: false,
-            ended: [false; 2],
+            ..Mapping::default()
         };
         self.mappings.insert(flow, mapping);
         Ok(port)

@@ -95,11 +95,8 @@ pub(crate) fn adjust(bytes: &mut [u8], field: usize, before: Sum, after: Sum) {
 
 /// Edits the TCP header of `segment` in `packet`, and adjusts the TCP checksum.
 pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&mut [u8])) {
-    edit(
-        &mut packet[segment.ip_len..segment.header_end()],
-        CHECKSUM_OFFSET,
-        f,
-    );
+    let header = &mut packet[segment.ip_len..segment.header_end()];
+    edit(header, CHECKSUM_OFFSET, f);
 }
 
 /// Replaces the options of `segment` in `packet` by `options`, padded with NOPs to a multiple of 4 bytes. The new
@@ -120,23 +117,17 @@ pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: 
     let tcp_len = tcp::HEADER_LEN + padded;
     packet[segment.ip_len + 12] = (tcp_len as u8 / 4) << 4 | packet[segment.ip_len + 12] & 0x0f;
     let after = sums(packet, tcp_len);
-    adjust(
-        &mut packet[segment.ip_len..],
-        CHECKSUM_OFFSET,
-        before,
-        after,
-    );
+    let tcp = &mut packet[segment.ip_len..];
+    adjust(tcp, CHECKSUM_OFFSET, before, after);
     set_length(packet, segment.ip_len);
 }
 
 /// Writes the length of `packet` into its IP header, which has `ip_len` bytes, and computes the IPv4 header
 /// checksum.
 pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
-    let v6 = packet[0] >> 4 == 6;
-    let (at, len) = if v6 {
-        (4, packet.len() - ip_len)
-    } else {
-        (2, packet.len())
+    let (at, len) = match packet[0] >> 4 {
+        6 => (4, packet.len() - ip_len),
+        _ => (2, packet.len()),
     };
     packet[at..at + 2].copy_from_slice(&(len as u16).to_be_bytes());
     if let Ok(mut view) = ip::Packet::new(packet) {

@@ -53,12 +53,8 @@ impl Middlebox for Split {
         for (n, part) in payload.chunks(self.mss).enumerate() {
             let mut bytes = [header, part].concat();
             let seq = segment.seq.add((n * self.mss) as u32);
-            finish(
-                &mut bytes,
-                &segment,
-                seq,
-                flags(segment.flags, n == 0, n == last),
-            );
+            let flags = flags(segment.flags, n == 0, n == last);
+            finish(&mut bytes, &segment, seq, flags);
             out.push_back((direction, Packet { bytes, ..packet }));
         }
     }

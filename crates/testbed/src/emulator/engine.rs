@@ -20,6 +20,9 @@ use crate::status::DeliveryLagStatus;
 /// enough to save system calls, and few enough not to delay other links.
 const MAX_BATCH: usize = 64;
 
+/// Maximum length of a packet with its `virtio_net_hdr`, bytes: devices have an MTU of at most 16 bits.
+const MAX_READ_LEN: usize = VNET_HDR_LEN + u16::MAX as usize;
+
 /// `epoll` data of the wake-up descriptor. The `epoll` data of a device is its index.
 const WAKE: u64 = u64::MAX;
 
@@ -89,29 +92,27 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Starts the lanes on the calling thread. For each lane `plans` has the device from which the lane reads, the
-    /// maximum length of a packet behind its header, the settings, and the seed of the link.
-    pub fn start(plans: Vec<(TunEnd, usize, ScheduledSettings, u64)>) -> io::Result<Engine> {
+    /// settings, and the seed of the link.
+    pub fn start(plans: Vec<(TunEnd, ScheduledSettings, u64)>) -> io::Result<Engine> {
         let realtime = become_realtime(EMULATOR_PRIORITY);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let buffer_len = plans.iter().map(|(_, len, ..)| *len).max();
         let mut engine = Engine {
             ends: Vec::new(),
             lanes: Vec::new(),
             epoll,
             origin: WallClock::now(),
-            buffer: vec![0; buffer_len.unwrap_or_default()],
+            buffer: vec![0; MAX_READ_LEN],
             // Two significant digits are enough for microseconds of lag.
             delivery_lag: Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2)
                 .map_err(io::Error::other)?,
             realtime,
             stopped: false,
         };
-        for (index, (end, _, scheduled, seed)) in plans.into_iter().enumerate() {
+        for (index, (end, scheduled, seed)) in plans.into_iter().enumerate() {
             engine.watch(&end, index as u64)?;
             engine.ends.push(end);
-            engine
-                .lanes
-                .push(Lane::start(Instant::ZERO, index, scheduled, seed));
+            let lane = Lane::start(Instant::ZERO, index, scheduled, seed);
+            engine.lanes.push(lane);
         }
         Ok(engine)
     }

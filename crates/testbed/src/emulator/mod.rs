@@ -16,7 +16,6 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use braid_links::{Counters, Schedule, Settings};
-use braid_linux::tun::VNET_HDR_LEN;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
@@ -53,12 +52,8 @@ pub struct LinkPlan {
     pub from: String,
     /// Namespace of the `to` end.
     pub to: String,
-    /// Maximum length of an IP packet, bytes. The caller has to set the devices' MTU to this value.
-    pub mtu: u16,
-    /// Settings of the direction from `from` to `to`.
-    pub forward: ScheduledSettings,
-    /// Settings of the direction from `to` to `from`.
-    pub reverse: ScheduledSettings,
+    /// Settings of the direction from `from` to `to`, and of the direction from `to` to `from`.
+    pub directions: [ScheduledSettings; 2],
     /// Seed of this link's random streams.
     pub seed: u64,
 }
@@ -74,10 +69,8 @@ pub struct ScheduledSettings {
 
 impl From<Settings> for ScheduledSettings {
     fn from(settings: Settings) -> Self {
-        ScheduledSettings {
-            settings,
-            schedule: Schedule::default(),
-        }
+        let schedule = Schedule::default();
+        ScheduledSettings { settings, schedule }
     }
 }
 
@@ -104,11 +97,9 @@ impl Emulator {
     pub fn start(links: Vec<LinkPlan>) -> io::Result<Emulator> {
         let mut lanes = Vec::new();
         for plan in links {
-            let buffer_len = VNET_HDR_LEN + usize::from(plan.mtu);
-            let directions = [(plan.from, plan.forward), (plan.to, plan.reverse)];
-            for (sender, scheduled) in directions {
-                let end = netns::run_inside(&sender, || TunEnd::open(&plan.name))?;
-                lanes.push((end, buffer_len, scheduled, plan.seed));
+            for (sender, scheduled) in [&plan.from, &plan.to].into_iter().zip(plan.directions) {
+                let end = netns::run_inside(sender, || TunEnd::open(&plan.name))?;
+                lanes.push((end, scheduled, plan.seed));
             }
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);

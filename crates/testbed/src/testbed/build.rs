@@ -1,15 +1,16 @@
 //! Building and removing a testbed's parts.
 
-use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
+
+use braid_linux::net::sysctl::Sysctl;
 
 use crate::emulator::{Emulator, LinkPlan};
 use crate::error::Error;
 use crate::layout;
 use crate::netns;
 use crate::programs::run_script;
-use crate::spec::{LanSpec, LinkSpec, Role, Start};
+use crate::spec::{LanSpec, Role, Start};
 use crate::{routes, stale_resources};
 
 use super::Testbed;
@@ -19,15 +20,15 @@ use super::links::LinkState;
 /// earlier one, and a packet may arrive at any interface of a multi-homed host. Addresses are usable at once,
 /// without duplicate address detection.
 const SYSCTLS: [(&str, &str); 9] = [
-    ("ipv4/conf/all/rp_filter", "0"),
-    ("ipv4/conf/default/rp_filter", "0"),
-    ("ipv4/conf/all/send_redirects", "0"),
-    ("ipv4/conf/all/accept_redirects", "0"),
-    ("ipv4/tcp_no_metrics_save", "1"),
-    ("ipv6/conf/all/accept_dad", "0"),
-    ("ipv6/conf/default/accept_dad", "0"),
-    ("ipv6/conf/all/accept_ra", "0"),
-    ("ipv6/conf/default/accept_ra", "0"),
+    ("net/ipv4/conf/all/rp_filter", "0"),
+    ("net/ipv4/conf/default/rp_filter", "0"),
+    ("net/ipv4/conf/all/send_redirects", "0"),
+    ("net/ipv4/conf/all/accept_redirects", "0"),
+    ("net/ipv4/tcp_no_metrics_save", "1"),
+    ("net/ipv6/conf/all/accept_dad", "0"),
+    ("net/ipv6/conf/default/accept_dad", "0"),
+    ("net/ipv6/conf/all/accept_ra", "0"),
+    ("net/ipv6/conf/default/accept_ra", "0"),
 ];
 
 impl Testbed {
@@ -37,9 +38,16 @@ impl Testbed {
             set_sysctls(&host.namespace, host.role.forwards())?;
         }
         self.link_states = self.spec.links.iter().map(LinkState::of).collect();
+        let namespace = |host: &str| layout::namespace(&self.spec.name, host);
         let links = self.spec.links.iter().zip(&self.link_states);
-        let plans = links.map(|(l, state)| self.plan(l, state)).collect();
-        let emulator = Emulator::start(plans);
+        let plans = links.map(|(link, state)| LinkPlan {
+            name: link.name.to_string(),
+            from: namespace(&link.from),
+            to: namespace(&link.to),
+            directions: state.scheduled_settings(),
+            seed: link.seed.unwrap_or(self.spec.seed),
+        });
+        let emulator = Emulator::start(plans.collect());
         self.emulator = Some(emulator.map_err(|e| Error::system("start the link emulator", e))?);
         for lan in &self.spec.lans {
             self.build_lan(lan)?;
@@ -80,19 +88,6 @@ impl Testbed {
     /// [`Error::NoSuchHost`]; [`Error::System`] with the first line that `ip` rejected.
     pub fn ip(&self, host: &str, script: &str) -> Result<(), Error> {
         ip(&self.layout.host(host)?.namespace, "-4", script)
-    }
-
-    fn plan(&self, link: &LinkSpec, state: &LinkState) -> LinkPlan {
-        let [forward, reverse] = state.scheduled_settings();
-        LinkPlan {
-            name: link.name.to_string(),
-            from: layout::namespace(&self.spec.name, &link.from),
-            to: layout::namespace(&self.spec.name, &link.to),
-            mtu: link.mtu,
-            forward,
-            reverse,
-            seed: link.seed.unwrap_or(self.spec.seed),
-        }
     }
 
     /// Connects two hosts by a veth pair, or more hosts by a bridge in a separate namespace.
@@ -178,15 +173,12 @@ fn create_namespace(name: &str) -> Result<(), Error> {
 fn set_sysctls(namespace: &str, forwards: bool) -> Result<(), Error> {
     let forward = if forwards { "1" } else { "0" };
     let forwarding = [
-        ("ipv4/ip_forward", forward),
-        ("ipv6/conf/all/forwarding", forward),
+        ("net/ipv4/ip_forward", forward),
+        ("net/ipv6/conf/all/forwarding", forward),
     ];
     let set = netns::run_inside(namespace, || {
         let mut all = SYSCTLS.iter().chain(&forwarding);
-        all.try_for_each(|(name, value)| {
-            fs::write(format!("/proc/sys/net/{name}"), value)
-                .map_err(|e| io::Error::new(e.kind(), format!("sysctl net/{name}: {e}")))
-        })
+        all.try_for_each(|(key, value)| Sysctl::new(*key, value).apply().map_err(io::Error::other))
     });
     set.map_err(|e| Error::system(format!("set up namespace {namespace}"), e))
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use braid_links::text::{CodelValue, QueueSize};
 use braid_links::{Change, Counters, LinkModel, Loss, Rate, Schedule, Settings};
 
 use super::Testbed;
@@ -74,10 +73,10 @@ impl LinkState {
                 changes.push(Change { at: *at, settings });
             }
         }
-        let mut schedules = changes.map(Schedule::new).into_iter();
-        self.settings().map(|settings| ScheduledSettings {
-            settings,
-            schedule: schedules.next().unwrap_or_default(),
+        let ([forward, reverse], [later_forward, later_reverse]) = (self.settings(), changes);
+        [(forward, later_forward), (reverse, later_reverse)].map(|(settings, changes)| {
+            let schedule = Schedule::new(changes);
+            ScheduledSettings { settings, schedule }
         })
     }
 
@@ -249,22 +248,14 @@ fn direction_status(
         },
         delay_ms: milliseconds(settings.delay),
         jitter_ms: milliseconds(settings.jitter),
-        queue: QueueSize::Limit(settings.queue).to_string(),
-        codel: settings
-            .codel
-            .map(|codel| CodelValue(Some(codel)).to_string()),
+        queue: settings.queue.to_string(),
+        codel: settings.codel.map(|codel| codel.to_string()),
         loss: settings.loss.mean(),
         bursts: match settings.loss {
-            Loss::GilbertElliott {
-                to_bad,
-                to_good,
-                loss_good,
-                loss_bad,
-            } => Some(
-                [to_bad, to_good, loss_good, loss_bad]
-                    .map(percent)
-                    .join("/"),
-            ),
+            Loss::GilbertElliott(p) => {
+                let parameters = [p.to_bad, p.to_good, p.loss_good, p.loss_bad];
+                Some(parameters.map(percent).join("/"))
+            }
             _ => None,
         },
         reorder: settings.reorder.share,
