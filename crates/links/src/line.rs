@@ -64,9 +64,8 @@ impl Line {
         // For two constant rates the remaining time is multiplied by their quotient, without rounding to bytes.
         if let (Rate::Fixed(old), Rate::Fixed(new)) = (old, new) {
             if remaining_nanos > 0 {
-                let nanos =
-                    u128::from(remaining_nanos) * u128::from(old.get()) / u128::from(new.get());
-                self.free_at = later(now, nanos);
+                let [old, new] = [old, new].map(|rate| u128::from(rate.get()));
+                self.free_at = later(now, u128::from(remaining_nanos) * old / new);
                 self.fraction = 0;
             }
             return self.free_at;
@@ -97,8 +96,6 @@ impl Line {
 }
 
 fn later(at: Instant, nanos: u128) -> Instant {
-    Instant::from_nanos(
-        at.as_nanos()
-            .saturating_add(u64::try_from(nanos).unwrap_or(u64::MAX)),
-    )
+    let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+    Instant::from_nanos(at.as_nanos().saturating_add(nanos))
 }

@@ -83,8 +83,8 @@ pub trait Middlebox: Any + Debug + Send {
 pub struct Chain {
     /// The middleboxes, the innermost first.
     boxes: Vec<Box<dyn Middlebox>>,
-    /// Packets between middleboxes. The number is the packet's position: the number of middleboxes on its inner
-    /// side.
+    /// Packets between middleboxes, with the index of the next middlebox. If there is no middlebox of this index,
+    /// the packet leaves the chain.
     between: VecDeque<(usize, Direction, Packet)>,
 }
 
@@ -112,14 +112,8 @@ impl Chain {
     /// Moves the packets from middlebox to middlebox, until all have left the chain or were dropped.
     fn run(&mut self, now: Instant, out: &mut Output) {
         let mut step = Output::new();
-        while let Some((position, direction, packet)) = self.between.pop_front() {
-            // If the index is outside of the list, the packet leaves the chain.
-            let index = match direction {
-                Direction::Outbound => Some(position),
-                Direction::Inbound => position.checked_sub(1),
-            };
-            let next = index.and_then(|index| self.boxes.get_mut(index).map(|b| (index, b)));
-            let Some((index, middlebox)) = next else {
+        while let Some((index, direction, packet)) = self.between.pop_front() {
+            let Some(middlebox) = self.boxes.get_mut(index) else {
                 out.push_back((direction, packet));
                 continue;
             };
@@ -128,25 +122,26 @@ impl Chain {
         }
     }
 
-    /// Moves the output of the middlebox at `index` to the position on its outer or inner side.
+    /// Moves the output of the middlebox at `index` towards the middlebox on its outer or inner side.
     fn place(&mut self, index: usize, step: &mut Output) {
         for (direction, packet) in step.drain(..) {
-            let position = match direction {
+            let next = match direction {
                 Direction::Outbound => index + 1,
-                Direction::Inbound => index,
+                // There is no middlebox before the first one, and none of the index to which 0 wraps.
+                Direction::Inbound => index.wrapping_sub(1),
             };
-            self.between.push_back((position, direction, packet));
+            self.between.push_back((next, direction, packet));
         }
     }
 }
 
 impl Middlebox for Chain {
     fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output) {
-        let position = match direction {
+        let first = match direction {
             Direction::Outbound => 0,
-            Direction::Inbound => self.boxes.len(),
+            Direction::Inbound => self.boxes.len().wrapping_sub(1),
         };
-        self.between.push_back((position, direction, packet));
+        self.between.push_back((first, direction, packet));
         self.run(now, out);
     }
 

@@ -98,9 +98,9 @@ pub enum Loss {
     GilbertElliott(GilbertElliott),
 }
 
-/// Losses in bursts: the link has a good and a bad state (Gilbert 1960, Elliott 1963). It starts in the good state.
-/// Before each packet the state may change; the new state then determines the loss probability of the packet. All
-/// fields are probabilities (0 to 1).
+/// Losses in bursts: the link has a good and a bad state (Gilbert 1960, Elliott 1963). It starts in the good
+/// state. Before each packet the state may change; the new state then determines the loss probability of the
+/// packet. All fields are probabilities (0 to 1).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GilbertElliott {
     /// Probability of the change from good to bad.

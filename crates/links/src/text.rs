@@ -95,17 +95,14 @@ fn codel(text: &str) -> Result<CodelValue, ValueError> {
         _ => {}
     }
     let codel = || {
-        let (times, marks) = match text.strip_suffix("/mark") {
-            Some(times) => (times, true),
-            None => (text, false),
-        };
-        let (target, interval) = times.split_once('/')?;
+        let without_mark = text.strip_suffix("/mark");
+        let (target, interval) = without_mark.unwrap_or(text).split_once('/')?;
         let target = value::duration(target, MAX_DURATION).ok()?;
         let interval = value::duration(interval, MAX_DURATION).ok()?;
         (!interval.is_zero()).then_some(CoDel {
             target,
             interval,
-            marks,
+            marks: without_mark.is_some(),
         })
     };
     let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\", with \"/mark\" \
@@ -178,13 +175,10 @@ enum Text {
 
 /// Deserialises a value with its `FromStr`, from a string or from a number. A number is first turned into a
 /// string, so that files may omit the quotes.
-///
-/// # Errors
-/// Fails with the error of `FromStr`.
-pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: FromStr<Err: fmt::Display>,
+    T: FromStr<Err = ValueError>,
 {
     let text = match Text::deserialize(deserializer)? {
         Text::String(text) => text,

@@ -1,13 +1,10 @@
 //! Changes of a link, from the schedule in the file or by `set`.
 
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use braid_links::LinkModel;
-use braid_links::text::from_text;
 use braid_units::value;
-use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
 use crate::emulator::Direction;
@@ -19,11 +16,11 @@ use crate::error::Error;
 pub struct LinkChange {
     /// True to restart the link with the settings of the file before the change. A restart drops the packets in
     /// the link; its counters, traces, schedule and random streams start again.
-    pub restart: bool,
+    pub(crate) restart: bool,
     /// New settings. A setting that is `None` does not change.
-    pub model: LinkModel,
+    pub(crate) model: LinkModel,
     /// True to carry packets, false to drop all packets while the interfaces stay up; `None` for no change.
-    pub up: Option<bool>,
+    pub(crate) up: Option<bool>,
     words: Vec<String>,
 }
 
@@ -91,7 +88,8 @@ impl LinkChange {
 }
 
 /// An entry of a link's schedule: `"10s rate=1Mbit/s loss=5%"`, `"12s forward down"`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct ScheduledChange {
     /// Time from the start of the link.
     pub at: Duration,
@@ -101,10 +99,10 @@ pub struct ScheduledChange {
     pub change: LinkChange,
 }
 
-impl FromStr for ScheduledChange {
-    type Err = String;
+impl TryFrom<String> for ScheduledChange {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<ScheduledChange, String> {
+    fn try_from(text: String) -> Result<ScheduledChange, String> {
         let help = || {
             format!(
                 "`{text}` is no entry of a schedule; write a time, then `forward` or `reverse` to change \
@@ -139,12 +137,6 @@ impl FromStr for ScheduledChange {
 /// Latest time in a schedule. The limit rejects typing errors. A day is a guess, longer than any measurement.
 const MAX_SCHEDULE_TIME: Duration = Duration::from_secs(24 * 3600);
 
-impl<'de> Deserialize<'de> for ScheduledChange {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        from_text(d)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,15 +154,16 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_schedule_is_read() {
-        let entry: ScheduledChange = "90s reverse rate=1M down".parse().unwrap();
+        let read = |text: &str| ScheduledChange::try_from(text.to_owned());
+        let entry = read("90s reverse rate=1M down").unwrap();
         assert_eq!(entry.at, Duration::from_secs(90));
         assert_eq!(entry.direction, Some(Direction::Reverse));
         assert_eq!(entry.change.up, Some(false));
         for wrong in ["", "10s", "rate=1M", "10s forward", "10s restart"] {
-            let advice = wrong.parse::<ScheduledChange>().unwrap_err();
+            let advice = read(wrong).unwrap_err();
             assert!(advice.contains("10s rate=1Mbit/s"), "{wrong:?}: {advice}");
         }
-        let advice = "10s rate=fast".parse::<ScheduledChange>().unwrap_err();
+        let advice = read("10s rate=fast").unwrap_err();
         assert!(advice.contains("20Mbit/s"), "{advice}");
     }
 }

@@ -130,11 +130,6 @@ impl Layout {
             Error::NoSuchHost(name.to_owned(), known)
         })
     }
-
-    /// Returns the first host of a role.
-    pub fn first(&self, role: Role) -> Option<&HostLayout> {
-        self.hosts.iter().find(|h| h.role == role)
-    }
 }
 
 impl HostLayout {

@@ -131,13 +131,11 @@ fn get(socket: BorrowedFd<'_>, option: libc::c_int, raw: &mut [u8]) -> io::Resul
 }
 
 fn u32_at(raw: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&raw[at..at + 4]);
-    u32::from_ne_bytes(word)
+    let word = raw[at..].first_chunk();
+    word.map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
 fn u64_at(raw: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&raw[at..at + 8]);
-    u64::from_ne_bytes(word)
+    let word = raw[at..].first_chunk();
+    word.map_or(0, |word| u64::from_ne_bytes(*word))
 }

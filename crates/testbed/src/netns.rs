@@ -4,7 +4,7 @@
 //! Namespaces need root, or an unprivileged user namespace with separate mounts. If a program is not root,
 //! [`ensure_capable`] starts it again in such a user namespace.
 
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{self, DirEntry, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,7 +33,8 @@ const DIRECTORY: &str = "/run/netns";
 pub fn create(name: &str) -> io::Result<()> {
     prepare_directory()?;
     let path = path(name)?;
-    OpenOptions::new()
+    let mut options = File::options();
+    options
         .write(true)
         .create_new(true)
         .mode(0o444)

@@ -144,9 +144,9 @@ type Way<'a> = (
     &'a (String, Ipv4Addr, Ipv6Addr),
 );
 
-/// Returns each segment that `host` is not on, with the first interface and the first neighbour on the shortest way
-/// there. Ways lead only through hosts that forward packets. Of two equally short ways, the one whose segment or
-/// host comes first in the file is taken.
+/// Returns each segment that `host` is not on, with the first interface and the first neighbour on the shortest
+/// way there. Ways lead only through hosts that forward packets. Of two equally short ways, the one whose segment
+/// or host comes first in the file is taken.
 fn shortest_ways<'a>(
     spec: &Spec,
     segments: &'a [Segment<'a>],

@@ -77,8 +77,8 @@ pub fn is_up(name: &str) -> bool {
     is_locked(name)
 }
 
-/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock. The
-/// lock ends when the returned file is closed or the process dies.
+/// Makes the directory of the testbed named `name`, and locks the name. Fails if another process holds the lock.
+/// The lock ends when the returned file is closed or the process dies.
 pub(crate) fn lock_name(name: &str) -> Result<File, Error> {
     let directory = directory(name);
     let make = || -> io::Result<File> {

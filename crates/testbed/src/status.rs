@@ -61,13 +61,6 @@ pub struct LinkStatus {
     pub reverse: DirectionStatus,
 }
 
-impl LinkStatus {
-    /// Returns the bytes delivered in both directions together (IP packets, headers included).
-    pub fn bytes(&self) -> u64 {
-        self.forward.bytes_delivered + self.reverse.bytes_delivered
-    }
-}
-
 /// The present status of one direction of a link. Bytes count whole IP packets.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -417,7 +417,8 @@ fn assert_mistake(text: &str, line: usize, read: &str, remedy: &str) {
 fn the_demonstration_is_laid_out_as_it_says() {
     let spec = Spec::parse(DEMO, Path::new("demo.toml")).unwrap();
     let layout = testbed::Layout::resolve(&spec).unwrap();
-    let the_box = layout.first(Role::Box).unwrap();
+    let the_box = layout.host("box").unwrap();
+    assert_eq!(the_box.role, Role::Box);
     let links: Vec<_> = the_box.links().map(|l| l.name.as_str()).collect();
     assert_eq!(
         (the_box.namespace.as_str(), links),

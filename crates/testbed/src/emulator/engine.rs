@@ -245,8 +245,8 @@ impl Engine {
     }
 }
 
-/// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The mark of
-/// a super-segment applies to all its segments.
+/// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The mark
+/// of a super-segment applies to all its segments.
 fn mark(packet: &mut Vec<u8>) -> bool {
     ip::Packet::new(&mut packet[VNET_HDR_LEN..]).is_ok_and(|mut packet| packet.mark())
 }

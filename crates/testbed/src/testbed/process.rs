@@ -44,9 +44,10 @@ impl Process {
     }
 
     pub fn status(&mut self) -> ChildStatus {
+        let ended = self.exit_status();
         ChildStatus {
-            pid: self.running_pid(),
-            ended: self.exit_status().map(|status| status.to_string()),
+            pid: ended.is_none().then(|| self.child.id()),
+            ended: ended.map(|status| status.to_string()),
             log: self.log.display().to_string(),
         }
     }
