@@ -52,6 +52,14 @@ fn rate(text: &str) -> Result<RateValue, ValueError> {
     Ok(RateValue(Some(rate)))
 }
 
+fn time(text: &str) -> Result<TimeValue, ValueError> {
+    value::duration(text, MAX_DURATION).map(TimeValue)
+}
+
+fn probability(text: &str) -> Result<Probability, ValueError> {
+    value::probability(text).map(Probability)
+}
+
 /// Reads random loss in one of three forms:
 ///
 /// - `"1%"`: a probability.
@@ -173,35 +181,29 @@ enum Text {
     Float(f64),
 }
 
-/// Deserialises a value with its `FromStr`, from a string or from a number. A number is first turned into a
-/// string, so that files may omit the quotes.
-fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err = ValueError>,
-{
-    let text = match Text::deserialize(deserializer)? {
+/// Deserialises a string, or a number as a string, so that files may omit the quotes.
+fn string_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Text::deserialize(deserializer)? {
         Text::String(text) => text,
         Text::Integer(number) => number.to_string(),
         Text::Float(number) => number.to_string(),
-    };
-    text.parse().map_err(D::Error::custom)
+    })
 }
 
 /// Makes each type parse and deserialise its text by the function after it.
 macro_rules! read_from_text {
-    ($($name:ty: $read:expr,)*) => {$(
+    ($($name:ty: $read:ident,)*) => {$(
         impl FromStr for $name {
             type Err = ValueError;
 
             fn from_str(text: &str) -> Result<Self, ValueError> {
-                ($read)(text)
+                $read(text)
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                from_text(deserializer)
+                string_or_number(deserializer)?.parse().map_err(D::Error::custom)
             }
         }
     )*};
@@ -209,8 +211,8 @@ macro_rules! read_from_text {
 
 read_from_text! {
     RateValue: rate,
-    TimeValue: |text| value::duration(text, MAX_DURATION).map(TimeValue),
-    Probability: |text| value::probability(text).map(Probability),
+    TimeValue: time,
+    Probability: probability,
     Loss: loss,
     CodelValue: codel,
     Reorder: reorder,

@@ -1,6 +1,7 @@
 //! Changes of a link, from the schedule in the file or by `set`.
 
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use braid_links::LinkModel;
@@ -88,8 +89,7 @@ impl LinkChange {
 }
 
 /// An entry of a link's schedule: `"10s rate=1Mbit/s loss=5%"`, `"12s forward down"`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScheduledChange {
     /// Time from the start of the link.
     pub at: Duration,
@@ -99,10 +99,10 @@ pub struct ScheduledChange {
     pub change: LinkChange,
 }
 
-impl TryFrom<String> for ScheduledChange {
-    type Error = String;
+impl FromStr for ScheduledChange {
+    type Err = String;
 
-    fn try_from(text: String) -> Result<ScheduledChange, String> {
+    fn from_str(text: &str) -> Result<ScheduledChange, String> {
         let help = || {
             format!(
                 "`{text}` is no entry of a schedule; write a time, then `forward` or `reverse` to change \
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_schedule_is_read() {
-        let read = |text: &str| ScheduledChange::try_from(text.to_owned());
+        let read = |text: &str| text.parse::<ScheduledChange>();
         let entry = read("90s reverse rate=1M down").unwrap();
         assert_eq!(entry.at, Duration::from_secs(90));
         assert_eq!(entry.direction, Some(Direction::Reverse));

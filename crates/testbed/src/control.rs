@@ -49,7 +49,7 @@ const READY: &str = "ready";
 enum Request {
     Status,
     /// Changes the link of this name in one direction, or in both for `None`.
-    Set(String, Option<Direction>, LinkChange),
+    Set(String, Option<Direction>, Box<LinkChange>),
     Start(String),
     Restart(String),
     Down,
@@ -248,7 +248,8 @@ impl Client {
         direction: Option<Direction>,
         change: &LinkChange,
     ) -> Result<(), Error> {
-        self.order(&Request::Set(link.to_owned(), direction, change.clone()))
+        let change = Box::new(change.clone());
+        self.order(&Request::Set(link.to_owned(), direction, change))
     }
 
     /// Starts a host's process as [`Testbed::start`] does.

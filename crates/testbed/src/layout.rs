@@ -198,15 +198,10 @@ impl Segment<'_> {
     fn check(&self, earlier: &[Segment<'_>]) -> Result<(), String> {
         let name = self.name;
         // The last host has the highest address.
-        if self
-            .hosts
-            .last()
-            .and_then(|last| self.addresses(last))
-            .is_none()
-        {
-            return Err(format!(
-                "the network of `{name}` is too small for its hosts"
-            ));
+        let last = self.hosts.last().and_then(|last| self.addresses(last));
+        if last.is_none() {
+            let message = format!("the network of `{name}` is too small for its hosts");
+            return Err(message);
         }
         let (v4, v6) = (&self.subnet4, &self.subnet6);
         let overlapping = earlier.iter().find(|other| {

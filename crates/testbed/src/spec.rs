@@ -190,9 +190,12 @@ pub struct LinkSpec {
     /// Settings for the direction from `to` to `from`. They take precedence over `model`.
     #[serde(default)]
     pub reverse: LinkModel,
-    /// Changes over time, in order.
+    /// Changes over time, in order, as written.
     #[serde(default)]
-    pub schedule: Vec<Spanned<ScheduledChange>>,
+    schedule: Vec<Spanned<String>>,
+    /// The changes that `schedule` describes.
+    #[serde(skip)]
+    pub changes: Vec<ScheduledChange>,
     /// Seed of the link's random streams; the testbed's seed if absent.
     pub seed: Option<u64>,
 }
@@ -466,7 +469,7 @@ fn list_gateways(file: &mut DeTable<'_>) {
     }
 }
 
-/// Reads the traces of a link and checks the order of its schedule.
+/// Reads the traces of a link and its schedule.
 fn load_link(
     source: &Source<'_>,
     link: &mut LinkSpec,
@@ -483,19 +486,19 @@ fn load_link(
         })?;
     }
     let mut last = Duration::ZERO;
-    for entry in &mut link.schedule {
-        let span = entry.span();
-        let change = entry.get_mut();
+    for entry in &link.schedule {
+        let wrong = |message| source.error(entry.span(), message);
+        let mut change: ScheduledChange = entry.get_ref().parse().map_err(wrong)?;
         if change.at < last {
             let last = last.as_secs_f64();
             let message = format!(
                 "this change is before the one above it, at {last}s; write them in order of time"
             );
-            return Err(source.error(span, message));
+            return Err(wrong(message));
         }
         last = change.at;
-        let loaded = change.change.model.load(directory);
-        loaded.map_err(|message| source.error(span, message))?;
+        change.change.model.load(directory).map_err(wrong)?;
+        link.changes.push(change);
     }
     Ok(())
 }

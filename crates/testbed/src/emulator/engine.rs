@@ -42,7 +42,10 @@ struct Lane {
 impl Lane {
     fn start(now: Instant, index: usize, scheduled: ScheduledSettings, seed: u64) -> Lane {
         let mut link = Link::starting_at(now, scheduled.settings);
-        link.mark_by(mark);
+        // The mark of a super-segment applies to all its segments.
+        link.mark_by(|packet: &mut Vec<u8>| {
+            ip::Packet::new(&mut packet[VNET_HDR_LEN..]).is_ok_and(|mut packet| packet.mark())
+        });
         Lane {
             link,
             rng: Rng::for_component(seed, index as u64),
@@ -210,18 +213,23 @@ impl Engine {
         }
     }
 
-    pub fn set(&mut self, lane: usize, scheduled: ScheduledSettings) {
+    pub fn set(&mut self, link: usize, directions: [ScheduledSettings; 2]) {
         let now = self.now();
-        self.lanes[lane].set(now, scheduled);
+        for (lane, scheduled) in self.lanes[2 * link..].iter_mut().zip(directions) {
+            lane.set(now, scheduled);
+        }
     }
 
-    pub fn restart(&mut self, lane: usize, scheduled: ScheduledSettings, seed: u64) {
-        self.lanes[lane] = Lane::start(self.now(), lane, scheduled, seed);
+    pub fn restart(&mut self, link: usize, directions: [ScheduledSettings; 2], seed: u64) {
+        let now = self.now();
+        for (index, scheduled) in (2 * link..).zip(directions) {
+            self.lanes[index] = Lane::start(now, index, scheduled, seed);
+        }
     }
 
-    pub fn stats(&self, lane: usize) -> (Settings, Counters) {
-        let link = &self.lanes[lane].link;
-        (link.settings().clone(), link.counters())
+    pub fn stats(&self, link: usize) -> [(Settings, Counters); 2] {
+        let links = [2 * link, 2 * link + 1].map(|lane| &self.lanes[lane].link);
+        links.map(|link| (link.settings().clone(), link.counters()))
     }
 
     pub fn delivery_lag(&self) -> DeliveryLagStatus {
@@ -243,10 +251,4 @@ impl Engine {
     pub fn stop(&mut self) {
         self.stopped = true;
     }
-}
-
-/// Marks congestion if the packet is ECN-capable (RFC 3168). Returns whether the packet is ECN-capable. The mark
-/// of a super-segment applies to all its segments.
-fn mark(packet: &mut Vec<u8>) -> bool {
-    ip::Packet::new(&mut packet[VNET_HDR_LEN..]).is_ok_and(|mut packet| packet.mark())
 }

@@ -120,19 +120,14 @@ impl Emulator {
         })
     }
 
-    /// Changes one direction of a link from now on. The new schedule replaces the old one. The times of the new
-    /// schedule count from the start of the link; changes in the past are skipped.
+    /// Changes a link from now on, forward and reverse. The new schedules replace the old ones. The times of the
+    /// new schedules count from the start of the link; changes in the past are skipped.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended. It also ends if there is no link of this index.
-    pub fn set(
-        &self,
-        link: usize,
-        direction: Direction,
-        scheduled: ScheduledSettings,
-    ) -> io::Result<()> {
-        self.tell(move |engine| engine.set(lane(link, direction), scheduled))
+    pub fn set(&self, link: usize, directions: [ScheduledSettings; 2]) -> io::Result<()> {
+        self.tell(move |engine| engine.set(link, directions))
     }
 
     /// Restarts both directions of a link: packets in the link are dropped and not counted, counters return to
@@ -144,23 +139,19 @@ impl Emulator {
     pub fn restart(
         &self,
         link: usize,
-        scheduled_settings: [ScheduledSettings; 2],
+        directions: [ScheduledSettings; 2],
         seed: u64,
     ) -> io::Result<()> {
-        self.tell(move |engine| {
-            for (direction, scheduled) in Direction::BOTH.into_iter().zip(scheduled_settings) {
-                engine.restart(lane(link, direction), scheduled, seed);
-            }
-        })
+        self.tell(move |engine| engine.restart(link, directions, seed))
     }
 
-    /// Returns settings and counters of a link in one direction.
+    /// Returns settings and counters of a link, forward and reverse.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended. It also ends if there is no link of this index.
-    pub fn stats(&self, link: usize, direction: Direction) -> io::Result<(Settings, Counters)> {
-        self.ask(move |engine| engine.stats(lane(link, direction)))
+    pub fn stats(&self, link: usize) -> io::Result<[(Settings, Counters); 2]> {
+        self.ask(move |engine| engine.stats(link))
     }
 
     /// Returns the delivery lag since the start or the last reset.
@@ -212,9 +203,4 @@ impl Drop for Emulator {
 
 fn ended() -> io::Error {
     io::Error::other("the emulator's thread has ended")
-}
-
-/// Returns the index of a direction among those of all links.
-fn lane(link: usize, direction: Direction) -> usize {
-    2 * link + usize::from(direction == Direction::Reverse)
 }

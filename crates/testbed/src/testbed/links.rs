@@ -1,6 +1,5 @@
 //! Links of a running testbed: their changes and counters.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -24,17 +23,16 @@ pub(super) struct LinkState {
     /// changes by the schedule and by `set`.
     directions: [(LinkModel, bool); 2],
     /// The pending changes of the schedule.
-    schedule: VecDeque<ScheduledChange>,
+    schedule: Vec<ScheduledChange>,
 }
 
 impl LinkState {
     /// Returns the state as the file describes it.
     pub fn of(link: &LinkSpec) -> LinkState {
-        let schedule = link.schedule.iter().map(|entry| entry.get_ref().clone());
         LinkState {
             start: Instant::now(),
             directions: link.models().map(|model| (model, true)),
-            schedule: schedule.collect(),
+            schedule: link.changes.clone(),
         }
     }
 
@@ -60,17 +58,13 @@ impl LinkState {
     pub fn scheduled_settings(&self) -> [ScheduledSettings; 2] {
         let mut later = self.clone();
         let mut changes = [Vec::new(), Vec::new()];
-        for ScheduledChange {
-            at,
-            direction,
-            change,
-        } in &self.schedule
-        {
-            later.apply(*direction, change);
+        for entry in &self.schedule {
+            later.apply(entry.direction, &entry.change);
             // A change of one direction may change the other: a queue whose length is given in BDP depends on the
             // delays of both directions.
             for (changes, settings) in changes.iter_mut().zip(later.settings()) {
-                changes.push(Change { at: *at, settings });
+                let at = entry.at;
+                changes.push(Change { at, settings });
             }
         }
         let ([forward, reverse], [later_forward, later_reverse]) = (self.settings(), changes);
@@ -116,9 +110,7 @@ impl Testbed {
         state.apply_due_changes();
         state.apply(direction, change);
         let settings = state.scheduled_settings();
-        let emulator = self.emulator()?;
-        let mut settings = Direction::BOTH.into_iter().zip(settings);
-        let set = settings.try_for_each(|(d, scheduled)| emulator.set(index, d, scheduled));
+        let set = self.emulator()?.set(index, settings);
         set.map_err(refused)
     }
 
@@ -155,20 +147,22 @@ impl Testbed {
     pub fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
-        let direction = |direction, sender| {
-            let sender = namespace(&self.spec.name, sender);
-            let drops = netns::run_inside(&sender, || device_drops(link));
-            let stats = drops.and_then(|drops| Ok((emulator.stats(index, direction)?, drops)));
-            let status = stats.map(|(stats, drops)| direction_status(stats, drops));
-            status.map_err(|e| Error::system(format!("ask about {link}"), e))
+        let drops_at = |host| {
+            let namespace = namespace(&self.spec.name, host);
+            netns::run_inside(&namespace, || device_drops(link))
         };
-        Ok(LinkStatus {
-            name: spec.name.to_string(),
-            from: spec.from.to_string(),
-            to: spec.to.to_string(),
-            forward: direction(Direction::Forward, &spec.from)?,
-            reverse: direction(Direction::Reverse, &spec.to)?,
-        })
+        let ask = || {
+            let drops = [drops_at(&spec.from)?, drops_at(&spec.to)?];
+            let [forward, reverse] = emulator.stats(index)?;
+            Ok(LinkStatus {
+                name: spec.name.to_string(),
+                from: spec.from.to_string(),
+                to: spec.to.to_string(),
+                forward: direction_status(forward, drops[0]),
+                reverse: direction_status(reverse, drops[1]),
+            })
+        };
+        ask().map_err(|e| Error::system(format!("ask about {link}"), e))
     }
 
     /// Returns the status of all hosts and links, for people (`Display`) and for machines (serde).
