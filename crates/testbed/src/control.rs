@@ -64,7 +64,7 @@ type Answer = Result<Option<Status>, String>;
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], or [`Error::Daemon`] with the message that the daemon sent before it ended.
+/// [`Error::Busy`], or [`Error::Failed`] with the message that the daemon sent before it ended.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
@@ -89,7 +89,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         "" => "the testbed's daemon ended before the testbed was up",
         message => message,
     };
-    Err(Error::Daemon(message.to_owned()))
+    Err(Error::Failed(message.to_owned()))
 }
 
 /// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers on the
@@ -215,7 +215,7 @@ impl Client {
     pub fn status(&self) -> Result<Status, Error> {
         let wrong = "the testbed's daemon sent the wrong answer; it may be a different version";
         let status = self.ask(&Request::Status)?;
-        status.ok_or_else(|| Error::Daemon(wrong.to_owned()))
+        status.ok_or_else(|| Error::Failed(wrong.to_owned()))
     }
 
     /// Returns a command as [`Testbed::exec`] does. The command works from outside the daemon's user namespace
@@ -280,7 +280,7 @@ impl Client {
         let answer = asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT));
         let answer: Answer =
             answer.map_err(|e| Error::system("talk to the testbed's daemon", e))?;
-        answer.map_err(Error::Daemon)
+        answer.map_err(Error::Failed)
     }
 
     fn dial(&self) -> Result<UnixStream, Error> {

@@ -42,10 +42,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The daemon's message.
-    #[error("{0}")]
-    Daemon(String),
-    /// A wait, a process or a download failed; the text describes the failure.
+    /// A wait, a process, a download or the daemon failed; the text describes the failure.
     #[error("{0}")]
     Failed(String),
     /// The wait was interrupted.

@@ -102,14 +102,12 @@ impl Layout {
             checked.map_err(|message| ConfigError::at(&file, "", None, message, None))?;
         }
         let hosts = spec.hosts.iter().map(|host| {
-            let interfaces = segments
-                .iter()
-                .filter_map(|s| s.interface(&host.name, &host.gateway));
+            let on = |segment: &Segment<'_>| segment.interface(&host.name, &host.gateway);
             HostLayout {
                 name: host.name.to_string(),
                 role: host.role,
                 namespace: namespace(&spec.name, &host.name),
-                interfaces: interfaces.collect(),
+                interfaces: segments.iter().filter_map(on).collect(),
                 spec: host.clone(),
             }
         });

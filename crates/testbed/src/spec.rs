@@ -360,7 +360,14 @@ impl Spec {
         let segments = self.segments();
         let names = segments.iter().map(|segment| segment.name);
         check_names(source, names, "lan or link", is_interface)?;
-        let is_known = |name: &Name| check_known(source, name, &hosts);
+        let is_known = |name: &Name| {
+            if hosts.contains(&&**name) {
+                return Ok(());
+            }
+            let hosts = hosts.join(", ");
+            let message = format!("there is no host `{name}`; the hosts are: {hosts}");
+            Err(source.error(name.span(), message))
+        };
         for lan in &self.lans {
             if lan.hosts.len() < 2 {
                 let message = format!("lan `{}` needs at least two hosts", lan.name);
@@ -405,13 +412,6 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Finds the first occurrence of `words` at byte `from` or later. Returns `from` if there is none.
-    fn find(&self, words: &str, from: usize) -> Range<usize> {
-        let rest = self.text.get(from..).unwrap_or_default();
-        let at = rest.find(words).map_or(from, |at| from + at);
-        at..at
-    }
-
     fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
         self.error(error.span().unwrap_or(0..0), error.message().to_owned())
     }
@@ -481,8 +481,10 @@ fn load_link(
     for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());
         model.load(directory).map_err(|message| {
-            let written = written.unwrap_or_default();
-            source.error(source.find(&written.to_string_lossy(), after), message)
+            let path = written.unwrap_or_default();
+            let at = source.text[after..].find(&*path.to_string_lossy());
+            let at = after + at.unwrap_or_default();
+            source.error(at..at, message)
         })?;
     }
     let mut last = Duration::ZERO;
@@ -538,13 +540,4 @@ fn check_names<'a>(
         taken.push(name);
     }
     Ok(taken)
-}
-
-fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), ConfigError> {
-    if hosts.contains(&&**name) {
-        return Ok(());
-    }
-    let hosts = hosts.join(", ");
-    let message = format!("there is no host `{name}`; the hosts are: {hosts}");
-    Err(source.error(name.span(), message))
 }

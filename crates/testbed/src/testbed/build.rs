@@ -136,24 +136,18 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
     }
     let run = || -> io::Result<()> {
         let mut command = Command::new("ip");
-        let arguments = ["-n", namespace, family, "-batch", "-"];
-        command
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+        command.args(["-n", namespace, family, "-batch", "-"]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         let output = run_script(&mut command, script)?;
         if output.status.success() {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr);
         // The last line of the message ends in the number of the failed line of the script.
-        let number = stderr
-            .rsplit(':')
-            .next()
-            .and_then(|n| n.trim().parse::<usize>().ok());
-        let line = number
-            .and_then(|n| script.lines().nth(n.checked_sub(1)?))
-            .unwrap_or_default();
+        let number = stderr.rsplit(':').next().unwrap_or_default().trim();
+        let number: Option<usize> = number.parse().ok();
+        let line = number.and_then(|n| script.lines().nth(n.checked_sub(1)?));
+        let line = line.unwrap_or_default();
         let first = stderr.lines().next().unwrap_or_default();
         Err(io::Error::other(format!("`ip {line}`: {first}")))
     };

@@ -9,7 +9,7 @@ use super::Testbed;
 use crate::change::{LinkChange, ScheduledChange};
 use crate::emulator::{Direction, Emulator, ScheduledSettings};
 use crate::error::Error;
-use crate::layout::namespace;
+use crate::layout::{InterfaceLayout, namespace};
 use crate::netns;
 use crate::spec::LinkSpec;
 use crate::status::{DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
@@ -174,15 +174,13 @@ impl Testbed {
         let links = self.spec.links.iter();
         let links: Result<_, _> = links.map(|l| self.link_status(&l.name)).collect();
         let (links, delivery_lag) = (links?, self.delivery_lag()?);
+        let addresses =
+            |i: &InterfaceLayout| i.addresses().map(|a| (i.name.clone(), a.with_prefix()));
         let hosts = self.layout.hosts.iter().map(|host| HostStatus {
             name: host.name.clone(),
             role: host.role.name().to_owned(),
             namespace: host.namespace.clone(),
-            addresses: host
-                .interfaces
-                .iter()
-                .flat_map(|i| i.addresses().map(|a| (i.name.clone(), a.with_prefix())))
-                .collect(),
+            addresses: host.interfaces.iter().flat_map(addresses).collect(),
             process: self.processes.get_mut(&host.name).map(|p| p.status()),
         });
         Ok(Status {
