@@ -16,7 +16,8 @@ pub(crate) use self::fixture::run_error;
 use crate::case::{Case, DefaultPath, Records, RunResult, UnknownName};
 
 /// A backend that runs cases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// The deterministic simulator.
     Sim,

@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let mut outcomes = Vec::new();
     for (definition, backend) in chosen {
         let runs = args.runs.unwrap_or(definition.default_runs(backend));
-        let bar = progress_bar((definition.cases)(backend) as u64 * runs);
+        let bar = progress_bar(definition.cases(backend) as u64 * runs);
         let found = definition.run(Request {
             backend,
             runs,

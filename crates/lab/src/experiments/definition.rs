@@ -1,5 +1,6 @@
 //! The definition of an experiment.
 
+use super::entry;
 use super::outcome::{ExperimentResult, Outcome, Request};
 use super::session::Session;
 use crate::backend::{Backend, Error};
@@ -21,8 +22,8 @@ pub struct Definition {
     pub must_hold: &'static str,
     /// Backends that the experiment can run on, the default first.
     pub backends: &'static [Backend],
-    /// Returns the number of cases on a backend, for progress. Runs that a case repeats do not count.
-    pub cases: fn(Backend) -> usize,
+    /// Returns the number of cases on a backend without those of [`entry::sweeps`].
+    pub(super) cases: fn(Backend) -> usize,
     /// Default number of runs of a case, in virtual time and over links.
     pub runs: (u64, u64),
     /// Measures all cases, and adds verdicts, tables and figures to the session.
@@ -30,6 +31,37 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Returns the definition of an experiment whose texts are in `experiments.toml`. `cases` counts what
+    /// `measure` measures beside the sweeps in the file.
+    ///
+    /// # Panics
+    /// The file has no entry `id`.
+    pub(super) fn in_file(
+        id: &'static str,
+        cases: fn(Backend) -> usize,
+        measure: fn(&mut Session<'_>) -> Result<(), Error>,
+    ) -> Definition {
+        let entry = &entry::ENTRIES[id];
+        Definition {
+            id,
+            title: &entry.title,
+            source: &entry.source,
+            setup: &entry.setup,
+            reported: &entry.reported,
+            must_hold: &entry.must_hold,
+            backends: &entry.backends,
+            cases,
+            runs: entry.runs,
+            measure,
+        }
+    }
+
+    /// Returns the number of cases on a backend, for progress. Runs that a case repeats do not count.
+    pub fn cases(&self, backend: Backend) -> usize {
+        let sweeps = entry::sweeps(self.id).iter();
+        (self.cases)(backend) + sweeps.map(|plan| plan.cases(backend)).sum::<usize>()
+    }
+
     /// Returns the default number of runs of a case on `backend`.
     pub fn default_runs(&self, backend: Backend) -> u64 {
         if backend.is_virtual() {
@@ -62,16 +94,6 @@ impl Definition {
     /// # Errors
     /// A case cannot be run. A claim that does not hold is no error, but a verdict.
     pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
-        self.run_as(request, self.measure)
-    }
-
-    /// Runs the experiment with `measure` in place of its own function. A test uses this to measure a
-    /// smaller grid.
-    pub(super) fn run_as(
-        &self,
-        request: Request<'_>,
-        measure: impl FnOnce(&mut Session<'_>) -> Result<(), Error>,
-    ) -> Result<ExperimentResult, Error> {
         let outcome = Outcome {
             id: self.id.to_owned(),
             title: self.title.to_owned(),
@@ -88,7 +110,7 @@ impl Definition {
             figures: Vec::new(),
         };
         let mut session = Session::new(outcome, request);
-        measure(&mut session)?;
+        (self.measure)(&mut session)?;
         Ok(session.finish())
     }
 }
@@ -96,14 +118,13 @@ impl Definition {
 /// Returns the versions that the results depend on, as parameters. Results in the simulator depend on the
 /// build alone; results over links depend on the kernel too.
 fn versions(backend: Backend) -> Vec<(String, String)> {
-    let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    let mut versions = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     if !backend.is_virtual() {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy();
         // The part after the hyphen names the distributor's build, which the report leaves out.
         let number = release.split('-').next().unwrap_or_default();
-        versions.push(("kernel", number.to_owned()));
+        versions.push(("kernel".to_owned(), number.to_owned()));
     }
-    let named = |(name, value): (&str, String)| (name.to_owned(), value);
-    versions.into_iter().map(named).collect()
+    versions
 }

@@ -6,13 +6,15 @@ mod judge;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::LazyLock;
 
+use serde::Deserialize;
 use serde_json::json;
 
 pub(super) use self::cases::Grid;
 use self::cases::oracle_ms;
-use self::judge::{ALPHA, Comparison, MEAN_MARGIN, Sample, TAIL_MARGIN, TAIL_RUNS, copies_allowed};
-use super::definition::Definition;
+use self::judge::{ALPHA, Comparison, MARGINS, STATISTICS, Sample, TAIL_RUNS, copies_allowed};
+use super::entry;
 use super::outcome::Table;
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
@@ -21,60 +23,21 @@ use crate::case::Case;
 use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
-/// One strategy against all others in every case.
-pub const GRID: Definition = Definition {
-    id: "grid",
-    title: "The adaptive strategy against every other, cell by cell",
-    source: "beyond the papers",
-    setup: "Download of 4 k to 4 M over 2 paths; round-trip times 40/40, 40/100 and 20/200 ms; \
-            rates 5/5 and 20/5 Mb/s; loss of 0 to 5 % on the second path and half of it on the \
-            first; 2 sets of 3 paths; CUBIC and BBR. Connections open on each path in turn. \
-            Cold: nothing is known of the paths. Warm: one earlier connection over each of them \
-            has left a record. Joined: the same, and all subflows are established.",
-    reported: "",
-    must_hold: "In no cell is the mean of another strategy more than 2 % shorter at 99 % \
-                confidence (paired, Holm; suspects run again, 5,000 times in the end), nor its 95th \
-                percentile more than 5 %, nor its 99th in 60 of the cells with 2,000 runs. Copies \
-                are at most 10 % of the bytes from 256 k on, and none from 1 M on without loss. \
-                Geometric mean of completion times at most 0.97 of minrtt's and 0.95 of fsa's \
-                cold, 0.95 of minrtt's warm.",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| grid_of(backend).len() * braid_strategy::names().count(),
-    runs: (30, 3),
-    measure: |session| measure(session, grid_of(session.backend())),
-};
-
 /// The strategy that is judged.
 const CANDIDATE: &str = "adaptive";
 
-/// The grid in virtual time.
-const FULL: Grid = Grid {
-    sizes: &[
-        "4k", "8k", "16k", "32k", "64k", "128k", "256k", "512k", "1M", "4M",
-    ],
-    paths: &[
-        "5mbit,40ms,H;5mbit,40ms,L",
-        "5mbit,40ms,H;5mbit,100ms,L",
-        "5mbit,20ms,H;5mbit,200ms,L",
-        "20mbit,40ms,H;5mbit,40ms,L",
-        "20mbit,40ms,H;5mbit,100ms,L",
-        "20mbit,20ms,H;5mbit,200ms,L",
-        "10mbit,30ms,H;5mbit,60ms,H;5mbit,120ms,L",
-        "5mbit,40ms,H;20mbit,80ms,L;2mbit,50ms,H",
-    ],
-    losses: &[0.0, 0.5, 1.0, 2.0, 5.0],
-    cc: &["cubic", "bbr"],
-    starts: &[Start::Cold, Start::Warm, Start::Joined],
-};
+/// The grids.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Grids {
+    virtual_time: Grid,
+    /// A small grid for wall-clock time.
+    links: Grid,
+}
 
-/// The grid over links, in wall-clock time: only 12 cases, so that a run of all strategies takes minutes.
-const SMALL: Grid = Grid {
-    sizes: &["16k", "128k", "1M"],
-    paths: &["5mbit,40ms,H;5mbit,100ms,L", "20mbit,20ms,H;5mbit,200ms,L"],
-    losses: &[0.0, 2.0],
-    cc: &["cubic"],
-    starts: &[Start::Cold],
-};
+static GRIDS: LazyLock<Grids> = LazyLock::new(|| {
+    toml::from_str(include_str!("grid/grids.toml")).expect("grids.toml is well-formed")
+});
 
 /// Factors for the number of runs in the two rounds of reruns. With the default of 30 runs, a suspect gets
 /// 300 runs in the first round and [`MAX_SUSPECT_RUNS`] in the second.
@@ -96,13 +59,14 @@ const MEAN_BOUNDS: [(Start, &str, f64); 3] = [
 
 fn grid_of(backend: Backend) -> &'static Grid {
     match backend.is_virtual() {
-        true => &FULL,
-        false => &SMALL,
+        true => &GRIDS.virtual_time,
+        false => &GRIDS.links,
     }
 }
 
 /// The records and subflows that exist before a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Start {
     /// No records.
     Cold,
@@ -120,6 +84,11 @@ impl fmt::Display for Start {
             Start::Joined => "joined",
         })
     }
+}
+
+/// Returns the names of the strategies other than the candidate.
+fn others() -> impl Iterator<Item = &'static str> {
+    braid_strategy::names().filter(|name| *name != CANDIDATE)
 }
 
 /// A strategy other than the candidate, and its comparison with the candidate in a case.
@@ -160,7 +129,17 @@ impl Judged {
     }
 }
 
-pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
+/// Returns the number of cases on `backend`.
+pub fn case_count(backend: Backend) -> usize {
+    grid_of(backend).len() * braid_strategy::names().count()
+}
+
+/// Measures one strategy against all others in every case of the backend's grid.
+pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    measure_grid(session, grid_of(session.backend()))
+}
+
+pub(super) fn measure_grid(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
     if !braid_strategy::names().any(|name| name == CANDIDATE) {
         return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
     }
@@ -188,9 +167,7 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
     let lost = lost(&judged);
     for start in &starts {
         let of: Vec<&Judged> = judged.iter().filter(|j| j.start == *start).collect();
-        for verdict in verdicts(*start, &of, &lost) {
-            session.verdict(verdict);
-        }
+        session.verdicts(verdicts(*start, &of, &lost));
         session.table(means(*start, &of));
         session.figure(&format!("{start}-by-size"), by_size(*start, &of, grid));
         session.record(start.to_string(), of.iter().map(|j| record(j)).collect());
@@ -207,14 +184,14 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
             strategy: strategy.to_owned(),
             ..case.clone()
         };
-        let results = session.runs_of(&case, runs)?;
+        let results = session.runs_of(session.backend(), &case, runs)?;
         Ok::<_, Error>(Sample::new(&results))
     };
     let tail = first >= TAIL_RUNS;
     let candidate = runs_of(CANDIDATE, first)?;
     let mut missing = candidate.missing;
     let mut rivals = Vec::new();
-    for name in braid_strategy::names().filter(|name| *name != CANDIDATE) {
+    for name in others() {
         let other = runs_of(name, first)?;
         missing += other.missing;
         rivals.push(Rival {
@@ -250,90 +227,65 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
     })
 }
 
-/// A comparison that the candidate lost. Each flag is true if the candidate lost in that statistic.
+/// A comparison that the candidate lost.
 struct Lost<'a> {
     judged: &'a Judged,
     rival: &'a Rival,
-    mean: bool,
-    p95: bool,
-    p99: bool,
+    /// True for each of [`STATISTICS`] in which the candidate lost.
+    by: [bool; 3],
 }
 
 /// Returns all lost comparisons. Holm's method corrects the p-values of each statistic for the number of
 /// comparisons: among thousands, some would seem lost by chance.
 fn lost(judged: &[Judged]) -> Vec<Lost<'_>> {
-    let all: Vec<(&Judged, &Rival)> = judged
-        .iter()
-        .flat_map(|j| j.rivals.iter().map(move |r| (j, r)))
-        .collect();
-    let holm = |p: fn(&Comparison) -> f64, counts: fn(&Judged) -> bool| {
-        let tested: Vec<usize> = (0..all.len()).filter(|n| counts(all[*n].0)).collect();
-        let p: Vec<f64> = tested.iter().map(|n| p(&all[*n].1.comparison)).collect();
-        let lost = tested.into_iter().zip(stats::holm(&p, ALPHA));
-        lost.filter_map(|(n, lost)| lost.then_some(n))
-            .collect::<BTreeSet<_>>()
-    };
-    let mean = holm(|c| c.p_mean, |_| true);
-    let p95 = holm(|c| c.p_p95, |_| true);
-    let p99 = holm(|c| c.p_p99, |j| j.tail);
-    let each = all.iter().enumerate();
-    each.map(|(n, (judged, rival))| Lost {
-        judged,
-        rival,
-        mean: mean.contains(&n),
-        p95: p95.contains(&n),
-        p99: p99.contains(&n),
-    })
-    .filter(|l| l.mean || l.p95 || l.p99)
-    .collect()
+    let mut all = Vec::new();
+    for judged in judged {
+        let by = [false; 3];
+        let lost = |rival| Lost { judged, rival, by };
+        all.extend(judged.rivals.iter().map(lost));
+    }
+    for n in 0..STATISTICS.len() {
+        let is_tested = |l: &&mut Lost<'_>| n < 2 || l.judged.tail;
+        let mut tested: Vec<_> = all.iter_mut().filter(is_tested).collect();
+        let p: Vec<f64> = tested.iter().map(|l| l.rival.comparison.p[n]).collect();
+        for (tested, lost) in tested.iter_mut().zip(stats::holm(&p, ALPHA)) {
+            tested.by[n] = lost;
+        }
+    }
+    all.retain(|l| l.by.contains(&true));
+    all
 }
 
 fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
     let verdict = |claim: String, bound, unit: &str, value| {
         Verdict::new(format!("{start}: {claim}"), bound, unit, [("", value)])
     };
-    let none = Bound::AtMost(0.0);
-    let cases = |statistic: fn(&Lost<'_>) -> bool| {
-        let lost = lost
-            .iter()
-            .filter(|l| l.judged.start == start && statistic(l));
-        // The address identifies a case, so that a case that several rivals win counts once.
-        let cases = lost.map(|l| std::ptr::from_ref(l.judged));
-        cases.collect::<BTreeSet<_>>().len() as f64
+    let none = |claim: &str, unit: &str, count: usize| {
+        verdict(claim.to_owned(), Bound::AtMost(0.0), unit, count as f64)
     };
-    let lost_cases = |what: &str, margin: f64, lost: f64| {
-        let claim = format!(
-            "another's {what} is more than {:.0} % shorter",
-            margin * 100.0
-        );
-        verdict(claim, none, &format!("of {} cells", of.len()), lost)
+    let lost_by = |n: usize, cases: usize| {
+        let lost = lost.iter().filter(|l| l.judged.start == start && l.by[n]);
+        // The address identifies a case, so that a case that several rivals win counts once.
+        let lost: BTreeSet<_> = lost.map(|l| std::ptr::from_ref(l.judged)).collect();
+        let (statistic, margin) = (STATISTICS[n], MARGINS[n] * 100.0);
+        let claim = format!("another's {statistic} is more than {margin:.0} % shorter");
+        none(&claim, &format!("of {cases} cells"), lost.len())
     };
     let costly = of.iter().filter(|j| j.exceeds_copies()).count();
     let missing: u64 = of.iter().map(|j| j.missing).sum();
     let mut verdicts = vec![
-        verdict(
-            "flows that do not arrive".to_owned(),
-            none,
-            "",
-            missing as f64,
-        ),
-        lost_cases("mean", MEAN_MARGIN, cases(|l| l.mean)),
-        lost_cases("95th percentile", TAIL_MARGIN, cases(|l| l.p95)),
-        verdict(
-            "copies beyond their limit".to_owned(),
-            none,
+        none("flows that do not arrive", "", missing as usize),
+        lost_by(0, of.len()),
+        lost_by(1, of.len()),
+        none(
+            "copies beyond their limit",
             &format!("of {} cells", of.len()),
-            costly as f64,
+            costly,
         ),
     ];
     let tails = of.iter().filter(|j| j.tail).count();
     if tails > 0 {
-        verdicts.push(verdict(
-            "another's 99th percentile is more than 5 % shorter".to_owned(),
-            none,
-            &format!("of {tails} cells"),
-            cases(|l| l.p99),
-        ));
+        verdicts.push(lost_by(2, tails));
     }
     for (_, rival, max_ratio) in MEAN_BOUNDS.into_iter().filter(|(bar, ..)| *bar == start) {
         if let Some(ratio) = ratio(of, rival) {
@@ -356,64 +308,41 @@ fn ratio(cases: &[&Judged], rival: &str) -> Option<f64> {
 
 fn means(start: Start, of: &[&Judged]) -> Table {
     let ccs: BTreeSet<&str> = of.iter().map(|j| j.case.cc.as_str()).collect();
-    let within =
-        |cc: &str| -> Vec<&Judged> { of.iter().copied().filter(|j| j.case.cc == cc).collect() };
-    let show = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.3}"));
-    let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
-    let mut rows: Vec<Vec<String>> = others
-        .map(|name| {
-            let shares = ccs.iter().map(|cc| show(ratio(&within(cc), name)));
-            [name.to_owned()].into_iter().chain(shares).collect()
-        })
-        .collect();
-    let against_oracle = |cc: &&str| {
-        let cases = within(cc);
-        let shares: Vec<f64> = cases
-            .iter()
-            .map(|j| j.candidate.mean() / oracle_ms(&j.case))
-            .collect();
-        show(stats::geometric_mean(&shares))
+    let row = |name: &str, share: &dyn Fn(&[&Judged]) -> Option<f64>| {
+        let mut row = vec![name.to_owned()];
+        for cc in &ccs {
+            let cases: Vec<&Judged> = of.iter().copied().filter(|j| j.case.cc == *cc).collect();
+            row.push(share(&cases).map_or("-".to_owned(), |share| format!("{share:.3}")));
+        }
+        row
     };
-    let oracle = "an oracle without loss and windows".to_owned();
-    rows.push(
-        [oracle]
-            .into_iter()
-            .chain(ccs.iter().map(against_oracle))
-            .collect(),
-    );
-    let head = ["against".to_owned()].into_iter();
-    Table {
-        title: format!("{CANDIDATE}, {start}: geometric mean of its completion times as shares"),
-        columns: head.chain(ccs.iter().map(|cc| (*cc).to_owned())).collect(),
-        rows,
-    }
+    let mut rows: Vec<Vec<String>> = others()
+        .map(|name| row(name, &|cases| ratio(cases, name)))
+        .collect();
+    rows.push(row("an oracle without loss and windows", &|cases| {
+        let share = |j: &&Judged| j.candidate.mean() / oracle_ms(&j.case);
+        stats::geometric_mean(&cases.iter().map(share).collect::<Vec<_>>())
+    }));
+    let head: Vec<&str> = ["against"].into_iter().chain(ccs.iter().copied()).collect();
+    let title = format!("{CANDIDATE}, {start}: geometric mean of its completion times as shares");
+    Table::new(title, &head, rows)
 }
 
 /// Returns a table of the lost comparisons.
 fn lost_table(lost: &[Lost<'_>]) -> Table {
-    let columns = [
-        "start", "cc", "paths", "size", "against", "mean", "p95", "p99", "runs",
-    ];
-    let share = |share: f64, lost: bool| format!("{share:.3}{}", if lost { " lost" } else { "" });
-    let row = |l: &Lost<'_>| {
-        let Comparison { mean, p95, p99, .. } = l.rival.comparison;
-        vec![
-            l.judged.start.to_string(),
-            l.judged.case.cc.clone(),
-            l.judged.case.paths.to_string(),
-            l.judged.case.size.to_string(),
-            l.rival.name.to_owned(),
-            share(mean, l.mean),
-            share(p95, l.p95),
-            share(p99, l.p99),
-            l.rival.runs.to_string(),
-        ]
+    let row = |Lost { judged, rival, by }: &Lost<'_>| {
+        let Case {
+            cc, paths, size, ..
+        } = &judged.case;
+        let mut row = vec![judged.start.to_string(), cc.clone(), paths.to_string()];
+        row.extend([size.to_string(), rival.name.to_owned()]);
+        for (share, lost) in rival.comparison.shares.iter().zip(by) {
+            row.push(format!("{share:.3}{}", if *lost { " lost" } else { "" }));
+        }
+        row.push(rival.runs.to_string());
+        row
     };
-    Table::new(
-        format!("Where others are faster: their times as shares of those of {CANDIDATE}"),
-        &columns,
-        lost.iter().map(row).collect(),
-    )
+    entry::table("grid", "lost", lost.iter().map(row).collect())
 }
 
 fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
@@ -424,10 +353,9 @@ fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
         // The figure shows the rivals' times over the candidate's, so that slower rivals are above 1.
         Some(Point::new(bytes as f64, 1.0 / ratio(&of_size, name)?))
     };
-    let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
     let sizes = grid.sizes.iter();
     let series =
-        others.map(|name| Series::line(name, sizes.clone().filter_map(|size| point(name, size))));
+        others().map(|name| Series::line(name, sizes.clone().filter_map(|size| point(name, size))));
     super::series::by_size(
         &format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
         "geometric means over all paths, losses and congestion controls",
@@ -438,22 +366,23 @@ fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
 
 fn record(judged: &Judged) -> serde_json::Value {
     let rival = |r: &Rival| {
+        let Comparison { shares, p } = r.comparison;
         json!({
             "strategy": r.name,
             "ratio": r.ratio,
-            "mean": r.comparison.mean,
-            "p95": r.comparison.p95,
-            "p99": r.comparison.p99,
-            "p_mean": r.comparison.p_mean,
-            "p_p95": r.comparison.p_p95,
-            "p_p99": r.comparison.p_p99,
+            "mean": shares[0],
+            "p95": shares[1],
+            "p99": shares[2],
+            "p_mean": p[0],
+            "p_p95": p[1],
+            "p_p99": p[2],
             "runs": r.runs,
         })
     };
     json!({
         "cell": Case { strategy: CANDIDATE.to_owned(), ..judged.case.clone() }.command(30),
         "mean_ms": judged.candidate.mean(),
-        "p95_ms": judged.candidate.p95(),
+        "p95_ms": judged.candidate.statistic(1),
         "oracle_ms": oracle_ms(&judged.case),
         "copies": judged.copies(),
         "rivals": judged.rivals.iter().map(rival).collect::<Vec<_>>(),

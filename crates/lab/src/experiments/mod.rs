@@ -1,10 +1,12 @@
 //! The experiments: each is a definition that runs on backends and judges whether its claims hold.
 //!
-//! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cases and returns
+//! A [`Definition`] is an entry of [`ALL`]. `experiments.toml` has texts and sweeps of experiments as data. [`Definition::run`] measures its cases and returns
 //! [`ExperimentResult`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case.
 //! [`crate::report`] stores them and makes pages of what is stored.
 
+mod claim;
 mod definition;
+mod entry;
 mod failover;
 mod faults;
 mod fsa;
@@ -12,9 +14,11 @@ mod grid;
 mod kernel;
 mod maps;
 mod outcome;
+mod plan;
 mod po;
 mod psnr;
 mod schemes;
+mod segment;
 mod series;
 mod session;
 mod sweep;
@@ -25,6 +29,7 @@ mod verdict;
 mod tests;
 
 use std::fmt;
+use std::sync::LazyLock;
 
 pub use definition::Definition;
 pub use outcome::{ExperimentResult, Outcome, Request, Table};
@@ -32,33 +37,37 @@ pub use session::Session;
 pub use verdict::{Bound, Verdict};
 
 /// All experiments, in the order in which they are listed.
-pub static ALL: &[Definition] = &[
-    fsa::FSA_2A,
-    fsa::FSA_2B,
-    fsa::FSA_3,
-    fsa::FSA_5,
-    fsa::FSA_6A,
-    fsa::FSA_6B,
-    fsa::FSA_6C,
-    po::PO_4,
-    po::PO_5,
-    po::PO_6,
-    po::PO_7,
-    psnr::PO_8,
-    maps::MAPS_2A,
-    maps::MAPS_2B,
-    maps::MAPS_3,
-    maps::MAPS_4,
-    maps::MAPS_5,
-    tm::TM_1,
-    tm::TM_3,
-    tm::TM_5A,
-    tm::TM_5B,
-    failover::FAILOVER,
-    faults::FAULTS,
-    grid::GRID,
-    kernel::KERNEL,
-];
+pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
+    let swept = |id, measure| Definition::in_file(id, |_| 0, measure);
+    let sweeps_only = |id| swept(id, |session| entry::measure(session).map(drop));
+    vec![
+        swept("fsa-2a", fsa::fsa_2a),
+        sweeps_only("fsa-2b"),
+        sweeps_only("fsa-3"),
+        swept("fsa-5", fsa::fsa_5),
+        swept("fsa-6a", fsa::fsa_6a),
+        sweeps_only("fsa-6b"),
+        sweeps_only("fsa-6c"),
+        po::PO_4,
+        po::PO_5,
+        po::PO_6,
+        po::PO_7,
+        psnr::PO_8,
+        maps::MAPS_2A,
+        maps::MAPS_2B,
+        maps::MAPS_3,
+        maps::MAPS_4,
+        maps::MAPS_5,
+        Definition::in_file("tm-1", tm::choice::cases, tm::choice::measure),
+        Definition::in_file("tm-3", |_| 1, tm::establishment::measure),
+        Definition::in_file("tm-5a", tm::speed::phase_cases, tm::speed::over_phases),
+        Definition::in_file("tm-5b", tm::speed::size_cases, tm::speed::over_sizes),
+        failover::FAILOVER,
+        faults::FAULTS,
+        Definition::in_file("grid", grid::case_count, grid::measure),
+        Definition::in_file("kernel", kernel::cases, kernel::measure),
+    ]
+});
 
 /// Returns the experiment with this `id`.
 ///

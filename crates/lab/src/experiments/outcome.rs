@@ -1,7 +1,5 @@
 //! The request for an experiment, and its outcome.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -22,17 +20,6 @@ pub struct Request<'a> {
     pub threads: usize,
     /// Called after each finished run.
     pub progress: &'a (dyn Fn() + Sync),
-}
-
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("backend", &self.backend)
-            .field("runs", &self.runs)
-            .field("seed", &self.seed)
-            .field("threads", &self.threads)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Everything that an experiment found.

@@ -24,6 +24,12 @@ pub(super) fn values<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
     runs.iter().map(value).collect()
 }
 
+/// Labels each value with the number of its run.
+pub(super) fn by_run(values: impl IntoIterator<Item = f64>) -> impl Iterator<Item = (String, f64)> {
+    let values = values.into_iter().enumerate();
+    values.map(|(run, value)| (format!("run {run}"), value))
+}
+
 /// Returns by how many percent each value of `a` exceeds the value of `b` of the same run.
 pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pairs = a.iter().zip(b);
@@ -73,22 +79,22 @@ pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
 
 /// Returns a figure whose x axis is the size of flows.
 pub(super) fn by_size(title: &str, note: &str, y: Axis, series: Vec<Series>) -> Figure {
-    Figure {
-        title: title.to_owned(),
-        note: note.to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y,
-        body: Body::Plane(series),
-    }
+    plane(title, note, [Axis::sizes("flow size (bytes)"), y], series)
 }
 
 /// Returns a figure whose x axis is the time.
 pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -> Figure {
+    let axes = [Axis::linear("time (s)"), Axis::linear(y)];
+    plane(title, note, axes, series)
+}
+
+/// Returns a figure of points in a plane.
+pub(super) fn plane(title: &str, note: &str, [x, y]: [Axis; 2], series: Vec<Series>) -> Figure {
     Figure {
         title: title.to_owned(),
         note: note.to_owned(),
-        x: Axis::linear("time (s)"),
-        y: Axis::linear(y),
+        x,
+        y,
         body: Body::Plane(series),
     }
 }

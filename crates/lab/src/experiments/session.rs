@@ -16,7 +16,6 @@ use crate::plot::Figure;
 const CONCURRENT_LINK_RUNS: usize = 3;
 
 /// An experiment while it runs. A definition measures its cases with it, and adds the parts of the result.
-#[derive(Debug)]
 pub struct Session<'a> {
     request: Request<'a>,
     result: ExperimentResult,
@@ -39,6 +38,11 @@ impl<'a> Session<'a> {
         self.result
     }
 
+    /// Returns the id of the experiment.
+    pub(super) fn id(&self) -> &str {
+        &self.result.outcome.id
+    }
+
     /// Returns the seed of all cases.
     pub fn seed(&self) -> u64 {
         self.request.seed
@@ -49,25 +53,17 @@ impl<'a> Session<'a> {
         self.request.runs
     }
 
-    /// Measures flow completion times of `case` and records them as `name`.
+    /// Measures flow completion times of `case` on `backend` and records them as `name`.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
-    pub fn fct(&mut self, name: String, case: &Case) -> Result<Vec<RunResult>, Error> {
-        self.fct_on(self.backend(), name, case)
-    }
-
-    /// Measures and records like [`Self::fct`], on another backend than the experiment's own.
-    ///
-    /// # Errors
-    /// The errors of [`fct::run`].
-    pub fn fct_on(
+    pub fn fct(
         &mut self,
         backend: Backend,
         name: String,
         case: &Case,
     ) -> Result<Vec<RunResult>, Error> {
-        let results = self.runs_on(backend, case, self.runs())?;
+        let results = self.runs_of(backend, case, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
             "cell": Row::new(case, backend, &results),
@@ -80,15 +76,16 @@ impl<'a> Session<'a> {
         Ok(results)
     }
 
-    /// Makes `runs` runs of `case` without recording them.
+    /// Makes `runs` runs of `case` on `backend` without recording them.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
-    pub fn runs_of(&self, case: &Case, runs: u64) -> Result<Vec<RunResult>, Error> {
-        self.runs_on(self.backend(), case, runs)
-    }
-
-    fn runs_on(&self, backend: Backend, case: &Case, runs: u64) -> Result<Vec<RunResult>, Error> {
+    pub fn runs_of(
+        &self,
+        backend: Backend,
+        case: &Case,
+        runs: u64,
+    ) -> Result<Vec<RunResult>, Error> {
         let Request {
             threads, progress, ..
         } = self.request;
@@ -151,6 +148,11 @@ impl<'a> Session<'a> {
     /// Adds a verdict.
     pub fn verdict(&mut self, verdict: Verdict) {
         self.result.outcome.verdicts.push(verdict);
+    }
+
+    /// Adds verdicts.
+    pub fn verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
+        self.result.outcome.verdicts.extend(verdicts);
     }
 
     /// Adds a table.

@@ -12,6 +12,18 @@ fn ids_are_unique_and_fit_for_directories() {
     assert!(ids.iter().all(|id| id.chars().all(fit)), "{ids:?}");
 }
 
+/// The data of every entry is well-formed, and an experiment uses it.
+#[test]
+fn every_entry_of_the_file_is_an_experiment() {
+    let ids: BTreeSet<_> = ALL.iter().map(|d| d.id).collect();
+    for (id, entry) in entry::ENTRIES.iter() {
+        assert!(ids.contains(id), "{id}");
+        for plan in &entry.sweeps {
+            plan.sweeps(Backend::Sim).unwrap();
+        }
+    }
+}
+
 #[test]
 fn an_unknown_id_is_answered_with_near_ones() {
     assert_eq!(find("fsa-2a").unwrap().id, "fsa-2a");
@@ -27,25 +39,46 @@ fn an_unknown_id_is_answered_with_near_ones() {
     );
 }
 
-/// Runs an experiment in the simulator, and checks that it reports as many finished runs as its definition
-/// announces.
-fn run(id: &str, runs: u64, seed: u64, threads: usize) -> ExperimentResult {
+/// Runs an experiment in the simulator.
+fn measure(
+    definition: &Definition,
+    runs: u64,
+    seed: u64,
+    threads: usize,
+) -> (ExperimentResult, u64) {
     let made = AtomicU64::new(0);
-    let count = || {
-        made.fetch_add(1, Ordering::Relaxed);
-    };
-    let definition = find(id).unwrap();
     let request = Request {
         backend: Backend::Sim,
         runs,
         seed,
         threads,
-        progress: &count,
+        progress: &|| {
+            made.fetch_add(1, Ordering::Relaxed);
+        },
     };
     let result = definition.run(request).unwrap();
-    let announced = (definition.cases)(Backend::Sim) as u64 * runs;
-    assert_eq!(made.load(Ordering::Relaxed), announced, "{id}");
+    (result, made.into_inner())
+}
+
+/// Runs an experiment in the simulator, and checks its outcome, and that it reports as many finished runs as
+/// its definition announces.
+fn run(id: &str, runs: u64, seed: u64, threads: usize) -> ExperimentResult {
+    let definition = find(id).unwrap();
+    let (result, made) = measure(definition, runs, seed, threads);
+    assert_eq!(made, definition.cases(Backend::Sim) as u64 * runs, "{id}");
+    assert_consistent(&result);
     result
+}
+
+/// Runs an experiment with two threads and with one, and checks that the results are equal.
+fn twice(id: &str, runs: u64) -> ExperimentResult {
+    let first = run(id, runs, 1, 2);
+    let again = run(id, runs, 1, 1);
+    assert_eq!(again.outcome, first.outcome);
+    assert_eq!(again.records, first.records);
+    assert_eq!(again.figures, first.figures);
+    assert_eq!(again.captures, first.captures);
+    first
 }
 
 /// Checks the rules for every outcome: rows of tables are complete, and claims and names of records are
@@ -74,11 +107,10 @@ fn assert_consistent(result: &ExperimentResult) {
 /// The seed alone decides the result.
 #[test]
 fn fsa_2a_runs_in_the_simulator() {
-    let result = run("fsa-2a", 2, 1, 2);
-    assert_consistent(&result);
+    let result = twice("fsa-2a", 2);
     assert_eq!(
         result.records.len(),
-        (find("fsa-2a").unwrap().cases)(Backend::Sim)
+        find("fsa-2a").unwrap().cases(Backend::Sim)
     );
     // A flow of three packets behaves the same in every run; the other claims are about means.
     let certain = result
@@ -88,28 +120,20 @@ fn fsa_2a_runs_in_the_simulator() {
         .filter(|v| v.claim.contains("bytes on the second subflow"));
     let certain: Vec<bool> = certain.map(|v| v.holds).collect();
     assert_eq!(certain, [true, true], "{:#?}", result.outcome.verdicts);
-    let again = run("fsa-2a", 2, 1, 1);
-    assert_eq!(again.outcome, result.outcome);
-    assert_eq!(again.records, result.records);
     assert_ne!(run("fsa-2a", 2, 2, 2).records, result.records);
 }
 
 /// No claim depends on chance: each holds in every single run.
 #[test]
 fn a_tiny_flow_opens_no_second_subflow_with_fsa() {
-    let result = run("fsa-6a", 2, 1, 2);
-    assert_consistent(&result);
+    let result = twice("fsa-6a", 2);
     assert!(result.outcome.holds(), "{:#?}", result.outcome.verdicts);
-    let again = run("fsa-6a", 2, 1, 1);
-    assert_eq!(again.captures, result.captures);
-    assert_eq!(again.outcome, result.outcome);
 }
 
 #[test]
 fn every_fsa_experiment_measures_what_it_claims() {
     for id in ["fsa-2b", "fsa-3", "fsa-5", "fsa-6b"] {
         let result = run(id, 2, 1, 2);
-        assert_consistent(&result);
         let missing = |v: &&Verdict| v.values.iter().any(|(_, value)| value.is_none());
         let missing: Vec<_> = result.outcome.verdicts.iter().filter(missing).collect();
         assert!(missing.is_empty(), "{id}: {missing:#?}");
@@ -120,7 +144,6 @@ fn every_fsa_experiment_measures_what_it_claims() {
 #[test]
 fn a_dark_path_is_seen_in_what_arrives() {
     let result = run("failover", 1, 1, 2);
-    assert_consistent(&result);
     let values = result.outcome.verdicts.iter().flat_map(|v| &v.values);
     let pauses = result.outcome.verdicts.iter();
     let pauses = pauses.filter(|v| v.claim.ends_with("longest pause"));
@@ -131,33 +154,26 @@ fn a_dark_path_is_seen_in_what_arrives() {
     assert!(values.into_iter().all(|(_, value)| value.is_some()));
 }
 
-/// Two cases, both without loss, so that a few runs show which strategy is faster.
+/// Returns a grid of two cases, both without loss, so that a few runs show which strategy is faster.
+fn small_grid() -> grid::Grid {
+    let text = "sizes = ['8k', '1M']\npaths = ['5mbit,40ms,H;5mbit,100ms,L']\nlosses = [0.0]\n\
+                cc = ['cubic']\nstarts = ['warm']";
+    toml::from_str(text).unwrap()
+}
+
 #[test]
 fn a_small_grid_is_judged() {
-    const SMALL: grid::Grid = grid::Grid {
-        sizes: &["8k", "1M"],
-        paths: &["5mbit,40ms,H;5mbit,100ms,L"],
-        losses: &[0.0],
-        cc: &["cubic"],
-        starts: &[grid::Start::Warm],
+    let definition = Definition {
+        measure: |session| grid::measure_grid(session, &small_grid()),
+        ..*find("grid").unwrap()
     };
-    let definition = find("grid").unwrap();
-    let request = Request {
-        backend: Backend::Sim,
-        runs: 2,
-        seed: 1,
-        threads: 2,
-        progress: &|| (),
-    };
-    let result = definition
-        .run_as(request, |session| grid::measure(session, &SMALL))
-        .unwrap();
+    let (result, _) = measure(&definition, 2, 1, 2);
     let outcome = &result.outcome;
     assert!(outcome.holds(), "{:#?}", outcome.verdicts);
     // Five claims for the only start: arrival, mean, p95, copies, and the geometric mean against minrtt.
     assert_eq!(outcome.verdicts.len(), 5);
     let cases = result.records[0].1.as_array().unwrap();
-    assert_eq!(cases.len(), SMALL.len());
+    assert_eq!(cases.len(), small_grid().len());
     for case in cases {
         assert!(case["mean_ms"].as_f64() >= case["oracle_ms"].as_f64());
         assert_eq!(case["copies"].as_f64(), Some(0.0), "{case}");
@@ -165,21 +181,10 @@ fn a_small_grid_is_judged() {
     assert_eq!(outcome.figures, ["warm-by-size"]);
 }
 
-/// Runs an experiment once with two threads and once with one, and checks that the results are equal.
-fn twice(id: &str) -> ExperimentResult {
-    let first = run(id, 1, 1, 2);
-    assert_consistent(&first);
-    let again = run(id, 1, 1, 1);
-    assert_eq!(again.outcome, first.outcome);
-    assert_eq!(again.records, first.records);
-    assert_eq!(again.figures, first.figures);
-    first
-}
-
 /// The number of threads does not change the result of a session experiment.
 #[test]
 fn po_7_runs_in_the_simulator() {
-    let first = twice("po-7");
+    let first = twice("po-7", 1);
     let jitter = first.outcome.verdicts.first().map(|v| v.values.len());
     assert_eq!(jitter, Some(3));
 }
@@ -191,7 +196,7 @@ mod ffmpeg {
     #[test]
     #[ignore = "ffmpeg"]
     fn po_8_compares_pictures() {
-        let first = twice("po-8");
+        let first = twice("po-8", 1);
         let psnr = |name: &str| {
             let of = |(known, _): &&(String, serde_json::Value)| known == name;
             let record = &first.records.iter().find(of).unwrap().1;
@@ -211,6 +216,5 @@ mod ffmpeg {
 #[test]
 fn maps_5_runs_in_the_simulator() {
     let result = run("maps-5", 1, 1, 2);
-    assert_consistent(&result);
     assert!(result.outcome.holds(), "{:#?}", result.outcome.verdicts);
 }

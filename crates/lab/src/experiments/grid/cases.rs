@@ -1,45 +1,47 @@
 //! The cases of a grid, and a lower bound on their completion times.
 
+use serde::Deserialize;
+
 use super::Start;
 use crate::backend::Error;
 use crate::case::{Case, DefaultPath, Records};
-use crate::paths::{PathError, Paths};
+use crate::experiments::sweep;
 
 /// A grid, which has a case for each combination of size, paths, loss, congestion control and start.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Grid {
     /// Sizes of flows.
-    pub sizes: &'static [&'static str],
+    pub sizes: Vec<String>,
     /// Sets of paths, in the syntax of the command line. `L` stands for the loss of the poor path, and `H`
     /// for half of that loss.
-    pub paths: &'static [&'static str],
+    pub paths: Vec<String>,
     /// Loss on the poor path, percent.
-    pub losses: &'static [f64],
+    pub losses: Vec<f64>,
     /// Congestion controls.
-    pub cc: &'static [&'static str],
+    pub cc: Vec<String>,
     /// The records and subflows that exist before a run.
-    pub starts: &'static [Start],
+    pub starts: Vec<Start>,
 }
 
 impl Grid {
     /// Returns the number of cases.
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.sizes.len() * self.paths.len() * self.losses.len() * self.cc.len() * self.starts.len()
     }
 
     /// Returns all cases, with the start of each.
     pub fn cases(&self, seed: u64) -> Result<Vec<(Start, Case)>, Error> {
         let mut cases = Vec::with_capacity(self.len());
-        for start in self.starts {
-            for cc in self.cc {
-                for paths in self.paths {
-                    for loss in self.losses {
-                        for size in self.sizes {
-                            let case = case(size, paths, *loss)?;
+        for start in &self.starts {
+            for cc in &self.cc {
+                for paths in &self.paths {
+                    for loss in &self.losses {
+                        for size in &self.sizes {
                             let case = Case {
-                                cc: (*cc).to_owned(),
+                                cc: cc.clone(),
                                 seed,
-                                ..case
+                                ..case(size, paths, *loss)?
                             };
                             cases.push((*start, start.of(case)));
                         }
@@ -57,15 +59,10 @@ fn case(size: &str, paths: &str, loss: f64) -> Result<Case, Error> {
     let paths = paths
         .replace('L', &text(loss))
         .replace('H', &text(loss / 2.0));
-    let paths: Paths = paths
-        .parse()
-        .map_err(|e: PathError| Error::Usage(e.to_string()))?;
-    let size = size
-        .parse()
-        .map_err(|e: crate::fct::SizeError| Error::Usage(e.to_string()))?;
     Ok(Case {
+        size: sweep::size(size)?,
         default_path: DefaultPath::Mix,
-        ..Case::new(paths, size)
+        ..sweep::case(&paths)?
     })
 }
 

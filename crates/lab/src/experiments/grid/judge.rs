@@ -3,12 +3,13 @@
 use crate::case::RunResult;
 use crate::stats;
 
-/// Share by which a rival's mean must be shorter than the candidate's to count as a loss. The claim of the
-/// grid sets the value.
-pub const MEAN_MARGIN: f64 = 0.02;
-/// Share by which a rival's 95th or 99th percentile must be shorter than the candidate's to count as a
-/// loss. The claim of the grid sets the value.
-pub const TAIL_MARGIN: f64 = 0.05;
+/// The compared statistics: the mean, the 95th and the 99th percentile.
+pub const STATISTICS: [&str; 3] = ["mean", "95th percentile", "99th percentile"];
+/// The statistics as quantiles; `None` for the mean.
+const QUANTILES: [Option<f64>; 3] = [None, Some(0.95), Some(0.99)];
+/// Shares by which a rival's statistic must be shorter than the candidate's to count as a loss. The claim of
+/// the grid sets the values.
+pub const MARGINS: [f64; 3] = [0.02, 0.05, 0.05];
 /// Maximum probability that any case is judged lost although it is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
 /// Completion time assumed for a flow that does not arrive, ms. Every run waits at least this time before
@@ -51,72 +52,60 @@ impl Sample {
 
     /// Returns the mean, ms.
     pub fn mean(&self) -> f64 {
-        stats::mean(&self.ms).unwrap_or(f64::NAN)
+        self.statistic(0)
     }
 
-    /// Returns the 95th percentile, ms.
-    pub fn p95(&self) -> f64 {
-        stats::quantile_of(&self.ms, 0.95)
-    }
-
-    /// Returns the 99th percentile, ms.
-    pub fn p99(&self) -> f64 {
-        stats::quantile_of(&self.ms, 0.99)
+    /// Returns a statistic by its number among [`STATISTICS`], ms.
+    pub fn statistic(&self, n: usize) -> f64 {
+        match QUANTILES[n] {
+            None => stats::mean(&self.ms).unwrap_or(f64::NAN),
+            Some(q) => stats::quantile_of(&self.ms, q),
+        }
     }
 }
 
-/// A comparison of a rival with the candidate over runs with the same seeds.
+/// A comparison of a rival with the candidate over runs with the same seeds, for each of [`STATISTICS`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
-    /// The rival's mean divided by the candidate's.
-    pub mean: f64,
-    /// The rival's 95th percentile divided by the candidate's.
-    pub p95: f64,
-    /// P-value of the hypothesis that the rival's mean is shorter by at most [`MEAN_MARGIN`]. A low value
-    /// proves a loss.
-    pub p_mean: f64,
-    /// P-value of the hypothesis that the rival's 95th percentile is shorter by at most [`TAIL_MARGIN`]; 1
-    /// with fewer than [`TAIL_RUNS`] runs.
-    pub p_p95: f64,
-    /// The rival's 99th percentile divided by the candidate's.
-    pub p99: f64,
-    /// P-value for the 99th percentile, defined like `p_p95`.
-    pub p_p99: f64,
+    /// The rival's statistic divided by the candidate's.
+    pub shares: [f64; 3],
+    /// P-value of the hypothesis that the rival's statistic is shorter by at most its margin. A low value
+    /// proves a loss. It is 1 for a percentile of fewer than [`TAIL_RUNS`] runs.
+    pub p: [f64; 3],
 }
 
 impl Comparison {
     /// Compares `other` with `candidate`, run by run. Runs of the same index have the same seed, so their
     /// difference varies less than their times.
     pub fn new(candidate: &Sample, other: &Sample) -> Comparison {
-        let p_value = |ours: &[f64], theirs: &[f64], margin: f64| -> f64 {
+        let p_value = |ours: &[f64], theirs: &[f64], margin: f64| {
             let pairs = ours.iter().zip(theirs);
             // Above 0 where the rival is shorter by more than the margin.
             let gaps: Vec<f64> = pairs.map(|(a, b)| (1.0 - margin) * a - b).collect();
             stats::p_above_zero(&gaps)
         };
-        let tails = |q: f64| {
-            let (ours, theirs) = (batches(&candidate.ms, q), batches(&other.ms, q));
-            match ours.len() >= MIN_TAIL_BATCHES {
-                true => p_value(&ours, &theirs, TAIL_MARGIN),
-                false => 1.0,
+        let p = |n: usize| match QUANTILES[n] {
+            None => p_value(&candidate.ms, &other.ms, MARGINS[n]),
+            Some(q) => {
+                let [ours, theirs] = [candidate, other].map(|sample| batches(&sample.ms, q));
+                match ours.len() >= MIN_TAIL_BATCHES {
+                    true => p_value(&ours, &theirs, MARGINS[n]),
+                    false => 1.0,
+                }
             }
         };
         Comparison {
-            mean: other.mean() / candidate.mean(),
-            p95: other.p95() / candidate.p95(),
-            p_mean: p_value(&candidate.ms, &other.ms, MEAN_MARGIN),
-            p_p95: tails(0.95),
-            p99: other.p99() / candidate.p99(),
-            p_p99: tails(0.99),
+            shares: [0, 1, 2].map(|n| other.statistic(n) / candidate.statistic(n)),
+            p: [0, 1, 2].map(p),
         }
     }
 
     /// Returns whether more runs could prove a loss. They could if a statistic of the rival is shorter by
     /// more than `share` of its margin. The 99th percentile counts only if `with_p99` is true.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
-        let tail = 1.0 - share * TAIL_MARGIN;
-        let mean = 1.0 - share * MEAN_MARGIN;
-        self.mean < mean || self.p95 < tail || with_p99 && self.p99 < tail
+        let counting = if with_p99 { 3 } else { 2 };
+        let mut shares = self.shares.iter().zip(MARGINS).take(counting);
+        shares.any(|(own, margin)| *own < 1.0 - share * margin)
     }
 }
 
@@ -160,16 +149,16 @@ mod tests {
         let against = |by| Comparison::new(&sample(ours()), &shorter(by));
         let lost = against(0.97);
         assert!(
-            (lost.mean - 0.97).abs() < 1e-3 && lost.p_mean < 1e-6,
+            (lost.shares[0] - 0.97).abs() < 1e-3 && lost.p[0] < 1e-6,
             "{lost:?}"
         );
         // Shorter by less than the margin of 2 %; both are within the margin of 5 %.
         let tied = against(0.99);
-        assert!(tied.p_mean > 0.99, "{tied:?}");
-        assert!(lost.p_p95 > 0.99 && tied.p_p95 > 0.99);
+        assert!(tied.p[0] > 0.99, "{tied:?}");
+        assert!(lost.p[1] > 0.99 && tied.p[1] > 0.99);
         assert!(lost.is_suspect(1.0, true) && !tied.is_suspect(1.0, true));
         let far = against(0.93);
-        assert!(far.p_p95 < 1e-6 && far.p_p99 < 1e-6 && lost.p_p99 > 0.99);
+        assert!(far.p[1] < 1e-6 && far.p[2] < 1e-6 && lost.p[2] > 0.99);
         // One run of 50 takes twice as long. Its mean is then 1 / 50 = 2 % longer, which is within the
         // margin; its 95th percentile does not change, and its 99th doubles.
         let rare = |n: usize, x: f64| if n.is_multiple_of(50) { 2.0 * x } else { x };

@@ -13,37 +13,13 @@ use super::servers::{self, SERVERS, Server};
 use super::simulated;
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
-use crate::experiments::definition::Definition;
+use crate::experiments::entry;
 use crate::experiments::outcome::Table;
 use crate::experiments::series::bars;
 use crate::experiments::session::Session;
-use crate::experiments::verdict::{Bound, Verdict};
-use crate::plot::Point;
+use crate::experiments::verdict::Verdict;
+use crate::plot::{Figure, Point};
 use crate::stats;
-
-/// The choice among the servers of table 1, and the throughput of figure 4.
-pub const TM_1: Definition = Definition {
-    id: "tm-1",
-    title: "Five servers and one behind a slow link: which is chosen, and what each gives",
-    source: "T-MPTCP, table 1 and figure 4",
-    setup: "A box with two links, five aggregation servers as in table 1 (delays as round-trip \
-            times) and one of 35 and 25 Mb/s with 10 Mb/s to content; each (link, server) is a link \
-            of its own behind the box's, as is each server's to the content server; queues of one \
-            bandwidth-delay product. curl downloads from nginx by plain TCP over each path with the \
-            proxy off, then through box and each server in turn. The box measures and chooses; once \
-            more while others send over both paths to server 3.",
-    reported: "Server 3 is chosen by bandwidth. Through the servers: 24.38, 28.45, 36.89, 13.03, \
-               17.02 Mb/s.",
-    must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
-                b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| match backend.is_virtual() {
-        true => 1,
-        false => SINGLE_PATH_DOWNLOADS + 2 * SERVERS.len(),
-    },
-    runs: (1, 1),
-    measure,
-};
 
 /// Number of servers in the paper's table.
 const PUBLISHED_SERVERS: usize = 5;
@@ -79,23 +55,19 @@ fn size(mbit: f64) -> u64 {
     (mbit * 1e6 / 8.0 * DOWNLOAD_S) as u64
 }
 
-/// Measured throughputs of a server and its paths, Mb/s.
-#[derive(Debug, Clone, Copy, Default)]
-struct ServerThroughput {
-    /// By plain TCP over each path from the box.
-    alone: [f64; 2],
-    /// By plain TCP from the content server to the server.
-    beyond: f64,
-    /// Through box and server, over both paths.
-    aggregated: f64,
+/// Measured throughputs of a server, Mb/s: by plain TCP over each path from the box, by plain TCP from the
+/// content server, and through box and server over both paths. A throughput of 0 was not measured.
+type Throughputs = [f64; 4];
+
+/// Returns the upper bound on the throughput through the server, computed from the throughputs of plain
+/// TCP.
+fn upper_bound([one, two, beyond, _]: Throughputs) -> f64 {
+    (one + two).min(beyond)
 }
 
-impl ServerThroughput {
-    /// Returns the upper bound on the throughput through the server, computed from the throughputs of plain
-    /// TCP.
-    fn upper_bound(&self) -> f64 {
-        (self.alone[0] + self.alone[1]).min(self.beyond)
-    }
+/// Returns the throughput through the server as a share of its upper bound, %.
+fn share(throughputs: Throughputs) -> f64 {
+    throughputs[3] / upper_bound(throughputs) * 100.0
 }
 
 /// The servers that a box chooses, and its measurements.
@@ -113,9 +85,8 @@ impl Choice {
     /// Reads the choice from a box's status of its servers.
     fn from_status(servers: Value) -> Choice {
         let flagged = |flag: &str| {
-            let all = servers.as_array().map_or(&[][..], |all| &all[..]);
-            all.iter()
-                .position(|server| server[flag] == true)
+            let mut all = servers.as_array().into_iter().flatten();
+            all.position(|server| server[flag] == true)
                 .map_or(0, |at| at + 1)
         };
         Choice {
@@ -139,63 +110,40 @@ struct Choices {
     rounds: usize,
 }
 
-impl Choices {
-    /// Reads the box's choices over emulated links. Between the first and the second choice, measures the
-    /// throughput through each server in turn, and stores the throughputs in `runs`.
-    fn measure(
-        session: &Session<'_>,
-        net: &mut Gateways,
-        runs: &mut [Vec<ServerThroughput>],
-    ) -> Result<Choices, Error> {
-        let five = choice_after(net, MIN_ROUNDS)?;
-        for (at, throughput) in runs.iter_mut().enumerate() {
-            for (n, throughput) in (1..).zip(throughput) {
-                // The sixth server must not take part in the first choice.
-                if n > PUBLISHED_SERVERS && at == 0 {
-                    net.start_server(&servers::name(n))?;
-                }
-                throughput.aggregated = through(net, n)?;
-                session.finished();
-            }
-        }
-        net.ask(&["server", "auto"])?;
-        let six = choice_after(net, MIN_ROUNDS)?;
-        let start_traffic = |link: String| {
-            net.fixture
-                .cross_traffic(&link, CROSS_TRAFFIC_RATE)
-                .map_err(run_error)
-        };
-        let traffic = servers::links(CROSS_TRAFFIC_SERVER).map(start_traffic);
-        let traffic = traffic.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut rounds = 1;
-        let mut others = choice_after(net, 1)?;
-        while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
-            others = choice_after(net, 1)?;
-            rounds += 1;
-        }
-        // A single changed choice may be noise, so another measurement must confirm it.
-        let others = [others, choice_after(net, 1)?];
-        // Dropping `traffic` stops the background traffic.
-        drop(traffic);
-        Ok(Choices {
-            five,
-            six,
-            others,
-            rounds,
-        })
+/// Reads choices with background traffic, of which `next` returns the next, until one is another than the
+/// server with the traffic, or until [`MAX_ROUNDS`]. A single changed choice may be noise, so another must
+/// confirm it. Returns both, and the number of measurements before the last.
+fn choices_beside_others(
+    mut next: impl FnMut() -> Result<Choice, Error>,
+) -> Result<([Choice; 2], usize), Error> {
+    let mut rounds = 1;
+    let mut choice = next()?;
+    while choice.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
+        choice = next()?;
+        rounds += 1;
+    }
+    Ok(([choice, next()?], rounds))
+}
+
+/// Returns the number of cases.
+pub fn cases(backend: Backend) -> usize {
+    match backend.is_virtual() {
+        true => 1,
+        false => SINGLE_PATH_DOWNLOADS + 2 * SERVERS.len(),
     }
 }
 
-fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the choice among the servers of table 1, and the throughput of figure 4.
+pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let lengths = format!(
         "{DOWNLOAD_S} s at the full rate: over a path, to a server, through box and server"
     );
     session.parameter("downloads", lengths);
-    let others = format!(
-        "{} Mb/s of UDP on each path to server 3",
-        CROSS_TRAFFIC_RATE / 1_000_000
+    let others = CROSS_TRAFFIC_RATE / 1_000_000;
+    session.parameter(
+        "others",
+        format!("{others} Mb/s of UDP on each path to server 3"),
     );
-    session.parameter("others", others);
     let (runs, choices) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
@@ -204,49 +152,41 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         }
         false => emulated(session)?,
     };
+    let Choices {
+        five, six, others, ..
+    } = &choices;
     for (name, choice) in [
-        ("five", &choices.five),
-        ("six", &choices.six),
-        ("others", &choices.others[0]),
-        ("others-again", &choices.others[1]),
+        ("five", five),
+        ("six", six),
+        ("others", &others[0]),
+        ("others-again", &others[1]),
     ] {
         session.record(format!("measured-{name}"), choice.servers.clone());
     }
-    let record = |throughput: &ServerThroughput| {
-        json!({
-            "b": throughput.alone,
-            "b_s": throughput.beyond,
-            "joined": throughput.aggregated,
-        })
-    };
+    let record = |[one, two, beyond, aggregated]: &Throughputs| json!({ "b": [one, two], "b_s": beyond, "joined": aggregated });
     let records = runs
         .iter()
-        .map(|run| run.iter().map(record).collect::<Vec<_>>());
+        .map(|run| run.iter().map(record).collect::<Value>());
     session.record("mbit_s".to_owned(), records.collect());
-    let means = means(&runs);
-    session.table(measurements(
-        "What the box measures at first",
-        &choices.five,
-    ));
-    session.table(measurements(
-        "Once each was used, and the sixth is there",
-        &choices.six,
-    ));
-    session.table(measurements(
-        "While others send to server 3",
-        &choices.others[1],
-    ));
-    session.table(throughputs(&means));
-    session.table(policies(&means, &choices.five));
-    session.figure("throughput-by-server", figure(&means));
-    for verdict in verdicts(&runs, &choices) {
-        session.verdict(verdict);
+    let means: Vec<Throughputs> = (0..SERVERS.len())
+        .map(|server| mean(&runs, server))
+        .collect();
+    for (when, choice) in [
+        ("What the box measures at first", five),
+        ("Once each was used, and the sixth is there", six),
+        ("While others send to server 3", &others[1]),
+    ] {
+        session.table(measurements(when, choice));
     }
+    session.table(throughputs(&means));
+    session.table(policies(&means, five));
+    session.figure("throughput-by-server", figure(&means));
+    session.verdicts(verdicts(&runs, &choices));
     Ok(())
 }
 
 /// Measures over emulated links.
-fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<ServerThroughput>>, Choices), Error> {
+fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Throughputs>>, Choices), Error> {
     let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE_BYTES as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
@@ -256,132 +196,76 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<ServerThroughput>>, Ch
         net.start_server(&servers::name(n))?;
     }
     net.start_box()?;
-    let choices = Choices::measure(session, &mut net, &mut runs)?;
-    parameters(session, &net, choices.rounds);
+    let choices = emulated_choices(session, &mut net, &mut runs)?;
+    simulated::both_ends(session);
+    session.parameter(
+        "measurements of each server before a choice is looked at",
+        MIN_ROUNDS,
+    );
+    session.parameter(
+        "measurements until those with others moved it",
+        choices.rounds,
+    );
+    session.parameter(
+        "downloads and measurements made again because links were late",
+        net.repeated(),
+    );
     Ok((runs, choices))
 }
 
-/// Measures the throughputs of each server in the simulator, each in a network of its own.
-fn simulated_throughputs(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
-    let rate = |config: &AggregationConfig, mbit: f64| {
-        let mut net = simulated::start(seed, config)?;
-        let bytes = size(mbit);
-        let seconds = simulated::download(&mut net, bytes, |_, _, _| ())?;
-        Ok::<_, Error>(bytes as f64 * 8.0 / seconds / 1e6)
-    };
-    let throughput = |server: &Server| {
-        let Server { paths, beyond, .. } = *server;
-        let [one, two] = paths.map(|path| {
-            let config = simulated::plain(path, Some(beyond))?;
-            rate(&config, path.0.min(beyond.0))
-        });
-        let upper_bound = (paths[0].0 + paths[1].0).min(beyond.0);
-        Ok(ServerThroughput {
-            alone: [one?, two?],
-            beyond: rate(&simulated::plain(beyond, None)?, beyond.0)?,
-            aggregated: rate(&network(&[*server])?, upper_bound)?,
-        })
-    };
-    SERVERS.iter().map(throughput).collect()
+/// Measures the throughput of plain TCP over each path of each server, without the box's proxy.
+fn plain_throughputs(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Throughputs>, Error> {
+    let mut all = Vec::new();
+    for (n, server) in (1..).zip(&SERVERS) {
+        let mut throughputs = Throughputs::default();
+        // The claim on the last server is only that the box does not choose it, so the paths from the box to
+        // it are not measured.
+        let measured = if n > PUBLISHED_SERVERS { 0 } else { 2 };
+        for (at, (mbit, _)) in server.paths[..measured].iter().enumerate() {
+            servers::route_through(net, n, at + 1)?;
+            throughputs[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
+            net.fixture.stop_forwarding().map_err(run_error)?;
+            session.finished();
+        }
+        throughputs[2] = rate(net, &servers::name(n), size(server.beyond.0))?;
+        session.finished();
+        all.push(throughputs);
+    }
+    Ok(all)
 }
 
-/// Returns a network of a box with these servers. The box's own links, of 1 Gb/s and 0.5 ms, are no
-/// bottleneck.
-fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
-    let mut config = simulated::aggregated(&[(1000.0, 0.5); 2])?;
-    config.set_servers(servers.len()).map_err(run_error)?;
-    for (settings, server) in config.servers.iter_mut().zip(servers) {
-        settings.from_access = server.paths.map(simulated::path).to_vec();
-        settings.to_content = simulated::path(server.beyond);
-        // The server measures its delay to this target. Nothing listens on port 9 (discard), so the content
-        // host answers at once with a reset.
-        settings.config.targets = vec![(content_addr(0), 9).into()];
+/// Reads the box's choices over emulated links. Between the first and the second choice, measures the
+/// throughput through each server in turn, and stores the throughputs in `runs`.
+fn emulated_choices(
+    session: &Session<'_>,
+    net: &mut Gateways,
+    runs: &mut [Vec<Throughputs>],
+) -> Result<Choices, Error> {
+    let five = choice_after(net, MIN_ROUNDS)?;
+    for (at, throughputs) in runs.iter_mut().enumerate() {
+        for (n, throughputs) in (1..).zip(throughputs) {
+            // The sixth server must not take part in the first choice.
+            if n > PUBLISHED_SERVERS && at == 0 {
+                net.start_server(&servers::name(n))?;
+            }
+            throughputs[3] = through(net, n)?;
+            session.finished();
+        }
     }
-    Ok(config)
-}
-
-/// Returns the choices of a box in the simulator while users browse. The first choice is among five
-/// servers. The second is among six: a download through the sixth server has then measured its path to
-/// content. The other choices are made with background traffic.
-fn simulated_choices(seed: u64) -> Result<Choices, Error> {
-    let choice_after = |net: &mut Aggregation, time| {
-        simulated::browse(net, time)?;
-        let Some(Answer::Status(status)) = net.ask(Request::Status) else {
-            return Err(Error::Run("the box does not answer".to_owned()));
-        };
-        Ok::<_, Error>(Choice::from_status(
-            serde_json::to_value(status.servers).map_err(run_error)?,
-        ))
-    };
-    let mut config = network(&SERVERS)?;
-    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
-    let mut net = simulated::start_cold(seed, &config)?;
-    choice_after(&mut net, BROWSING_SPAN)?;
-    // The box learns the rate from a server to content only from a connection that this rate limits.
-    let last = &config.boxed.servers[PUBLISHED_SERVERS].name;
-    simulated::use_server(&mut net, last)?;
-    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
-    let bytes = size(SERVERS[PUBLISHED_SERVERS].beyond.0);
-    net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
-    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
-    simulated::use_server(&mut net, "auto")?;
-    let six = choice_after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
-    let mut config = network(&SERVERS[..PUBLISHED_SERVERS])?;
-    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
-    let flow = |port| UdpFlow {
-        start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
-        // 2,000 packets of 1250 bytes a second are 20 Mb/s.
-        ..UdpFlow::constant(
-            (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
-            ([10, 0, 0, 1], port).into(),
-            CROSS_TRAFFIC_RATE,
-            1_250,
-        )
-    };
-    config.servers[CROSS_TRAFFIC_SERVER - 1].cross = vec![flow(7_001), flow(7_002)];
-    let mut net = simulated::start_cold(seed, &config)?;
-    let five = choice_after(&mut net, BROWSING_SPAN)?;
-    let mut rounds = 1;
-    let mut others = choice_after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
-    while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
-        others = choice_after(&mut net, MAX_MEASUREMENT_GAP)?;
-        rounds += 1;
-    }
-    let others = [others, choice_after(&mut net, MAX_MEASUREMENT_GAP)?];
+    net.ask(&["server", "auto"])?;
+    let six = choice_after(net, MIN_ROUNDS)?;
+    let start_traffic = |link: String| net.fixture.cross_traffic(&link, CROSS_TRAFFIC_RATE);
+    let [one, two] = servers::links(CROSS_TRAFFIC_SERVER).map(start_traffic);
+    let traffic = [one.map_err(run_error)?, two.map_err(run_error)?];
+    let (others, rounds) = choices_beside_others(|| choice_after(net, 1))?;
+    // Dropping `traffic` stops the background traffic.
+    drop(traffic);
     Ok(Choices {
         five,
         six,
         others,
         rounds,
     })
-}
-
-/// Measures the throughput of plain TCP over each path of each server, without the box's proxy.
-fn plain_throughputs(
-    session: &Session<'_>,
-    net: &mut Gateways,
-) -> Result<Vec<ServerThroughput>, Error> {
-    let mut all = Vec::new();
-    for (n, server) in (1..).zip(&SERVERS) {
-        let mut throughput = ServerThroughput::default();
-        // The claim on the last server is only that the box does not choose it, so the paths from the box to
-        // it are not measured.
-        for (at, (mbit, _)) in server
-            .paths
-            .iter()
-            .enumerate()
-            .filter(|_| n <= PUBLISHED_SERVERS)
-        {
-            servers::route_through(net, n, at + 1)?;
-            throughput.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
-            net.fixture.stop_forwarding().map_err(run_error)?;
-            session.finished();
-        }
-        throughput.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
-        session.finished();
-        all.push(throughput);
-    }
-    Ok(all)
 }
 
 /// Makes the box use server `n`, and returns the throughput through box and server, Mb/s.
@@ -396,20 +280,16 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
         Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)
     })?;
     net.wait_for_pool()?;
-    let server = &SERVERS[n - 1];
-    let [(one, _), (two, _)] = server.paths;
-    rate(net, "user", size((one + two).min(server.beyond.0)))
+    rate(net, "user", size(SERVERS[n - 1].rate()))
 }
 
 /// Returns the IP bytes that server `n` has sent to the box.
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
-    let links = links.each_ref().map(String::as_str);
     let carried = net
         .fixture
-        .delivered_in_reverse(&links)
-        .map_err(run_error)?;
-    Ok(carried.iter().sum())
+        .delivered_in_reverse(&links.each_ref().map(String::as_str));
+    Ok(carried.map_err(run_error)?.iter().sum())
 }
 
 /// Returns the throughput of a download, Mb/s.
@@ -431,247 +311,236 @@ fn choice_after(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     Ok(Choice::from_status(servers))
 }
 
-fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
-    session.parameter("congestion control", CUBIC.name());
-    session.parameter("strategy", "adaptive");
-    session.parameter(
-        "measurements of each server before a choice is looked at",
-        MIN_ROUNDS,
-    );
-    session.parameter("measurements until those with others moved it", rounds);
-    session.parameter(
-        "downloads and measurements made again because links were late",
-        net.repeated(),
-    );
+/// Measures the throughputs of each server in the simulator, each in a network of its own.
+fn simulated_throughputs(seed: u64) -> Result<Vec<Throughputs>, Error> {
+    let rate = |config: AggregationConfig, mbit: f64| {
+        let mut net = simulated::start(seed, &config)?;
+        let bytes = size(mbit);
+        let seconds = simulated::download(&mut net, bytes, |_, _, _| ())?;
+        Ok::<_, Error>(bytes as f64 * 8.0 / seconds / 1e6)
+    };
+    let throughputs = |server: &Server| {
+        let Server { paths, beyond, .. } = *server;
+        let alone = |path: simulated::Link| {
+            rate(simulated::plain(path, Some(beyond))?, path.0.min(beyond.0))
+        };
+        Ok([
+            alone(paths[0])?,
+            alone(paths[1])?,
+            rate(simulated::plain(beyond, None)?, beyond.0)?,
+            rate(network(&[*server])?, server.rate())?,
+        ])
+    };
+    SERVERS.iter().map(throughputs).collect()
 }
 
-/// Returns the mean throughputs of each server over all runs.
-fn means(runs: &[Vec<ServerThroughput>]) -> Vec<ServerThroughput> {
-    let mean_of = |server: usize, value: fn(&ServerThroughput) -> f64| {
-        let values: Vec<f64> = runs.iter().map(|run| value(&run[server])).collect();
+/// Returns a network of a box with these servers. The box's own links, of 1 Gb/s and 0.5 ms, are no
+/// bottleneck.
+fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
+    let mut config = simulated::aggregated(&[(1000.0, 0.5); 2])?;
+    config.set_servers(servers.len()).map_err(run_error)?;
+    for (settings, server) in config.servers.iter_mut().zip(servers) {
+        settings.from_access = server.paths.map(simulated::path).to_vec();
+        settings.to_content = simulated::path(server.beyond);
+        // The server measures its delay to this target. Nothing listens on port 9 (discard), so the content
+        // host answers at once with a reset.
+        settings.config.targets = vec![(content_addr(0), 9).into()];
+    }
+    Ok(config)
+}
+
+/// Returns the choices of a box in the simulator while users browse. The first choice is among five
+/// servers. The second is among six: a download through the sixth server has then measured its path to
+/// content. The other choices are made with background traffic.
+fn simulated_choices(seed: u64) -> Result<Choices, Error> {
+    let start = |mut config: AggregationConfig| {
+        config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
+        let mut net = simulated::start_cold(seed, &config)?;
+        let choice = browsed_choice(&mut net, BROWSING_SPAN)?;
+        Ok::<_, Error>((net, choice))
+    };
+    let config = network(&SERVERS)?;
+    let last = config.boxed.servers[PUBLISHED_SERVERS].name.clone();
+    let (mut net, _) = start(config)?;
+    // The box learns the rate from a server to content only from a connection that this rate limits.
+    simulated::use_server(&mut net, &last)?;
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
+    let bytes = size(SERVERS[PUBLISHED_SERVERS].beyond.0);
+    net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
+    simulated::use_server(&mut net, "auto")?;
+    let six = browsed_choice(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    let mut config = network(&SERVERS[..PUBLISHED_SERVERS])?;
+    let flow = |port| UdpFlow {
+        start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
+        // 2,000 packets of 1250 bytes a second are 20 Mb/s.
+        ..UdpFlow::constant(
+            (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
+            ([10, 0, 0, 1], port).into(),
+            CROSS_TRAFFIC_RATE,
+            1_250,
+        )
+    };
+    config.servers[CROSS_TRAFFIC_SERVER - 1].cross = vec![flow(7_001), flow(7_002)];
+    let (mut net, five) = start(config)?;
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
+    let next = || browsed_choice(&mut net, MAX_MEASUREMENT_GAP);
+    let (others, rounds) = choices_beside_others(next)?;
+    Ok(Choices {
+        five,
+        six,
+        others,
+        rounds,
+    })
+}
+
+/// Returns the choice of a box in the simulator after users have browsed for `time`.
+fn browsed_choice(net: &mut Aggregation, time: Duration) -> Result<Choice, Error> {
+    simulated::browse(net, time)?;
+    let Some(Answer::Status(status)) = net.ask(Request::Status) else {
+        return Err(Error::Run("the box does not answer".to_owned()));
+    };
+    let servers = serde_json::to_value(status.servers).map_err(run_error)?;
+    Ok(Choice::from_status(servers))
+}
+
+/// Returns the mean throughputs of a server over all runs.
+fn mean(runs: &[Vec<Throughputs>], server: usize) -> Throughputs {
+    [0, 1, 2, 3].map(|value| {
+        let values: Vec<f64> = runs.iter().map(|run| run[server][value]).collect();
         stats::mean(&values).unwrap_or(f64::NAN)
-    };
-    let mean = |server| ServerThroughput {
-        alone: [
-            mean_of(server, |g| g.alone[0]),
-            mean_of(server, |g| g.alone[1]),
-        ],
-        beyond: mean_of(server, |g| g.beyond),
-        aggregated: mean_of(server, |g| g.aggregated),
-    };
-    (0..SERVERS.len()).map(mean).collect()
+    })
 }
 
 /// Returns a table of the box's measurements beside the settings of the paths.
 fn measurements(when: &str, choice: &Choice) -> Table {
-    let cell = |value: &Value, unit: f64, decimals: usize, setting: f64| {
-        let value = value
-            .as_f64()
-            .map(|value| format!("{:.decimals$}", value / unit));
-        format!("{} ({setting})", value.unwrap_or_else(|| "-".to_owned()))
+    let cell = |value: &Value, unit: f64, setting: f64| match value.as_f64() {
+        Some(value) => format!("{:.1} ({setting})", value / unit),
+        None => format!("- ({setting})"),
     };
     let row = |(n, server): (usize, &Server)| {
         let measured = &choice.servers[n - 1]["measured"];
         let mut row = vec![n.to_string()];
         let [one, two] = server.paths;
-        let paths = [
+        for (path, (mbit, ms)) in [
             (&measured["paths"][0], one),
             (&measured["paths"][1], two),
             (&measured["beyond"], server.beyond),
-        ];
-        for (path, (mbit, ms)) in paths {
-            row.push(cell(&path["bandwidth"], 1e6, 1, mbit));
-            row.push(cell(&path["delay_ms"], 1.0, 1, ms));
+        ] {
+            row.push(cell(&path["bandwidth"], 1e6, mbit));
+            row.push(cell(&path["delay_ms"], 1.0, ms));
         }
         let chosen = [
             ("bandwidth", choice.by_bandwidth),
             ("delay", choice.by_delay),
         ];
-        let chosen = chosen.iter().filter(|(_, chosen)| *chosen == n);
-        row.push(chosen.map(|(by, _)| *by).collect::<Vec<_>>().join(", "));
+        let chosen_by = chosen.iter().filter(|(_, chosen)| *chosen == n);
+        row.push(chosen_by.map(|(by, _)| *by).collect::<Vec<_>>().join(", "));
         row
     };
-    let columns = [
-        "server",
-        "B_1",
-        "D_1",
-        "B_2",
-        "D_2",
-        "B_s",
-        "D_s",
-        "chosen by",
-    ];
-    Table::new(
-        format!(
-            "{when} (and what there is), Mb/s and ms; B_s is known once a connection waited for it"
-        ),
-        &columns,
-        (1..).zip(&SERVERS).map(row).collect(),
-    )
+    let rows = (1..).zip(&SERVERS).map(row).collect();
+    let table = entry::table("tm-1", "measurements", rows);
+    Table {
+        title: format!("{when} {}", table.title),
+        ..table
+    }
 }
 
 /// Returns a table of the mean throughputs of each server.
-fn throughputs(means: &[ServerThroughput]) -> Table {
-    // A throughput of 0 was not measured.
-    let shown = |value: f64| match value > 0.0 {
-        true => format!("{value:.2}"),
-        false => "-".to_owned(),
+fn throughputs(means: &[Throughputs]) -> Table {
+    let row = |((n, server), mean): ((usize, &Server), &Throughputs)| {
+        let mut row = vec![n.to_string()];
+        let shown = |value: &f64| match *value > 0.0 {
+            true => format!("{value:.2}"),
+            false => "-".to_owned(),
+        };
+        row.extend(mean.iter().map(shown));
+        let share = Some(share(*mean)).filter(|share| share.is_finite());
+        row.push(share.map_or("-".to_owned(), |share| format!("{share:.0} %")));
+        row.push(shown(&server.reported));
+        row
     };
-    let row = |((n, server), throughput): ((usize, &Server), &ServerThroughput)| {
-        let share = throughput.aggregated / throughput.upper_bound() * 100.0;
-        vec![
-            n.to_string(),
-            shown(throughput.alone[0]),
-            shown(throughput.alone[1]),
-            shown(throughput.beyond),
-            shown(throughput.aggregated),
-            if share.is_finite() {
-                format!("{share:.0} %")
-            } else {
-                "-".to_owned()
-            },
-            server
-                .reported
-                .map_or("-".to_owned(), |mbit| format!("{mbit:.2}")),
-        ]
-    };
-    let columns = [
-        "server",
-        "b_1",
-        "b_2",
-        "b_s",
-        "through box and server",
-        "of min(b_1 + b_2, b_s)",
-        "reported",
-    ];
-    Table::new(
-        "Throughput by plain TCP over each path and to each server, and through box and server, \
-                Mb/s",
-        &columns,
-        (1..).zip(&SERVERS).zip(means).map(row).collect(),
-    )
+    let rows = (1..).zip(&SERVERS).zip(means).map(row);
+    entry::table("tm-1", "throughputs", rows.collect())
 }
 
 /// Returns a table of the throughput that each rule of choice would have reached.
-fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
-    // Servers count from 1. The number 0, for no server, has no throughput.
-    let aggregated = |n: usize| {
-        means
-            .get(n.wrapping_sub(1))
-            .map_or(f64::NAN, |throughput| throughput.aggregated)
-    };
-    let all: Vec<f64> = means[..PUBLISHED_SERVERS]
+fn policies(means: &[Throughputs], choice: &Choice) -> Table {
+    let published: Vec<f64> = means[..PUBLISHED_SERVERS]
         .iter()
-        .map(|throughput| throughput.aggregated)
+        .map(|mean| mean[3])
         .collect();
-    let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
-    let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| {
-        let [a, b] = [a, b].map(|n| rtt(&SERVERS[n - 1]));
-        a.total_cmp(&b)
-    });
-    let nearest = nearest.unwrap_or(0);
-    let row =
-        |rule: &str, which: String, mbit: f64| vec![rule.to_owned(), which, format!("{mbit:.2}")];
-    Table::new(
-        "Throughput by what one of the five servers is chosen, Mb/s",
-        &["choice", "server", "throughput"],
-        vec![
-            row(
-                "largest min(B_1 + B_2, B_s), as measured",
-                choice.by_bandwidth.to_string(),
-                aggregated(choice.by_bandwidth),
-            ),
-            row(
-                "lowest delay to content, as measured",
-                choice.by_delay.to_string(),
-                aggregated(choice.by_delay),
-            ),
-            row(
-                "lowest round trip to the server",
-                nearest.to_string(),
-                aggregated(nearest),
-            ),
-            row(
-                "at random",
-                "mean of 1 to 5".to_owned(),
-                stats::mean(&all).unwrap_or(f64::NAN),
-            ),
-        ],
-    )
+    let rtt = |n: &usize| {
+        let [(_, one), (_, two)] = SERVERS[n - 1].paths;
+        one.min(two)
+    };
+    let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| rtt(a).total_cmp(&rtt(b)));
+    let chosen = |rule: &str, n: usize| {
+        // Servers count from 1. The number 0, for no server, has no throughput.
+        let mbit = n.checked_sub(1).map_or(f64::NAN, |at| means[at][3]);
+        vec![rule.to_owned(), n.to_string(), format!("{mbit:.2}")]
+    };
+    let mean = stats::mean(&published).unwrap_or(f64::NAN);
+    let random = [
+        "at random".to_owned(),
+        "mean of 1 to 5".to_owned(),
+        format!("{mean:.2}"),
+    ];
+    let rows = vec![
+        chosen(
+            "largest min(B_1 + B_2, B_s), as measured",
+            choice.by_bandwidth,
+        ),
+        chosen("lowest delay to content, as measured", choice.by_delay),
+        chosen("lowest round trip to the server", nearest.unwrap_or(0)),
+        random.to_vec(),
+    ];
+    entry::table("tm-1", "policies", rows)
 }
 
-fn figure(means: &[ServerThroughput]) -> crate::plot::Figure {
-    let points = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
-        (0..PUBLISHED_SERVERS)
-            .map(|n| Point::new(n as f64, value(n)))
-            .collect()
-    };
+fn figure(means: &[Throughputs]) -> Figure {
     let groups = ["server 1", "server 2", "server 3", "server 4", "server 5"];
+    let series = |name, value: &dyn Fn(usize) -> f64| {
+        let point = |n| Point::new(n as f64, value(n));
+        (name, (0..PUBLISHED_SERVERS).map(point).collect())
+    };
+    let series = vec![
+        series("path 1 alone", &|n| means[n][0]),
+        series("path 2 alone", &|n| means[n][1]),
+        series("through box and server", &|n| means[n][3]),
+        series("reported", &|n| SERVERS[n].reported),
+    ];
     bars(
         "Throughput over each path alone and through box and server",
         "Table 1 of T-MPTCP as emulated links; CUBIC; plain TCP over the single paths",
         "Mb/s",
-        (
-            &groups,
-            vec![
-                ("path 1 alone", points(&|n| means[n].alone[0])),
-                ("path 2 alone", points(&|n| means[n].alone[1])),
-                ("through box and server", points(&|n| means[n].aggregated)),
-                (
-                    "reported",
-                    points(&|n| SERVERS[n].reported.unwrap_or(f64::NAN)),
-                ),
-            ],
-        ),
+        (&groups, series),
     )
 }
 
-fn verdicts(runs: &[Vec<ServerThroughput>], choices: &Choices) -> Vec<Verdict> {
+fn verdicts(runs: &[Vec<Throughputs>], choices: &Choices) -> Vec<Verdict> {
     let Choices {
         five, six, others, ..
     } = choices;
-    let number =
-        |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
-    let shares = runs.iter().enumerate().flat_map(|(run, throughput)| {
-        let published = (1..=PUBLISHED_SERVERS).zip(throughput);
-        published.map(move |(n, throughput)| {
-            (
-                format!("server {n}, run {run}"),
-                throughput.aggregated / throughput.upper_bound() * 100.0,
-            )
-        })
+    let server = |label: &str, n: usize| (label.to_owned(), n as f64);
+    let shares = runs.iter().enumerate().flat_map(|(run, servers)| {
+        let published = (1..=PUBLISHED_SERVERS).zip(servers);
+        published.map(move |(n, server)| (format!("server {n}, run {run}"), share(*server)))
     });
-    vec![
-        number(
-            "chosen by bandwidth",
-            Bound::Within(3.0, 3.0),
-            five.by_bandwidth,
-        )
-        .reported("3"),
-        number("chosen by delay", Bound::Within(2.0, 2.0), five.by_delay).unless(
-            "the ways through 2, 3 and 4 lie within 1.3 ms of each other, which is about as well as \
-             a handshake on a busy machine is timed",
-        ),
-        number(
-            "chosen by bandwidth beside one of 60 Mb/s with 10 Mb/s to content",
-            Bound::Within(3.0, 3.0),
-            six.by_bandwidth,
-        ),
-        Verdict::new(
-            "through box and server, of min(b_1 + b_2, b_s)",
-            Bound::AtLeast(90.0),
-            "%",
-            shares,
-        )
-        .reported("69 to 95 % of the raw sum"),
-        Verdict::new(
-            "chosen by bandwidth while others send to server 3: one of the next best",
-            Bound::Within(1.0, 2.0),
-            "",
-            [("server", &others[0]), ("server, once more", &others[1])]
-                .map(|(when, choice)| (when, choice.by_bandwidth as f64)),
-        ),
-    ]
+    let [others, again] = others;
+    entry::judge(
+        "tm-1",
+        [
+            vec![server("server", five.by_bandwidth)],
+            vec![server("server", five.by_delay)],
+            vec![server("server", six.by_bandwidth)],
+            shares.collect(),
+            vec![
+                server("server", others.by_bandwidth),
+                server("server, once more", again.by_bandwidth),
+            ],
+        ],
+    )
 }
 
 #[cfg(test)]
@@ -687,17 +556,12 @@ mod tests {
     }
 
     /// Returns a run in which every server reaches `share` of its upper bound.
-    fn run(share: f64) -> Vec<ServerThroughput> {
-        let throughput = |server: &Server| {
+    fn run(share: f64) -> Vec<Throughputs> {
+        let throughputs = |server: &Server| {
             let [(one, _), (two, _)] = server.paths;
-            let upper_bound = (one + two).min(server.beyond.0);
-            ServerThroughput {
-                alone: [one, two],
-                beyond: server.beyond.0,
-                aggregated: share * upper_bound,
-            }
+            [one, two, server.beyond.0, share * server.rate()]
         };
-        SERVERS.iter().map(throughput).collect()
+        SERVERS.iter().map(throughputs).collect()
     }
 
     fn choices(five: Choice, six: usize, others: [usize; 2]) -> Choices {
@@ -729,14 +593,11 @@ mod tests {
 
     #[test]
     fn the_upper_bound_is_set_by_the_bottleneck() {
-        let upper_bound: Vec<f64> = run(1.0).iter().map(ServerThroughput::upper_bound).collect();
+        let bounds: Vec<f64> = run(1.0).into_iter().map(upper_bound).collect();
         // The sums of both paths, except for the last server, whose path to content has 10 Mb/s.
         let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
         let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
-        assert!(
-            upper_bound.iter().zip(expected).all(near),
-            "{upper_bound:?}"
-        );
+        assert!(bounds.iter().zip(expected).all(near), "{bounds:?}");
         assert_eq!([47.32, 13.0].map(size), [59_150_000, 16_250_000]);
         let beyond = SERVERS.map(|server| size(server.beyond.0));
         assert!(

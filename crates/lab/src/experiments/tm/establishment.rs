@@ -6,38 +6,20 @@ use braid_engine::cc::CUBIC;
 use braid_sim::pcapng::{Direction, Writer};
 use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, fixture};
 use braid_wire::{Instant, ip};
+use serde::Serialize;
 use serde_json::json;
 
 use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
 use super::speed::{PATHS, SIMULATED_LINKS};
 use crate::backend::gateways::Gateways;
-use crate::backend::{Backend, Error, run_error};
-use crate::experiments::definition::Definition;
+use crate::backend::{Error, run_error};
+use crate::experiments::entry;
 use crate::experiments::outcome::Table;
+use crate::experiments::series::by_run;
 use crate::experiments::session::Session;
-use crate::experiments::verdict::{Bound, Verdict};
+use crate::experiments::verdict::Verdict;
 use crate::stats;
-
-/// The four handshakes of an establishment, and their order.
-pub const TM_3: Definition = Definition {
-    id: "tm-3",
-    title: "The establishment of a connection, by packet capture",
-    source: "T-MPTCP, figure 3",
-    setup: "curl behind a box fetches 1 MB from nginx over two links of 30.7 Mb/s, 50 ms and \
-            14.9 Mb/s, 70 ms. All packets of box and server are captured: of the first connection \
-            after the start of the box, and of a later one. A step is done when the third packet \
-            of its handshake is sent; of connections between box and server those count that \
-            carry the file.",
-    reported: "The user's handshake; the MPTCP handshake of box and server; the TCP handshake of \
-               server and content server; MP_JOIN.",
-    must_hold: "The same order; with a warm connection the second and the fourth step are not \
-                there.",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |_| 1,
-    runs: (3, 3),
-    measure,
-};
 
 const FILE_BYTES: u64 = 1_000_000;
 /// Minimum bytes that a flow must carry to count as a flow of the file. The authentication of a pooled
@@ -52,15 +34,17 @@ const STEPS: [&str; 4] = [
 ];
 
 /// The observation of one establishment.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Serialize)]
 struct Establishment {
     /// Start and end of each step, ms after the user's SYN; `None` if the step did not happen.
+    #[serde(rename = "steps_ms")]
     steps: [Option<(f64, f64)>; 4],
     /// Number of subflows that carried the file.
     subflows: usize,
 }
 
-fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the four handshakes of an establishment, and their order.
+pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("size", "1 MB");
     let (runs, ends) = match session.backend().is_virtual() {
         true => {
@@ -70,8 +54,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             (runs, simulated::ends(SIMULATED_LINKS.len()))
         }
         false => {
-            session.parameter("congestion control", CUBIC.name());
-            session.parameter("strategy", "adaptive");
+            simulated::both_ends(session);
             captured(session)?
         }
     };
@@ -87,17 +70,9 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let seen = runs.iter().map(|run| observe(&run[n], &ends));
         seen.collect::<Vec<_>>()
     });
-    let record =
-        |seen: &Establishment| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
-    let records = [&cold, &warm].map(|all| all.iter().map(record).collect::<Vec<_>>());
-    session.record(
-        "steps".to_owned(),
-        json!({ "cold": records[0], "warm": records[1] }),
-    );
+    session.record("steps".to_owned(), json!({ "cold": cold, "warm": warm }));
     session.table(table(&cold, &warm));
-    verdicts(&cold, &warm)
-        .into_iter()
-        .for_each(|verdict| session.verdict(verdict));
+    session.verdicts(verdicts(&cold, &warm));
     Ok(())
 }
 
@@ -176,48 +151,33 @@ fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
 }
 
 fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
-    let each =
-        |all: &[Establishment], value: &dyn Fn(&Establishment) -> f64| -> Vec<(String, f64)> {
-            let label = |(run, seen)| (format!("run {run}"), value(seen));
-            all.iter().enumerate().map(label).collect()
-        };
-    let time_between =
-        |seen: &Establishment, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
+    let each = |all: &[Establishment], value: &dyn Fn(&Establishment) -> f64| {
+        by_run(all.iter().map(value)).collect()
+    };
+    // The time from the end of a step to the end of another.
+    let order = |all, from: usize, to: usize| {
+        each(all, &|seen| match (seen.steps[from], seen.steps[to]) {
             (Some((_, earlier)), Some((_, later))) => later - earlier,
             _ => f64::NAN,
-        };
-    let order = |name: &str, all: &[Establishment], from: usize, to: usize| {
-        let claim = format!(
-            "{name}: step {} is done after step {}, by",
-            to + 1,
-            from + 1
-        );
-        let values = each(all, &|seen| time_between(seen, from, to));
-        Verdict::new(claim, Bound::Above(0.0), "ms", values).reported("in this order")
+        })
     };
-    let mut verdicts = vec![
-        order("first connection", cold, 0, 1),
-        order("first connection", cold, 1, 2),
-        order("first connection", cold, 2, 3),
-        order("warm connection", warm, 0, 2),
-    ];
-    let steps_2_and_4 =
-        |seen: &Establishment| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
-    verdicts.push(Verdict::new(
-        "warm connection: steps 2 and 4 that are there",
-        Bound::AtMost(0.0),
-        "",
-        each(warm, &|seen| steps_2_and_4(seen) as f64),
-    ));
-    for (name, all) in [("first connection", cold), ("warm connection", warm)] {
-        verdicts.push(Verdict::new(
-            format!("{name}: subflows that carry the file"),
-            Bound::AtLeast(2.0),
-            "",
-            each(all, &|seen| seen.subflows as f64),
-        ));
-    }
-    verdicts
+    let steps_2_and_4 = |seen: &Establishment| {
+        let [_, two, _, four] = seen.steps;
+        f64::from(two.is_some()) + f64::from(four.is_some())
+    };
+    let subflows = |seen: &Establishment| seen.subflows as f64;
+    entry::judge(
+        "tm-3",
+        [
+            order(cold, 0, 1),
+            order(cold, 1, 2),
+            order(cold, 2, 3),
+            order(warm, 0, 2),
+            each(warm, &steps_2_and_4),
+            each(cold, &subflows),
+            each(warm, &subflows),
+        ],
+    )
 }
 
 fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
@@ -235,18 +195,7 @@ fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
         row.extend(cells(warm, n));
         row
     };
-    let columns = [
-        "step",
-        "first connection: begins, ms",
-        "is done, ms",
-        "warm connection: begins, ms",
-        "is done, ms",
-    ];
-    Table::new(
-        "When each step begins and is done, after the user's SYN; means over the runs",
-        &columns,
-        STEPS.iter().enumerate().map(row).collect(),
-    )
+    entry::table("tm-3", "steps", STEPS.iter().enumerate().map(row).collect())
 }
 
 /// Returns the IP packets of a host as a pcapng file.

@@ -4,25 +4,34 @@ use std::fmt::Write;
 
 use braid_testbed::fixture::USER_BEHIND_BOX;
 
+use super::simulated::Link;
 use crate::backend::gateways::Gateways;
 use crate::backend::{Error, run_error};
 
-/// An aggregation server with its paths. Each path is a rate in Mb/s and a round-trip time in ms.
+/// An aggregation server with its paths.
 #[derive(Debug, Clone, Copy)]
 pub struct Server {
     /// The paths from the box, over each of its links.
-    pub paths: [(f64, f64); 2],
+    pub paths: [Link; 2],
     /// The path from the server to the content server.
-    pub beyond: (f64, f64),
-    /// Throughput through the server that the paper reports, Mb/s.
-    pub reported: Option<f64>,
+    pub beyond: Link,
+    /// Throughput through the server that the paper reports, Mb/s; 0 if it reports none.
+    pub reported: f64,
 }
 
-const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: f64) -> Server {
-    Server {
-        paths: [one, two],
-        beyond,
-        reported: Some(reported),
+impl Server {
+    const fn new(one: Link, two: Link, beyond: Link, reported: f64) -> Server {
+        Server {
+            paths: [one, two],
+            beyond,
+            reported,
+        }
+    }
+
+    /// Returns the full rate of downloads through the server, Mb/s.
+    pub fn rate(&self) -> f64 {
+        let [(one, _), (two, _)] = self.paths;
+        (one + two).min(self.beyond.0)
     }
 }
 
@@ -30,59 +39,21 @@ const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: 
 /// fast paths from the box and a slow path to content. A box avoids this server only if it measures the
 /// path to content.
 pub const SERVERS: [Server; 6] = [
-    server((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
-    server((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),
-    server((27.57, 53.97), (19.75, 67.66), (56.31, 27.50), 36.89),
-    server((1.38, 43.67), (13.91, 57.45), (36.31, 38.19), 13.03),
-    server((5.1, 113.15), (12.9, 179.58), (63.28, 36.9), 17.02),
-    Server {
-        paths: [(35.0, 60.0), (25.0, 70.0)],
-        beyond: (10.0, 40.0),
-        reported: None,
-    },
+    Server::new((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
+    Server::new((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),
+    Server::new((27.57, 53.97), (19.75, 67.66), (56.31, 27.50), 36.89),
+    Server::new((1.38, 43.67), (13.91, 57.45), (36.31, 38.19), 13.03),
+    Server::new((5.1, 113.15), (12.9, 179.58), (63.28, 36.9), 17.02),
+    Server::new((35.0, 60.0), (25.0, 70.0), (10.0, 40.0), 0.0),
 ];
 
-const HOSTS: &str = r#"
-[[host]]
-name = "box"
-role = "box"
-start = "manual"
-gateway = ["isp1", "isp2"]
-
-[[host]]
-name = "isp1"
-role = "router"
-
-[[host]]
-name = "isp2"
-role = "router"
-
-[[host]]
-name = "core"
-role = "router"
-
-[[host]]
-name = "content"
-role = "content"
-gateway = "core"
-
-[[lan]]
-name = "web"
-hosts = ["core", "content"]
-
-[[lan]]
-name = "link1"
-hosts = ["isp1", "box"]
-
-[[lan]]
-name = "link2"
-hosts = ["isp2", "box"]
-"#;
+/// The hosts and LANs beside the servers and their links.
+const HOSTS: &str = include_str!("servers.toml");
 
 /// Returns the description of the testbed. The box's own links are not limited: the bottlenecks are the
 /// links from the routers behind them to each server.
 pub fn description(name: &str) -> String {
-    let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}");
+    let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}\n{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
         let [one, two] = server.paths;
         let host = self::name(n);

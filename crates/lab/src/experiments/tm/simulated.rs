@@ -46,6 +46,11 @@ pub fn parameters(session: &mut Session<'_>) {
         "curl, nginx, the kernel's sockets and routing, and the processor's time: user and content \
          host are engines with plain TCP beside the cores of box and server",
     );
+    both_ends(session);
+}
+
+/// Adds the settings of box and server to the parameters, in the simulator and over links.
+pub fn both_ends(session: &mut Session<'_>) {
     session.parameter("congestion control", CUBIC.name());
     session.parameter("strategy", "adaptive");
 }

@@ -13,8 +13,8 @@ use braid_sim::{Host, HostConfig, World};
 use braid_wire::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::backend::Error;
-use crate::paths::Paths;
+use crate::backend::{Error, run_error};
+use crate::experiments::sweep;
 
 /// Number of clients, each with one flow.
 const CLIENTS: u32 = 500;
@@ -28,21 +28,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// takes so long.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The work and state that the clients cause at the server.
-#[derive(Debug, Default)]
-pub struct Load {
-    /// Subflows, half-open ones included, per flow.
-    pub subflows: f64,
-    /// Packets received and sent, per flow.
-    pub packets: f64,
-    /// Maximum number of subflows at a time, as a measure of state.
-    pub most_subflows: f64,
-    /// Sum of the times for which subflows existed, s per flow.
-    pub subflow_seconds: f64,
-    /// Processor time of the server and its oracle, µs per flow. It is the only value that differs between
-    /// runs with the same seed.
-    pub cpu_us: f64,
-}
+/// Name of the processor time. It is the only value that differs between runs with the same seed.
+pub const CPU_TIME: &str = "processor time per flow, µs";
 
 /// A host that measures its own processor time.
 #[derive(Debug)]
@@ -78,66 +65,65 @@ impl Node for Timed {
     }
 }
 
-impl Load {
-    /// Runs all clients and returns the server's load. Clients start one after another, and each has two
-    /// paths of its own, so that no client slows another down.
-    pub fn measure(seed: u64, strategy: &str) -> Result<Load, Error> {
-        let mut world = World::new(seed);
-        let (server, clients) = build(&mut world, strategy)?;
-        let mut load = Load::default();
-        let mut sample = |world: &World| {
-            let host = &world.node::<Timed>(server).host;
-            let conns = host.open_streams().map(|(conn, _)| conn);
-            let subflows: usize = conns.map(|conn| host.stack().subflows(conn).len()).sum();
-            load.most_subflows = load.most_subflows.max(subflows as f64);
-            load.subflow_seconds += subflows as f64 * SAMPLE_INTERVAL.as_secs_f64();
+/// Runs all clients, and returns the work and state that they cause at the server, each value with its name.
+/// Clients start one after another, and each has two paths of its own, so that no client slows another down.
+pub fn measure(seed: u64, strategy: &str) -> Result<Vec<(&'static str, f64)>, Error> {
+    let mut world = World::new(seed);
+    let (server, clients) = build(&mut world, strategy)?;
+    let (mut most_subflows, mut subflow_seconds) = (0.0, 0.0);
+    let mut sample = |world: &World| {
+        let host = &world.node::<Timed>(server).host;
+        let conns = host.open_streams().map(|(conn, _)| conn);
+        let subflows: usize = conns.map(|conn| host.stack().subflows(conn).len()).sum();
+        most_subflows = f64::max(most_subflows, subflows as f64);
+        subflow_seconds += subflows as f64 * SAMPLE_INTERVAL.as_secs_f64();
+    };
+    for client in clients {
+        let options = ConnectOptions {
+            flow_size: FlowSize::Declared(FLOW_BYTES),
+            ..ConnectOptions::new(REMOTE, factory(strategy)?())
         };
-        for client in clients {
-            let options = ConnectOptions {
-                flow_size: FlowSize::Declared(FLOW_BYTES),
-                ..ConnectOptions::new(REMOTE, factory(strategy)?())
-            };
-            let mut stream = Stream::new(Role::Fetch { request: REQUEST });
-            stream.flow_size = FlowSize::Declared(FLOW_BYTES);
-            let opened = world.open(client, options, stream);
-            opened.map_err(|e| Error::Run(format!("a connection does not open: {e}")))?;
-            for _ in 0..START_INTERVAL.as_millis() / SAMPLE_INTERVAL.as_millis() {
-                world.advance(SAMPLE_INTERVAL);
-                sample(&world);
-            }
-        }
-        let end = world.now() + FLOW_TIMEOUT;
-        let ended = |world: &World| world.node::<Timed>(server).host.finished().len();
-        while ended(&world) < CLIENTS as usize && world.now() < end {
+        let mut stream = Stream::new(Role::Fetch { request: REQUEST });
+        stream.flow_size = FlowSize::Declared(FLOW_BYTES);
+        let opened = world.open(client, options, stream);
+        opened.map_err(run_error)?;
+        for _ in 0..START_INTERVAL.as_millis() / SAMPLE_INTERVAL.as_millis() {
             world.advance(SAMPLE_INTERVAL);
             sample(&world);
         }
-        let Timed { host, cpu } = world.node(server);
-        let closed = host
-            .finished()
-            .iter()
-            .filter(|stream| stream.closed.is_some());
-        let flows = f64::from(CLIENTS);
-        if closed.count() < CLIENTS as usize {
-            let seconds = FLOW_TIMEOUT.as_secs();
-            return Err(Error::Run(format!(
-                "not all of {CLIENTS} flows ended within {seconds} s"
-            )));
-        }
-        let reports = host
-            .finished()
-            .iter()
-            .filter_map(|stream| stream.report.as_ref());
-        let subflows = reports
-            .flat_map(|report| &report.paths)
-            .map(|path| path.subflows);
-        load.subflows = f64::from(subflows.sum::<u32>()) / flows;
-        let stats = host.stack().stats();
-        load.packets = (stats.packets_in + stats.packets_out) as f64 / flows;
-        load.subflow_seconds /= flows;
-        load.cpu_us = cpu.as_secs_f64() * 1e6 / flows;
-        Ok(load)
     }
+    let end = world.now() + FLOW_TIMEOUT;
+    let ended = |world: &World| world.node::<Timed>(server).host.finished().len();
+    while ended(&world) < CLIENTS as usize && world.now() < end {
+        world.advance(SAMPLE_INTERVAL);
+        sample(&world);
+    }
+    let Timed { host, cpu } = world.node(server);
+    let finished = host.finished().iter();
+    let closed = finished.clone().filter(|stream| stream.closed.is_some());
+    if closed.count() < CLIENTS as usize {
+        let seconds = FLOW_TIMEOUT.as_secs();
+        return Err(Error::Run(format!(
+            "not all of {CLIENTS} flows ended within {seconds} s"
+        )));
+    }
+    let reports = finished.filter_map(|stream| stream.report.as_ref());
+    let paths = reports.flat_map(|report| &report.paths);
+    let subflows: u32 = paths.map(|path| path.subflows).sum();
+    let stats = host.stack().stats();
+    let packets = (stats.packets_in + stats.packets_out) as f64;
+    let flows = f64::from(CLIENTS);
+    Ok(vec![
+        // Half-open subflows count.
+        ("subflows per flow", f64::from(subflows) / flows),
+        ("packets per flow in and out", packets / flows),
+        ("most subflows at a time", most_subflows),
+        (
+            "seconds that subflows were kept, per flow",
+            subflow_seconds / flows,
+        ),
+        (CPU_TIME, cpu.as_secs_f64() * 1e6 / flows),
+    ])
 }
 
 fn factory(strategy: &str) -> Result<braid_engine::StrategyFactory, Error> {
@@ -153,9 +139,7 @@ fn address(client: u32, path: usize) -> Ipv4Addr {
 /// Builds the server and all clients, and lets the server answer. Returns the node of the server, and the
 /// nodes of the clients.
 fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Error> {
-    let paths: Paths = super::UNLIKE
-        .parse()
-        .map_err(|e: crate::paths::PathError| Error::Usage(e.to_string()))?;
+    let paths = sweep::case(super::UNLIKE)?.paths;
     let specs = paths.specs();
     // Nodes get interfaces in the order in which they are connected below: client by client, path by path.
     let mut routes: Vec<(IpAddr, u32)> = Vec::new();
@@ -197,6 +181,6 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
     answer.flow_size = FlowSize::Declared(FLOW_BYTES);
     let serve = |server: &mut Timed, _| server.host.serve(REMOTE, answer);
     let served = world.with_node(server, serve);
-    served.map_err(|e| Error::Run(e.to_string()))?;
+    served.map_err(run_error)?;
     Ok((server, clients))
 }
