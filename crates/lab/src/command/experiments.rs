@@ -80,7 +80,7 @@ fn chosen(
 ) -> Result<Vec<(&'static Definition, Backend)>, Failure> {
     let with_backend = |d: &'static Definition| Ok::<_, Error>((d, d.backend(backend)?));
     let named = ids.iter().filter(|id| *id != ALL_IDS);
-    let named = named.map(|id| experiments::find(id).map_err(|e| Failure::Usage(e.to_string())));
+    let named = named.map(|id| experiments::find(id));
     let named: Vec<&'static Definition> = named.collect::<Result<_, _>>()?;
     if named.len() < ids.len() {
         let left_out = |e: Error| eprintln!("braid-lab: left out: {e}");

@@ -4,7 +4,7 @@
 mod cases;
 mod judge;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -26,16 +26,8 @@ use crate::stats;
 /// The strategy that is judged.
 const CANDIDATE: &str = "adaptive";
 
-/// The grids.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Grids {
-    virtual_time: Grid,
-    /// A small grid for wall-clock time.
-    links: Grid,
-}
-
-static GRIDS: LazyLock<Grids> = LazyLock::new(|| {
+/// The grid of each backend, by the backend's name.
+static GRIDS: LazyLock<BTreeMap<String, Grid>> = LazyLock::new(|| {
     toml::from_str(include_str!("grid/grids.toml")).expect("grids.toml is well-formed")
 });
 
@@ -56,13 +48,6 @@ const MEAN_BOUNDS: [(Start, &str, f64); 3] = [
     (Start::Cold, "fsa", 0.95),
     (Start::Warm, "minrtt", 0.95),
 ];
-
-fn grid_of(backend: Backend) -> &'static Grid {
-    match backend.is_virtual() {
-        true => &GRIDS.virtual_time,
-        false => &GRIDS.links,
-    }
-}
 
 /// The records and subflows that exist before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -131,18 +116,15 @@ impl Judged {
 
 /// Returns the number of cases on `backend`.
 pub fn case_count(backend: Backend) -> usize {
-    grid_of(backend).len() * braid_strategy::names().count()
+    GRIDS[backend.name()].len() * braid_strategy::names().count()
 }
 
 /// Measures one strategy against all others in every case of the backend's grid.
 pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    measure_grid(session, grid_of(session.backend()))
+    measure_grid(session, &GRIDS[session.backend().name()])
 }
 
 pub(super) fn measure_grid(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
-    if !braid_strategy::names().any(|name| name == CANDIDATE) {
-        return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
-    }
     let cases = grid.cases(session.seed())?;
     // Sizes change fastest from case to case. The stride is one less than a divisor of the cases, so that
     // it is no multiple of the number of sizes, and the chosen cases have all sizes.

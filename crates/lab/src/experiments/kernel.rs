@@ -3,42 +3,20 @@
 use super::entry;
 use super::series::by_size;
 use super::session::Session;
-use super::sweep::{self, LINUX, Sweep, Swept, Variant, divide_by_lowest};
-use crate::backend::{Backend, Error};
-use crate::case::{Case, DefaultPath};
+use super::sweep::{LINUX, Swept, divide_by_lowest};
+use crate::backend::Error;
 use crate::plot::{Axis, Figure, Point};
 use crate::stats;
-
-const LOSSES: [&str; 2] = ["0%", "2%"];
-const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
-const VARIANTS: [Variant; 3] = [
-    LINUX,
-    Variant::strategy("minrtt"),
-    Variant::strategy("adaptive"),
-];
-/// Returns the number of cases.
-pub fn cases(_: Backend) -> usize {
-    LOSSES.len() * SIZES.len() * VARIANTS.len()
-}
 
 /// Measures the engine and the kernel's MPTCP.
 pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut parts = Vec::new();
-    for loss in LOSSES {
-        let case = sweep::case(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
-        let sweep = Sweep {
-            name: format!("loss{}", loss.trim_end_matches('%')),
-            sizes: SIZES,
-            case: Case {
-                default_path: DefaultPath::Mix,
-                ..case
-            },
-            variants: VARIANTS.to_vec(),
-        };
-        let swept = sweep.run(session)?;
+    for (label, swept) in entry::measure(session)? {
         for (path, opened) in ["40 ms", "100 ms"].into_iter().enumerate() {
-            let name = format!("{loss} loss, opened on {opened}");
-            parts.push((name, swept.opened_on(path, 2)));
+            let name = format!("{label}, opened on {opened}");
+            let part = swept.opened_on(path, 2);
+            session.table(part.table(&format!("Flow completion time, CUBIC, {name}")));
+            parts.push((name, part));
         }
     }
     let [minrtt, adaptive] = ["minrtt", "adaptive"].map(|strategy| {
@@ -50,9 +28,6 @@ pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     });
     let values = [minrtt.0, minrtt.1, adaptive.0, adaptive.1];
     session.verdicts(entry::judge("kernel", values));
-    for (name, part) in &parts {
-        session.table(part.table(&format!("Flow completion time, CUBIC, {name}")));
-    }
     Ok(())
 }
 
@@ -68,10 +43,10 @@ fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> 
 }
 
 fn figure(strategy: &str, parts: &[(String, Swept)]) -> Figure {
+    let point = |(_, share): (String, f64)| Point::new(0.0, share);
     let series = parts.iter().map(|part| {
-        let shares = shares(part, strategy).into_iter();
-        part.1
-            .line(&part.0, shares.map(|(_, share)| Point::new(0.0, share)))
+        let points = shares(part, strategy).into_iter().map(point);
+        part.1.line(&part.0, points)
     });
     by_size(
         &format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),

@@ -1,8 +1,9 @@
 //! The experiments: each is a definition that runs on backends and judges whether its claims hold.
 //!
-//! A [`Definition`] is an entry of [`ALL`]. `experiments.toml` has texts and sweeps of experiments as data. [`Definition::run`] measures its cases and returns
-//! [`ExperimentResult`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case.
-//! [`crate::report`] stores them and makes pages of what is stored.
+//! A [`Definition`] is an entry of [`ALL`]. `experiments.toml` has texts, claims and sweeps of experiments as
+//! data. [`Definition::run`] measures the cases of an experiment and returns [`ExperimentResult`]: an
+//! [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case. [`crate::report`] stores
+//! them and makes pages of what is stored.
 
 mod claim;
 mod definition;
@@ -28,8 +29,9 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::LazyLock;
+
+use crate::backend::Error;
 
 pub use definition::Definition;
 pub use outcome::{ExperimentResult, Outcome, Request, Table};
@@ -65,7 +67,7 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         failover::FAILOVER,
         faults::FAULTS,
         Definition::in_file("grid", grid::case_count, grid::measure),
-        Definition::in_file("kernel", kernel::cases, kernel::measure),
+        swept("kernel", kernel::measure),
     ]
 });
 
@@ -73,32 +75,16 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
 ///
 /// # Errors
 /// No experiment has this `id`. The error names similar ids, or the command that lists all.
-pub fn find(id: &str) -> Result<&'static Definition, UnknownId> {
-    ALL.iter().find(|d| d.id == id).ok_or_else(|| UnknownId {
-        id: id.to_owned(),
-        similar: similar(id),
+pub fn find(id: &str) -> Result<&'static Definition, Error> {
+    ALL.iter().find(|d| d.id == id).ok_or_else(|| {
+        let similar = similar(id);
+        let hint = match similar.is_empty() {
+            true => "`braid-lab list` shows all".to_owned(),
+            false => format!("did you mean {}?", similar.join(" or ")),
+        };
+        Error::Usage(format!("there is no experiment `{id}`; {hint}"))
     })
 }
-
-/// The error for an id that no experiment has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownId {
-    id: String,
-    /// Ids that are similar to `id`.
-    similar: Vec<&'static str>,
-}
-
-impl fmt::Display for UnknownId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no experiment `{}`", self.id)?;
-        match self.similar.is_empty() {
-            true => write!(f, "; `braid-lab list` shows all"),
-            false => write!(f, "; did you mean {}?", self.similar.join(" or ")),
-        }
-    }
-}
-
-impl std::error::Error for UnknownId {}
 
 /// Returns at most three ids that are similar to `id`, the most similar first.
 fn similar(id: &str) -> Vec<&'static str> {

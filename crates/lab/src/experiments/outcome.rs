@@ -102,9 +102,8 @@ impl Outcome {
             // A claim without a reported value is left out.
             each.filter(|(_, value)| value != "").collect()
         };
-        let parameters = self.parameters.iter();
-        let parameters = parameters.map(|(name, value)| (name.clone(), json!(value)));
-        let mut parameters: Map<String, Value> = parameters.collect();
+        let named = |(name, value): &(String, String)| (name.clone(), json!(value));
+        let mut parameters: Map<String, Value> = self.parameters.iter().map(named).collect();
         parameters.insert("arm".to_owned(), json!(self.backend));
         parameters.insert("runs".to_owned(), json!(self.runs));
         parameters.insert("set-up".to_owned(), json!(self.setup));

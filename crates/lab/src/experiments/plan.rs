@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::claim::{Claim, Measure};
 use super::session::Session;
-use super::sweep::{self, LINUX, Sweep, Swept, Variant};
+use super::sweep::{self, Sweep, Swept, Variant};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Records, UnknownName};
 
@@ -13,9 +13,11 @@ use crate::case::{Case, Records, UnknownName};
 // Names and sizes are borrowed from the text of the file.
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 pub struct Plan {
-    /// Prefix of the names of records.
-    #[serde(default)]
-    prefix: String,
+    /// Name of a sweep, with which the names of its records begin. `{cc}` and `{window}` stand for its
+    /// congestion control and initial window.
+    name: String,
+    /// Label of a sweep in claims, tables and figures, with `{CC}` and `{window}`.
+    label: String,
     /// Title of the figures of completion times. Without a title there are neither these figures nor tables.
     title: Option<String>,
     paths: String,
@@ -23,15 +25,14 @@ pub struct Plan {
     sizes: Vec<&'static str>,
     /// Fewer sizes for runs over links, where they take long.
     sizes_over_links: Option<Vec<&'static str>>,
-    /// Congestion controls; by default CUBIC.
-    #[serde(default = "cubic")]
+    /// Congestion controls.
     ccs: Vec<String>,
+    /// Initial windows, segments. RFC 6928 sets 10. RFC 3390, which older hosts follow, gives 3 for segments
+    /// of 1460 bytes. A claim must hold with both.
+    windows: Vec<u32>,
     variants: Vec<Variant>,
-    /// True if the kernel's MPTCP runs beside the strategies over links.
-    #[serde(default)]
-    linux: bool,
-    /// See [`Case::default_path`]; by default the first path.
-    default_path: Option<String>,
+    /// See [`Case::default_path`].
+    default_path: String,
     /// Names of the paths, if runs that opened on each are shown apart: runs that open on a good path differ
     /// much from runs that open on a poor path, and a mean over all runs hides that.
     #[serde(default)]
@@ -77,38 +78,38 @@ struct Bars {
     leads: bool,
 }
 
-/// Initial windows, segments. RFC 6928 sets 10. RFC 3390, which older hosts follow, gives 3 for segments of
-/// 1460 bytes. A claim must hold with both.
-const WINDOWS: [u32; 2] = [10, 3];
-
-fn cubic() -> Vec<String> {
-    vec!["cubic".to_owned()]
-}
-
 impl Plan {
     /// Returns the sweeps, each with the label that its claims, tables and figures show.
     pub fn sweeps(&'static self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
-        let default_path = self.default_path.as_deref().unwrap_or("0").parse();
+        let default_path = self.default_path.parse();
         let case = Case {
             default_path: default_path.map_err(|e: UnknownName| Error::Usage(e.to_string()))?,
-            records: Records::ALL[usize::from(self.warm_records)],
+            records: if self.warm_records {
+                Records::Warm
+            } else {
+                Records::Cold
+            },
             warm_subflows: self.warm_subflows,
             ..sweep::case(&self.paths)?
         };
         let mut sweeps = Vec::new();
         for cc in &self.ccs {
-            for window in WINDOWS {
+            for window in &self.windows {
+                let fill = |text: &str| {
+                    let text = text.replace("{cc}", cc).replace("{CC}", &cc.to_uppercase());
+                    text.replace("{window}", &window.to_string())
+                };
                 let sweep = Sweep {
-                    name: format!("{}{cc}-iw{window}", self.prefix),
+                    name: fill(&self.name),
                     sizes: self.sizes(backend),
                     case: Case {
                         cc: cc.clone(),
-                        initial_window: window,
+                        initial_window: *window,
                         ..case.clone()
                     },
                     variants: self.variants(backend, cc),
                 };
-                sweeps.push((format!("{}, IW {window}", cc.to_uppercase()), sweep));
+                sweeps.push((fill(&self.label), sweep));
             }
         }
         Ok(sweeps)
@@ -124,15 +125,15 @@ impl Plan {
     /// Returns the variants. The simulator cannot run the kernel's MPTCP. Over links the kernel runs only
     /// with CUBIC, because kernels need not have the other congestion controls.
     fn variants(&self, backend: Backend, cc: &str) -> Vec<Variant> {
-        let linux = self.linux && !backend.is_virtual() && cc == "cubic";
-        let linux = linux.then_some(LINUX);
-        self.variants.iter().copied().chain(linux).collect()
+        let with_kernel = !backend.is_virtual() && cc == "cubic";
+        let runs = |variant: &Variant| with_kernel || variant.backend != Some(Backend::Kernel);
+        self.variants.iter().copied().filter(runs).collect()
     }
 
     /// Returns the number of cases of all sweeps, for progress.
     pub fn cases(&self, backend: Backend) -> usize {
         let variants = self.ccs.iter().map(|cc| self.variants(backend, cc).len());
-        variants.sum::<usize>() * self.sizes(backend).len() * WINDOWS.len()
+        variants.sum::<usize>() * self.sizes(backend).len() * self.windows.len()
     }
 
     /// Measures and judges all sweeps, and adds their tables and figures.

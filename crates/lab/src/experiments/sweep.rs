@@ -42,8 +42,7 @@ pub struct Variant {
     /// The path on which connections open, if the variant sets it.
     opens_on: Option<usize>,
     /// Backend; `None` for the backend of the experiment.
-    #[serde(skip)]
-    backend: Option<Backend>,
+    pub backend: Option<Backend>,
 }
 
 impl Variant {
@@ -84,15 +83,8 @@ pub fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// Returns the cases of all variants, each with the name of its record.
-    pub fn cases(&self, seed: u64) -> Result<Vec<(String, Case)>, Error> {
-        let variants = self.variants.iter();
-        let cases = variants.map(|variant| self.cases_of(variant, seed));
-        Ok(cases.collect::<Result<Vec<_>, _>>()?.concat())
-    }
-
     /// Returns the cases of a variant, by size, each with the name of its record.
-    fn cases_of(&self, variant: &Variant, seed: u64) -> Result<Vec<(String, Case)>, Error> {
+    pub fn cases(&self, variant: &Variant, seed: u64) -> Result<Vec<(String, Case)>, Error> {
         let case = |text: &&str| {
             let size = size(text)?;
             let name = format!("{}-{size}-{}", self.name, variant.name.replace(' ', "-"));
@@ -117,7 +109,7 @@ impl Sweep {
         let mut variants = Vec::new();
         for variant in &self.variants {
             let mut runs = Vec::new();
-            for (name, case) in self.cases_of(variant, session.seed())? {
+            for (name, case) in self.cases(variant, session.seed())? {
                 let backend = variant.backend.unwrap_or(session.backend());
                 runs.push(Runs(session.fct(backend, name, &case)?));
             }
@@ -167,11 +159,9 @@ impl Swept {
     /// Returns the results with only those runs that opened on `path`. The function assumes that run n
     /// opened on path n modulo `paths`, as with `DefaultPath::Mix`.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
-        let on_path =
-            |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
         let mut part = self.clone();
-        for (_, runs) in &mut part.variants {
-            *runs = runs.iter().map(on_path).collect();
+        for Runs(runs) in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
+            *runs = runs.iter().skip(path).step_by(paths).cloned().collect();
         }
         part
     }

@@ -103,10 +103,8 @@ impl Verdict {
     /// Adds the reason why the claim does not hold. Has no effect if the claim holds.
     #[must_use]
     pub fn unless(self, why: &str) -> Verdict {
-        let why = match self.holds {
-            true => String::new(),
-            false => why.to_owned(),
-        };
+        let why = if self.holds { "" } else { why };
+        let why = why.to_owned();
         Verdict { why, ..self }
     }
 
@@ -126,19 +124,12 @@ impl Verdict {
         };
         // NaN is the highest value in this order, so a missing value is shown as the highest.
         let known = |v: &(String, Option<f64>)| v.1.unwrap_or(f64::NAN);
-        let low = self
-            .values
-            .iter()
-            .min_by(|a, b| known(a).total_cmp(&known(b)));
-        let high = self
-            .values
-            .iter()
-            .max_by(|a, b| known(a).total_cmp(&known(b)));
-        let text = match (low, high) {
-            (Some(low), Some(high)) if self.values.len() > MAX_SHOWN_VALUES => {
-                format!("{} to {}", show(low), show(high))
-            }
-            _ => self.values.iter().map(show).collect::<Vec<_>>().join(", "),
+        let mut values: Vec<_> = self.values.iter().collect();
+        let text = if values.len() > MAX_SHOWN_VALUES {
+            values.sort_by(|a, b| known(a).total_cmp(&known(b)));
+            format!("{} to {}", show(values[0]), show(values[values.len() - 1]))
+        } else {
+            values.into_iter().map(show).collect::<Vec<_>>().join(", ")
         };
         with_unit(&text, &self.unit)
     }

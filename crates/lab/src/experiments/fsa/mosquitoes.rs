@@ -27,8 +27,10 @@ fn cases(session: &Session<'_>) -> Result<Vec<(String, String, Case)>, Error> {
     let mut cases = Vec::new();
     for plan in entry::sweeps(session.id()) {
         for (label, sweep) in plan.sweeps(session.backend())? {
-            let of_sweep = sweep.cases(session.seed())?.into_iter();
-            cases.extend(of_sweep.map(|(name, case)| (label.clone(), name, case)));
+            for variant in &sweep.variants {
+                let of_variant = sweep.cases(variant, session.seed())?.into_iter();
+                cases.extend(of_variant.map(|(name, case)| (label.clone(), name, case)));
+            }
         }
     }
     Ok(cases)

@@ -23,8 +23,6 @@ use crate::stats;
 
 /// Number of servers in the paper's table.
 const PUBLISHED_SERVERS: usize = 5;
-/// Number of downloads by plain TCP over a single path.
-const SINGLE_PATH_DOWNLOADS: usize = 2 * PUBLISHED_SERVERS;
 /// Time that each download takes at the full rate, s. All downloads take the same time, so that slow start
 /// has the same weight in every throughput.
 const DOWNLOAD_S: f64 = 10.0;
@@ -129,7 +127,8 @@ fn choices_beside_others(
 pub fn cases(backend: Backend) -> usize {
     match backend.is_virtual() {
         true => 1,
-        false => SINGLE_PATH_DOWNLOADS + 2 * SERVERS.len(),
+        // By plain TCP over each path of the published servers, to each server, and through each.
+        false => 2 * PUBLISHED_SERVERS + 2 * SERVERS.len(),
     }
 }
 
@@ -466,34 +465,27 @@ fn throughputs(means: &[Throughputs]) -> Table {
 
 /// Returns a table of the throughput that each rule of choice would have reached.
 fn policies(means: &[Throughputs], choice: &Choice) -> Table {
-    let published: Vec<f64> = means[..PUBLISHED_SERVERS]
-        .iter()
-        .map(|mean| mean[3])
-        .collect();
+    let aggregated: Vec<f64> = means.iter().map(|mean| mean[3]).collect();
     let rtt = |n: &usize| {
         let [(_, one), (_, two)] = SERVERS[n - 1].paths;
         one.min(two)
     };
     let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| rtt(a).total_cmp(&rtt(b)));
+    let random = stats::mean(&aggregated[..PUBLISHED_SERVERS]).unwrap_or(f64::NAN);
+    let row = |rule: &str, which: &str, mbit: f64| {
+        vec![rule.to_owned(), which.to_owned(), format!("{mbit:.2}")]
+    };
     let chosen = |rule: &str, n: usize| {
         // Servers count from 1. The number 0, for no server, has no throughput.
-        let mbit = n.checked_sub(1).map_or(f64::NAN, |at| means[at][3]);
-        vec![rule.to_owned(), n.to_string(), format!("{mbit:.2}")]
+        let mbit = n.checked_sub(1).map_or(f64::NAN, |at| aggregated[at]);
+        row(rule, &n.to_string(), mbit)
     };
-    let mean = stats::mean(&published).unwrap_or(f64::NAN);
-    let random = [
-        "at random".to_owned(),
-        "mean of 1 to 5".to_owned(),
-        format!("{mean:.2}"),
-    ];
+    let by_bandwidth = "largest min(B_1 + B_2, B_s), as measured";
     let rows = vec![
-        chosen(
-            "largest min(B_1 + B_2, B_s), as measured",
-            choice.by_bandwidth,
-        ),
+        chosen(by_bandwidth, choice.by_bandwidth),
         chosen("lowest delay to content, as measured", choice.by_delay),
         chosen("lowest round trip to the server", nearest.unwrap_or(0)),
-        random.to_vec(),
+        row("at random", "mean of 1 to 5", random),
     ];
     entry::table("tm-1", "policies", rows)
 }

@@ -2,16 +2,15 @@
 
 use std::time::SystemTime;
 
-use braid_engine::cc::CUBIC;
 use braid_sim::pcapng::{Direction, Writer};
-use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, fixture};
+use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind};
 use braid_wire::{Instant, ip};
 use serde::Serialize;
 use serde_json::json;
 
 use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
-use super::speed::{PATHS, SIMULATED_LINKS};
+use super::speed::{self, SIMULATED_LINKS};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Error, run_error};
 use crate::experiments::entry;
@@ -38,7 +37,7 @@ const STEPS: [&str; 4] = [
 struct Establishment {
     /// Start and end of each step, ms after the user's SYN; `None` if the step did not happen.
     #[serde(rename = "steps_ms")]
-    steps: [Option<(f64, f64)>; 4],
+    steps: [Option<[f64; 2]>; 4],
     /// Number of subflows that carried the file.
     subflows: usize,
 }
@@ -79,11 +78,7 @@ pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 /// Captures runs over emulated links. Each run has two connections: the first after a start of the box, and
 /// a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
-    let mut net = Gateways::build(
-        |name| fixture::description(name, PATHS),
-        Some(CUBIC.name()),
-        FILE_BYTES,
-    )?;
+    let mut net = speed::gateways(FILE_BYTES)?;
     net.start_server("server")?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
@@ -137,7 +132,7 @@ fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
     let origin = user.first().and_then(|flow| flow.began);
     let first = |flows: &[Flow], wanted: fn(&Flow) -> bool| {
         let flow = flows.iter().find(|flow| wanted(flow))?;
-        Some((flow.began? - origin?, flow.done? - origin?))
+        Some([flow.began? - origin?, flow.done? - origin?])
     };
     Establishment {
         steps: [
@@ -157,7 +152,7 @@ fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
     // The time from the end of a step to the end of another.
     let order = |all, from: usize, to: usize| {
         each(all, &|seen| match (seen.steps[from], seen.steps[to]) {
-            (Some((_, earlier)), Some((_, later))) => later - earlier,
+            (Some([_, earlier]), Some([_, later])) => later - earlier,
             _ => f64::NAN,
         })
     };
@@ -181,18 +176,15 @@ fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
 }
 
 fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
-    let cells = |all: &[Establishment], step: usize| {
-        let seen: Vec<(f64, f64)> = all.iter().filter_map(|seen| seen.steps[step]).collect();
-        let mean = |value: fn(&(f64, f64)) -> f64| {
-            let values: Vec<f64> = seen.iter().map(value).collect();
-            stats::mean(&values).map_or("-".to_owned(), |ms| format!("{ms:.1}"))
-        };
-        [mean(|(began, _)| *began), mean(|(_, done)| *done)]
-    };
     let row = |(n, step): (usize, &&str)| {
         let mut row = vec![format!("{} {step}", n + 1)];
-        row.extend(cells(cold, n));
-        row.extend(cells(warm, n));
+        for all in [cold, warm] {
+            for end in [0, 1] {
+                let ms = all.iter().filter_map(|seen| Some(seen.steps[n]?[end]));
+                let mean = stats::mean(&ms.collect::<Vec<_>>());
+                row.push(mean.map_or("-".to_owned(), |ms| format!("{ms:.1}")));
+            }
+        }
         row
     };
     entry::table("tm-3", "steps", STEPS.iter().enumerate().map(row).collect())
@@ -203,11 +195,8 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
     let mut file = Vec::new();
     let mut writer = Writer::new(&mut file).map_err(run_error)?;
     let interface = writer.interface(host).map_err(run_error)?;
-    let own = if host == "box" {
-        &ends.boxed
-    } else {
-        &ends.server
-    };
+    let is_box = host == "box";
+    let own = if is_box { &ends.boxed } else { &ends.server };
     for packet in packets {
         let Ok((header, _)) = ip::Repr::parse(&packet.bytes) else {
             continue;
@@ -230,15 +219,11 @@ mod tests {
 
     /// Returns an establishment whose steps end at these times, ms; 0 for a step that did not happen.
     fn seen(ms: [f64; 4], subflows: usize) -> Establishment {
-        let step = |ms: f64| (ms > 0.0).then_some((ms - 1.0, ms));
+        let step = |ms: f64| (ms > 0.0).then_some([ms - 1.0, ms]);
         Establishment {
             steps: ms.map(step),
             subflows,
         }
-    }
-
-    fn holding(cold: Establishment, warm: Establishment) -> Vec<bool> {
-        verdicts(&[cold], &[warm]).iter().map(|v| v.holds).collect()
     }
 
     const COLD: [f64; 4] = [1.0, 50.0, 76.0, 140.0];
@@ -246,20 +231,23 @@ mod tests {
 
     #[test]
     fn the_order_is_judged_by_when_steps_are_done() {
-        let as_published = holding(seen(COLD, 2), seen(WARM, 2));
-        assert_eq!(as_published, [true; 7]);
-        let joined_early = holding(seen([1.0, 50.0, 76.0, 60.0], 2), seen(WARM, 2));
-        assert_eq!(joined_early[..4], [true, true, false, true]);
-        let never_joined = holding(seen([1.0, 50.0, 76.0, 0.0], 1), seen(WARM, 2));
-        assert_eq!(never_joined, [true, true, false, true, true, false, true]);
-    }
-
-    #[test]
-    fn a_warm_connection_needs_no_handshake_with_the_server() {
-        let opened = holding(seen(COLD, 2), seen([1.0, 50.0, 76.0, 0.0], 2));
-        assert_eq!(opened, [true, true, true, true, false, true, true]);
-        // Without any observation no claim on a step holds.
-        let nothing = holding(seen([0.0; 4], 0), seen([0.0; 4], 0));
-        assert_eq!(nothing, [false, false, false, false, true, false, false]);
+        let (early, never) = ([1.0, 50.0, 76.0, 60.0], [1.0, 50.0, 76.0, 0.0]);
+        let nothing = [0.0; 4];
+        let (y, n) = (true, false);
+        for (cold, warm, holding) in [
+            // As published.
+            ((COLD, 2), (WARM, 2), [y, y, y, y, y, y, y]),
+            ((early, 2), (WARM, 2), [y, y, n, y, y, y, y]),
+            ((never, 1), (WARM, 2), [y, y, n, y, y, n, y]),
+            // A warm connection needs no handshake with the server.
+            ((COLD, 2), (never, 2), [y, y, y, y, n, y, y]),
+            // Without any observation no claim on a step holds.
+            ((nothing, 0), (nothing, 0), [n, n, n, n, y, n, n]),
+        ] {
+            let [cold, warm] = [cold, warm].map(|(ms, subflows)| [seen(ms, subflows)]);
+            let judged = verdicts(&cold, &warm);
+            let judged: Vec<bool> = judged.iter().map(|verdict| verdict.holds).collect();
+            assert_eq!(judged, holding, "{cold:?} {warm:?}");
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! The testbed with the servers of T-MPTCP's table 1.
 
-use std::fmt::Write;
-
 use braid_testbed::fixture::USER_BEHIND_BOX;
 
 use super::simulated::Link;
@@ -55,25 +53,19 @@ const HOSTS: &str = include_str!("servers.toml");
 pub fn description(name: &str) -> String {
     let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}\n{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
-        let [one, two] = server.paths;
         let host = self::name(n);
-        let links = [
+        text += &format!("[[host]]\nname = \"{host}\"\nrole = \"server\"\nstart = \"manual\"\n");
+        let [one, two] = server.paths;
+        for (link, from, to, (mbit, ms)) in [
             (format!("link1-s{n}"), "isp1", &*host, one),
             (format!("link2-s{n}"), "isp2", &*host, two),
             (format!("web-s{n}"), &*host, "core", server.beyond),
-        ];
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "[[host]]\nname = \"{host}\"\nrole = \"server\"\nstart = \"manual\""
-        );
-        for (link, from, to, (mbit, ms)) in links {
+        ] {
             // Half the round-trip time in µs, for each direction.
             let (rate, delay) = ((mbit * 1e6) as u64, (ms * 500.0) as u64);
-            let _ = writeln!(
-                text,
+            text += &format!(
                 "[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n\
-                 rate = \"{rate}bit\"\ndelay = \"{delay}us\""
+                 rate = \"{rate}bit\"\ndelay = \"{delay}us\"\n"
             );
         }
     }
@@ -99,19 +91,13 @@ pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error>
         let found = host.interfaces.iter().find(|i| i.name == segment);
         found.ok_or_else(|| run_error(format_args!("{} is not on {segment}", host.name)))
     };
-    let (server, isp, link) = (name(n), format!("isp{link}"), format!("link{link}"));
-    let to_content = (
-        isp.as_str(),
-        interface("web", "content")?.subnet4,
-        format!("{link}-s{n}"),
-    );
-    let to_box = (
-        "core",
-        interface(&link, "box")?.subnet4,
-        format!("web-s{n}"),
-    );
-    for (router, to, by) in [to_content, to_box] {
-        let via = interface(&by, &server)?.address4;
+    let (isp, link) = (format!("isp{link}"), format!("link{link}"));
+    for (router, lan, end, by) in [
+        (&*isp, "web", "content", format!("{link}-s{n}")),
+        ("core", &*link, "box", format!("web-s{n}")),
+    ] {
+        let to = interface(lan, end)?.subnet4;
+        let via = interface(&by, &name(n))?.address4;
         let route = format!("route replace {to} via {via} dev {by} congctl cubic\n");
         testbed.ip(router, &route).map_err(run_error)?;
     }

@@ -101,12 +101,9 @@ pub fn start_cold(seed: u64, config: &AggregationConfig) -> Result<Aggregation, 
         server.config.congestion = CUBIC;
     }
     let mut net = Aggregation::new(seed, &config).map_err(run_error)?;
-    match net.run_until_intercepting() {
-        true => Ok(net),
-        false => Err(Error::Run(
-            "the box does not intercept, because it reaches no server".to_owned(),
-        )),
-    }
+    let why_not = "the box does not intercept, because it reaches no server";
+    let intercepts = net.run_until_intercepting();
+    intercepts.then_some(net).ok_or_else(|| run_error(why_not))
 }
 
 /// Downloads `bytes` bytes. Returns the time in seconds. `observe` receives the bytes so far every
@@ -124,14 +121,14 @@ pub fn download(
         if net.run(POLL_INTERVAL, |net| net.duration(id).is_some()) {
             let received = net.at_user(id).received;
             let took = net.duration(id).filter(|_| received == bytes);
-            let took =
-                took.ok_or_else(|| run_error(format_args!("{received} of {bytes} bytes arrived")));
-            return took.map(|took| took.as_secs_f64());
+            let why_not = format_args!("{received} of {bytes} bytes arrived");
+            return took
+                .map(|took| took.as_secs_f64())
+                .ok_or_else(|| run_error(why_not));
         }
         if passed > DOWNLOAD_TIMEOUT || net.at_user(id).closed.is_some() {
-            return Err(Error::Run(
-                "a download stalled, or its connection was aborted".to_owned(),
-            ));
+            let why = "a download stalled, or its connection was aborted";
+            return Err(run_error(why));
         }
     }
 }
@@ -141,7 +138,7 @@ pub fn use_server(net: &mut Aggregation, name: &str) -> Result<(), Error> {
     let name = name.to_owned();
     match net.ask(Request::Server { name }) {
         Some(Answer::Done) => Ok(()),
-        answer => Err(Error::Run(format!(
+        answer => Err(run_error(format_args!(
             "the box cannot change its server; it answers {answer:?}"
         ))),
     }

@@ -21,7 +21,7 @@ use crate::stats;
 
 /// Rates and one-way delays of the links. Full packets have 1448 bytes of payload in 1500 bytes. With such
 /// packets these rates give the paper's 3.7 and 1.8 MB/s of payload.
-pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
+const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
 /// The same links for the simulator, with rates in Mb/s and round-trip times in ms.
 pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
@@ -162,8 +162,7 @@ fn emulated(
     pooled: bool,
 ) -> Result<Vec<Vec<Download>>, Error> {
     let largest = wanted.iter().map(|(_, bytes)| *bytes).max();
-    let describe = |name: &str| fixture::description(name, PATHS);
-    let mut net = Gateways::build(describe, Some(CUBIC.name()), largest.unwrap_or_default())?;
+    let mut net = gateways(largest.unwrap_or_default())?;
     let mut rng = Rng::for_component(session.seed(), 0);
     let mut downloads: Vec<Vec<Download>> = wanted.iter().map(|_| Vec::new()).collect();
     for _ in 0..session.runs() {
@@ -209,6 +208,12 @@ fn emulated(
     let repeated = net.repeated();
     session.parameter("downloads made again because links were late", repeated);
     Ok(downloads)
+}
+
+/// Builds the emulated network with a file of `bytes` bytes. Box and server are not started yet.
+pub fn gateways(bytes: u64) -> Result<Gateways, Error> {
+    let describe = |name: &str| fixture::description(name, PATHS);
+    Gateways::build(describe, Some(CUBIC.name()), bytes)
 }
 
 /// Downloads over the current routes, after a pause.
@@ -293,10 +298,8 @@ fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Vec<Verdict> {
 fn phases_figure(phases: &[Vec<Download>]) -> Figure {
     let first: Vec<&Download> = phases.iter().filter_map(|runs| runs.first()).collect();
     let seconds = first.iter().filter_map(|run| run.samples.last());
-    let longest = seconds
-        .map(|(seconds, _)| *seconds)
-        .fold(0.0, f64::max)
-        .ceil();
+    let longest = seconds.fold(0.0, |longest, (seconds, _)| seconds.max(longest));
+    let longest = longest.ceil();
     let line = |name: &str, variants: &[usize], counter: usize| {
         let mut points = Vec::new();
         for (n, variant) in variants.iter().enumerate() {
@@ -346,10 +349,8 @@ pub fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
         .collect();
     let mut rows = Vec::new();
     for (size, rates) in SIZES.iter().zip(&all) {
-        let record = ROUTES
-            .iter()
-            .zip(rates)
-            .map(|((_, key, _), rates)| (*key, json!(rates)));
+        let pairs = ROUTES.iter().zip(rates);
+        let record = pairs.map(|((_, key, _), rates)| (*key, json!(rates)));
         session.record(format!("{size}MB"), record.collect());
         let mut row = vec![format!("{size} MB")];
         row.extend(rates.iter().map(|rates| plus_minus(estimate(rates), 2)));
@@ -364,9 +365,8 @@ pub fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Returns the gain of box and server over the better link, and over the other link, %.
 fn gains_of(rates: &Rates) -> [f64; 2] {
-    let [boxed, one, two] = rates
-        .each_ref()
-        .map(|rates| stats::mean(rates).unwrap_or(f64::NAN));
+    let mean = |rates: &Vec<f64>| stats::mean(rates).unwrap_or(f64::NAN);
+    let [boxed, one, two] = rates.each_ref().map(mean);
     [one.max(two), one.min(two)].map(|alone| (boxed / alone - 1.0) * 100.0)
 }
 

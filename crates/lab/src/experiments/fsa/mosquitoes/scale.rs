@@ -83,10 +83,8 @@ pub fn measure(seed: u64, strategy: &str) -> Result<Vec<(&'static str, f64)>, Er
             flow_size: FlowSize::Declared(FLOW_BYTES),
             ..ConnectOptions::new(REMOTE, factory(strategy)?())
         };
-        let mut stream = Stream::new(Role::Fetch { request: REQUEST });
-        stream.flow_size = FlowSize::Declared(FLOW_BYTES);
-        let opened = world.open(client, options, stream);
-        opened.map_err(run_error)?;
+        let stream = stream(Role::Fetch { request: REQUEST });
+        world.open(client, options, stream).map_err(run_error)?;
         for _ in 0..START_INTERVAL.as_millis() / SAMPLE_INTERVAL.as_millis() {
             world.advance(SAMPLE_INTERVAL);
             sample(&world);
@@ -124,6 +122,13 @@ pub fn measure(seed: u64, strategy: &str) -> Result<Vec<(&'static str, f64)>, Er
         ),
         (CPU_TIME, cpu.as_secs_f64() * 1e6 / flows),
     ])
+}
+
+/// Returns a stream of a known size.
+fn stream(role: Role) -> Stream {
+    let mut stream = Stream::new(role);
+    stream.flow_size = FlowSize::Declared(FLOW_BYTES);
+    stream
 }
 
 fn factory(strategy: &str) -> Result<braid_engine::StrategyFactory, Error> {
@@ -174,13 +179,11 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
             world.connect(*client, server, settings.clone(), settings);
         }
     }
-    let mut answer = Stream::new(Role::Answer {
+    let answer = stream(Role::Answer {
         request: REQUEST,
         size: FLOW_BYTES,
     });
-    answer.flow_size = FlowSize::Declared(FLOW_BYTES);
     let serve = |server: &mut Timed, _| server.host.serve(REMOTE, answer);
-    let served = world.with_node(server, serve);
-    served.map_err(run_error)?;
+    world.with_node(server, serve).map_err(run_error)?;
     Ok((server, clients))
 }
