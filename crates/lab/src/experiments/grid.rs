@@ -15,7 +15,7 @@ pub(super) use self::cases::Grid;
 use self::cases::oracle_ms;
 use self::judge::{ALPHA, Comparison, MARGINS, STATISTICS, Sample, TAIL_RUNS, copies_allowed};
 use super::entry;
-use super::outcome::Table;
+use super::outcome::{Table, row};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
@@ -312,19 +312,18 @@ fn means(start: Start, of: &[&Judged]) -> Table {
 
 /// Returns a table of the lost comparisons.
 fn lost_table(lost: &[Lost<'_>]) -> Table {
-    let row = |Lost { judged, rival, by }: &Lost<'_>| {
+    let cells = |Lost { judged, rival, by }: &Lost<'_>| {
         let Case {
             cc, paths, size, ..
         } = &judged.case;
-        let mut row = vec![judged.start.to_string(), cc.clone(), paths.to_string()];
-        row.extend([size.to_string(), rival.name.to_owned()]);
+        let mut row = row(&[&judged.start, cc, paths, size, &rival.name]);
         for (share, lost) in rival.comparison.shares.iter().zip(by) {
             row.push(format!("{share:.3}{}", if *lost { " lost" } else { "" }));
         }
         row.push(rival.runs.to_string());
         row
     };
-    entry::table("grid", "lost", lost.iter().map(row).collect())
+    entry::table("grid", "lost", lost.iter().map(cells).collect())
 }
 
 fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {

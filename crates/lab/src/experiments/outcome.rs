@@ -1,5 +1,7 @@
 //! The request for an experiment, and its outcome.
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -87,6 +89,11 @@ impl Table {
             rows,
         }
     }
+}
+
+/// Returns the cells of a row.
+pub(super) fn row(cells: &[&dyn Display]) -> Vec<String> {
+    cells.iter().map(ToString::to_string).collect()
 }
 
 impl Outcome {

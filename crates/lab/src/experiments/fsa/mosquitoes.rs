@@ -9,7 +9,7 @@ use super::UNLIKE;
 use crate::backend::{Error, sim};
 use crate::case::Case;
 use crate::experiments::entry;
-use crate::experiments::outcome::Table;
+use crate::experiments::outcome::{Table, row};
 use crate::experiments::session::Session;
 use crate::experiments::verdict::{Bound, Verdict};
 
@@ -64,17 +64,11 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Returns a table of the numbers of packets in each direction.
 fn packets_table(counts: &[(String, Case, CapturedPackets)]) -> Table {
-    let row = |(label, case, seen): &(String, Case, CapturedPackets)| {
+    let cells = |(label, case, seen): &(String, Case, CapturedPackets)| {
         let (sent, received) = seen.packets();
-        vec![
-            case.strategy.clone(),
-            case.size.to_string(),
-            label.clone(),
-            sent.to_string(),
-            received.to_string(),
-        ]
+        row(&[&case.strategy, &case.size, label, &sent, &received])
     };
-    entry::table("fsa-6a", "packets", counts.iter().map(row).collect())
+    entry::table("fsa-6a", "packets", counts.iter().map(cells).collect())
 }
 
 /// Measures many clients at one server.
@@ -95,7 +89,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
             [("", fsa / minrtt)],
         ));
     }
-    let row = |(name, load): &(&str, Vec<(&str, f64)>)| {
+    let cells = |(name, load): &(&str, Vec<(&str, f64)>)| {
         let values = load.iter().map(|(_, value)| format!("{value:.2}"));
         std::iter::once((*name).to_owned()).chain(values).collect()
     };
@@ -103,7 +97,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
     session.table(Table::new(
         "500 clients fetch 4 k each within 10 s: what the server has of it",
         &heads.collect::<Vec<_>>(),
-        loads.iter().map(row).collect(),
+        loads.iter().map(cells).collect(),
     ));
     Ok(())
 }

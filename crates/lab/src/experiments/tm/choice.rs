@@ -14,7 +14,7 @@ use super::simulated;
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::experiments::entry;
-use crate::experiments::outcome::Table;
+use crate::experiments::outcome::{Table, row};
 use crate::experiments::series::bars;
 use crate::experiments::session::Session;
 use crate::experiments::verdict::Verdict;
@@ -417,7 +417,7 @@ fn measurements(when: &str, choice: &Choice) -> Table {
         Some(value) => format!("{:.1} ({setting})", value / unit),
         None => format!("- ({setting})"),
     };
-    let row = |(n, server): (usize, &Server)| {
+    let cells = |(n, server): (usize, &Server)| {
         let measured = &choice.servers[n - 1]["measured"];
         let mut row = vec![n.to_string()];
         let [one, two] = server.paths;
@@ -437,7 +437,7 @@ fn measurements(when: &str, choice: &Choice) -> Table {
         row.push(chosen_by.map(|(by, _)| *by).collect::<Vec<_>>().join(", "));
         row
     };
-    let rows = (1..).zip(&SERVERS).map(row).collect();
+    let rows = (1..).zip(&SERVERS).map(cells).collect();
     let table = entry::table("tm-1", "measurements", rows);
     Table {
         title: format!("{when} {}", table.title),
@@ -447,7 +447,7 @@ fn measurements(when: &str, choice: &Choice) -> Table {
 
 /// Returns a table of the mean throughputs of each server.
 fn throughputs(means: &[Throughputs]) -> Table {
-    let row = |((n, server), mean): ((usize, &Server), &Throughputs)| {
+    let cells = |((n, server), mean): ((usize, &Server), &Throughputs)| {
         let mut row = vec![n.to_string()];
         let shown = |value: &f64| match *value > 0.0 {
             true => format!("{value:.2}"),
@@ -459,7 +459,7 @@ fn throughputs(means: &[Throughputs]) -> Table {
         row.push(shown(&server.reported));
         row
     };
-    let rows = (1..).zip(&SERVERS).zip(means).map(row);
+    let rows = (1..).zip(&SERVERS).zip(means).map(cells);
     entry::table("tm-1", "throughputs", rows.collect())
 }
 
@@ -472,20 +472,17 @@ fn policies(means: &[Throughputs], choice: &Choice) -> Table {
     };
     let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| rtt(a).total_cmp(&rtt(b)));
     let random = stats::mean(&aggregated[..PUBLISHED_SERVERS]).unwrap_or(f64::NAN);
-    let row = |rule: &str, which: &str, mbit: f64| {
-        vec![rule.to_owned(), which.to_owned(), format!("{mbit:.2}")]
-    };
     let chosen = |rule: &str, n: usize| {
         // Servers count from 1. The number 0, for no server, has no throughput.
         let mbit = n.checked_sub(1).map_or(f64::NAN, |at| aggregated[at]);
-        row(rule, &n.to_string(), mbit)
+        row(&[&rule, &n, &format!("{mbit:.2}")])
     };
     let by_bandwidth = "largest min(B_1 + B_2, B_s), as measured";
     let rows = vec![
         chosen(by_bandwidth, choice.by_bandwidth),
         chosen("lowest delay to content, as measured", choice.by_delay),
         chosen("lowest round trip to the server", nearest.unwrap_or(0)),
-        row("at random", "mean of 1 to 5", random),
+        row(&[&"at random", &"mean of 1 to 5", &format!("{random:.2}")]),
     ];
     entry::table("tm-1", "policies", rows)
 }

@@ -13,6 +13,7 @@ use super::simulated::{self, Link};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::experiments::entry;
+use crate::experiments::outcome::row;
 use crate::experiments::series::{by_run, estimate, over_time, plane, plus_minus, values};
 use crate::experiments::session::Session;
 use crate::experiments::verdict::Verdict;
@@ -265,13 +266,7 @@ pub fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
         session.record(name, runs.iter().map(record).collect());
         let [file, one, two] =
             [0, 1, 2].map(|counter| plus_minus(estimate(&rates(runs, counter)), 2));
-        rows.push(vec![
-            variant.to_string(),
-            file,
-            reported.to_string(),
-            one,
-            two,
-        ]);
+        rows.push(row(&[variant, &file, reported, &one, &two]));
     }
     session.table(entry::table("tm-5a", "rates", rows));
     session.figure("throughput", phases_figure(&phases));
