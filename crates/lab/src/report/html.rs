@@ -1,123 +1,60 @@
-//! The report as a single page of HTML.
+//! The report as a single page of HTML, made from a Markdown page with every table and figure.
 
-use std::fmt::Write;
+use pulldown_cmark::{
+    CowStr, Event, Options, Parser, Tag, TagEnd, TextMergeStream, html::push_html,
+};
 
-use super::overview::{by_source, failing};
-use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
+use super::markdown::page;
 use super::store::Stored;
-use crate::experiments::Table;
 use crate::plot::escape;
 
 const STYLE: &str = "\
 body{font:15px/1.5 'DejaVu Sans',Verdana,sans-serif;color:#222;max-width:60rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.5rem;border-top:1px solid #ccc;padding-top:1rem}\
-table{border-collapse:collapse;margin:.7rem 0;font-size:.86rem}caption{text-align:left;padding:.2rem 0;color:#555}\
+table{border-collapse:collapse;margin:.7rem 0;font-size:.86rem}\
 th,td{border-bottom:1px solid #ddd;padding:.25rem .7rem;text-align:left;vertical-align:top}th{border-bottom:2px solid #999}\
-td.n{text-align:right;font-variant-numeric:tabular-nums}\
-.yes{color:#00664a;font-weight:bold}.no{color:#b03a00;font-weight:bold}\
-figure{margin:1rem 0}svg{max-width:100%;height:auto}dt{font-weight:bold}dd{margin:0 0 .4rem 1.2rem}";
+td .n{display:block;text-align:right;font-variant-numeric:tabular-nums}\
+td .yes{color:#00664a;font-weight:bold}td .no{color:#b03a00;font-weight:bold}svg{max-width:100%;height:auto}";
 
 /// Returns the page as one self-contained file: it embeds every figure and loads nothing.
 pub fn html(stored: &[Stored]) -> String {
-    let mut out = String::from(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <title>Report of the lab</title>\n<style>",
-    );
-    out += STYLE;
-    out += "</style>\n</head>\n<body>\n<h1>Report of the lab</h1>\n";
-    table(&mut out, &by_source(stored));
-    let failing = failing(stored);
-    if !failing.rows.is_empty() {
-        table(&mut out, &failing);
-    }
-    table(&mut out, &summary(stored));
-    for backends in by_experiment(stored) {
-        section(&mut out, backends);
-    }
-    out += "</body>\n</html>\n";
-    out
-}
-
-/// Writes an experiment with its results on all backends. `backends` has at least one result.
-fn section(out: &mut String, backends: &[Stored]) {
-    let first = &backends[0].outcome;
-    let (id, title) = (escape(&first.id), escape(&first.title));
-    // Writing to a string does not fail.
-    let _ = writeln!(out, "<h2 id=\"{id}\">{id}: {title}</h2>");
-    let texts = [
-        ("Source", &first.source),
-        ("Set-up", &first.setup),
-        ("Reported", &first.reported),
-        ("Must hold", &first.must_hold),
-    ];
-    // A source beyond the papers reports nothing.
-    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
-    let texts = texts.map(|(name, text)| (name.to_owned(), text.clone()));
-    let run_with = backends.iter().map(|Stored { outcome, .. }| {
-        let text = format!("{}; {}", command(outcome), parameters(outcome, None));
-        (format!("Run with ({})", outcome.backend), text)
+    let page = page(stored, true, |_, _| String::new());
+    // The page has every figure, in the order of the results.
+    let mut svgs = stored.iter().flat_map(|one| &one.svgs);
+    let options = Options::ENABLE_TABLES | Options::ENABLE_HEADING_ATTRIBUTES;
+    let events = Parser::new_ext(&page, options).map(|event| match event {
+        Event::Start(Tag::Image { .. }) => Event::Html(svgs.next().map_or("", |svg| svg).into()),
+        Event::End(TagEnd::Image) => Event::Html("".into()),
+        // Results contain no HTML, so an angle bracket in their texts is only a character.
+        Event::Html(text) | Event::InlineHtml(text) => Event::Text(text),
+        event => event,
     });
-    facts(out, texts.chain(run_with));
-    table(out, &claims(backends));
-    facts(out, reasons(backends).into_iter());
-    for Stored { outcome, svgs } in backends {
-        for svg in svgs {
-            let _ = writeln!(out, "<figure>{svg}</figure>");
-        }
-        for one in &outcome.tables {
-            let title = format!("{}: {}", outcome.backend, one.title);
-            table(
-                out,
-                &Table {
-                    title,
-                    ..one.clone()
-                },
-            );
-        }
-    }
+    let mut body = String::new();
+    push_html(&mut body, TextMergeStream::new(events).map(with_class));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <title>Report of the lab</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
 }
 
-/// Writes pairs of name and text as a definition list.
-fn facts(out: &mut String, facts: impl Iterator<Item = (String, String)>) {
-    out.push_str("<dl>\n");
-    for (name, text) in facts {
-        let (name, text) = (escape(&name), escape(&text));
-        let _ = writeln!(out, "<dt>{name}</dt><dd>{text}</dd>");
-    }
-    out.push_str("</dl>\n");
-}
-
-/// Writes a table. The text of a cell decides its class: a verdict gets a color, and a number is aligned
-/// to the right.
-fn table(out: &mut String, table: &Table) {
-    let _ = write!(
-        out,
-        "<table>\n<caption>{}</caption>\n<tr>",
-        escape(&table.title)
-    );
-    for column in &table.columns {
-        let _ = write!(out, "<th>{}</th>", escape(column));
-    }
-    out.push_str("</tr>\n");
-    for row in &table.rows {
-        out.push_str("<tr>");
-        for (cell, column) in row.iter().zip(&table.columns) {
-            let text = escape(cell);
-            let (class, text) = match cell {
-                _ if column == "id" => ("", format!("<a href=\"#{text}\">{text}</a>")),
-                _ if cell.contains("does not hold") || cell.ends_with("claims hold") => {
-                    (" class=\"no\"", text)
-                }
-                _ if cell.starts_with("holds") => (" class=\"yes\"", text),
-                // A measured value begins with a digit, or with a minus sign.
-                _ if cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
-                    (" class=\"n\"", text)
-                }
-                _ => ("", text),
-            };
-            let _ = write!(out, "<td{class}>{text}</td>");
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</table>\n");
+/// Puts a text into a class of the style sheet. The style of a cell in a table depends on it: a verdict gets a
+/// color, and a number is aligned to the right.
+fn with_class(event: Event<'_>) -> Event<'_> {
+    let Event::Text(text) = &event else {
+        return event;
+    };
+    let class = if text.contains("does not hold") || text.ends_with("claims hold") {
+        "no"
+    } else if text.starts_with("holds") {
+        "yes"
+    } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+        // A measured value begins with a digit, or with a minus sign.
+        "n"
+    } else {
+        return event;
+    };
+    let text = escape(text);
+    Event::Html(CowStr::from(format!(
+        "<span class=\"{class}\">{text}</span>"
+    )))
 }

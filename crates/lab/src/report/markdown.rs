@@ -1,13 +1,10 @@
-//! The report as one page of Markdown: a summary, reported and measured values, and the first figure of
-//! each result.
+//! The report as one page of Markdown.
 
-use std::fmt::Write;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path, PathBuf, absolute};
 
-use super::overview::{by_source, failing};
-use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
-use super::store::{Stored, failed, write};
+use super::store::{Stored, at, write};
+use super::tables::{by_experiment, by_source, claims, failing, parameters, reasons, summary};
 use crate::backend::Error;
 use crate::experiments::{Outcome, Table};
 
@@ -17,98 +14,123 @@ const OPENING: &str = "\
 An experiment repeats a measurement that a paper reports, or asks a question that no paper answers. It states its
 claims before it runs: each is a bound that all measured values must keep. A claim counts once for each backend
 that measured it, the simulator (`sim`) or emulated links (`links`).
-
 ";
 
-const CLOSING: &str = "
+const CLOSING: &str = "\
 `braid-lab report` writes this page from the stored results of `braid-lab run`; do not edit it. `report.html`, which
 it writes from the same results, has every table and figure.
 ";
 
-/// Returns the page for the directory of the results. It links to the figures that are stored there.
+/// Returns the page for the directory of the results: a summary, reported and measured values, and the first
+/// figure of each result. It links to the figures that are stored there.
 pub fn markdown(stored: &[Stored]) -> String {
-    page(stored, |outcome, name| {
+    page(stored, false, |outcome, name| {
         format!("{}/{}/{name}.svg", outcome.id, outcome.backend)
     })
 }
 
-/// Returns the page. `link` returns the path of a figure relative to the page, from the outcome and the
-/// figure's name.
-fn page(stored: &[Stored], link: impl Fn(&Outcome, &str) -> String) -> String {
-    let mut out = String::from(OPENING);
-    table(&mut out, &by_source(stored));
+/// Returns the page, with every table and figure if it is `complete`. `link` returns the path of a figure relative
+/// to the page, from the outcome and the figure's name.
+pub(super) fn page(
+    stored: &[Stored],
+    complete: bool,
+    link: impl Fn(&Outcome, &str) -> String,
+) -> String {
+    let mut blocks = vec![OPENING.to_owned(), table(&by_source(stored))];
     let failing = failing(stored);
     if !failing.rows.is_empty() {
-        out.push_str("\nClaims that do not hold stay on this page:\n\n");
-        table(&mut out, &failing);
+        blocks.push("Claims that do not hold stay on this page:\n".to_owned());
+        blocks.push(table(&failing));
     }
-    out.push_str("\n## Experiments\n\n");
-    table(&mut out, &summary(stored));
-    // Writing to a string does not fail.
-    for backends in by_experiment(stored) {
-        let first = &backends[0].outcome;
-        let _ = writeln!(
-            out,
-            "\n## {}\n\n{} ({}): {}\n",
-            first.id, first.title, first.source, first.setup
-        );
-        if !first.reported.is_empty() {
-            let _ = writeln!(out, "Reported: {}\n", first.reported);
-        }
-        table(&mut out, &claims(backends));
-        for (n, (claims, why)) in reasons(backends).iter().enumerate() {
-            // A list needs an empty line before it, or Markdown appends it to the table.
-            let gap = if n == 0 { "\n" } else { "" };
-            let _ = writeln!(out, "{gap}- {claims}: {why}");
-        }
-        for (n, Stored { outcome, .. }) in backends.iter().enumerate() {
+    blocks.extend(["## Experiments\n".to_owned(), table(&summary(stored))]);
+    for results in by_experiment(stored) {
+        blocks.extend(opening(&results[0].outcome, complete));
+        blocks.push(table(&claims(results)));
+        let reasons = reasons(results).into_iter();
+        let reasons: String = reasons
+            .map(|(claims, why)| format!("- {claims}: {why}\n"))
+            .collect();
+        blocks.extend((!reasons.is_empty()).then_some(reasons));
+        let mut previous = None;
+        for Stored { outcome, .. } in results {
             // Parameters that the previous backend has too are not repeated.
-            let previous = n.checked_sub(1).map(|n| &backends[n].outcome);
-            let _ = writeln!(
-                out,
-                "\n**{}**: `{}`; {}",
-                outcome.backend,
-                command(outcome),
-                parameters(outcome, previous)
-            );
-            if let Some(name) = outcome.figures.first() {
-                let _ = writeln!(out, "\n![{name}]({})", link(outcome, name));
+            blocks.push(run_line(outcome, previous.replace(outcome)));
+            let shown = if complete { usize::MAX } else { 1 };
+            let figures = outcome.figures.iter().take(shown);
+            blocks.extend(figures.map(|name| format!("![{name}]({})\n", link(outcome, name))));
+            for one in outcome.tables.iter().filter(|_| complete) {
+                blocks.push(format!("{}: {}\n", outcome.backend, one.title));
+                blocks.push(table(one));
             }
         }
     }
-    out.push_str(CLOSING);
-    out
+    blocks.push(CLOSING.to_owned());
+    blocks.join("\n")
 }
 
-/// Writes a table. In a table of experiments, each id links to the section of its experiment.
-fn table(out: &mut String, table: &Table) {
+/// Returns the heading of an experiment, and the texts of its definition.
+fn opening(outcome: &Outcome, complete: bool) -> Vec<String> {
+    let id = &outcome.id;
+    // GitHub makes anchors of headings by itself.
+    let anchor = complete.then(|| format!(" {{#{id}}}"));
+    let mut texts = vec![
+        format!("## {id}{}\n", anchor.unwrap_or_default()),
+        format!(
+            "{} ({}): {}\n",
+            outcome.title, outcome.source, outcome.setup
+        ),
+    ];
+    // A source beyond the papers reports nothing.
+    if !outcome.reported.is_empty() {
+        texts.push(format!("Reported: {}\n", outcome.reported));
+    }
+    if complete {
+        texts.push(format!("Must hold: {}\n", outcome.must_hold));
+    }
+    texts
+}
+
+/// Returns the command that reproduces a result, and the result's parameters.
+fn run_line(outcome: &Outcome, previous: Option<&Outcome>) -> String {
+    format!(
+        "**{backend}**: `braid-lab run {} --backend {backend} --runs {} --seed {}`; {}\n",
+        outcome.id,
+        outcome.runs,
+        outcome.seed,
+        parameters(outcome, previous),
+        backend = outcome.backend,
+    )
+}
+
+/// Returns a table. In a table of experiments, each id links to the section of its experiment.
+fn table(table: &Table) -> String {
     let line = |cells: &[String]| {
-        let cells: Vec<_> = cells
+        let cells = cells
             .iter()
-            .map(|c| c.replace('|', "\\|").replace('\n', " "))
-            .collect();
-        format!("| {} |\n", cells.join(" | "))
+            .map(|c| c.replace('|', "\\|").replace('\n', " "));
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
     };
-    out.push_str(&line(&table.columns));
-    out.push_str(&line(&vec!["---".to_owned(); table.columns.len()]));
-    for row in &table.rows {
+    let row = |row: &Vec<String>| {
         let mut row = row.clone();
         if table.columns[0] == "id" {
             row[0] = format!("[{0}](#{0})", row[0]);
         }
-        out.push_str(&line(&row));
-    }
+        line(&row)
+    };
+    let rule = vec!["---".to_owned(); table.columns.len()];
+    let rows: String = table.rows.iter().map(row).collect();
+    line(&table.columns) + &line(&rule) + &rows
 }
 
-/// Returns the page for the file `at` outside the directory of the results, and copies its figures into
+/// Returns the page for the file `page_file` outside the directory of the results, and copies its figures into
 /// the directory `figures` as `ID-BACKEND-NAME.svg`. Creates `figures`, but does not write the page.
 ///
 /// # Errors
 /// [`Error::Usage`] if `figures` is not below the directory of the page, because the page links to its
 /// figures by paths without `..`; otherwise one line that names the file that cannot be written.
-pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, Error> {
-    let below = below(at.parent().unwrap_or(Path::new("")), figures)?;
-    fs::create_dir_all(figures).map_err(|e| Error::Run(failed("create", figures, &e)))?;
+pub fn publish(stored: &[Stored], page_file: &Path, figures: &Path) -> Result<String, Error> {
+    let below = below(page_file, figures)?;
+    at("create", figures, fs::create_dir_all(figures)).map_err(Error::Run)?;
     let file =
         |outcome: &Outcome, name: &str| format!("{}-{}-{name}.svg", outcome.id, outcome.backend);
     for Stored { outcome, svgs } in stored {
@@ -117,37 +139,30 @@ pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, E
             write(&file, svg.as_bytes()).map_err(Error::Run)?;
         }
     }
-    let link = |outcome: &Outcome, name: &str| {
-        let below = below.join(file(outcome, name));
-        below.display().to_string()
-    };
-    Ok(page(stored, link))
+    Ok(page(stored, false, |outcome, name| {
+        below.join(file(outcome, name)).display().to_string()
+    }))
 }
 
-/// Returns `figures` relative to the directory `root`, which must contain it.
-fn below(root: &Path, figures: &Path) -> Result<PathBuf, Error> {
-    // `components` removes every `.` except one at the beginning of a path.
-    let without_dot = |path: &Path| -> PathBuf {
-        let components = path.components();
-        components.skip_while(|c| *c == Component::CurDir).collect()
-    };
-    let below = without_dot(figures)
-        .strip_prefix(without_dot(root))
-        .map(PathBuf::from);
-    // A `..` after the prefix could lead out of `root` again.
-    let descends = |path: &PathBuf| path.components().all(|c| matches!(c, Component::Normal(_)));
-    below.ok().filter(descends).ok_or_else(|| {
-        let root = if root == Path::new("") {
-            Path::new(".")
-        } else {
-            root
-        };
-        Error::Usage(format!(
+/// Returns `figures` relative to the directory of `page_file`, which must contain it.
+fn below(page_file: &Path, figures: &Path) -> Result<PathBuf, Error> {
+    let [page_file, figures] = [page_file, figures].map(|path| absolute(path).unwrap_or_default());
+    let root = page_file.parent().unwrap_or(&page_file);
+    match figures.strip_prefix(root) {
+        // A `..` after the prefix could lead out of `root` again.
+        Ok(below)
+            if below
+                .components()
+                .all(|c| matches!(c, Component::Normal(_))) =>
+        {
+            Ok(below.to_owned())
+        }
+        _ => Err(Error::Usage(format!(
             "the page cannot link to figures in {}; expected a directory below {}, where the page is",
             figures.display(),
             root.display()
-        ))
-    })
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +171,7 @@ mod tests {
 
     #[test]
     fn figures_are_below_the_page() {
+        let below = |root, figures| below(&Path::new(root).join("page.md"), Path::new(figures));
         for (root, figures, expected) in [
             ("", "figures", "figures"),
             (".", "figures", "figures"),
@@ -164,8 +180,8 @@ mod tests {
             ("../docs", "../docs/a/b", "a/b"),
             ("/docs", "/docs", ""),
         ] {
-            let below = below(Path::new(root), Path::new(figures));
-            assert_eq!(below, Ok(PathBuf::from(expected)), "{root} {figures}");
+            let expected = Ok(PathBuf::from(expected));
+            assert_eq!(below(root, figures), expected, "{root} {figures}");
         }
         for (root, figures) in [
             ("docs", "figures"),
@@ -174,8 +190,8 @@ mod tests {
             ("", "/figures"),
             ("/docs", "docs"),
         ] {
-            let below = below(Path::new(root), Path::new(figures));
-            assert!(matches!(below, Err(Error::Usage(_))), "{root} {figures}");
+            let refused = matches!(below(root, figures), Err(Error::Usage(_)));
+            assert!(refused, "{root} {figures}");
         }
     }
 }

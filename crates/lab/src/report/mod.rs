@@ -6,9 +6,8 @@
 
 mod html;
 mod markdown;
-mod overview;
-mod parts;
 mod store;
+mod tables;
 
 #[cfg(test)]
 mod tests;

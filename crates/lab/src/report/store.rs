@@ -26,38 +26,31 @@ pub struct Stored {
 /// # Errors
 /// One line that names the file that cannot be written, or the directory if it exists and is no result.
 pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, String> {
-    let Outcome {
-        id,
-        backend,
-        figures,
-        ..
-    } = &result.outcome;
-    let result_dir = prepare(directory, id, backend)?;
+    let outcome = &result.outcome;
+    let result_dir = prepare(directory, &outcome.id, &outcome.backend)?;
     // The result is written to another directory, which is renamed at the end. `load` therefore never reads
     // an incomplete result.
     let temp_dir = result_dir.with_extension("part");
-    if temp_dir.exists() {
-        fs::remove_dir_all(&temp_dir).map_err(|e| failed("remove", &temp_dir, &e))?;
-    }
+    remove(&temp_dir)?;
     let cells = temp_dir.join("cells");
-    fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
+    at("create", &cells, fs::create_dir_all(&cells))?;
     for (name, record) in &result.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
     }
     for (name, capture) in &result.captures {
         write(&cells.join(format!("{name}.pcapng")), capture)?;
     }
-    for (name, (_, figure)) in figures.iter().zip(&result.figures) {
-        write(
-            &temp_dir.join(format!("{name}.svg")),
-            figure.svg().as_bytes(),
-        )?;
+    for (name, (_, figure)) in outcome.figures.iter().zip(&result.figures) {
+        let file = temp_dir.join(format!("{name}.svg"));
+        write(&file, figure.svg().as_bytes())?;
     }
-    write_json(&temp_dir.join(OUTCOME), &result.outcome)?;
-    if result_dir.exists() {
-        fs::remove_dir_all(&result_dir).map_err(|e| failed("remove", &result_dir, &e))?;
-    }
-    fs::rename(&temp_dir, &result_dir).map_err(|e| failed("put in place", &result_dir, &e))?;
+    write_json(&temp_dir.join(OUTCOME), outcome)?;
+    remove(&result_dir)?;
+    at(
+        "put in place",
+        &result_dir,
+        fs::rename(&temp_dir, &result_dir),
+    )?;
     Ok(result_dir)
 }
 
@@ -69,13 +62,11 @@ pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, Str
 /// The errors of [`store`].
 pub fn prepare(directory: &Path, id: &str, backend: &str) -> Result<PathBuf, String> {
     let experiment = directory.join(id);
-    fs::create_dir_all(&experiment).map_err(|e| failed("create", &experiment, &e))?;
+    at("create", &experiment, fs::create_dir_all(&experiment))?;
     let result_dir = experiment.join(backend);
     if result_dir.exists() && !result_dir.join(OUTCOME).is_file() {
-        return Err(format!(
-            "{} exists, and is no result of the lab",
-            result_dir.display()
-        ));
+        let place = result_dir.display();
+        return Err(format!("{place} exists, and is no result of the lab"));
     }
     Ok(result_dir)
 }
@@ -94,80 +85,77 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
             }
         }
     }
-    let list_position = |s: &Stored| {
-        let Outcome { id, backend, .. } = &s.outcome;
-        let id = ALL.iter().position(|definition| definition.id == id);
-        (
-            id,
-            Backend::ALL
-                .iter()
-                .position(|known| known.name() == backend),
-        )
-    };
     // `None`, the position of an unknown id, sorts first. The sort is stable, so unknown ids stay sorted by
     // name.
-    stored.sort_by_key(list_position);
-    match stored.is_empty() {
-        true => Err(format!(
+    stored.sort_by_key(|Stored { outcome, .. }| {
+        let mut backends = Backend::ALL.iter();
+        let backend = backends.position(|known| known.name() == outcome.backend);
+        (ALL.iter().position(|known| known.id == outcome.id), backend)
+    });
+    if stored.is_empty() {
+        return Err(format!(
             "there are no results in {}; `braid-lab run ID --out {0}` writes some",
             directory.display()
-        )),
-        false => Ok(stored),
+        ));
     }
+    Ok(stored)
 }
 
 fn load_one(result_dir: &Path) -> Result<Stored, String> {
     let file = result_dir.join(OUTCOME);
     let outcome: Outcome = serde_json::from_str(&read(&file)?)
         .map_err(|e| format!("{} is no outcome of the lab: {e}", file.display()))?;
-    // Id and backend become file names of the report. A forged file could otherwise make the report write
-    // outside its directory.
-    let is_name_of =
-        |path: Option<&Path>, name: &str| path.and_then(Path::file_name) == Some(name.as_ref());
-    let Outcome { id, backend, .. } = &outcome;
-    if !is_name_of(result_dir.parent(), id) || !is_name_of(Some(result_dir), backend) {
+    // Id, backend and figures become file names of the report. A forged file could otherwise make the report
+    // read and write outside its directories.
+    let is_name = |name: &str| Path::new(name).file_name() == Some(name.as_ref());
+    let Outcome {
+        id,
+        backend,
+        figures,
+        ..
+    } = &outcome;
+    if !is_name(id) || !is_name(backend) || !result_dir.ends_with(Path::new(id).join(backend)) {
         return Err(format!(
             "{} is a result of `{id}` with --backend {backend}, not of the experiment and the backend that \
              its directories are named after",
             file.display()
         ));
     }
-    let svg = |name: &String| {
-        // The name comes from a file. A name such as `../x` would read outside the directory.
-        match Path::new(name).file_name() {
-            Some(same) if same == name.as_str() => read(&result_dir.join(format!("{name}.svg"))),
-            _ => Err(format!(
-                "{}: `{name}` is no name of a figure",
-                file.display()
-            )),
-        }
-    };
-    let svgs = outcome.figures.iter().map(svg).collect::<Result<_, _>>()?;
+    if let Some(name) = figures.iter().find(|name| !is_name(name)) {
+        let file = file.display();
+        return Err(format!("{file}: `{name}` is no name of a figure"));
+    }
+    let svgs = figures.iter();
+    let svgs = svgs.map(|name| read(&result_dir.join(format!("{name}.svg"))));
+    let svgs = svgs.collect::<Result<_, _>>()?;
     Ok(Stored { outcome, svgs })
 }
 
 /// Returns the directories in `directory`, sorted by name.
 fn directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(directory).map_err(|e| failed("read", directory, &e))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|e| failed("read", directory, &e))?.path();
-        if path.is_dir() {
-            found.push(path);
-        }
-    }
+    let entries = at("read", directory, fs::read_dir(directory))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut found: Vec<PathBuf> = at("read", directory, paths.collect())?;
+    found.retain(|path| path.is_dir());
     found.sort();
     Ok(found)
 }
 
+/// Removes a directory, if there is one.
+fn remove(directory: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => at("remove", directory, removed),
+    }
+}
+
 fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| failed("read", path, &e))
+    at("read", path, fs::read_to_string(path))
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|e| failed("write", path, &io::Error::other(e)))?;
-    text.push('\n');
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+    let text = at("write", path, text)? + "\n";
     write(path, text.as_bytes())
 }
 
@@ -176,10 +164,13 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> 
 /// # Errors
 /// One line that names the file.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    fs::write(path, bytes).map_err(|e| failed("write", path, &e))
+    at("write", path, fs::write(path, bytes))
 }
 
-/// Returns an error of one line: the failed `action`, the file, and the reason.
-pub(super) fn failed(action: &str, path: &Path, error: &io::Error) -> String {
-    format!("cannot {action} {}: {error}", path.display())
+/// Returns the result of an action on a file.
+///
+/// # Errors
+/// One line: the failed `action`, the file, and the reason.
+pub(super) fn at<T>(action: &str, path: &Path, result: io::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("cannot {action} {}: {error}", path.display()))
 }
