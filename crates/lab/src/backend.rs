@@ -9,11 +9,9 @@ pub mod kernel;
 pub mod links;
 pub mod sim;
 
-use std::str::FromStr;
-
 pub use self::error::Error;
 pub(crate) use self::fixture::run_error;
-use crate::case::{Case, DefaultPath, Records, RunResult, UnknownName};
+use crate::case::{Case, DefaultPath, Records, RunResult};
 
 /// A backend that runs cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -136,15 +134,4 @@ impl Session {
 /// signal handler calls it.
 pub fn interrupt() {
     fixture::interrupt();
-}
-
-impl FromStr for Backend {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let backend = Backend::ALL
-            .into_iter()
-            .find(|backend| backend.name() == name);
-        backend.ok_or_else(|| UnknownName::new("backend", name, &Backend::ALL.map(Backend::name)))
-    }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_units::value::ValueError;
 use braid_wire::Rng;
 
 use crate::paths::Paths;
@@ -220,13 +221,13 @@ pub enum DefaultPath {
 
 /// Reads the number of a path, from 0, or `mix`.
 impl FromStr for DefaultPath {
-    type Err = UnknownName;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match (text, text.parse()) {
             ("mix", _) => Ok(DefaultPath::Mix),
             (_, Ok(path)) => Ok(DefaultPath::Path(path)),
-            _ => Err(UnknownName::new("path", text, &["0", "1", "…", "mix"])),
+            _ => Err(ValueError::is_no(text, "path", "0, 1, … or mix")),
         }
     }
 }
@@ -250,9 +251,6 @@ pub enum Records {
 }
 
 impl Records {
-    /// Both kinds.
-    pub const ALL: [Records; 2] = [Records::Cold, Records::Warm];
-
     /// Returns the name by which a user picks the kind.
     pub fn name(self) -> &'static str {
         match self {
@@ -261,37 +259,6 @@ impl Records {
         }
     }
 }
-
-impl FromStr for Records {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let records = Records::ALL.into_iter().find(|r| r.name() == name);
-        records.ok_or_else(|| UnknownName::new("records", name, &Records::ALL.map(Records::name)))
-    }
-}
-
-/// The error for a name that is not known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownName(String);
-
-impl UnknownName {
-    /// Creates the error for `name`, which should name a `kind` (such as "backend") and is none of `known`.
-    pub fn new(kind: &str, name: &str, known: &[&str]) -> Self {
-        UnknownName(format!(
-            "unknown {kind} `{name}`; known are: {}",
-            known.join(", ")
-        ))
-    }
-}
-
-impl fmt::Display for UnknownName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UnknownName {}
 
 /// The size of a flow, in the syntax of the command line: a number of bytes, or a number with the binary
 /// unit `k` (1024) or `M` (1024 k). The value keeps its text, so that tables show the size as the user
@@ -305,6 +272,8 @@ pub struct Size {
 impl Size {
     /// Maximum size of a flow, bytes. A guess, far above any flow of the experiments.
     pub const MAX: u64 = 1 << 32;
+    const EXPECTED: &str =
+        "whole bytes, or with a binary k or M, such as `64k` or `1M`, from 1 to 4096M";
 
     /// Returns the size in bytes, 1 to [`Self::MAX`].
     pub fn bytes(&self) -> u64 {
@@ -316,22 +285,20 @@ impl FromStr for Size {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        let (number, factor) = match text.as_bytes().last() {
-            Some(b'k') => (&text[..text.len() - 1], 1 << 10),
-            Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        let (number, factor) = match (text.strip_suffix('k'), text.strip_suffix('M')) {
+            (Some(number), _) => (number, 1 << 10),
+            (_, Some(number)) => (number, 1 << 20),
             _ => (text, 1),
         };
-        let bytes = number
-            .parse::<u64>()
-            .ok()
-            .and_then(|n| n.checked_mul(factor));
+        // The standard library accepts `+4` as a number.
+        let number = number.parse().ok().filter(|_| !text.starts_with('+'));
+        let bytes = number.and_then(|number: u64| number.checked_mul(factor));
         match bytes {
-            // The standard library accepts `+4` as a number.
-            Some(bytes) if (1..=Self::MAX).contains(&bytes) && !text.starts_with('+') => Ok(Size {
+            Some(bytes @ 1..=Self::MAX) => Ok(Size {
                 text: text.to_owned(),
                 bytes,
             }),
-            _ => Err(SizeError(text.to_owned())),
+            _ => Err(ValueError::is_no(text, "size", Self::EXPECTED)),
         }
     }
 }
@@ -344,21 +311,7 @@ impl fmt::Display for Size {
 }
 
 /// The error of a text that is no [`Size`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SizeError(String);
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is no size; write whole bytes, or with a binary k or M, such as `64k` or `1M`, \
-             from 1 to 4096M",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for SizeError {}
+pub type SizeError = ValueError;
 
 #[cfg(test)]
 mod tests {
@@ -424,6 +377,6 @@ mod tests {
         assert_eq!("1".parse(), Ok(DefaultPath::Path(1)));
         assert_eq!("mix".parse(), Ok(DefaultPath::Mix));
         let error = "first".parse::<DefaultPath>().unwrap_err().to_string();
-        assert_eq!(error, "unknown path `first`; known are: 0, 1, …, mix");
+        assert_eq!(error, "`first` is no path; write 0, 1, … or mix");
     }
 }

@@ -7,7 +7,7 @@ use crate::parallel_runs::ParallelRuns;
 
 pub use self::row::{Row, Summary};
 pub use crate::case::{
-    Case, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
+    Case, DefaultPath, Direction, Records, RunResult, Size, SizeError, run_seed,
 };
 
 /// Runs `case` on `backend` `runs` times. Returns the results in the order of the runs. Only backends in

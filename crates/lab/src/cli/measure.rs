@@ -1,7 +1,5 @@
 //! The arguments of the commands that measure: `fct`, `list`, `run`, `report` and `swarm`.
 
-use std::convert::Infallible;
-use std::error::Error;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -22,12 +20,14 @@ const OLD_BACKEND: &str = "arm";
 /// Returns whether `arguments`, the command line of a process, use the old name of the option `--backend`.
 pub fn use_old_backend_option(arguments: impl IntoIterator<Item = OsString>) -> bool {
     // Arguments after `--` are no options.
-    let own = arguments
+    let mut own = arguments
         .into_iter()
         .take_while(|argument| argument != "--");
-    own.filter_map(|argument| argument.into_string().ok())
-        .filter_map(|argument| argument.strip_prefix("--").map(str::to_owned))
-        .any(|option| option.split('=').next() == Some(OLD_BACKEND))
+    own.any(|argument| {
+        let argument = argument.to_string_lossy();
+        let option = argument.strip_prefix("--");
+        option.is_some_and(|option| option.split('=').next() == Some(OLD_BACKEND))
+    })
 }
 
 /// Arguments of `braid-lab list`.
@@ -35,7 +35,7 @@ pub fn use_old_backend_option(arguments: impl IntoIterator<Item = OsString>) -> 
 pub struct ListArgs {
     /// Only experiments that run on this backend.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+          value_parser = one_of([Backend::Sim, Backend::Links].map(|backend| (backend.name(), backend))))]
     pub backend: Option<Backend>,
 }
 
@@ -66,7 +66,7 @@ pub struct RunArgs {
     /// Backend: sim runs in virtual time, links over emulated links in real time. The default is the first
     /// that the experiment has; some experiments run over links only.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+          value_parser = one_of([Backend::Sim, Backend::Links].map(|backend| (backend.name(), backend))))]
     pub backend: Option<Backend>,
     /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
@@ -111,7 +111,7 @@ pub struct FctArgs {
         default_value = "minrtt",
         help = known("Strategies of both ends", braid_strategy::names())
     )]
-    pub strategy: Strategies,
+    pub strategy: String,
     /// Congestion controls of both ends.
     #[arg(
         long,
@@ -135,7 +135,7 @@ pub struct FctArgs {
     /// The last two take as long as the flows do, and need root or a user namespace. The kernel uses its own
     /// strategy and cannot be told the size of a flow.
     #[arg(long, alias = OLD_BACKEND, default_value = "sim",
-          value_parser = one_of::<Backend>(Backend::ALL.map(Backend::name)))]
+          value_parser = one_of(Backend::ALL.map(|backend| (backend.name(), backend))))]
     pub backend: Backend,
     /// Path on which a connection opens, counted from 0; mix changes the path from run to run.
     #[arg(long, value_name = "N|mix", default_value = "0")]
@@ -146,10 +146,10 @@ pub struct FctArgs {
     /// Records of the paths that both ends have before a run: none (cold), or those of one earlier
     /// connection over each path (warm).
     #[arg(long, default_value = "cold",
-          value_parser = one_of::<Records>(Records::ALL.map(Records::name)))]
+          value_parser = one_of([Records::Cold, Records::Warm].map(|records| (records.name(), records))))]
     pub records: Records,
     /// Initial congestion window, in segments.
-    #[arg(long, default_value = "10", value_parser = one_of::<u32>(["3", "10"]))]
+    #[arg(long, default_value = "10", value_parser = one_of([("3", 3), ("10", 10)]))]
     pub iw: u32,
     /// Knowledge that both ends have of the flow in advance: its size, or none.
     #[arg(long, default_value = "size", value_parser = ["size", "none"])]
@@ -159,7 +159,7 @@ pub struct FctArgs {
           value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,
     /// Direction of the flow: down from the server, up from the client.
-    #[arg(long, default_value = "down", value_parser = direction())]
+    #[arg(long, default_value = "down", value_parser = one_of([("down", Direction::Down), ("up", Direction::Up)]))]
     pub direction: Direction,
     /// Directory for captures of the first run of each case, at both ends, as pcapng files for
     /// Wireshark (--backend sim only).
@@ -168,18 +168,6 @@ pub struct FctArgs {
     /// Directory for logs of the first run of each case, one JSON object a line (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
-}
-
-/// Names of strategies, with their settings if given.
-#[derive(Debug, Clone)]
-pub struct Strategies(pub Vec<String>);
-
-impl FromStr for Strategies {
-    type Err = Infallible;
-
-    fn from_str(list: &str) -> Result<Self, Infallible> {
-        Ok(Strategies(braid_strategy::split_list(list)))
-    }
 }
 
 /// Returns a parser of whole numbers in `range`.
@@ -200,19 +188,16 @@ fn known(what: &str, names: impl Iterator<Item = &'static str>) -> String {
     format!("{what}; known are: {}", names.join(", "))
 }
 
-fn direction() -> impl TypedValueParser<Value = Direction> {
-    PossibleValuesParser::new(["down", "up"]).map(|name| match name == "up" {
-        true => Direction::Up,
-        false => Direction::Down,
+/// Returns a parser of the names of `values`. Help and completions show the names.
+fn one_of<T: Clone + Send + Sync + 'static, const N: usize>(
+    values: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = values.each_ref().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).map(move |name| {
+        let mut values = values.iter().filter(|(known, _)| *known == name);
+        let (_, value) = values.next().expect("one of the names");
+        value.clone()
     })
-}
-
-/// Returns a parser that reads one of `names` as a `T`. Help and completions show the names.
-fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names).try_map(|name| name.parse())
 }
 
 #[cfg(test)]

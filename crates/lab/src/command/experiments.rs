@@ -8,7 +8,7 @@ use crate::experiments::{self, ALL, Definition, Outcome, Request};
 use crate::report;
 use serde_json::json;
 
-use super::setting::{cores, prepare, progress_bar};
+use super::setting::{aligned, cores, prepare_links, run_progress};
 use crate::cli::measure::{ReportArgs, RunArgs};
 use braid::failure::Failure;
 use braid::print::{print, print_json};
@@ -24,18 +24,17 @@ pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
         let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
         return print_json(&listed.iter().map(each).collect::<Vec<_>>());
     }
-    let width = listed.iter().map(|d| d.id.len()).max().unwrap_or(0);
-    let line = |d: &&Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
-    print(listed.iter().map(line).collect::<String>())
+    let line = |d: &&Definition| vec![d.id.to_owned(), format!("{} ({})", d.title, d.source)];
+    print(aligned(&listed.iter().map(line).collect::<Vec<_>>(), 2))
 }
 
 /// Runs the experiments one after the other and stores the results of each. If there are several, an
 /// experiment whose external program is not installed is skipped with a message.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.backend)?;
-    // One experiment over real links is enough to need namespaces and signal handling.
-    let real = chosen.iter().find(|(_, backend)| !backend.is_virtual());
-    prepare(real.map_or(Backend::Sim, |(_, backend)| *backend))?;
+    if chosen.iter().any(|(_, backend)| !backend.is_virtual()) {
+        prepare_links()?;
+    }
     for (definition, backend) in &chosen {
         // All directories are checked first, since a run may take hours.
         report::prepare(&args.out, definition.id, backend.name()).map_err(Failure::Run)?;
@@ -44,7 +43,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let mut outcomes = Vec::new();
     for (definition, backend) in chosen {
         let runs = args.runs.unwrap_or(definition.default_runs(backend));
-        let bar = progress_bar(definition.cases(backend) as u64 * runs);
+        let bar = run_progress(definition.cases(backend) as u64 * runs);
         let found = definition.run(Request {
             backend,
             runs,
@@ -90,25 +89,25 @@ fn chosen(
     named.into_iter().map(|d| Ok(with_backend(d)?)).collect()
 }
 
+/// Returns the verdicts as text, and the directory of the results.
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
-    let mut text = format!("{} ({}): {}\n", outcome.id, outcome.backend, outcome.title);
+    let Outcome {
+        id, backend, title, ..
+    } = outcome;
+    let mut text = format!("{id} ({backend}): {title}\n");
     for verdict in &outcome.verdicts {
         let word = if verdict.holds {
             "holds        "
         } else {
             "DOES NOT HOLD"
         };
-        text.push_str(&format!(
-            "  {word}  {}; measured: {}\n",
-            verdict.expected(),
-            verdict.measured()
-        ));
+        let (expected, measured) = (verdict.expected(), verdict.measured());
+        text += &format!("  {word}  {expected}; measured: {measured}\n");
         if !verdict.why.is_empty() {
-            text.push_str(&format!("                 {}\n", verdict.why));
+            text += &format!("                 {}\n", verdict.why);
         }
     }
-    text.push_str(&format!("  results: {}\n", place.display()));
-    text
+    text + &format!("  results: {}\n", place.display())
 }
 
 /// Writes the report's HTML and Markdown pages from stored results, and prints their paths.
@@ -119,11 +118,9 @@ pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
         (Some(page), Some(figures)) => (page.clone(), report::publish(&stored, page, figures)?),
         _ => (directory.join("report.md"), report::markdown(&stored)),
     };
+    let html = (directory.join("report.html"), report::html(&stored));
     let mut files = Vec::new();
-    for (file, text) in [
-        (directory.join("report.html"), report::html(&stored)),
-        markdown,
-    ] {
+    for (file, text) in [html, markdown] {
         let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
         fs::write(&file, text).map_err(failed)?;
         files.push(file.display().to_string());

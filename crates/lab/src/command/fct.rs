@@ -1,12 +1,10 @@
 //! `braid-lab fct`: flow completion times.
 
-use std::fmt;
-
 use crate::backend::Backend;
 use crate::backend::sim::{self, Recording};
 use crate::fct::{self, Case, Row, Summary};
 
-use super::setting::{cores, prepare, progress_bar};
+use super::setting::{aligned, cores, prepare_links, run_progress};
 use crate::cli::measure::FctArgs;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
@@ -18,8 +16,11 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
         args.backend.check(case)?;
     }
     record(args, &cases)?;
-    prepare(args.backend)?;
-    let bar = progress_bar(cases.len() as u64 * args.runs);
+    if !args.backend.is_virtual() {
+        prepare_links()?;
+    }
+    let all_runs = cases.len() as u64 * args.runs;
+    let bar = run_progress(all_runs);
     let row = |case| {
         let results = fct::run(case, args.backend, args.runs, cores(), &|| bar.inc(1))?;
         Ok(Row::new(case, args.backend, &results))
@@ -30,17 +31,13 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&rows)?;
     } else {
-        print(Table {
-            rows: &rows,
-            warm: args.warm_subflows,
-        })?;
+        print(text(&rows, args))?;
     }
     let missing: u64 = rows.iter().map(|row| row.runs - row.completed).sum();
     match missing {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
-            "{n} of {} runs did not complete; their times are not in the statistics",
-            cases.len() as u64 * args.runs
+            "{n} of {all_runs} runs did not complete; their times are not in the statistics"
         ))),
     }
 }
@@ -74,14 +71,14 @@ fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
 /// Returns a case for every combination of size, congestion control and strategy.
 fn cases(args: &FctArgs) -> Vec<Case> {
     // The kernel has its own strategy, so further names would only repeat the same cases.
-    let strategies = match args.backend {
-        Backend::Kernel => &args.strategy.0[..1],
-        _ => &args.strategy.0,
-    };
+    let mut strategies = braid_strategy::split_list(&args.strategy);
+    if args.backend == Backend::Kernel {
+        strategies.truncate(1);
+    }
     let mut cases = Vec::new();
     for size in &args.size {
         for cc in &args.cc {
-            for strategy in strategies {
+            for strategy in &strategies {
                 cases.push(Case {
                     paths: args.paths.clone(),
                     size: size.clone(),
@@ -103,95 +100,54 @@ fn cases(args: &FctArgs) -> Vec<Case> {
     cases
 }
 
-/// The rows as text.
-struct Table<'a> {
-    rows: &'a [Row],
-    /// True if subflows were established before the transfer. Times then start with the transfer.
-    warm: bool,
+/// Returns the rows as text, with what they have in common in front of the table.
+fn text(rows: &[Row], args: &FctArgs) -> String {
+    let start = match args.warm_subflows {
+        // The subflows are established before the transfer.
+        true => "start of the transfer",
+        false => "first SYN",
+    };
+    let columns: Vec<_> = rows.iter().map(columns).collect();
+    let heads = columns[0]
+        .iter()
+        .map(|(head, _)| (*head).to_owned())
+        .collect();
+    let mut lines = vec![heads];
+    lines.extend(
+        columns
+            .into_iter()
+            .map(|row| row.map(|(_, cell)| cell).to_vec()),
+    );
+    format!(
+        "paths {}, {}, backend {}, {} runs, seed {}\n\
+         fct: from the {start} to the last byte; data: from the first byte; times in ms, \
+         mean ± 95 % interval\n{}",
+        args.paths,
+        args.direction,
+        args.backend.name(),
+        args.runs,
+        args.seed,
+        aligned(&lines, 2)
+    )
 }
 
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(first) = self.rows.first() else {
-            return Ok(());
-        };
-        let start = match self.warm {
-            true => "start of the transfer",
-            false => "first SYN",
-        };
-        writeln!(
-            f,
-            "paths {}, {}, backend {}, {} runs, seed {}\n\
-             fct: from the {start} to the last byte; data: from the first byte; times in ms, \
-             mean ± 95 % interval",
-            first.paths, first.direction, first.backend, first.runs, first.seed
-        )?;
-        let mut lines = vec![header()];
-        lines.extend(self.rows.iter().map(line));
-        let widths: Vec<usize> = (0..lines[0].len())
-            .map(|n| {
-                lines
-                    .iter()
-                    .map(|line| line[n].chars().count())
-                    .max()
-                    .unwrap_or(0)
-            })
-            .collect();
-        for line in &lines {
-            let mut text = String::new();
-            for (n, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                let gap = if n == 0 { "" } else { "  " };
-                // Names are aligned left, figures right.
-                let cell = match n {
-                    0 | 1 => format!("{cell:<width$}"),
-                    _ => format!("{cell:>width$}"),
-                };
-                text.push_str(gap);
-                text.push_str(&cell);
-            }
-            writeln!(f, "{}", text.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
-fn header() -> Vec<String> {
+/// Returns the cells of a row, each with the head of its column. Names come first, then figures.
+fn columns(row: &Row) -> [(&'static str, String); 13] {
+    let percent = |share: &f64| format!("{:.1}%", share * 100.0);
     [
-        "strategy",
-        "cc",
-        "size",
-        "fct",
-        "median",
-        "p95",
-        "p99",
-        "data",
-        "bytes by path",
-        "copies",
-        "joins",
-        "retx",
-        "completed",
-    ]
-    .map(str::to_owned)
-    .to_vec()
-}
-
-fn line(row: &Row) -> Vec<String> {
-    vec![
-        row.strategy.clone(),
-        row.cc.clone(),
-        row.size.clone(),
-        mean(&row.fct_ms),
-        ms(row.fct_ms.median),
-        ms(row.fct_ms.p95),
-        ms(row.fct_ms.p99),
-        mean(&row.fct_data_ms),
-        joined(&row.bytes_by_path, u64::to_string),
-        joined(&row.copy_share_by_path, |share| {
-            format!("{:.1}%", share * 100.0)
-        }),
-        row.join_syns.to_string(),
-        row.retransmissions.to_string(),
-        format!("{}/{}", row.completed, row.runs),
+        ("strategy", row.strategy.clone()),
+        ("cc", row.cc.clone()),
+        ("size", row.size.clone()),
+        ("fct", mean(&row.fct_ms)),
+        ("median", ms(row.fct_ms.median)),
+        ("p95", ms(row.fct_ms.p95)),
+        ("p99", ms(row.fct_ms.p99)),
+        ("data", mean(&row.fct_data_ms)),
+        ("bytes by path", joined(&row.bytes_by_path, u64::to_string)),
+        ("copies", joined(&row.copy_share_by_path, percent)),
+        ("joins", row.join_syns.to_string()),
+        ("retx", row.retransmissions.to_string()),
+        ("completed", format!("{}/{}", row.completed, row.runs)),
     ]
 }
 

@@ -26,33 +26,26 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    program::start_log(default_log_filter(&cli.command), cli.verbose);
-    if takes_backend(&cli.command) && use_old_backend_option(env::args_os()) {
+    let measures = matches!(
+        cli.command,
+        Command::Fct(_)
+            | Command::List(_)
+            | Command::Run(_)
+            | Command::Report(_)
+            | Command::Swarm(_)
+    );
+    let default_log_filter = if measures {
+        // Faults in the lab's worlds are intended, so warnings of their boxes and servers would mislead.
+        "error,braid_lab=warn,braid_proxy=off"
+    } else {
+        "warn,braid::news=info"
+    };
+    program::start_log(default_log_filter, cli.verbose);
+    if measures && use_old_backend_option(env::args_os()) {
         let text = "`--arm` is deprecated and will be removed in the next version; use --backend";
         program::complain(BRAID_LAB, text);
     }
     program::end(BRAID_LAB, run(cli))
-}
-
-/// Returns the log filter of `command` if neither RUST_LOG nor `-v` sets one.
-fn default_log_filter(command: &Command) -> &'static str {
-    match command {
-        // Faults in the lab's worlds are intended, so warnings of their boxes and servers would mislead.
-        Command::Fct(_)
-        | Command::List(_)
-        | Command::Run(_)
-        | Command::Report(_)
-        | Command::Swarm(_) => "error,braid_lab=warn,braid_proxy=off",
-        _ => "warn,braid::news=info",
-    }
-}
-
-/// Returns whether `command` has the option `--backend`.
-fn takes_backend(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Fct(_) | Command::List(_) | Command::Run(_)
-    )
 }
 
 /// Runs the command.

@@ -3,19 +3,16 @@
 use std::num::NonZero;
 use std::thread;
 
-use crate::backend::{self, Backend};
+use crate::backend;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::command::testbed;
 use braid::failure::Failure;
 
-/// Checks that `backend` can run here, and handles signals, so that an interrupted run still removes its
-/// namespaces and links. Must be called before anything is started: without root it starts this program
-/// again in a user namespace.
-pub fn prepare(backend: Backend) -> Result<(), Failure> {
-    if backend.is_virtual() {
-        return Ok(());
-    }
+/// Checks that this machine can have emulated links, and handles signals, so that an interrupted command still
+/// removes its namespaces and links. Must be called before anything is started: without root it starts this
+/// program again in a user namespace.
+pub fn prepare_links() -> Result<(), Failure> {
     testbed::ensure_netns()?;
     ctrlc::set_handler(backend::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
 }
@@ -25,8 +22,30 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// Returns a progress bar of runs on standard error.
+pub fn run_progress(runs: u64) -> ProgressBar {
+    progress_bar(runs, "{bar:40} {pos}/{len} runs {elapsed} (left: {eta})")
+}
+
 /// Returns a progress bar on standard error. It is hidden if standard error is no terminal.
-pub fn progress_bar(runs: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
-    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+pub fn progress_bar(len: u64, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
+    ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Returns rows as lines of text. Columns are two spaces apart; the first `left` of them are aligned left, the
+/// others right.
+pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
+    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max();
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(n, (cell, width))| match n < left {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
 }

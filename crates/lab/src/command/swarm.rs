@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use crate::swarm::{self, Figures, Report, Worlds};
 use serde_json::json;
 
-use super::setting::{cores, progress_bar};
+use super::setting::{cores, run_progress};
 use crate::cli::measure::SwarmArgs;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
 /// Runs the seeds, and fails if a rule was violated.
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
-    let bar = progress_bar(args.seeds);
+    let bar = run_progress(args.seeds);
     let start = Instant::now();
     let worlds = match args.attacked {
         true => Worlds::Attacked,

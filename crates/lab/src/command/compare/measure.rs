@@ -72,18 +72,21 @@ pub struct Samples {
 
 /// Measures one variant once.
 pub fn round(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
-    small_transfers(variant, samples)?;
-    variant.fixture.sleep(PAUSE)?;
-    download(variant, samples)?;
-    variant.fixture.sleep(PAUSE)?;
-    beside_download(variant, samples)?;
-    variant.fixture.sleep(PAUSE)?;
-    link_dies(variant, samples)?;
-    variant.fixture.sleep(PAUSE)?;
-    connections(variant, samples)
+    let measurements: [fn(&mut Variant, &mut Samples) -> Result<(), Failure>; 5] = [
+        small_transfers,
+        download,
+        beside_download,
+        link_dies,
+        connections,
+    ];
+    for measure in measurements {
+        measure(variant, samples)?;
+        variant.fixture.sleep(PAUSE)?;
+    }
+    Ok(())
 }
 
-fn small_transfers(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn small_transfers(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     for (bytes, into) in SIZES.into_iter().zip(&mut samples.small_ms) {
         for _ in 0..SMALL_RUNS {
             into.push(ms(variant.user.run(|content| fetch(content, bytes))?));
@@ -124,7 +127,7 @@ fn download_while(content: SocketAddr, mut arrived: impl FnMut(u64) -> bool) -> 
 }
 
 /// Fetches pages and echoes while a download fills the links.
-fn beside_download(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn beside_download(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (&variant.user, AtomicBool::new(false));
     let goes_on = || !stop.load(Ordering::Relaxed);
     thread::scope(|scope| {
@@ -173,27 +176,27 @@ fn echoes(content: SocketAddr, goes_on: impl Fn() -> bool) -> io::Result<Vec<f64
 fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (variant.user.clone(), AtomicBool::new(false));
     let longest = thread::scope(|scope| {
-        let download = scope.spawn(|| {
-            let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
-            user.run(|content| {
-                download_while(content, |_| {
-                    if begun.elapsed() > SLOW_START_TIME {
-                        longest = longest.max(last.elapsed());
-                    }
-                    last = Instant::now();
-                    !stop.load(Ordering::Relaxed)
-                })
-            })?;
-            Ok(longest)
-        });
+        let download = scope.spawn(|| user.run(|content| longest_pause(content, &stop)));
         let died = break_link_for_a_while(variant);
         stop.store(true, Ordering::Relaxed);
         let longest = join(download);
-        died?;
-        longest
+        died.and(longest)
     })?;
     samples.pause_ms.push(ms(longest));
     Ok(())
+}
+
+/// Downloads until `stop` is set. Returns the longest time without data after slow start.
+fn longest_pause(content: SocketAddr, stop: &AtomicBool) -> io::Result<Duration> {
+    let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    download_while(content, |_| {
+        if begun.elapsed() > SLOW_START_TIME {
+            longest = longest.max(last.elapsed());
+        }
+        last = Instant::now();
+        !stop.load(Ordering::Relaxed)
+    })?;
+    Ok(longest)
 }
 
 fn break_link_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
@@ -212,7 +215,7 @@ fn break_link_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     Ok(variant.fixture.sleep(SLOW_START_TIME)?)
 }
 
-fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn connections(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     let since = Instant::now();
     variant.user.run(|content| {
         at_once(USERS, || {
@@ -225,21 +228,18 @@ fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Waits for the thread of a user and returns its result.
-fn join<T>(user: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
-    user.join()
-        .unwrap_or_else(|_| Err(Failure::Run("a user panicked".to_owned())))
-}
-
 /// Runs `work` on `n` threads at once. Threads inherit the namespace of the caller.
 fn at_once(n: usize, work: impl Fn() -> io::Result<()> + Sync) -> io::Result<()> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..n).map(|_| scope.spawn(&work)).collect();
-        threads.into_iter().try_for_each(|thread| {
-            let done = thread.join();
-            done.unwrap_or_else(|_| Err(io::Error::other("a user panicked")))
-        })
+        threads.into_iter().try_for_each(join)
     })
+}
+
+/// Waits for the thread of a user and returns its result.
+fn join<T, E: From<io::Error>>(user: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T, E> {
+    user.join()
+        .unwrap_or_else(|_| Err(io::Error::other("a user panicked").into()))
 }
 
 fn ms(time: Duration) -> f64 {

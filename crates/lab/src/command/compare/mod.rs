@@ -9,15 +9,12 @@
 mod measure;
 mod variant;
 
-use std::fmt;
-
 use serde::Serialize;
 
 use self::measure::Samples;
 use self::variant::Variant;
 use super::demo::fixture::{self, LINKS};
-use super::demo::interrupt::Interrupt;
-use super::testbed;
+use super::setting::prepare_links;
 use crate::cli::CompareArgs;
 use crate::stats;
 use braid::failure::Failure;
@@ -32,10 +29,9 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
             LINKS.len()
         )));
     }
-    testbed::ensure_netns()?;
-    let interrupt = Interrupt::install()?;
-    let mut kernel = Variant::kernel(args, interrupt.clone())?;
-    let mut braid = Variant::braid(args, interrupt)?;
+    prepare_links()?;
+    let mut kernel = Variant::kernel(args)?;
+    let mut braid = Variant::braid(args)?;
     let mut samples = [Samples::default(), Samples::default()];
     for round in 1..=args.rounds {
         for (variant, samples) in [&mut kernel, &mut braid].into_iter().zip(&mut samples) {
@@ -49,7 +45,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&rows);
     }
-    print(Table { rows: &rows, args })
+    print(text(&rows, args))
 }
 
 /// One figure of both columns.
@@ -63,84 +59,65 @@ struct Row {
     ratio: f64,
 }
 
-impl Row {
-    fn new(figure: impl Into<String>, kernel: f64, braid: f64) -> Row {
-        Row {
-            figure: figure.into(),
+/// Returns a row for each figure, computed from the samples of both columns.
+fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
+    let median = |sample: &[f64]| stats::quantile_of(sample, 0.5);
+    let p95 = |sample: &[f64]| stats::quantile_of(sample, 0.95);
+    let mean = |sample: &[f64]| stats::mean(sample).unwrap_or(f64::NAN);
+    let mut rows = Vec::new();
+    let mut add = |figure: &str, value: &dyn Fn(&Samples) -> f64| {
+        let (kernel, braid) = (value(kernel), value(braid));
+        rows.push(Row {
+            figure: figure.to_owned(),
             kernel,
             braid,
             ratio: braid / kernel,
-        }
-    }
-}
-
-fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
-    type Values = fn(&Samples) -> &Vec<f64>;
-    let mut rows = Vec::new();
-    // The closures are separate, so that the rows of small transfers can be added between them.
-    let mut add = |name: &str, q: f64, values: Values| {
-        rows.push(Row::new(
-            name,
-            stats::quantile_of(values(kernel), q),
-            stats::quantile_of(values(braid), q),
-        ));
+        });
     };
-    add("download, Mbit/s", 0.5, |s| &s.download_mbit_s);
-    add("page beside a download, median ms", 0.5, |s| &s.page_ms);
-    add("page beside a download, p95 ms", 0.95, |s| &s.page_ms);
-    add("echo beside a download, median ms", 0.5, |s| &s.echo_ms);
-    add("echo beside a download, p95 ms", 0.95, |s| &s.echo_ms);
+    add("download, Mbit/s", &|s| median(&s.download_mbit_s));
+    add("page beside a download, median ms", &|s| median(&s.page_ms));
+    add("page beside a download, p95 ms", &|s| p95(&s.page_ms));
+    add("echo beside a download, median ms", &|s| median(&s.echo_ms));
+    add("echo beside a download, p95 ms", &|s| p95(&s.echo_ms));
     for (n, bytes) in measure::SIZES.into_iter().enumerate() {
-        let mean = |samples: &Samples| stats::mean(&samples.small_ms[n]).unwrap_or(f64::NAN);
         let figure = format!("{} kB alone, mean ms", bytes / 1_000);
-        rows.push(Row::new(figure, mean(kernel), mean(braid)));
+        add(&figure, &|s| mean(&s.small_ms[n]));
     }
-    let mut add = |name: &str, values: Values| {
-        rows.push(Row::new(
-            name,
-            stats::quantile_of(values(kernel), 0.5),
-            stats::quantile_of(values(braid), 0.5),
-        ));
-    };
-    add("longest pause when link1 dies, median ms", |s| &s.pause_ms);
-    add("connections a second", |s| &s.connections_s);
-    add("processor time of the download, ms/Gbit", |s| {
-        &s.cpu_ms_per_gbit
+    add("longest pause when link1 dies, median ms", &|s| {
+        median(&s.pause_ms)
+    });
+    add("connections a second", &|s| median(&s.connections_s));
+    add("processor time of the download, ms/Gbit", &|s| {
+        median(&s.cpu_ms_per_gbit)
     });
     rows
 }
 
-/// The rows as a table.
-struct Table<'a> {
-    rows: &'a [Row],
-    args: &'a CompareArgs,
-}
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CompareArgs {
-            links,
-            rounds,
-            congestion,
-        } = self.args;
-        for (name, link) in LINKS.iter().zip(links) {
-            writeln!(f, "{name}: {link}")?;
-        }
-        writeln!(
-            f,
-            "congestion control {congestion} everywhere; rounds in turn: {rounds}"
-        )?;
-        writeln!(f, "page: {}\n", measure::PAGE)?;
-        writeln!(f, "{:<42}{:>10}{:>10}{:>8}", "", "kernel", "braid", "ratio")?;
-        for row in self.rows {
-            let Row {
-                figure,
-                kernel,
-                braid,
-                ratio,
-            } = row;
-            writeln!(f, "{figure:<42}{kernel:>10.1}{braid:>10.1}{ratio:>8.2}")?;
-        }
-        Ok(())
+/// Returns the rows as a table.
+fn text(rows: &[Row], args: &CompareArgs) -> String {
+    let links = LINKS.iter().zip(&args.links);
+    let links: String = links
+        .map(|(name, link)| format!("{name}: {link}\n"))
+        .collect();
+    let mut text = format!(
+        "{links}congestion control {} everywhere; rounds in turn: {}\npage: {}\n\n\
+         {:<42}{:>10}{:>10}{:>8}\n",
+        args.congestion,
+        args.rounds,
+        measure::PAGE,
+        "",
+        "kernel",
+        "braid",
+        "ratio"
+    );
+    for Row {
+        figure,
+        kernel,
+        braid,
+        ratio,
+    } in rows
+    {
+        text += &format!("{figure:<42}{kernel:>10.1}{braid:>10.1}{ratio:>8.2}\n");
     }
+    text
 }

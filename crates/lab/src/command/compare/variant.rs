@@ -8,8 +8,8 @@ use braid_testbed::{LinkChange, netns};
 
 use crate::cli::CompareArgs;
 use crate::command::demo::fixture::{self, Background, LINKS};
-use crate::command::demo::interrupt::Interrupt;
 use crate::content::{self, fetch};
+use crate::kernel_peer::Cost;
 use braid::failure::Failure;
 
 /// One column: a separate testbed, with the programs that carry users' connections.
@@ -26,8 +26,8 @@ pub struct Variant {
 
 impl Variant {
     /// Builds the column `kernel`, with relays of kernel sockets in place of box and server.
-    pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
-        let mut variant = Variant::build("kernel", args, interrupt)?;
+    pub fn kernel(args: &CompareArgs) -> Result<Variant, Failure> {
+        let mut variant = Variant::build("kernel", args)?;
         let (content, cc) = (variant.user.content, &args.congestion);
         let (relay, relays) = fixture::start_relays(&variant.fixture, content, cc)?;
         variant.relays.extend(relays);
@@ -36,22 +36,14 @@ impl Variant {
     }
 
     /// Builds the column `braid`, with box and server.
-    pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
-        let mut variant = Variant::build("braid", args, interrupt)?;
+    pub fn braid(args: &CompareArgs) -> Result<Variant, Failure> {
+        let mut variant = Variant::build("braid", args)?;
         fixture::start_gateways(&mut variant.fixture)?;
         variant.warm_up()
     }
 
-    fn build(
-        name: &'static str,
-        args: &CompareArgs,
-        interrupt: Interrupt,
-    ) -> Result<Variant, Failure> {
-        let mut fixture = fixture::up(
-            &format!("braid-compare-{name}"),
-            &args.congestion,
-            interrupt,
-        )?;
+    fn build(name: &'static str, args: &CompareArgs) -> Result<Variant, Failure> {
+        let mut fixture = fixture::up(&format!("braid-compare-{name}"), &args.congestion)?;
         for (link, settings) in LINKS.iter().zip(&args.links) {
             let mut change = LinkChange::parse(settings.split_whitespace())?;
             change.load(&std::env::current_dir()?)?;
@@ -84,11 +76,8 @@ impl Variant {
             let running = ["box", "server"].map(|host| self.fixture.testbed.pid(host));
             pids.extend(running.into_iter().flatten());
         }
-        let mut seconds = 0.0;
-        for pid in pids {
-            seconds += crate::kernel_peer::Cost::of(&pid.to_string())?.cpu_seconds;
-        }
-        Ok(seconds)
+        let seconds = |pid: &u32| Ok(Cost::of(&pid.to_string())?.cpu_seconds);
+        pids.iter().map(seconds).sum()
     }
 
     /// Returns the 99th percentile of the emulator's lateness, µs.

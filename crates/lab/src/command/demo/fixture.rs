@@ -8,7 +8,7 @@ use std::time::Duration;
 use braid_testbed::Role;
 use braid_testbed::fixture::{self, Fixture};
 
-use super::interrupt::Interrupt;
+use crate::backend::fixture::interrupted;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 
@@ -27,15 +27,13 @@ const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 const LOG_LINES: usize = 8;
 
 /// Builds the demo's testbed under the name `name`.
-pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Fixture, Failure> {
+pub fn up(name: &str, congestion: &str) -> Result<Fixture, Failure> {
     let mut spec = fixture::spec(&fixture::description(name, LINK_SETTINGS))?;
     congestion.clone_into(&mut spec.congestion);
     // The relay on the box's host opens kernel MPTCP connections, which need endpoints on the links.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
-    Ok(Fixture::up(spec, options(Some(congestion))?, move || {
-        interrupt.is_set()
-    })?)
+    Ok(Fixture::up(spec, options(Some(congestion))?, interrupted)?)
 }
 
 /// Prints a warning if the emulator's delivery lag (99th percentile, µs) makes the result unreliable.

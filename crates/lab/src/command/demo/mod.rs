@@ -5,22 +5,24 @@
 //! kernel Multipath TCP connection. In the row `braid`, `braid box` and `braid server` run. In every row, an
 //! ordinary curl on the user host talks TCP and an ordinary nginx answers.
 
-mod fetch;
 pub(super) mod fixture;
-pub(super) mod interrupt;
 mod table;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid_testbed::fixture::Fixture;
+use braid_testbed::Error;
+use braid_testbed::fixture::{Download, Fixture};
+use sha2::{Digest, Sha256};
 
-use self::fetch::{Fetch, fetch};
-use self::interrupt::Interrupt;
-use self::table::{Row, Via};
-use super::testbed;
+use self::fixture::LINKS;
+use self::table::Row;
+use super::setting::{prepare_links, progress_bar};
 use crate::cli::DemoArgs;
+use crate::kernel_peer::hex;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
@@ -30,13 +32,15 @@ const NAME: &str = "braid-demo";
 const SMALL_BYTES: u64 = 6;
 /// Pause before each row, so that the links' queues run empty. A guess.
 const PAUSE: Duration = Duration::from_millis(300);
+/// Minimum time limit of a download, s. The default file of 20 MB needs only 17 s on the slowest link,
+/// which has 10 Mbit/s.
+const MIN_TIME_LIMIT_S: u64 = 60;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
-    testbed::ensure_netns()?;
-    let interrupt = Interrupt::install()?;
-    let mut fixture = fixture::up(NAME, &args.congestion, interrupt)?;
-    let rows = Demo::new(&mut fixture, args).and_then(|mut demo| demo.rows());
+    prepare_links()?;
+    let mut fixture = fixture::up(NAME, &args.congestion)?;
+    let rows = rows(&mut fixture, args);
     let rows = rows.map_err(|failure| fixture::with_log_lines(&mut fixture, failure));
     let late = fixture.testbed.delivery_lag().map(|late| late.p99_us);
     let down = fixture.testbed.down();
@@ -50,7 +54,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&rows)?;
     } else {
-        print(table::Table { rows: &rows, args })?;
+        print(table::text(&rows, args))?;
     }
     match rows.iter().find(|row| !row.sha256_ok) {
         Some(row) => Err(Failure::Run(format!(
@@ -61,98 +65,97 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// The demo on a testbed that is up.
-struct Demo<'a> {
-    fixture: &'a mut Fixture,
-    congestion: &'a str,
-    /// Bytes of the file.
-    size: u64,
-    sha256: String,
-    content: SocketAddr,
+/// Fetches the file in each way.
+fn rows(fixture: &mut Fixture, args: &DemoArgs) -> Result<Vec<Row>, Failure> {
+    let size = u64::from(args.size) * 1_000_000;
+    fixture.offer("small", SMALL_BYTES)?;
+    let sha256 = hash(&fixture.offer("file", size)?)?;
+    let content = SocketAddr::new(fixture.address("content")?, 80);
+    let row = |fixture: &Fixture, via, from| row(fixture, via, from, size, &sha256);
+    let mut rows = Vec::new();
+    for link in LINKS {
+        fixture.forward_over(link)?;
+        rows.push(row(fixture, link, content)?);
+    }
+    fixture.stop_forwarding()?;
+    // Relays do not intercept connections, so curl connects to the first of them.
+    let (relay, relays) = fixture::start_relays(fixture, content, &args.congestion)?;
+    rows.push(row(fixture, "kernel", relay)?);
+    drop(relays);
+    fixture::start_gateways(fixture)?;
+    // A download that is not measured comes first, so that the row does not include the start of box and
+    // server.
+    download(fixture, &format!("{content}/small"), SMALL_BYTES, |_| ())
+        .map_err(|error| Failure::run("download", error))?;
+    rows.push(row(fixture, "braid", content)?);
+    table::set_shares(&mut rows);
+    Ok(rows)
 }
 
-impl<'a> Demo<'a> {
-    fn new(fixture: &'a mut Fixture, args: &'a DemoArgs) -> Result<Self, Failure> {
-        let size = u64::from(args.size) * 1_000_000;
-        fixture.offer("small", SMALL_BYTES)?;
-        let sha256 = fetch::hash(&fixture.offer("file", size)?)?;
-        let content = SocketAddr::new(fixture.address("content")?, 80);
-        Ok(Demo {
-            fixture,
-            congestion: &args.congestion,
-            size,
-            sha256,
-            content,
-        })
-    }
+/// Fetches the file of `size` bytes from the web server or relay `from`.
+fn row(
+    fixture: &Fixture,
+    via: &'static str,
+    from: SocketAddr,
+    size: u64,
+    sha256: &str,
+) -> Result<Row, Failure> {
+    fixture.sleep(PAUSE)?;
+    let before = fixture.delivered_in_reverse(&LINKS)?;
+    let bar =
+        progress_bar(size, "{prefix:7} {bar:40} {bytes}/{total_bytes} {elapsed}").with_prefix(via);
+    let fetched = download(fixture, &format!("{from}/file"), size, |bytes| {
+        bar.set_position(bytes);
+    });
+    bar.finish_and_clear();
+    let (file, seconds) =
+        fetched.map_err(|error| Failure::run(format_args!("download via {via}"), error))?;
+    let after = fixture.delivered_in_reverse(&LINKS)?;
+    let bytes_by_link = after.iter().zip(&before);
+    let bytes_by_link = bytes_by_link.map(|(after, before)| after.saturating_sub(*before));
+    let row = Row {
+        via,
+        seconds,
+        mbit_s: size as f64 * 8.0 / seconds / 1e6,
+        share_of_sum: 0.0,
+        sha256_ok: hash(&file)? == sha256,
+        bytes_by_link: bytes_by_link.collect(),
+    };
+    fs::remove_file(&file)?;
+    tracing::info!(?row, "downloaded");
+    Ok(row)
+}
 
-    fn rows(&mut self) -> Result<Vec<Row>, Failure> {
-        let mut rows = Vec::new();
-        for (link, via) in fixture::LINKS.into_iter().zip([Via::Link1, Via::Link2]) {
-            self.fixture.forward_over(link)?;
-            rows.push(self.row(via, self.content)?);
+/// Downloads a file of `size` bytes on the user host, and calls `progress` with the number of bytes received so
+/// far. Returns the file and the time measured by curl, connection set-up included.
+fn download(
+    fixture: &Fixture,
+    url: &str,
+    size: u64,
+    progress: impl FnMut(u64),
+) -> Result<(PathBuf, f64), Error> {
+    let file = fixture.testbed.state_dir().join("fetched");
+    let download = Download {
+        host: "user",
+        url: format!("http://{url}"),
+        to: &file,
+        bytes: None,
+        // A large file gets a longer limit: the time that it takes at 500,000 bytes/s, which is 4 Mbit/s.
+        longest: Duration::from_secs(MIN_TIME_LIMIT_S.max(size / 500_000)),
+    };
+    let seconds = fixture.download(&download, progress)?;
+    Ok((file, seconds))
+}
+
+/// Returns the SHA-256 of a file, in hexadecimal.
+fn hash(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hex(&hash.finalize())),
+            n => hash.update(&chunk[..n]),
         }
-        self.fixture.stop_forwarding()?;
-        rows.push(self.kernel_row()?);
-        rows.push(self.braid_row()?);
-        table::set_shares(&mut rows);
-        Ok(rows)
-    }
-
-    /// Measures relays of kernel sockets in place of box and server. curl connects to the first relay.
-    fn kernel_row(&mut self) -> Result<Row, Failure> {
-        let (from, relays) = fixture::start_relays(self.fixture, self.content, self.congestion)?;
-        let row = self.row(Via::Kernel, from);
-        drop(relays);
-        row
-    }
-
-    fn braid_row(&mut self) -> Result<Row, Failure> {
-        fixture::start_gateways(self.fixture)?;
-        // A download that is not measured comes first, so that the row does not include the start of box and
-        // server.
-        let small = self.fixture.testbed.state_dir().join("small");
-        fetch(
-            self.fixture,
-            &Fetch {
-                from: self.content,
-                path: "small",
-                to: &small,
-                size: SMALL_BYTES,
-                via: None,
-            },
-        )?;
-        self.row(Via::Braid, self.content)
-    }
-
-    fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
-        self.fixture.sleep(PAUSE)?;
-        let to = self.fixture.testbed.state_dir().join("fetched");
-        let before = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
-        let what = Fetch {
-            from,
-            path: "file",
-            to: &to,
-            size: self.size,
-            via: Some(via),
-        };
-        let fetched = fetch(self.fixture, &what)?;
-        let after = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
-        let bytes_by_link = after
-            .iter()
-            .zip(&before)
-            .map(|(a, b)| a.saturating_sub(*b))
-            .collect();
-        fs::remove_file(&to)?;
-        let row = Row {
-            via,
-            seconds: fetched.seconds,
-            mbit_s: self.size as f64 * 8.0 / fetched.seconds / 1e6,
-            share_of_sum: 0.0,
-            sha256_ok: fetched.sha256 == self.sha256,
-            bytes_by_link,
-        };
-        tracing::info!(?row, "downloaded");
-        Ok(row)
     }
 }

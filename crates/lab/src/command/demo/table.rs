@@ -1,41 +1,16 @@
 //! The result of the demo, as text and as JSON.
 
-use std::fmt;
-
 use serde::Serialize;
 
+use super::fixture::LINKS;
 use crate::cli::DemoArgs;
-
-/// The path and transport of a download: a row of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Via {
-    /// Plain TCP over the first link.
-    Link1,
-    /// Plain TCP over the second link.
-    Link2,
-    /// The kernel's Multipath TCP over both links.
-    Kernel,
-    /// Braid over both links.
-    Braid,
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Via::Link1 => "link1",
-            Via::Link2 => "link2",
-            Via::Kernel => "kernel",
-            Via::Braid => "braid",
-        })
-    }
-}
 
 /// One download.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The path and transport of the download.
-    pub via: Via,
+    /// The path and transport of the download: the name of the link that carries it as plain TCP, `kernel` for
+    /// the kernel's Multipath TCP over both links, or `braid`.
+    pub via: &'static str,
     /// Time from curl's start to the last byte.
     pub seconds: f64,
     /// Rate of the payload, Mbit/s.
@@ -50,104 +25,86 @@ pub struct Row {
 
 /// Sets the shares of all rows. Needs the rows of both single links, whose sum is the whole.
 pub fn set_shares(rows: &mut [Row]) {
-    let single_link = |row: &&Row| matches!(row.via, Via::Link1 | Via::Link2);
-    let sum: f64 = rows.iter().filter(single_link).map(|row| row.mbit_s).sum();
+    let single_links = rows.iter().filter(|row| LINKS.contains(&row.via));
+    let sum: f64 = single_links.map(|row| row.mbit_s).sum();
     for row in rows {
         row.share_of_sum = row.mbit_s / sum;
     }
 }
 
-/// The rows as a table.
-pub struct Table<'a> {
-    /// The rows.
-    pub rows: &'a [Row],
-    /// The arguments of the demo.
-    pub args: &'a DemoArgs,
-}
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DemoArgs { size, congestion } = self.args;
-        writeln!(
-            f,
-            "{size} MB from nginx by curl; link1 20 Mbit/s, 30 ms; link2 10 Mbit/s, 70 ms;"
-        )?;
-        writeln!(f, "congestion control {congestion} everywhere\n")?;
-        writeln!(
-            f,
-            "{:<8}{:>9}{:>9}{:>11}{:>11}{:>11}   sha256",
-            "via", "seconds", "Mbit/s", "% of sum", "link1 MB", "link2 MB"
-        )?;
-        for row in self.rows {
-            write!(
-                f,
-                "{:<8}{:>9.2}{:>9.2}{:>11.1}",
-                row.via,
-                row.seconds,
-                row.mbit_s,
-                row.share_of_sum * 100.0
-            )?;
-            for bytes in &row.bytes_by_link {
-                write!(f, "{:>11.2}", *bytes as f64 / 1e6)?;
-            }
-            writeln!(f, "   {}", if row.sha256_ok { "ok" } else { "WRONG" })?;
+/// Returns the rows as a table.
+pub fn text(rows: &[Row], args: &DemoArgs) -> String {
+    let mut text = format!(
+        "{} MB from nginx by curl; link1 20 Mbit/s, 30 ms; link2 10 Mbit/s, 70 ms;\n\
+         congestion control {} everywhere\n\n\
+         via       seconds   Mbit/s   % of sum   link1 MB   link2 MB   sha256\n",
+        args.size, args.congestion
+    );
+    for row in rows {
+        text += &format!(
+            "{:<8}{:>9.2}{:>9.2}{:>11.1}",
+            row.via,
+            row.seconds,
+            row.mbit_s,
+            row.share_of_sum * 100.0
+        );
+        for bytes in &row.bytes_by_link {
+            text += &format!("{:>11.2}", *bytes as f64 / 1e6);
         }
-        Ok(())
+        text += if row.sha256_ok {
+            "   ok\n"
+        } else {
+            "   WRONG\n"
+        };
     }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(via: Via, mbit_s: f64) -> Row {
-        let bytes_by_link = vec![1, 2];
+    fn row(via: &'static str, mbit_s: f64) -> Row {
         Row {
             via,
             seconds: 1.0,
             mbit_s,
             share_of_sum: 0.0,
             sha256_ok: true,
-            bytes_by_link,
+            bytes_by_link: vec![1, 2],
         }
     }
 
     #[test]
     fn shares_are_of_the_single_links_together() {
-        let mut rows = [
-            row(Via::Link1, 20.0),
-            row(Via::Link2, 10.0),
-            row(Via::Kernel, 27.0),
-            row(Via::Braid, 30.0),
+        let rates = [
+            ("link1", 20.0),
+            ("link2", 10.0),
+            ("kernel", 27.0),
+            ("braid", 30.0),
         ];
+        let mut rows = rates.map(|(via, mbit_s)| row(via, mbit_s));
         set_shares(&mut rows);
         // Of 20 + 10 Mbit/s: 20 / 30, 10 / 30, 27 / 30 and 30 / 30.
-        let shares: Vec<_> = rows
-            .iter()
-            .map(|row| (row.share_of_sum * 100.0).round())
-            .collect();
+        let shares = rows.map(|row| (row.share_of_sum * 100.0).round());
         assert_eq!(shares, [67.0, 33.0, 90.0, 100.0]);
     }
 
     #[test]
     fn json_has_the_promised_fields() {
-        let json = serde_json::to_value(row(Via::Kernel, 2.0)).expect("plain values");
-        let fields: Vec<_> = json
-            .as_object()
-            .expect("an object")
-            .keys()
-            .cloned()
-            .collect();
-        let mut promised = [
-            "via",
-            "seconds",
-            "mbit_s",
-            "share_of_sum",
-            "sha256_ok",
-            "bytes_by_link",
-        ];
-        promised.sort_unstable();
-        assert_eq!(fields, promised);
+        let json = serde_json::to_value(row("kernel", 2.0)).expect("plain values");
+        let fields = json.as_object().expect("an object").keys();
+        assert_eq!(
+            fields.collect::<Vec<_>>(),
+            [
+                "bytes_by_link",
+                "mbit_s",
+                "seconds",
+                "sha256_ok",
+                "share_of_sum",
+                "via",
+            ]
+        );
         assert_eq!(json["via"], "kernel");
     }
 }
