@@ -9,7 +9,7 @@ use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
 use braid_units::value::{self, ValueError};
 
 /// The syntax of a path, shown in every error.
-const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
+const FORM: &str = "a path as rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
                     `trace:FILE,40ms,1%,50`";
 /// Maximum number of paths between two hosts: the engine's default limit of subflows.
 pub const MAX_PATHS: usize = 8;
@@ -48,27 +48,24 @@ impl FromStr for PathSpec {
     type Err = PathError;
 
     fn from_str(text: &str) -> Result<Self, PathError> {
-        let wrong = |reason: String| PathError {
-            read: text.trim().to_owned(),
-            reason,
-        };
+        let wrong = |reason: String| error(text.trim(), &reason);
         let invalid = |e: ValueError| wrong(e.to_string());
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let (&[rate, rtt, loss], queue) = match parts.as_slice() {
-            [rate, rtt, loss] => (&[*rate, *rtt, *loss], None),
-            [rate, rtt, loss, queue] => (&[*rate, *rtt, *loss], Some(*queue)),
+        let (rate, rtt, loss, queue) = match parts[..] {
+            [rate, rtt, loss] => (rate, rtt, loss, None),
+            [rate, rtt, loss, queue] => (rate, rtt, loss, Some(queue)),
+            // Splitting an empty text gives one empty part.
+            [""] => return Err(wrong("expected 3 or 4 values, got none".to_owned())),
             _ => {
-                return Err(wrong(format!(
-                    "expected 3 or 4 values, got {}",
-                    count(&parts)
-                )));
+                let count = parts.len();
+                return Err(wrong(format!("expected 3 or 4 values, got {count}")));
             }
         };
         let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
         let loss = value::probability(loss).map_err(invalid)?;
-        let queue = queue.map(packets).transpose().map_err(&wrong)?;
+        let queue = queue.map(packets).transpose().map_err(wrong)?;
         let rate = match rate.strip_prefix("trace:") {
-            Some(file) => Rate::Trace(Trace::read(file.as_ref()).map_err(&wrong)?),
+            Some(file) => Rate::Trace(Trace::read(file.as_ref()).map_err(wrong)?),
             None => match rate.parse().map_err(invalid)? {
                 RateValue(Some(rate)) => Rate::bits_per_second(rate),
                 RateValue(None) => Rate::Unlimited,
@@ -83,14 +80,6 @@ impl FromStr for PathSpec {
     }
 }
 
-fn count(parts: &[&str]) -> String {
-    match parts {
-        // Splitting an empty text gives one empty part.
-        [""] => "none".to_owned(),
-        parts => parts.len().to_string(),
-    }
-}
-
 fn packets(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(packets) if packets <= MAX_QUEUE => Ok(packets),
@@ -100,21 +89,16 @@ fn packets(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The error of a path that cannot be parsed: the text, and the reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PathError {
-    read: String,
-    reason: String,
-}
+/// The error of paths that cannot be parsed.
+pub type PathError = ValueError;
 
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PathError { read, reason } = self;
-        write!(f, "path `{read}`: {reason}; a path is {FORM}")
+/// Returns the error of the path or paths `read`.
+fn error(read: &str, reason: &str) -> PathError {
+    PathError {
+        what: format!("path `{read}`: {reason}"),
+        expected: FORM.to_owned(),
     }
 }
-
-impl std::error::Error for PathError {}
 
 /// All paths between two hosts, two or more, with their text.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,18 +119,12 @@ impl FromStr for Paths {
 
     /// Reads paths separated by semicolons.
     fn from_str(text: &str) -> Result<Self, PathError> {
-        let specs: Vec<PathSpec> = text
-            .split(';')
-            .map(str::parse)
-            .collect::<Result<_, PathError>>()?;
+        let specs = text.split(';').map(str::parse);
+        let specs: Vec<PathSpec> = specs.collect::<Result<_, _>>()?;
         if !(2..=MAX_PATHS).contains(&specs.len()) {
-            return Err(PathError {
-                read: text.to_owned(),
-                reason: format!(
-                    "{} where 2 to {MAX_PATHS} separated by `;` are needed",
-                    specs.len()
-                ),
-            });
+            let count = specs.len();
+            let reason = format!("{count} where 2 to {MAX_PATHS} separated by `;` are needed");
+            return Err(error(text, &reason));
         }
         Ok(Paths {
             text: text.to_owned(),
@@ -217,7 +195,7 @@ mod tests {
         ] {
             let error = text.parse::<Paths>().unwrap_err().to_string();
             assert!(error.contains(shown), "{text}: {error}");
-            assert!(error.contains("a path is rate,"), "{text}: {error}");
+            assert!(error.contains("write a path as rate,"), "{text}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
     }
