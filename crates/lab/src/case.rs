@@ -329,21 +329,7 @@ mod tests {
             assert_eq!(size.bytes(), bytes);
             assert_eq!(size.to_string(), text);
         }
-        let wrong = [
-            "",
-            "k",
-            "0",
-            "0k",
-            "64K",
-            "64kB",
-            "1.5M",
-            "-1",
-            "+4",
-            "4097M",
-            "1 M",
-            "9999999999999M",
-        ];
-        for text in wrong {
+        for text in ",k,0,0k,64K,64kB,1.5M,-1,+4,4097M,1 M,9999999999999M".split(',') {
             let error = text.parse::<Size>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")), "{error}");
             assert!(error.contains("`64k`"), "{error}");

@@ -5,8 +5,10 @@ pub mod measure;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use braid_testbed::kernel_tcp;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::TypedValueParser;
+use clap::{Args, Parser, Subcommand};
+
+pub use braid_testbed::kernel_tcp::Transport;
 
 use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SwarmArgs};
 
@@ -169,29 +171,16 @@ pub enum Testbed {
     },
 }
 
-/// The transport of a kernel socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
-    /// Plain TCP.
-    Tcp,
-    /// Multipath TCP (`IPPROTO_MPTCP`).
-    Mptcp,
-}
-
-impl From<Transport> for kernel_tcp::Transport {
-    fn from(transport: Transport) -> Self {
-        match transport {
-            Transport::Tcp => kernel_tcp::Transport::Tcp,
-            Transport::Mptcp => kernel_tcp::Transport::Mptcp,
-        }
-    }
+/// Returns a parser of transports.
+fn transport() -> impl TypedValueParser<Value = Transport> {
+    measure::one_of([("tcp", Transport::Tcp), ("mptcp", Transport::Mptcp)])
 }
 
 /// Arguments of the transfers of a kernel peer or engine peer.
 #[derive(Debug, Clone, Args)]
 pub struct PeerArgs {
     /// Transport of the socket.
-    #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+    #[arg(long, default_value = "mptcp", value_parser = transport())]
     pub transport: Transport,
     /// Congestion control (`TCP_CONGESTION`), set on the socket itself.
     #[arg(long, default_value = "cubic")]
@@ -264,10 +253,10 @@ pub enum KernelPeer {
         /// Address and port to relay to.
         to: SocketAddr,
         /// Transport of the accepted side.
-        #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+        #[arg(long, default_value = "tcp", value_parser = transport())]
         accept: Transport,
         /// Transport of the connecting side.
-        #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+        #[arg(long, default_value = "mptcp", value_parser = transport())]
         connect: Transport,
         /// Congestion control of both sides.
         #[arg(long, default_value = "cubic")]

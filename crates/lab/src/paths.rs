@@ -12,7 +12,7 @@ use braid_units::value::{self, ValueError};
 const FORM: &str = "a path as rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
                     `trace:FILE,40ms,1%,50`";
 /// Maximum number of paths between two hosts: the engine's default limit of subflows.
-pub const MAX_PATHS: usize = 8;
+const MAX_PATHS: usize = 8;
 /// Maximum queue, packets. A guess, far above any useful queue: it rejects typing errors.
 const MAX_QUEUE: u32 = 1_000_000;
 
@@ -63,7 +63,7 @@ impl FromStr for PathSpec {
         };
         let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
         let loss = value::probability(loss).map_err(invalid)?;
-        let queue = queue.map(packets).transpose().map_err(wrong)?;
+        let queue = queue.map(packets).transpose().map_err(invalid)?;
         let rate = match rate.strip_prefix("trace:") {
             Some(file) => Rate::Trace(Trace::read(file.as_ref()).map_err(wrong)?),
             None => match rate.parse().map_err(invalid)? {
@@ -80,13 +80,10 @@ impl FromStr for PathSpec {
     }
 }
 
-fn packets(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(packets) if packets <= MAX_QUEUE => Ok(packets),
-        _ => Err(format!(
-            "`{text}` is no queue; write whole packets, 0 to {MAX_QUEUE}"
-        )),
-    }
+fn packets(text: &str) -> Result<u32, ValueError> {
+    let packets = text.parse().ok().filter(|packets| *packets <= MAX_QUEUE);
+    let expected = format!("whole packets, 0 to {MAX_QUEUE}");
+    packets.ok_or_else(|| ValueError::is_no(text, "queue", &expected))
 }
 
 /// The error of paths that cannot be parsed.
@@ -202,17 +199,14 @@ mod tests {
 
     #[test]
     fn a_trace_is_read_from_its_file() {
-        let file = std::env::temp_dir().join(format!("braid-trace-{}", std::process::id()));
         let read = |text: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(&file, text).unwrap();
-            format!("trace:{},40ms,0%", file.display()).parse::<PathSpec>()
+            format!("trace:{},40ms,0%", file.path().display()).parse::<PathSpec>()
         };
-        let good = read("1\n2\n3\n");
-        let bad = read("1\nsoon\n");
-        std::fs::remove_file(&file).unwrap();
         // Three packets of 1500 bytes in 3 ms: 36,000 bits / 3 ms = 12 Mbit/s.
-        assert_eq!(good.unwrap().rate.mean(), Some(12e6));
-        let bad = bad.unwrap_err().to_string();
+        assert_eq!(read("1\n2\n3\n").unwrap().rate.mean(), Some(12e6));
+        let bad = read("1\nsoon\n").unwrap_err().to_string();
         assert!(bad.contains("line 2: `soon`"), "{bad}");
     }
 }

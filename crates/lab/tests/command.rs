@@ -6,6 +6,7 @@ mod outcomes;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use tempfile::tempdir;
 
 use outcomes::assert_outcomes;
 
@@ -162,17 +163,17 @@ fn bad_input_is_answered_in_one_line() {
 /// The first run of each case is recorded, and the results do not change.
 #[test]
 fn runs_are_recorded() {
-    let out = std::env::temp_dir().join(format!("braid-record-{}", std::process::id()));
+    let out = tempdir().expect("a directory");
+    let out = out.path();
     let directory = out.to_str().expect("a path of characters");
     let cases = ["--size", "4k,64k", "--runs", "2"];
     let recorded = measured(&[&cases[..], &["--pcap", directory, "--log", directory]].concat());
-    let files = std::fs::read_dir(&out).expect("the directory");
+    let files = std::fs::read_dir(out).expect("the directory");
     let mut files: Vec<_> = files
         .map(|file| file.expect("a file"))
         .map(|file| (file.file_name(), std::fs::read(file.path())))
         .collect();
     files.sort_by(|a, b| a.0.cmp(&b.0));
-    let _ = std::fs::remove_dir_all(&out);
     assert_eq!(recorded, measured(&cases));
     let names: Vec<_> = files.iter().filter_map(|(name, _)| name.to_str()).collect();
     assert_eq!(
@@ -243,7 +244,8 @@ fn an_experiment_is_listed_run_and_reported() {
     let list = lab(&["list", "--backend", "sim"]);
     let list = String::from_utf8_lossy(&list.stdout);
     assert!(list.contains("fsa-2a  ") && !list.contains("kernel "));
-    let out = std::env::temp_dir().join(format!("braid-lab-{}", std::process::id()));
+    let out = tempdir().expect("a directory");
+    let out = out.path();
     let path = out.to_str().expect("a path of characters");
     let run = lab(&["run", "fsa-2a", "--runs", "2", "--out", path]);
     let report = lab(&["report", path]);
@@ -255,7 +257,6 @@ fn an_experiment_is_listed_run_and_reported() {
     let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
     let cases = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
-    let _ = std::fs::remove_dir_all(&out);
     for output in [&run, &report, &elsewhere] {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -280,7 +281,8 @@ const SMOKE: [&str; 5] = ["fsa-2a", "fsa-6a", "po-6", "maps-5", "tm-3"];
 /// The form for programs, with the same bytes for the same seed.
 #[test]
 fn outcomes_are_an_array_of_objects() {
-    let out = std::env::temp_dir().join(format!("braid-json-{}", std::process::id()));
+    let out = tempdir().expect("a directory");
+    let out = out.path();
     let path = out.to_str().expect("a path of characters");
     let run = |seed| {
         let rest = ["--runs", "2", "--seed", seed, "--out", path, "--json"];
@@ -295,22 +297,21 @@ fn outcomes_are_an_array_of_objects() {
     };
     let (first, page) = (run("3"), pages());
     assert_eq!((run("3"), pages()), (first.clone(), page));
-    let _ = std::fs::remove_dir_all(&out);
     assert_outcomes(&first, &SMOKE, 3);
 }
 
 /// A missing program is an error of one line if its experiment is the only one, and skips it otherwise.
 #[test]
 fn an_experiment_says_what_it_lacks() {
-    let out = std::env::temp_dir().join(format!("braid-lacks-{}", std::process::id()));
+    let out = tempdir().expect("a directory");
+    let out = out.path();
     let run = |ids: &[&str]| {
         let mut lab = Command::new(env!("CARGO_BIN_EXE_braid-lab"));
         lab.env("PATH", out.join("none")).arg("run").args(ids);
-        lab.args(["--runs", "2", "--json", "--out"]).arg(&out);
+        lab.args(["--runs", "2", "--json", "--out"]).arg(out);
         lab.output().expect("braid-lab starts")
     };
     let (alone, beside) = (run(&["po-8"]), run(&["po-8", "fsa-6a"]));
-    let _ = std::fs::remove_dir_all(&out);
     let why = "the command `ffmpeg` is missing: install the package ffmpeg\n";
     assert_eq!(alone.status.code(), Some(1));
     assert_eq!(
@@ -350,7 +351,8 @@ fn an_experiment_says_where_it_runs() {
 /// for.
 #[test]
 fn results_without_a_place_are_refused_at_once() {
-    let taken = std::env::temp_dir().join(format!("braid-taken-{}", std::process::id()));
+    let taken = tempdir().expect("a directory");
+    let taken = taken.path();
     std::fs::create_dir_all(taken.join("fsa-2a/sim")).expect("a directory");
     let places = [
         ("/dev/null/results", "cannot create /dev/null/results"),
@@ -363,7 +365,6 @@ fn results_without_a_place_are_refused_at_once() {
         let output = lab(&["run", "fsa-2a", "--runs", "1000000", "--out", place]);
         (output, expected)
     });
-    let _ = std::fs::remove_dir_all(&taken);
     for (output, expected) in outputs {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");

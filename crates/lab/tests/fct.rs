@@ -134,11 +134,10 @@ fn a_large_flow_uses_both_paths() {
 /// The second path plays a trace of 12 Mb/s: 1500 bytes each millisecond.
 #[test]
 fn a_trace_carries_what_it_recorded() {
-    let file = std::env::temp_dir().join(format!("braid-fct-trace-{}", std::process::id()));
+    let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "1\n2\n3\n4\n5\n").unwrap();
-    let paths = format!("5mbit,40ms,0%;trace:{},40ms,0%", file.display());
+    let paths = format!("5mbit,40ms,0%;trace:{},40ms,0%", file.path().display());
     let case = case(&paths, "4M");
-    std::fs::remove_file(&file).unwrap();
     let results = run(&case, 3);
     let both = (4 << 20) as f64 * 8.0 / 17e6 * 1e3;
     let mean = mean_ms(&results);

@@ -189,7 +189,7 @@ fn known(what: &str, names: impl Iterator<Item = &'static str>) -> String {
 }
 
 /// Returns a parser of the names of `values`. Help and completions show the names.
-fn one_of<T: Clone + Send + Sync + 'static, const N: usize>(
+pub(super) fn one_of<T: Clone + Send + Sync + 'static, const N: usize>(
     values: [(&'static str, T); N],
 ) -> impl TypedValueParser<Value = T> {
     let names = values.each_ref().map(|(name, _)| *name);

@@ -1,6 +1,5 @@
 //! `braid-lab list`, `run` and `report`: experiments.
 
-use std::fs;
 use std::path::Path;
 
 use crate::backend::{Backend, Error};
@@ -121,8 +120,7 @@ pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     let html = (directory.join("report.html"), report::html(&stored));
     let mut files = Vec::new();
     for (file, text) in [html, markdown] {
-        let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
-        fs::write(&file, text).map_err(failed)?;
+        report::write(&file, text.as_bytes()).map_err(Failure::Run)?;
         files.push(file.display().to_string());
     }
     let results = stored.len();

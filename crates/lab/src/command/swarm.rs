@@ -41,15 +41,12 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     let mut text = String::new();
     if verbose {
         for seed in report.first_seed..report.first_seed.saturating_add(report.seeds) {
-            text.push_str(&format!(
-                "seed {seed}: {}\n",
-                swarm::describe(report.worlds, seed)
-            ));
+            text += &format!("seed {seed}: {}\n", swarm::describe(report.worlds, seed));
         }
     }
     for violation in &report.violations {
-        text.push_str(&format!("seed {}: {}\n", violation.seed, violation.what));
-        text.push_str(&format!("  repeat it by: {}\n", violation.replay));
+        text += &format!("seed {}: {}\n", violation.seed, violation.what);
+        text += &format!("  repeat it by: {}\n", violation.replay);
     }
     let Figures {
         connections,
@@ -64,7 +61,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         bytes,
         marked,
     } = report.figures;
-    text.push_str(&format!(
+    text + &format!(
         "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
          aborted, {broken} broken, {cut_off} cut off, {late} \
          ended late, {fast_opened} with payload in the SYN), {:.0} simulated s, {packets} \
@@ -74,6 +71,5 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         simulated_ns as f64 / 1e9,
         bytes as f64 / 1e6,
         took.as_secs_f64(),
-    ));
-    text
+    )
 }

@@ -32,11 +32,8 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
         } => {
             let spec = Spec::read(file)?;
             // Checked here, so that a wrong name is an error of usage even if the testbed is not up.
-            let known: Vec<_> = spec
-                .links
-                .iter()
-                .map(|link| link.name.to_string())
-                .collect();
+            let links = spec.links.iter();
+            let known: Vec<_> = links.map(|link| link.name.to_string()).collect();
             if !known.contains(link) {
                 return Err(testbed::Error::NoSuchLink(link.clone(), known).into());
             }

@@ -24,7 +24,7 @@ pub use transfer::{Direction, Report, hex};
 /// Accepts `connections` connections (0: any number, without end), and transfers on all at the same time as
 /// `args` say.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
-    let listener = socket::listen(address, args.transport.into(), &args.congestion)
+    let listener = socket::listen(address, args.transport, &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
     announce(listener.local_addr()?)?;
     let mut served = Vec::new();
@@ -55,7 +55,7 @@ pub fn connect(
     bind: Option<SocketAddr>,
     args: &PeerArgs,
 ) -> Result<(), Failure> {
-    let stream = socket::connect(address, bind, args.transport.into(), &args.congestion)
+    let stream = socket::connect(address, bind, args.transport, &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
     let ok = report(&stream, "connect", args)?;
     print_line(&Cost::so_far()?)?;
@@ -74,14 +74,14 @@ pub fn relay(
     (accept, connect): (Transport, Transport),
     congestion: &str,
 ) -> Result<(), Failure> {
-    let listener = socket::listen(listen, accept.into(), congestion)
+    let listener = socket::listen(listen, accept, congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
     announce(listener.local_addr()?)?;
     loop {
         let accepted = socket::accept(&listener, congestion)?;
         let congestion = congestion.to_owned();
         thread::spawn(move || {
-            let result = socket::connect(to, None, connect.into(), &congestion)
+            let result = socket::connect(to, None, connect, &congestion)
                 .and_then(|connected| relay_one(&accepted, &connected));
             if let Err(error) = result {
                 tracing::warn!(%to, %error, "relay failed");

@@ -14,4 +14,4 @@ mod tests;
 
 pub use html::html;
 pub use markdown::{markdown, publish};
-pub use store::{Stored, load, prepare, store};
+pub use store::{Stored, load, prepare, store, write};

@@ -163,7 +163,7 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> 
 ///
 /// # Errors
 /// One line that names the file.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     at("write", path, fs::write(path, bytes))
 }
 

@@ -29,21 +29,20 @@ fn count<'a>(results: impl IntoIterator<Item = &'a Stored>) -> (usize, usize) {
 /// Returns a table of the number of experiments, claims, and claims that hold, by source. The last row
 /// has the sums.
 pub(super) fn by_source(stored: &[Stored]) -> Table {
-    let source = |results: &[Stored]| publication(&results[0].outcome.source).to_owned();
-    let mut sources: Vec<String> = Vec::new();
-    for source in by_experiment(stored).map(source) {
+    let mut sources: Vec<&str> = Vec::new();
+    for source in by_experiment(stored).map(publication) {
         if !sources.contains(&source) {
             sources.push(source);
         }
     }
-    sources.push(ALL_SOURCES.to_owned());
-    let row = |name: String| {
-        let experiments = by_experiment(stored);
-        let of_source = experiments.filter(|one| name == ALL_SOURCES || source(one) == name);
+    sources.push(ALL_SOURCES);
+    let row = |name: &str| {
+        let of_source = by_experiment(stored);
+        let of_source = of_source.filter(|one| name == ALL_SOURCES || publication(one) == name);
         let of_source: Vec<&[Stored]> = of_source.collect();
         let (claims, holding) = count(of_source.iter().copied().flatten());
         let numbers = [of_source.len(), claims, holding].map(|number| number.to_string());
-        [vec![name], numbers.to_vec()].concat()
+        [vec![name.to_owned()], numbers.to_vec()].concat()
     };
     Table::new(
         "Claims by source",
@@ -52,8 +51,10 @@ pub(super) fn by_source(stored: &[Stored]) -> Table {
     )
 }
 
-/// Returns the publication of a source such as `FSA-MPTCP, figure 2(a)`, without the figure or table.
-fn publication(source: &str) -> &str {
+/// Returns the publication of an experiment's source. A source such as `FSA-MPTCP, figure 2(a)` has it in front of
+/// the figure or table.
+fn publication(results: &[Stored]) -> &str {
+    let source = &results[0].outcome.source;
     if source.starts_with("beyond") {
         return BEYOND;
     }
@@ -110,28 +111,35 @@ fn verdict_count(result: &Stored) -> String {
 
 /// Returns a table with a row for each claim: its bound, the reported value, the measured values of every
 /// backend, and the verdict. Backends share a row if claim and bound are equal.
-pub(super) fn claims(results: &[Stored]) -> Table {
+pub(super) fn claims<'a>(results: &'a [Stored]) -> Table {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for verdict in results.iter().flat_map(|one| &one.outcome.verdicts) {
         let expected = verdict.expected();
         if rows.iter().any(|row| row[0] == expected) {
             continue;
         }
-        let of_backends: Vec<(&str, Option<&Verdict>)> = results
-            .iter()
-            .map(|Stored { outcome, .. }| {
-                let mut verdicts = outcome.verdicts.iter();
-                (
-                    &*outcome.backend,
-                    verdicts.find(|v| v.expected() == expected),
-                )
-            })
-            .collect();
-        let measured = of_backends.iter().map(|(_, verdict)| *verdict);
-        let measured = measured.map(|v| v.map(Verdict::measured).unwrap_or_default());
+        let same_claim = |one: &'a Stored| {
+            let mut verdicts = one.outcome.verdicts.iter();
+            verdicts.find(|verdict| verdict.expected() == expected)
+        };
         let mut row = vec![expected.clone(), verdict.reported.clone()];
-        row.extend(measured);
-        row.push(common_word(&of_backends));
+        row.extend(results.iter().map(|one| {
+            let verdict = same_claim(one);
+            verdict.map(Verdict::measured).unwrap_or_default()
+        }));
+        let words = results.iter();
+        let words = words.filter_map(|one| Some((&*one.outcome.backend, same_claim(one)?.word())));
+        let mut words: Vec<(&str, &str)> = words.collect();
+        // Backends that agree need no names: one word stands for all.
+        words.dedup_by_key(|(_, word)| *word);
+        row.push(match &words[..] {
+            [(_, word)] => (*word).to_owned(),
+            _ => words
+                .iter()
+                .map(|(backend, word)| format!("{backend} {word}"))
+                .collect::<Vec<_>>()
+                .join("; "),
+        });
         rows.push(row);
     }
     let backends = results.iter().map(|one| &one.outcome.backend);
@@ -140,21 +148,6 @@ pub(super) fn claims(results: &[Stored]) -> Table {
     columns.extend(measured.iter().map(String::as_str));
     columns.push("holds?");
     Table::new("What must hold", &columns, rows)
-}
-
-/// Returns the verdicts of the backends in words. Backends that agree need no names: one word stands for all.
-fn common_word(of_backends: &[(&str, Option<&Verdict>)]) -> String {
-    let words = of_backends.iter();
-    let words = words.filter_map(|(backend, verdict)| Some((backend, (*verdict)?.word())));
-    let mut words: Vec<_> = words.collect();
-    words.dedup_by_key(|(_, word)| *word);
-    if let [(_, word)] = words[..] {
-        return word.to_owned();
-    }
-    let words = words
-        .iter()
-        .map(|(backend, word)| format!("{backend} {word}"));
-    words.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the reasons why claims do not hold. Each entry has the claims that a reason explains, joined
@@ -179,20 +172,4 @@ pub(super) fn parameters(outcome: &Outcome, previous: Option<&Outcome>) -> Strin
     let new = outcome.parameters.iter().filter(|p| !known(*p));
     let each = new.map(|(name, value)| format!("{name}: {value}"));
     each.collect::<Vec<_>>().join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::publication;
-
-    #[test]
-    fn figures_of_one_paper_have_one_source() {
-        for (source, expected) in [
-            ("FSA-MPTCP, figure 2(a)", "FSA-MPTCP"),
-            ("T-MPTCP, table 1 and figure 4", "T-MPTCP"),
-            ("beyond the paper", "beyond the papers"),
-        ] {
-            assert_eq!(publication(source), expected);
-        }
-    }
 }

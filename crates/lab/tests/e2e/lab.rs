@@ -88,15 +88,15 @@ fn a_connection_is_established_in_the_order_of_t_mptcp() {
     if let Err(reason) = netns::ensure_capable() {
         return reason.announce("a_connection_is_established_in_the_order_of_t_mptcp");
     }
-    let out = std::env::temp_dir().join(format!("braid-order-{}", std::process::id()));
+    let out = tempfile::tempdir().expect("a directory");
+    let out = out.path();
     let run = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
         .args(["run", "tm-3", "--backend", "links", "--runs", "1"])
         .args(["--json", "--out"])
-        .arg(&out)
+        .arg(out)
         .output()
         .expect("braid-lab starts");
     let capture = std::fs::read(out.join("tm-3/links/cells/cold-box.pcapng"));
-    let _ = std::fs::remove_dir_all(&out);
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{errors}");
     let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
@@ -118,18 +118,18 @@ mod soak {
             return reason.announce("experiments_run_over_links");
         }
         let ids = ["fsa-6a", "fsa-5"];
-        let out = std::env::temp_dir().join(format!("braid-links-{}", std::process::id()));
+        let out = tempfile::tempdir().expect("a directory");
+        let out = out.path();
         let run = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
             .arg("run")
             .args(ids)
             .args(["--backend", "links", "--runs", "2"])
             .args(["--json", "--out"])
-            .arg(&out)
+            .arg(out)
             .output()
             .expect("braid-lab starts");
         let linux = out.join("fsa-6a/links/cells/cubic-iw10-4k-Linux-MPTCP.json");
         let linux = std::fs::read_to_string(linux);
-        let _ = std::fs::remove_dir_all(&out);
         let errors = String::from_utf8_lossy(&run.stderr);
         if errors.contains("too busy to emulate links") {
             return netns::Reason(errors.into_owned()).announce("an experiment over links");

@@ -72,21 +72,18 @@ pub struct Samples {
 
 /// Measures one variant once.
 pub fn round(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
-    let measurements: [fn(&mut Variant, &mut Samples) -> Result<(), Failure>; 5] = [
-        small_transfers,
-        download,
-        beside_download,
-        link_dies,
-        connections,
-    ];
-    for measure in measurements {
-        measure(variant, samples)?;
-        variant.fixture.sleep(PAUSE)?;
-    }
-    Ok(())
+    small_transfers(variant, samples)?;
+    variant.fixture.sleep(PAUSE)?;
+    download(variant, samples)?;
+    variant.fixture.sleep(PAUSE)?;
+    beside_download(variant, samples)?;
+    variant.fixture.sleep(PAUSE)?;
+    link_dies(variant, samples)?;
+    variant.fixture.sleep(PAUSE)?;
+    connections(variant, samples)
 }
 
-fn small_transfers(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn small_transfers(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     for (bytes, into) in SIZES.into_iter().zip(&mut samples.small_ms) {
         for _ in 0..SMALL_RUNS {
             into.push(ms(variant.user.run(|content| fetch(content, bytes))?));
@@ -127,7 +124,7 @@ fn download_while(content: SocketAddr, mut arrived: impl FnMut(u64) -> bool) -> 
 }
 
 /// Fetches pages and echoes while a download fills the links.
-fn beside_download(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn beside_download(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let (user, stop) = (&variant.user, AtomicBool::new(false));
     let goes_on = || !stop.load(Ordering::Relaxed);
     thread::scope(|scope| {
@@ -144,29 +141,32 @@ fn beside_download(variant: &mut Variant, samples: &mut Samples) -> Result<(), F
 
 /// Fetches pages for the time `during`. Returns the time of each, ms.
 fn pages(content: SocketAddr, during: Duration) -> io::Result<Vec<f64>> {
-    thread::sleep(SLOW_START_TIME);
-    let begun = Instant::now();
-    let mut times = Vec::new();
-    while begun.elapsed() < during {
-        let since = Instant::now();
-        at_once(PAGE_OBJECTS, || fetch(content, PAGE_OBJECT_LEN).map(drop))?;
-        times.push(ms(since.elapsed()));
-        thread::sleep(PAGE_PAUSE);
-    }
-    Ok(times)
+    let end = Instant::now() + SLOW_START_TIME + during;
+    let page = || at_once(PAGE_OBJECTS, || fetch(content, PAGE_OBJECT_LEN).map(drop));
+    repeat(page, PAGE_PAUSE, || Instant::now() < end)
 }
 
 /// Sends small requests over one connection while `goes_on`, as a remote shell does. Returns the times until
 /// their answers, ms.
 fn echoes(content: SocketAddr, goes_on: impl Fn() -> bool) -> io::Result<Vec<f64>> {
     let mut client = Client::connect(content)?;
+    repeat(|| client.ask(ECHO_LEN, |_| {}), ECHO_PAUSE, goes_on)
+}
+
+/// Waits for the end of slow start, and then does `work` while `goes_on`, with pauses. Returns the time that each
+/// `work` took, ms.
+fn repeat(
+    mut work: impl FnMut() -> io::Result<()>,
+    pause: Duration,
+    goes_on: impl Fn() -> bool,
+) -> io::Result<Vec<f64>> {
     let mut times = Vec::new();
     thread::sleep(SLOW_START_TIME);
     while goes_on() {
         let since = Instant::now();
-        client.ask(ECHO_LEN, |_| {})?;
+        work()?;
         times.push(ms(since.elapsed()));
-        thread::sleep(ECHO_PAUSE);
+        thread::sleep(pause);
     }
     Ok(times)
 }
@@ -215,7 +215,7 @@ fn break_link_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     Ok(variant.fixture.sleep(SLOW_START_TIME)?)
 }
 
-fn connections(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
+fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {
     let since = Instant::now();
     variant.user.run(|content| {
         at_once(USERS, || {

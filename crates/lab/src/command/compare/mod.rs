@@ -30,8 +30,8 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
         )));
     }
     prepare_links()?;
-    let mut kernel = Variant::kernel(args)?;
-    let mut braid = Variant::braid(args)?;
+    let mut kernel = Variant::up("kernel", args, true)?;
+    let mut braid = Variant::up("braid", args, false)?;
     let mut samples = [Samples::default(), Samples::default()];
     for round in 1..=args.rounds {
         for (variant, samples) in [&mut kernel, &mut braid].into_iter().zip(&mut samples) {

@@ -25,47 +25,36 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Builds the column `kernel`, with relays of kernel sockets in place of box and server.
-    pub fn kernel(args: &CompareArgs) -> Result<Variant, Failure> {
-        let mut variant = Variant::build("kernel", args)?;
-        let (content, cc) = (variant.user.content, &args.congestion);
-        let (relay, relays) = fixture::start_relays(&variant.fixture, content, cc)?;
-        variant.relays.extend(relays);
-        variant.user.content = relay;
-        variant.warm_up()
-    }
-
-    /// Builds the column `braid`, with box and server.
-    pub fn braid(args: &CompareArgs) -> Result<Variant, Failure> {
-        let mut variant = Variant::build("braid", args)?;
-        fixture::start_gateways(&mut variant.fixture)?;
-        variant.warm_up()
-    }
-
-    fn build(name: &'static str, args: &CompareArgs) -> Result<Variant, Failure> {
+    /// Builds the column with box and server, or with relays of kernel sockets in their place (`has_relays`).
+    pub fn up(
+        name: &'static str,
+        args: &CompareArgs,
+        has_relays: bool,
+    ) -> Result<Variant, Failure> {
         let mut fixture = fixture::up(&format!("braid-compare-{name}"), &args.congestion)?;
         for (link, settings) in LINKS.iter().zip(&args.links) {
             let mut change = LinkChange::parse(settings.split_whitespace())?;
             change.load(&std::env::current_dir()?)?;
             fixture.testbed.set(link, None, &change)?;
         }
-        let user = User {
-            namespace: fixture.testbed.layout().host("user")?.namespace.clone(),
-            content: content::offer(&fixture)?,
+        let namespace = fixture.testbed.layout().host("user")?.namespace.clone();
+        let content = content::offer(&fixture)?;
+        let (content, relays) = if has_relays {
+            fixture::start_relays(&fixture, content, &args.congestion)?
+        } else {
+            fixture::start_gateways(&mut fixture)?;
+            (content, Vec::new())
         };
+        let user = User { namespace, content };
+        // One transfer is not measured, so that no measurement includes the start of the programs.
+        user.run(|content| fetch(content, 1_000).map(drop))?;
+        fixture.testbed.reset_delivery_lag()?;
         Ok(Variant {
             name,
             fixture,
             user,
-            relays: Vec::new(),
+            relays,
         })
-    }
-
-    /// Makes one transfer that is not measured, so that no measurement includes the start of the programs.
-    fn warm_up(self) -> Result<Variant, Failure> {
-        self.user.run(|content| fetch(content, 1_000).map(drop))?;
-        self.fixture.testbed.reset_delivery_lag()?;
-        Ok(self)
     }
 
     /// Returns the processor time that the two programs between user and content host have used so far, in

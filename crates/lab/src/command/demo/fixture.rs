@@ -1,5 +1,6 @@
 //! The testbed of `braid-lab demo` and `braid-lab compare`, and the relays on it.
 
+use std::env;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
@@ -59,52 +60,34 @@ pub fn start_relays(
     fixture: &Fixture,
     content: SocketAddr,
     congestion: &str,
-) -> Result<(SocketAddr, [Background; 2]), Failure> {
+) -> Result<(SocketAddr, Vec<Background>), Failure> {
     let at_box = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
     let at_server = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
-    let to_content = (content, "tcp");
-    let server_relay = relay(
-        fixture,
-        "server",
-        (at_server, "mptcp"),
-        to_content,
-        congestion,
-    )?;
-    let to_server = (at_server, "mptcp");
-    let box_relay = relay(fixture, "box", (at_box, "tcp"), to_server, congestion)?;
-    Ok((at_box, [server_relay, box_relay]))
-}
-
-/// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the
-/// second, each over the transport named with it.
-fn relay(
-    fixture: &Fixture,
-    host: &str,
-    (listen, accept): (SocketAddr, &str),
-    (to, connect): (SocketAddr, &str),
-    congestion: &str,
-) -> Result<Background, Failure> {
-    let program = std::env::current_exe()?;
-    let mut command = fixture.exec(host, &program.to_string_lossy())?;
-    command
-        .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
-        .args(["--accept", accept, "--connect", connect])
-        .args(["--congestion", congestion])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let child = command
-        .spawn()
-        .map_err(|e| Failure::run("cannot start a relay", e))?;
-    let mut background = Background(child);
-    // The relay prints its address once it listens, so that the caller may connect at once.
-    let mut line = String::new();
-    if let Some(stdout) = background.0.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
+    let mut relays = Vec::new();
+    for (host, listen, accept, to, connect) in [
+        ("server", at_server, "mptcp", content, "tcp"),
+        ("box", at_box, "tcp", at_server, "mptcp"),
+    ] {
+        let mut relay = fixture.exec(host, &env::current_exe()?.to_string_lossy())?;
+        relay
+            .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
+            .args(["--accept", accept, "--connect", connect])
+            .args(["--congestion", congestion])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let relay = relay.spawn();
+        let mut relay = Background(relay.map_err(|e| Failure::run("cannot start a relay", e))?);
+        // The relay prints its address once it listens, so that users may connect at once.
+        let mut line = String::new();
+        if let Some(stdout) = relay.0.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        if line.is_empty() {
+            return Err(Failure::Run(format!("the relay on {host} ended at once")));
+        }
+        relays.push(relay);
     }
-    if line.is_empty() {
-        return Err(Failure::Run(format!("the relay on {host} ended at once")));
-    }
-    Ok(background)
+    Ok((at_box, relays))
 }
 
 /// Adds the last lines of the logs of box and server to a failure, because the logs are removed with
@@ -117,7 +100,7 @@ pub fn with_log_lines(fixture: &mut Fixture, failure: Failure) -> Failure {
         let log = fixture.log(host);
         let lines: Vec<_> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
-            text.push_str(&format!("\n  {host}: {line}"));
+            text += &format!("\n  {host}: {line}");
         }
     }
     Failure::Run(text)

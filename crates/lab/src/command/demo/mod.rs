@@ -22,7 +22,6 @@ use self::fixture::LINKS;
 use self::table::Row;
 use super::setting::{prepare_links, progress_bar};
 use crate::cli::DemoArgs;
-use crate::kernel_peer::hex;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
@@ -98,7 +97,7 @@ fn row(
     via: &'static str,
     from: SocketAddr,
     size: u64,
-    sha256: &str,
+    sha256: &[u8],
 ) -> Result<Row, Failure> {
     fixture.sleep(PAUSE)?;
     let before = fixture.delivered_in_reverse(&LINKS)?;
@@ -147,14 +146,14 @@ fn download(
     Ok((file, seconds))
 }
 
-/// Returns the SHA-256 of a file, in hexadecimal.
-fn hash(path: &Path) -> io::Result<String> {
+/// Returns the SHA-256 of a file.
+fn hash(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 20];
     loop {
         match file.read(&mut chunk)? {
-            0 => return Ok(hex(&hash.finalize())),
+            0 => return Ok(hash.finalize().to_vec()),
             n => hash.update(&chunk[..n]),
         }
     }
