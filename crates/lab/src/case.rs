@@ -74,11 +74,8 @@ impl Case {
     /// Returns the command that makes the first `runs` runs in the simulator. The command line has no
     /// option for an outage, so the command leaves the outage out.
     pub fn command(&self, runs: u64) -> String {
-        let warm = if self.warm_subflows {
-            " --warm-subflows"
-        } else {
-            ""
-        };
+        let warm = self.warm_subflows.then_some(" --warm-subflows");
+        let warm = warm.unwrap_or_default();
         let declare = if self.declare_size { "size" } else { "none" };
         format!(
             "braid-lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \

@@ -7,7 +7,7 @@ use crate::experiments::{self, ALL, Definition, Outcome, Request};
 use crate::report;
 use serde_json::json;
 
-use super::setting::{aligned, cores, prepare_links, run_progress};
+use super::setting::{aligned, cores, prepare_links, print_result, run_progress};
 use crate::cli::measure::{ReportArgs, RunArgs};
 use braid::failure::Failure;
 use braid::print::{print, print_json};
@@ -19,12 +19,11 @@ const ALL_IDS: &str = "all";
 pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
     let runs = |d: &&Definition| backend.is_none_or(|backend| d.backends.contains(&backend));
     let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
-    if json {
-        let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
-        return print_json(&listed.iter().map(each).collect::<Vec<_>>());
-    }
+    let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
+    let value: Vec<_> = listed.iter().map(each).collect();
     let line = |d: &&Definition| vec![d.id.to_owned(), format!("{} ({})", d.title, d.source)];
-    print(aligned(&listed.iter().map(line).collect::<Vec<_>>(), 2))
+    let lines: Vec<_> = listed.iter().map(line).collect();
+    print_result(json, &value, || aligned(&lines, 2))
 }
 
 /// Runs the experiments one after the other and stores the results of each. If there are several, an
@@ -125,11 +124,9 @@ pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     }
     let results = stored.len();
     let holding = stored.iter().filter(|s| s.outcome.holds()).count();
-    if json {
-        return print_json(&json!({ "pages": files, "results": results, "holding": holding }));
-    }
-    print(format_args!(
-        "{}\n{holding} of {results} results hold\n",
-        files.join("\n")
-    ))
+    let value = json!({ "pages": files, "results": results, "holding": holding });
+    let files = files.join("\n");
+    print_result(json, &value, || {
+        format!("{files}\n{holding} of {results} results hold\n")
+    })
 }

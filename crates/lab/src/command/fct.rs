@@ -1,13 +1,14 @@
 //! `braid-lab fct`: flow completion times.
 
+use std::iter;
+
 use crate::backend::Backend;
 use crate::backend::sim::{self, Recording};
 use crate::fct::{self, Case, Row, Summary};
 
-use super::setting::{aligned, cores, prepare_links, run_progress};
+use super::setting::{aligned, cores, prepare_links, print_result, run_progress};
 use crate::cli::measure::FctArgs;
 use braid::failure::Failure;
-use braid::print::{print, print_json};
 
 /// Measures every case and prints one row for each.
 pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
@@ -28,11 +29,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     let rows: Result<Vec<Row>, Failure> = cases.iter().map(row).collect();
     bar.finish_and_clear();
     let rows = rows?;
-    if json {
-        print_json(&rows)?;
-    } else {
-        print(text(&rows, args))?;
-    }
+    print_result(json, &rows, || text(&rows, args))?;
     let missing: u64 = rows.iter().map(|row| row.runs - row.completed).sum();
     match missing {
         0 => Ok(()),
@@ -107,17 +104,9 @@ fn text(rows: &[Row], args: &FctArgs) -> String {
         true => "start of the transfer",
         false => "first SYN",
     };
-    let columns: Vec<_> = rows.iter().map(columns).collect();
-    let heads = columns[0]
-        .iter()
-        .map(|(head, _)| (*head).to_owned())
-        .collect();
-    let mut lines = vec![heads];
-    lines.extend(
-        columns
-            .into_iter()
-            .map(|row| row.map(|(_, cell)| cell).to_vec()),
-    );
+    let heads = cells(&rows[0]).map(|(head, _)| head.to_owned());
+    let figures = rows.iter().map(|row| cells(row).map(|(_, cell)| cell));
+    let lines: Vec<_> = iter::once(heads).chain(figures).map(Vec::from).collect();
     format!(
         "paths {}, {}, backend {}, {} runs, seed {}\n\
          fct: from the {start} to the last byte; data: from the first byte; times in ms, \
@@ -132,7 +121,7 @@ fn text(rows: &[Row], args: &FctArgs) -> String {
 }
 
 /// Returns the cells of a row, each with the head of its column. Names come first, then figures.
-fn columns(row: &Row) -> [(&'static str, String); 13] {
+fn cells(row: &Row) -> [(&'static str, String); 13] {
     let percent = |share: &f64| format!("{:.1}%", share * 100.0);
     [
         ("strategy", row.strategy.clone()),

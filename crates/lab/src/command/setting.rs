@@ -1,13 +1,16 @@
 //! Preparation of the machine and the terminal for measurements.
 
+use std::fmt::Display;
 use std::num::NonZero;
 use std::thread;
 
 use crate::backend;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::command::testbed;
 use braid::failure::Failure;
+use braid::print::{print, print_json};
 
 /// Checks that this machine can have emulated links, and handles signals, so that an interrupted command still
 /// removes its namespaces and links. Must be called before anything is started: without root it starts this
@@ -33,6 +36,19 @@ pub fn progress_bar(len: u64, template: &str) -> ProgressBar {
     ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+/// Prints a result: `value` as JSON, or `text`.
+pub fn print_result<T: Display>(
+    json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce() -> T,
+) -> Result<(), Failure> {
+    if json {
+        print_json(value)
+    } else {
+        print(text())
+    }
+}
+
 /// Returns rows as lines of text. Columns are two spaces apart; the first `left` of them are aligned left, the
 /// others right.
 pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
@@ -41,9 +57,12 @@ pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
     let widths: Vec<usize> = (0..columns).filter_map(width).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(n, (cell, width))| match n < left {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
+        let cells = cells.map(|(n, (cell, width))| {
+            if n < left {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use crate::swarm::{self, Figures, Report, Worlds};
 use serde_json::json;
 
-use super::setting::{cores, run_progress};
+use super::setting::{cores, print_result, run_progress};
 use crate::cli::measure::SwarmArgs;
 use braid::failure::Failure;
-use braid::print::{print, print_json};
 
 /// Runs the seeds, and fails if a rule was violated.
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
@@ -23,11 +22,8 @@ pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     });
     let took = start.elapsed();
     bar.finish_and_clear();
-    if json {
-        print_json(&json!({ "report": report, "wall_s": took.as_secs_f64() }))?;
-    } else {
-        print(text(&report, took, verbose))?;
-    }
+    let value = json!({ "report": report, "wall_s": took.as_secs_f64() });
+    print_result(json, &value, || text(&report, took, verbose))?;
     match report.violations.len() {
         0 => Ok(()),
         n => Err(Failure::Run(format!(

@@ -7,9 +7,9 @@ use braid_testbed as testbed;
 use braid_testbed::netns;
 use braid_testbed::{Client, LinkChange, Options, Spec, render};
 
+use super::setting::print_result;
 use crate::cli::Testbed;
 use braid::failure::Failure;
-use braid::print::{print, print_json};
 
 /// Runs one of the commands of `braid-lab testbed`.
 pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
@@ -71,9 +71,7 @@ fn up(file: &Path, json: bool) -> Result<(), Failure> {
 
 /// Replaces this process by the command, so that signals, terminal and exit code are the command's own.
 fn exec(file: &Path, host: &str, command: &[String]) -> Result<(), Failure> {
-    let Some((program, arguments)) = command.split_first() else {
-        return Err(Failure::Usage("no command to run is given".to_owned()));
-    };
+    let (program, arguments) = command.split_first().expect("clap requires a command");
     let error = client(file)?.exec(host, program)?.args(arguments).exec();
     Err(Failure::run(format_args!("cannot run {program}"), error))
 }
@@ -84,8 +82,5 @@ fn client(file: &Path) -> Result<Client, Failure> {
 
 fn show(client: &Client, json: bool) -> Result<(), Failure> {
     let status = client.status()?;
-    if json {
-        return print_json(&status);
-    }
-    print(status)
+    print_result(json, &status, || &status)
 }

@@ -108,12 +108,7 @@ fn load_one(result_dir: &Path) -> Result<Stored, String> {
     // Id, backend and figures become file names of the report. A forged file could otherwise make the report
     // read and write outside its directories.
     let is_name = |name: &str| Path::new(name).file_name() == Some(name.as_ref());
-    let Outcome {
-        id,
-        backend,
-        figures,
-        ..
-    } = &outcome;
+    let (id, backend) = (&outcome.id, &outcome.backend);
     if !is_name(id) || !is_name(backend) || !result_dir.ends_with(Path::new(id).join(backend)) {
         return Err(format!(
             "{} is a result of `{id}` with --backend {backend}, not of the experiment and the backend that \
@@ -121,11 +116,11 @@ fn load_one(result_dir: &Path) -> Result<Stored, String> {
             file.display()
         ));
     }
-    if let Some(name) = figures.iter().find(|name| !is_name(name)) {
+    if let Some(name) = outcome.figures.iter().find(|name| !is_name(name)) {
         let file = file.display();
         return Err(format!("{file}: `{name}` is no name of a figure"));
     }
-    let svgs = figures.iter();
+    let svgs = outcome.figures.iter();
     let svgs = svgs.map(|name| read(&result_dir.join(format!("{name}.svg"))));
     let svgs = svgs.collect::<Result<_, _>>()?;
     Ok(Stored { outcome, svgs })

@@ -14,11 +14,10 @@ use serde::Serialize;
 use self::measure::Samples;
 use self::variant::Variant;
 use super::demo::fixture::{self, LINKS};
-use super::setting::prepare_links;
+use super::setting::{prepare_links, print_result};
 use crate::cli::CompareArgs;
 use crate::stats;
 use braid::failure::Failure;
-use braid::print::{print, print_json};
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
 pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
@@ -42,10 +41,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
     fixture::warn_if_busy(kernel.lateness_us()?.max(braid.lateness_us()?));
     let [kernel, braid] = samples;
     let rows = rows(&kernel, &braid);
-    if json {
-        return print_json(&rows);
-    }
-    print(text(&rows, args))
+    print_result(json, &rows, || text(&rows, args))
 }
 
 /// One figure of both columns.

@@ -20,10 +20,9 @@ use sha2::{Digest, Sha256};
 
 use self::fixture::LINKS;
 use self::table::Row;
-use super::setting::{prepare_links, progress_bar};
+use super::setting::{prepare_links, print_result, progress_bar};
 use crate::cli::DemoArgs;
 use braid::failure::Failure;
-use braid::print::{print, print_json};
 
 /// Name of the testbed.
 const NAME: &str = "braid-demo";
@@ -50,11 +49,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     if let Ok(late) = late {
         fixture::warn_if_busy(late);
     }
-    if json {
-        print_json(&rows)?;
-    } else {
-        print(table::text(&rows, args))?;
-    }
+    print_result(json, &rows, || table::text(&rows, args))?;
     match rows.iter().find(|row| !row.sha256_ok) {
         Some(row) => Err(Failure::Run(format!(
             "the file came damaged via {}",

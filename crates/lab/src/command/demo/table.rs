@@ -51,11 +51,8 @@ pub fn text(rows: &[Row], args: &DemoArgs) -> String {
         for bytes in &row.bytes_by_link {
             text += &format!("{:>11.2}", *bytes as f64 / 1e6);
         }
-        text += if row.sha256_ok {
-            "   ok\n"
-        } else {
-            "   WRONG\n"
-        };
+        let intact = if row.sha256_ok { "ok" } else { "WRONG" };
+        text += &format!("   {intact}\n");
     }
     text
 }
