@@ -107,13 +107,11 @@ impl Client {
         let mut left = bytes;
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK);
-            let n = match self.stream.read(&mut self.chunk[..most])? {
-                0 => {
-                    let got = bytes - left;
-                    return Err(io::Error::other(format!("{got} of {bytes} bytes arrived")));
-                }
-                n => n as u64,
-            };
+            let n = self.stream.read(&mut self.chunk[..most])? as u64;
+            if n == 0 {
+                let got = bytes - left;
+                return Err(io::Error::other(format!("{got} of {bytes} bytes arrived")));
+            }
             left -= n;
             arrived(n);
         }

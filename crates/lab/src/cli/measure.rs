@@ -149,7 +149,7 @@ pub struct FctArgs {
           value_parser = one_of([Records::Cold, Records::Warm].map(|records| (records.name(), records))))]
     pub records: Records,
     /// Initial congestion window, in segments.
-    #[arg(long, default_value = "10", value_parser = one_of([("3", 3), ("10", 10)]))]
+    #[arg(long, default_value = "10", value_parser = one_of([("3", 3_u32), ("10", 10)]))]
     pub iw: u32,
     /// Knowledge that both ends have of the flow in advance: its size, or none.
     #[arg(long, default_value = "size", value_parser = ["size", "none"])]

@@ -89,10 +89,7 @@ fn chosen(
 
 /// Returns the verdicts as text, and the directory of the results.
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
-    let Outcome {
-        id, backend, title, ..
-    } = outcome;
-    let mut text = format!("{id} ({backend}): {title}\n");
+    let mut text = format!("{} ({}): {}\n", outcome.id, outcome.backend, outcome.title);
     for verdict in &outcome.verdicts {
         let word = if verdict.holds {
             "holds        "

@@ -18,8 +18,8 @@ td .yes{color:#00664a;font-weight:bold}td .no{color:#b03a00;font-weight:bold}svg
 
 /// Returns the page as one self-contained file: it embeds every figure and loads nothing.
 pub fn html(stored: &[Stored]) -> String {
-    let page = page(stored, true, |_, _| String::new());
-    // The page has every figure, in the order of the results.
+    // Images without names stand for the figures. The page has every figure, in the order of the results.
+    let page = page(stored, true, |_, _| "![]()".to_owned());
     let mut svgs = stored.iter().flat_map(|one| &one.svgs);
     let options = Options::ENABLE_TABLES | Options::ENABLE_HEADING_ATTRIBUTES;
     let events = Parser::new_ext(&page, options).map(|event| match event {

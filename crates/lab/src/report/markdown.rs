@@ -25,16 +25,16 @@ it writes from the same results, has every table and figure.
 /// figure of each result. It links to the figures that are stored there.
 pub fn markdown(stored: &[Stored]) -> String {
     page(stored, false, |outcome, name| {
-        format!("{}/{}/{name}.svg", outcome.id, outcome.backend)
+        format!("![{name}]({}/{}/{name}.svg)", outcome.id, outcome.backend)
     })
 }
 
-/// Returns the page, with every table and figure if it is `complete`. `link` returns the path of a figure relative
-/// to the page, from the outcome and the figure's name.
+/// Returns the page, with every table and figure if it is `complete`. `image` returns the image of a figure, from the
+/// outcome and the figure's name.
 pub(super) fn page(
     stored: &[Stored],
     complete: bool,
-    link: impl Fn(&Outcome, &str) -> String,
+    image: impl Fn(&Outcome, &str) -> String,
 ) -> String {
     let mut blocks = vec![OPENING.to_owned(), table(&by_source(stored))];
     let failing = failing(stored);
@@ -57,7 +57,7 @@ pub(super) fn page(
             blocks.push(run_line(outcome, previous.replace(outcome)));
             let shown = if complete { usize::MAX } else { 1 };
             let figures = outcome.figures.iter().take(shown);
-            blocks.extend(figures.map(|name| format!("![{name}]({})\n", link(outcome, name))));
+            blocks.extend(figures.map(|name| image(outcome, name) + "\n"));
             for one in outcome.tables.iter().filter(|_| complete) {
                 blocks.push(format!("{}: {}\n", outcome.backend, one.title));
                 blocks.push(table(one));
@@ -140,7 +140,8 @@ pub fn publish(stored: &[Stored], page_file: &Path, figures: &Path) -> Result<St
         }
     }
     Ok(page(stored, false, |outcome, name| {
-        below.join(file(outcome, name)).display().to_string()
+        let file = below.join(file(outcome, name));
+        format!("![{name}]({})", file.display())
     }))
 }
 

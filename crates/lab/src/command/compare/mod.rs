@@ -106,14 +106,11 @@ fn text(rows: &[Row], args: &CompareArgs) -> String {
         "braid",
         "ratio"
     );
-    for Row {
-        figure,
-        kernel,
-        braid,
-        ratio,
-    } in rows
-    {
-        text += &format!("{figure:<42}{kernel:>10.1}{braid:>10.1}{ratio:>8.2}\n");
+    for row in rows {
+        text += &format!(
+            "{:<42}{:>10.1}{:>10.1}{:>8.2}\n",
+            row.figure, row.kernel, row.braid, row.ratio
+        );
     }
     text
 }

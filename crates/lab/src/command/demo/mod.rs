@@ -51,10 +51,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     }
     print_result(json, &rows, || table::text(&rows, args))?;
     match rows.iter().find(|row| !row.sha256_ok) {
-        Some(row) => Err(Failure::Run(format!(
-            "the file came damaged via {}",
-            row.via
-        ))),
+        Some(Row { via, .. }) => Err(Failure::Run(format!("the file came damaged via {via}"))),
         None => Ok(()),
     }
 }
