@@ -1,14 +1,14 @@
-//! Preparation of the machine and the terminal for measurements.
+//! Preparation of the machine, progress bars and output, for all commands.
 
 use std::fmt::Display;
 use std::num::NonZero;
 use std::thread;
 
-use crate::backend;
+use braid_testbed::netns;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::command::testbed;
+use crate::backend;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
@@ -16,8 +16,16 @@ use braid::print::{print, print_json};
 /// removes its namespaces and links. Must be called before anything is started: without root it starts this
 /// program again in a user namespace.
 pub fn prepare_links() -> Result<(), Failure> {
-    testbed::ensure_netns()?;
+    ensure_netns()?;
     ctrlc::set_handler(backend::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
+}
+
+/// Makes sure that this process may make network namespaces, or fails with the reason. Without root it starts
+/// this program again in a user namespace.
+pub fn ensure_netns() -> Result<(), Failure> {
+    netns::ensure_capable()
+        .map(drop)
+        .map_err(|reason| Failure::run("cannot make network namespaces", reason))
 }
 
 /// Returns the number of processors: one thread of runs for each.

@@ -4,10 +4,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use braid_testbed as testbed;
-use braid_testbed::netns;
 use braid_testbed::{Client, LinkChange, Options, Spec, render};
 
-use super::setting::print_result;
+use super::setting::{ensure_netns, print_result};
 use crate::cli::Testbed;
 use braid::failure::Failure;
 
@@ -43,14 +42,6 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
         }
         Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),
     }
-}
-
-/// Makes sure that this process may make network namespaces, or fails with the reason. Without root it starts
-/// this program again in a user namespace.
-pub fn ensure_netns() -> Result<(), Failure> {
-    netns::ensure_capable()
-        .map(drop)
-        .map_err(|reason| Failure::run("cannot make network namespaces", reason))
 }
 
 /// Returns the options of all testbeds that this program builds. `congestion` is the congestion control of

@@ -1,4 +1,4 @@
-//! The tables and texts of a report.
+//! The tables and texts of a report. The tables have no titles: headings and texts of the page introduce them.
 
 use crate::backend::Backend;
 use crate::experiments::{Outcome, Table, Verdict};
@@ -45,7 +45,7 @@ pub(super) fn by_source(stored: &[Stored]) -> Table {
         [vec![name.to_owned()], numbers.to_vec()].concat()
     };
     Table::new(
-        "Claims by source",
+        "",
         &["source", "experiments", "claims", "claims that hold"],
         sources.into_iter().map(row).collect(),
     )
@@ -75,7 +75,7 @@ pub(super) fn failing(stored: &[Stored]) -> Table {
         (holding < claims).then(|| vec![results[0].outcome.id.clone(), failing, why])
     };
     Table::new(
-        "Claims that do not hold",
+        "",
         &["id", "claims that do not hold", "reason"],
         by_experiment(stored).filter_map(row).collect(),
     )
@@ -95,7 +95,7 @@ pub(super) fn summary(stored: &[Stored]) -> Table {
         row
     };
     Table::new(
-        "All results",
+        "",
         &[&["id", "what is compared", "source"], &backends[..]].concat(),
         by_experiment(stored).map(row).collect(),
     )
@@ -147,7 +147,7 @@ pub(super) fn claims<'a>(results: &'a [Stored]) -> Table {
     let mut columns = vec!["must hold", "reported"];
     columns.extend(measured.iter().map(String::as_str));
     columns.push("holds?");
-    Table::new("What must hold", &columns, rows)
+    Table::new("", &columns, rows)
 }
 
 /// Returns the reasons why claims do not hold. Each entry has the claims that a reason explains, joined
