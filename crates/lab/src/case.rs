@@ -347,10 +347,8 @@ mod tests {
         ] {
             arrivals.record(ms(at), bytes);
         }
-        assert_eq!(
-            [5, 10, 25, 500].map(|at| arrivals.at(ms(at))),
-            [0, 100, 300, 500]
-        );
+        let amounts = [5, 10, 25, 500].map(|at| arrivals.at(ms(at)));
+        assert_eq!(amounts, [0, 100, 300, 500]);
         assert_eq!(arrivals.longest_gap(ms(0), ms(200)), ms(80));
         assert_eq!(arrivals.longest_gap(ms(100), ms(200)), ms(10));
     }

@@ -149,15 +149,9 @@ mod tests {
     #[test]
     fn quantiles_interpolate() {
         let sorted = [1.0, 2.0, 3.0, 4.0];
-        for (q, expected) in [
-            (0.0, 1.0),
-            (0.5, 2.5),
-            (0.95, 3.85),
-            (0.99, 3.97),
-            (1.0, 4.0),
-        ] {
-            let got = quantile(&sorted, q).unwrap();
-            assert!((got - expected).abs() < 1e-12, "{q}: {got}");
+        let quantiles = [0.0, 0.5, 0.95, 0.99, 1.0].map(|q| quantile(&sorted, q).unwrap());
+        for (got, expected) in quantiles.into_iter().zip([1.0, 2.5, 3.85, 3.97, 4.0]) {
+            assert!((got - expected).abs() < 1e-12, "{got} is not {expected}");
         }
         assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
     }

@@ -128,10 +128,8 @@ fn rounded(ms: f64) -> f64 {
 
 /// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the same reason.
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        return 0.0;
-    }
-    (part as f64 / whole as f64 * 1e6).round() / 1e6
+    // `part` is 0 too if `whole` is.
+    (part as f64 / whole.max(1) as f64 * 1e6).round() / 1e6
 }
 
 #[cfg(test)]
