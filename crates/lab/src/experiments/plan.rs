@@ -1,12 +1,13 @@
 //! Plans: sweeps as data, with their claims, tables and figures.
 
+use braid_units::value::ValueError;
 use serde::Deserialize;
 
 use super::claim::{Claim, Measure};
 use super::session::Session;
 use super::sweep::{self, Sweep, Swept, Variant};
 use crate::backend::{Backend, Error};
-use crate::case::{Case, Records, UnknownName};
+use crate::case::{Case, Records};
 
 /// A set of sweeps, one for each congestion control and initial window.
 #[derive(Debug, Deserialize)]
@@ -83,7 +84,7 @@ impl Plan {
     pub fn sweeps(&'static self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
         let default_path = self.default_path.parse();
         let case = Case {
-            default_path: default_path.map_err(|e: UnknownName| Error::Usage(e.to_string()))?,
+            default_path: default_path.map_err(|e: ValueError| Error::Usage(e.to_string()))?,
             records: if self.warm_records {
                 Records::Warm
             } else {
