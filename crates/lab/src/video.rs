@@ -123,8 +123,11 @@ impl EncodedVideo {
             ),
             false => (&[], ",format=yuv420p"),
         };
-        let compare =
-            format!("{BLACK}:duration={span}{overlay}[seen];[seen][0:v]psnr=stats_file=-");
+        // With some lost frames ffmpeg 5.1 shows the last picture once more after the end.
+        let compare = format!(
+            "{BLACK}:duration={span}{overlay},trim=duration={span}[seen];\
+             [seen][0:v]psnr=stats_file=-:shortest=1"
+        );
         let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
         let output = ["-lavfi", &compare, "-f", "null", "-"];
         let args = [&input[..], &[&pictures], second_input, &output].concat();
