@@ -8,6 +8,7 @@ use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, Weak};
 
 use arrayvec::ArrayVec;
 use braid_engine::buffer::PacketBuffer;
@@ -87,11 +88,10 @@ impl Offload {
     }
 }
 
-/// A TUN device of this process. The kernel removes the device when this value and all its [handles](TunHandle)
-/// are dropped, or when the process ends.
+/// A TUN device of this process. The kernel removes the device when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Tun {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     offload: Offload,
     buffer: PacketBuffer,
 }
@@ -105,7 +105,7 @@ impl Tun {
     pub fn create(name: &str) -> Result<Tun> {
         let fd = open_device(name)?;
         let mut tun = Tun {
-            fd,
+            fd: Arc::new(fd),
             offload: Offload::None,
             buffer: PacketBuffer::new(),
         };
@@ -128,14 +128,11 @@ impl Tun {
     }
 
     /// Returns a handle that creates the device again after another program removed it.
-    ///
-    /// # Errors
-    /// Fails if no file descriptor is left.
-    pub fn handle(&self) -> io::Result<TunHandle> {
-        Ok(TunHandle {
-            fd: self.fd.try_clone()?,
+    pub fn handle(&self) -> TunHandle {
+        TunHandle {
+            fd: Arc::downgrade(&self.fd),
             offload: self.offload,
-        })
+        }
     }
 
     /// Returns the offloads that packets may use.
@@ -144,22 +141,23 @@ impl Tun {
     }
 }
 
-/// A second descriptor of a [`Tun`]'s open file.
+/// The file of a [`Tun`], which this value does not keep open.
 #[derive(Debug)]
 pub struct TunHandle {
-    fd: OwnedFd,
+    fd: Weak<OwnedFd>,
     offload: Offload,
 }
 
 impl TunHandle {
     /// Creates the device `name` again after it was removed. It is down and has no address. The [`Tun`] serves the
-    /// new device, because both descriptors belong to the same open file.
+    /// new device.
     ///
     /// # Errors
-    /// Fails if the device exists, or if the name is taken.
+    /// Fails if the device exists, if the name is taken, or if the [`Tun`] was dropped.
     pub fn recreate(&self, name: &str) -> io::Result<()> {
-        sys::attach_tun(&self.fd, name)?;
-        sys::set_tun_offload(&self.fd, self.offload.flags())
+        let fd = self.fd.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        sys::attach_tun(&fd, name)?;
+        sys::set_tun_offload(&fd, self.offload.flags())
     }
 }
 

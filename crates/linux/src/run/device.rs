@@ -45,10 +45,9 @@ impl Device {
     /// Fails if the kernel refuses the device, or if an instance of this name is running.
     pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
-        let handle = tun.handle();
         let mut device = Device {
             instance_names: InstanceNames::of_tun(&config.name),
-            tun: handle.map_err(SystemError::cannot(format!("set up {}", config.name)))?,
+            tun: tun.handle(),
             index: 0,
             addresses: Vec::new(),
             record: Vec::new(),
