@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use braid_engine::strategy::Strategy;
 use braid_engine::{
-    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, RxMeta,
-    Stack, StrategyFactory, Transmit,
+    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, Stack,
+    StrategyFactory, Transmit,
 };
-use braid_wire::{Instant, Rng, checksum, tcp};
+use braid_wire::{Instant, Rng};
 
 use crate::log::state::HostLog;
 use crate::node::{Node, Packet, Turn};
-use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};
+use crate::watched::{WatchedStack, destination, meta};
 use crate::world::{NodeId, World};
 
 /// The settings of a host.
@@ -101,7 +101,7 @@ impl World {
 
 /// An end host.
 pub struct Host {
-    stack: Stack,
+    engine: WatchedStack,
     routes: Vec<(IpAddr, u32)>,
     streams: BTreeMap<ConnId, Stream>,
     /// Connections whose fallback to TCP the engine reported before it reported their acceptance.
@@ -111,7 +111,6 @@ pub struct Host {
     /// The streams of closed connections, in the order of closing.
     finished: Vec<Stream>,
     arrivals: Vec<Arrivals>,
-    oracle: Oracle,
     log: Option<HostLog>,
     fast_open: bool,
 }
@@ -119,7 +118,7 @@ pub struct Host {
 impl core::fmt::Debug for Host {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Host")
-            .field("stack", &self.stack)
+            .field("stack", self.stack())
             .field("streams", &self.streams)
             .field("finished", &self.finished)
             .finish_non_exhaustive()
@@ -129,25 +128,19 @@ impl core::fmt::Debug for Host {
 impl Host {
     /// Makes a host; `rng` is the random stream of its engine.
     pub fn new(config: HostConfig, rng: Rng) -> Self {
-        let engine = Config {
-            checksum_offload: true,
-            ..config.engine
-        };
-        let oracle = Oracle::new(engine.clone());
-        let fast_open = engine.fast_open;
-        let mut stack = Stack::new(engine, rng, config.strategy);
+        let fast_open = config.engine.fast_open;
+        let mut engine = WatchedStack::new(config.engine, rng, config.strategy);
         for path in config.paths {
-            stack.add_path(path).expect("a host has few paths");
+            engine.stack.add_path(path).expect("a host has few paths");
         }
         Host {
-            stack,
+            engine,
             routes: config.routes,
             streams: BTreeMap::new(),
             fell_back: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
             arrivals: Vec::new(),
-            oracle,
             log: None,
             fast_open,
         }
@@ -160,12 +153,12 @@ impl Host {
 
     /// Returns the engine.
     pub fn stack(&self) -> &Stack {
-        &self.stack
+        &self.engine.stack
     }
 
     /// Returns the engine, for calls of a link monitor or an application.
     pub fn stack_mut(&mut self) -> &mut Stack {
-        &mut self.stack
+        &mut self.engine.stack
     }
 
     /// Returns the streams of closed connections, in the order of closing.
@@ -189,7 +182,7 @@ impl Host {
         for (conn, stream) in &mut self.streams {
             if stream.label == label {
                 stream.paused = paused;
-                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+                self.engine.pump(now, *conn, stream);
             }
         }
     }
@@ -198,7 +191,7 @@ impl Host {
     pub fn abort_labelled(&mut self, now: Instant, label: u32) {
         for (conn, stream) in &self.streams {
             if stream.label == label {
-                self.stack.abort(now, *conn);
+                self.engine.stack.abort(now, *conn);
             }
         }
     }
@@ -208,7 +201,7 @@ impl Host {
     /// # Errors
     /// Fails as [`Stack::listen`] does.
     pub fn serve(&mut self, addr: SocketAddr, stream: Stream) -> Result<(), ApiError> {
-        let listener = self.stack.listen(addr)?;
+        let listener = self.engine.stack.listen(addr)?;
         self.services.push((listener, stream));
         Ok(())
     }
@@ -223,11 +216,11 @@ impl Host {
         options: ConnectOptions,
         mut stream: Stream,
     ) -> Result<ConnId, ApiError> {
-        let conn = self.stack.connect(now, options)?;
+        let conn = self.engine.stack.connect(now, options)?;
         stream.open(now);
         if self.fast_open {
             // Data written now leaves with the SYN.
-            stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+            self.engine.pump(now, conn, &mut stream);
         }
         self.streams.insert(conn, stream);
         Ok(conn)
@@ -259,13 +252,12 @@ impl Host {
             stream.awaiting_release = false;
             // The result is ignored: the call fails only for an unknown connection, and the host keeps no stream
             // of such a connection.
-            let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
-            stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+            let _ = self.engine.stack.set_flow_size(now, conn, stream.flow_size);
+            self.engine.pump(now, conn, stream);
         }
     }
 
     fn on_event(&mut self, now: Instant, event: Event) {
-        self.oracle.on_event(now, &event);
         if let Some(log) = &self.log {
             log.on_event(now, &event);
         }
@@ -278,14 +270,14 @@ impl Host {
                 stream.fell_back = self.fell_back.remove(&conn);
                 // The results are ignored: these calls fail only for an unknown connection, and this connection
                 // was accepted just now.
-                let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
-                let _ = self.stack.set_urgency(now, conn, stream.urgency);
-                stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+                let _ = self.engine.stack.set_flow_size(now, conn, stream.flow_size);
+                let _ = self.engine.stack.set_urgency(now, conn, stream.urgency);
+                self.engine.pump(now, conn, &mut stream);
                 self.streams.insert(conn, stream);
             }
             Event::Connected { conn } | Event::Readable { conn } | Event::Writable { conn } => {
                 if let Some(stream) = self.streams.get_mut(&conn) {
-                    stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+                    self.engine.pump(now, conn, stream);
                 }
             }
             Event::FellBack { conn, cause } => match self.streams.get_mut(&conn) {
@@ -298,7 +290,7 @@ impl Host {
                 self.fell_back.remove(&conn);
                 if let Some(mut stream) = self.streams.remove(&conn) {
                     stream.closed = Some((now, reason));
-                    stream.report = self.stack.conn_stats(conn);
+                    stream.report = self.engine.stack.conn_stats(conn);
                     self.finished.push(stream);
                 }
             }
@@ -309,18 +301,12 @@ impl Host {
 
 impl Node for Host {
     fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
-        let meta = RxMeta {
-            checksum_ok: !turn.checksums,
-            gso_size: 0,
-        };
         if let Some(log) = &self.log {
-            log.before_receive(&self.stack, &packet);
+            log.before_receive(self.stack(), &packet);
         }
-        self.stack.receive(turn.now, &packet.bytes, meta);
-        self.oracle
-            .on_received(turn.now, &packet.bytes, &self.stack);
+        self.engine.receive(turn.now, &packet.bytes, meta(turn));
         if let Some(log) = &self.log {
-            log.after_receive(turn.now, &self.stack, &packet);
+            log.after_receive(turn.now, self.stack(), &packet);
         }
         turn.recycle(packet);
     }
@@ -328,20 +314,18 @@ impl Node for Host {
     // Runs timers, events and streams, and sends packets.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        if self.stack.next_timeout().is_some_and(|at| at <= now) {
-            self.stack.handle_timeout(now);
-        }
+        self.engine.handle_timeout(now);
         self.open_arrivals(now);
         for (conn, stream) in &mut self.streams {
             if stream.next_timeout().is_some_and(|at| at <= now) {
-                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+                self.engine.pump(now, *conn, stream);
             }
         }
         // Sending can cause events, and handling an event can cause packets. The first round sends even without an
         // event, because timers and streams may have caused packets.
         let mut may_have_packets = true;
         loop {
-            while let Some(event) = self.stack.poll_event() {
+            while let Some(event) = self.engine.poll_event(now) {
                 may_have_packets = true;
                 self.on_event(now, event);
             }
@@ -350,7 +334,7 @@ impl Node for Host {
             }
             let routes = &self.routes;
             let iface = |transmit: &Transmit<'_>| {
-                let dst = destination(transmit.header);
+                let dst = destination(transmit);
                 let route = routes.iter().find(|(addr, _)| *addr == dst);
                 route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface)
             };
@@ -360,123 +344,17 @@ impl Node for Host {
                     log.on_sent(now, transmit, first);
                 }
             };
-            if !send_all(&mut self.stack, &mut self.oracle, turn, (iface, on_sent)) {
+            if !self.engine.send_all(turn, iface, on_sent) {
                 break;
             }
         }
-        self.oracle.end_turn(now, &self.stack);
-        turn.report(self.oracle.take());
+        turn.report(self.engine.end_turn(now));
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let streams = self.streams.values().map(Stream::next_timeout);
         let arrivals = self.arrivals.iter().map(Arrivals::next_timeout);
-        let stack = self.stack.next_timeout();
+        let stack = self.stack().next_timeout();
         Instant::earliest([stack].into_iter().chain(streams).chain(arrivals))
-    }
-}
-
-/// Returns the destination in an IP header. `ip::Packet` would refuse a header without the payload that the
-/// header's length announces.
-pub(crate) fn destination(header: &[u8]) -> IpAddr {
-    if header[0] >> 4 == 4 {
-        let mut octets = [0; 4];
-        octets.copy_from_slice(&header[16..20]);
-        octets.into()
-    } else {
-        let mut octets = [0; 16];
-        octets.copy_from_slice(&header[24..40]);
-        octets.into()
-    }
-}
-
-/// Sends all packets of `stack`, each by the interface that `iface` returns, and hands them to `oracle`. Calls
-/// `on_sent` for each super-segment with the number of its first packet. Returns whether any packet was sent.
-pub(crate) fn send_all(
-    stack: &mut Stack,
-    oracle: &mut Oracle,
-    turn: &mut Turn<'_>,
-    (iface, mut on_sent): (
-        impl Fn(&Transmit<'_>) -> u32,
-        impl FnMut(&Transmit<'_>, u64),
-    ),
-) -> bool {
-    let mut any = false;
-    loop {
-        let sent = {
-            let Some(transmit) = stack.poll_transmit(turn.now) else {
-                return any;
-            };
-            let first = segment(&transmit, turn, iface(&transmit));
-            on_sent(&transmit, first);
-            oracle.on_transmit(turn.now, &transmit)
-        };
-        oracle.check_sent(turn.now, sent, stack);
-        any = true;
-    }
-}
-
-/// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the
-/// super-segment's header, but its own length and sequence number. Returns the number of the first packet; the
-/// others have the following numbers.
-pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
-    let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
-    let size = match transmit.gso_size {
-        0 => total.max(1),
-        size => usize::from(size),
-    };
-    let mut rest = transmit.payload.iter().copied();
-    let mut part: &[u8] = rest.next().unwrap_or_default();
-    let mut done = 0;
-    let mut first = None;
-    loop {
-        let len = size.min(total - done);
-        let mut buffer = turn.buffer();
-        buffer.reserve(transmit.header.len() + len);
-        buffer.extend_from_slice(transmit.header);
-        // A single packet has the right header already.
-        if len < total {
-            patch_header(&mut buffer, len, done as u32);
-        }
-        let mut missing = len;
-        while missing > 0 {
-            let take = missing.min(part.len());
-            buffer.extend_from_slice(&part[..take]);
-            part = &part[take..];
-            missing -= take;
-            if part.is_empty() {
-                part = rest.next().unwrap_or_default();
-            }
-        }
-        if turn.checksums {
-            tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
-        }
-        let id = turn.send(iface, Packet::new(buffer));
-        first.get_or_insert(id);
-        done += len;
-        if done >= total {
-            return first.unwrap_or(id);
-        }
-    }
-}
-
-/// Adapts the headers in `packet`, which holds no payload yet, to a payload of `len` bytes that starts `offset`
-/// bytes into the super-segment.
-fn patch_header(packet: &mut [u8], len: usize, offset: u32) {
-    let v4 = packet[0] >> 4 == 4;
-    // IPv4: the total length at byte 2 includes the IP header. IPv6: the payload length at byte 4 does not.
-    let (ip_len, length_at, counted_ip_len) = if v4 { (20, 2, 20) } else { (40, 4, 0) };
-    let tcp_header = packet.len() - ip_len;
-    let length = (counted_ip_len + tcp_header + len) as u16;
-    packet[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
-    let field = ip_len + 4..ip_len + 8;
-    let mut seq = [0; 4];
-    seq.copy_from_slice(&packet[field.clone()]);
-    let seq = u32::from_be_bytes(seq).wrapping_add(offset);
-    packet[field].copy_from_slice(&seq.to_be_bytes());
-    if v4 {
-        packet[10..12].fill(0);
-        let sum = checksum::sum(checksum::Sum::default(), &packet[..20]);
-        packet[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     }
 }

@@ -26,6 +26,7 @@ pub mod tap;
 pub mod traffic;
 pub mod transfer;
 pub mod udp;
+mod watched;
 pub mod world;
 
 pub use capture::Capture;

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_engine::{ApiError, PathConfig, PathId, Stack};
 use braid_proxy::config::MptcpHosts;
 use braid_proxy::control::{Answer, Controlled, Request};
 use braid_proxy::records::SavedState;
@@ -16,7 +16,7 @@ use super::machine::Machine;
 use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
-use crate::oracle::Oracle;
+use crate::watched::WatchedStack;
 
 /// An interface number that no node has: [`Turn::send`] drops packets to it.
 const NO_INTERFACE: u32 = u32::MAX;
@@ -38,6 +38,23 @@ pub struct BoxNodeConfig {
     pub gateway: PathConfig,
     /// The settings of the box's sockets towards the LAN.
     pub downstream: DownstreamConfig,
+}
+
+impl BoxNodeConfig {
+    /// Returns whether `addr` is the box's address on one of its links.
+    fn is_own_on_link(&self, addr: IpAddr) -> bool {
+        let owns = |l: &LinkAddresses| match addr {
+            IpAddr::V4(a) => l.v4 == Some(a),
+            IpAddr::V6(a) => l.v6 == Some(a),
+        };
+        self.links.iter().any(owns)
+    }
+
+    /// Returns the interface to the host of the LAN with this address.
+    fn lan_interface(&self, addr: IpAddr) -> Option<u32> {
+        let host = self.lan.iter().position(|host| *host == addr)?;
+        Some((self.links.len() + host) as u32)
+    }
 }
 
 /// The aggregation box as a node that can be switched off and on. If its configuration names a state directory,
@@ -95,22 +112,19 @@ impl BoxNode {
             return Ok(());
         }
         let config = &self.config.config;
-        let engine = Config {
-            checksum_offload: true,
-            ..config.engine()
-        };
         let strategy = || strategy_of(&config.strategy);
-        let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(strategy()));
-        let mut core = BoxCore::new(config, child(&mut self.rng), Box::new(strategy()));
+        let rng = child(&mut self.rng);
+        let mut engine = WatchedStack::new(config.engine(), rng, strategy());
+        let stack = &mut engine.stack;
+        let mut core = BoxCore::new(config, child(&mut self.rng), strategy());
         core.set_wall_clock(now, wall_clock(now));
         let mut paths = Vec::new();
         for (index, addresses) in self.config.links.iter().enumerate() {
-            let path = core.add_link(now, index, *addresses, &mut stack)?;
-            core.set_link_up(now, path, self.carrier[index], &mut stack);
+            let path = core.add_link(now, index, *addresses, stack)?;
+            core.set_link_up(now, path, self.carrier[index], stack);
             paths.push(path);
         }
-        core.restore_state(now, &mut stack, &self.saved);
+        core.restore_state(now, stack, &self.saved);
         let downstream = self.config.downstream.clone();
         let mut downstream =
             DownstreamTcp::new(downstream, self.config.gateway, child(&mut self.rng));
@@ -118,9 +132,8 @@ impl BoxNode {
         self.running = Some(Running {
             machine: Machine {
                 core,
-                stack,
+                engine,
                 downstream,
-                oracle,
             },
             paths,
             intercepting: false,
@@ -135,7 +148,7 @@ impl BoxNode {
         if let Some(Running { machine, .. }) = self.running.take()
             && self.config.config.state.is_some()
         {
-            self.saved = machine.core.saved_state(now, &machine.stack);
+            self.saved = machine.core.saved_state(now, &machine.engine.stack);
         }
     }
 
@@ -143,15 +156,15 @@ impl BoxNode {
     pub fn set_carrier(&mut self, now: Instant, link: usize, up: bool) {
         self.carrier[link] = up;
         if let Some(running) = &mut self.running {
-            let Machine { core, stack, .. } = &mut running.machine;
-            core.set_link_up(now, running.paths[link], up, stack);
+            let Machine { core, engine, .. } = &mut running.machine;
+            core.set_link_up(now, running.paths[link], up, &mut engine.stack);
         }
     }
 
     /// Sends the box a request, as its control socket would. Returns `None` while the box is off.
     pub fn ask(&mut self, now: Instant, request: Request) -> Option<Answer> {
-        let Machine { core, stack, .. } = &mut self.running.as_mut()?.machine;
-        Some(core.control(now, stack, request))
+        let Machine { core, engine, .. } = &mut self.running.as_mut()?.machine;
+        Some(core.control(now, &mut engine.stack, request))
     }
 
     /// Returns the core, while the box is on.
@@ -161,7 +174,7 @@ impl BoxNode {
 
     /// Returns the stack of the MPTCP connections with servers, while the box is on.
     pub fn stack(&self) -> Option<&Stack> {
-        self.running.as_ref().map(|r| &r.machine.stack)
+        self.running.as_ref().map(|r| &r.machine.engine.stack)
     }
 
     /// Returns the sockets towards the LAN, while the box is on.
@@ -174,34 +187,15 @@ impl BoxNode {
         self.running.as_ref()?.paths.get(link).copied()
     }
 
-    fn link_count(&self) -> usize {
-        self.config.links.len()
-    }
-
-    /// Returns whether `addr` is the box's address on one of its links.
-    fn is_own_on_link(&self, addr: IpAddr) -> bool {
-        let owns = |l: &LinkAddresses| match addr {
-            IpAddr::V4(a) => l.v4 == Some(a),
-            IpAddr::V6(a) => l.v6 == Some(a),
-        };
-        self.config.links.iter().any(owns)
-    }
-
     /// Returns the interface for a forwarded packet to `dst`.
     fn route(&self, dst: IpAddr) -> u32 {
-        if let Some(iface) = self.lan_interface(dst) {
+        if let Some(iface) = self.config.lan_interface(dst) {
             return iface;
         }
         let best = self.running.as_ref().map_or(0, |r| r.forward_over);
-        let has_carrier = |link: &usize| self.carrier.get(*link) == Some(&true);
-        let link = Some(best).filter(has_carrier);
-        let link = link.or_else(|| (0..self.link_count()).find(has_carrier));
+        let mut links = core::iter::once(best).chain(0..self.carrier.len());
+        let link = links.find(|link| self.carrier.get(*link) == Some(&true));
         link.map_or(NO_INTERFACE, |link| link as u32)
-    }
-
-    fn lan_interface(&self, addr: IpAddr) -> Option<u32> {
-        let host = self.config.lan.iter().position(|host| *host == addr)?;
-        Some((self.link_count() + host) as u32)
     }
 
     /// Returns whether a packet from the LAN belongs to the downstream sockets: it is addressed to the box, or its
@@ -282,9 +276,9 @@ impl Node for BoxNode {
             return turn.recycle(packet);
         };
         let dst = view.dst();
-        let from_lan = iface as usize >= self.link_count();
+        let from_lan = iface as usize >= self.config.links.len();
         let for_downstream = from_lan && self.is_for_downstream(&view);
-        let for_stack = !from_lan && self.is_own_on_link(dst);
+        let for_stack = !from_lan && self.config.is_own_on_link(dst);
         let route = self.route(dst);
         let Some(running) = &mut self.running else {
             return turn.recycle(packet);
@@ -303,29 +297,17 @@ impl Node for BoxNode {
     }
 
     fn wake(&mut self, turn: &mut Turn<'_>) {
-        let links = self.link_count();
-        let lan = &self.config.lan;
-        let downstream_iface = |dst: IpAddr| {
-            let host = lan.iter().position(|host| *host == dst);
-            host.map_or(NO_INTERFACE, |host| (links + host) as u32)
-        };
         let Some(running) = &mut self.running else {
             return;
         };
-        // Sending can cause further events, such as room in a send buffer.
-        loop {
-            running.machine.drain(turn.now);
-            let (paths, carrier) = (&running.paths, &self.carrier);
-            let stack_iface = |path: PathId, _| {
-                let link = paths.iter().position(|p| *p == path);
-                let link = link.filter(|link| carrier[*link]);
-                link.map_or(NO_INTERFACE, |link| link as u32)
-            };
-            let machine = &mut running.machine;
-            if !machine.transmit(turn, stack_iface, downstream_iface) {
-                break;
-            }
-        }
+        let (paths, carrier) = (&running.paths, &self.carrier);
+        let stack_iface = |path: PathId, _| {
+            let link = paths.iter().position(|p| *p == path);
+            let link = link.filter(|link| carrier[*link]);
+            link.map_or(NO_INTERFACE, |link| link as u32)
+        };
+        let downstream_iface = |dst| self.config.lan_interface(dst).unwrap_or(NO_INTERFACE);
+        running.machine.wake(turn, stack_iface, downstream_iface);
         running.take_notices();
     }
 

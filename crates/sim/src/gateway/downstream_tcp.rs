@@ -16,7 +16,9 @@ use braid_proxy::app::{
 use braid_wire::{Instant, Rng};
 
 use crate::host::default_strategy;
-use crate::oracle::{Oracle, Sent, Violation};
+use crate::node::Turn;
+use crate::oracle::Violation;
+use crate::watched::WatchedStack;
 
 /// The maximum number of name look-ups at a time. 1,024 is a guess: a test that reaches it has a leak.
 const MAX_LOOKUPS: usize = 1_024;
@@ -82,11 +84,7 @@ pub struct DownstreamCounters {
 /// 3. Send the packets of [`poll_transmit`](Self::poll_transmit) until it returns `None`.
 #[derive(Debug)]
 pub struct DownstreamTcp {
-    stack: Stack,
-    oracle: Oracle,
-    /// The oracle's note about the packet of the last [`poll_transmit`](Self::poll_transmit). The oracle can
-    /// check the stack only after the caller has released the packet, which borrows the stack.
-    sent: Option<Sent>,
+    engine: WatchedStack,
     path: PathId,
     /// The box's own addresses, at which users connect to its SOCKS5 server.
     own_listeners: Vec<SocketAddr>,
@@ -127,18 +125,11 @@ enum State {
 impl DownstreamTcp {
     /// Makes sockets with the addresses of `path`; `rng` is the random stream of their stack.
     pub fn new(config: DownstreamConfig, path: PathConfig, rng: Rng) -> Self {
-        let engine = Config {
-            checksum_offload: true,
-            ..config.engine
-        };
-        let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
+        let mut engine = WatchedStack::new(config.engine, rng, Box::new(config.strategy));
         DownstreamTcp {
-            path: stack.add_path(path).expect("the first path"),
+            path: engine.stack.add_path(path).expect("the first path"),
             own_listeners: Vec::new(),
-            stack,
-            oracle,
-            sent: None,
+            engine,
             now: Instant::ZERO,
             streams: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -162,12 +153,12 @@ impl DownstreamTcp {
     /// Fails as [`Stack::listen_any`] does.
     pub fn listen_any(&mut self, own_listeners: &[SocketAddr]) -> Result<(), ApiError> {
         self.own_listeners = own_listeners.to_vec();
-        self.stack.listen_any(self.path).map(drop)
+        self.engine.stack.listen_any(self.path).map(drop)
     }
 
     /// Returns the stack that runs TCP.
     pub fn stack(&self) -> &Stack {
-        &self.stack
+        &self.engine.stack
     }
 
     /// Returns the number of streams open or being opened.
@@ -193,29 +184,27 @@ impl DownstreamTcp {
 
     /// Takes in an IP packet.
     pub fn receive(&mut self, packet: &[u8], meta: RxMeta) {
-        self.stack.receive(self.now, packet, meta);
-        self.oracle.on_received(self.now, packet, &self.stack);
+        self.engine.receive(self.now, packet, meta);
     }
 
     /// Returns the next packet to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
-        self.check_sent();
-        let transmit = self.stack.poll_transmit(self.now)?;
-        self.sent = Some(self.oracle.on_transmit(self.now, &transmit));
-        Some(transmit)
+        self.engine.poll_transmit(self.now)
     }
 
-    fn check_sent(&mut self) {
-        if let Some(sent) = self.sent.take() {
-            self.oracle.check_sent(self.now, sent, &self.stack);
-        }
+    /// Sends all packets in a turn, each by the interface that `iface` returns. Returns whether there was a packet.
+    pub(super) fn send_all(
+        &mut self,
+        turn: &mut Turn<'_>,
+        iface: impl Fn(&Transmit<'_>) -> u32,
+    ) -> bool {
+        self.set_now(turn.now);
+        self.engine.send_all(turn, iface, |_, _| ())
     }
 
     /// Returns the violations that the oracle has seen. To be called when all packets are sent.
     pub fn take_violations(&mut self) -> Vec<Violation> {
-        self.check_sent();
-        self.oracle.end_turn(self.now, &self.stack);
-        self.oracle.take()
+        self.engine.end_turn(self.now)
     }
 
     /// Returns the next event for the core. Events of streams that the core has closed meanwhile are dropped,
@@ -234,15 +223,13 @@ impl DownstreamTcp {
     pub fn next_timeout(&self) -> Option<Instant> {
         let lookup = self.lookups.front().map(|(at, ..)| *at);
         let orphan = self.orphans.front().map(|(at, _)| *at);
-        let times = [self.stack.next_timeout(), lookup, orphan];
+        let times = [self.engine.stack.next_timeout(), lookup, orphan];
         times.into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self) {
-        if self.stack.next_timeout().is_some_and(|at| at <= self.now) {
-            self.stack.handle_timeout(self.now);
-        }
+        self.engine.handle_timeout(self.now);
         let done = self.lookups.partition_point(|(at, ..)| *at <= self.now);
         for (_, id, addresses) in self.lookups.drain(..done) {
             self.events
@@ -250,14 +237,13 @@ impl DownstreamTcp {
         }
         let expired = self.orphans.partition_point(|(at, _)| *at <= self.now);
         for (_, conn) in self.orphans.drain(..expired) {
-            self.stack.abort(self.now, conn);
+            self.engine.stack.abort(self.now, conn);
         }
     }
 
     /// Turns the engine's events into events of the downstream sockets.
     fn take_events(&mut self) {
-        while let Some(event) = self.stack.poll_event() {
-            self.oracle.on_event(self.now, &event);
+        while let Some(event) = self.engine.poll_event(self.now) {
             match event {
                 Event::Accepted { conn, remote, .. } => self.on_accepted(conn, remote),
                 Event::Connected { conn } => {
@@ -271,7 +257,9 @@ impl DownstreamTcp {
                 Event::Readable { conn } => match self.ids.get(&conn) {
                     Some(&id) => self.events.push_back(DownstreamEvent::Readable { id }),
                     // The core has closed the stream, so nobody will read this data: reset, as Linux does.
-                    None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
+                    None if self.engine.stack.readable(conn) > 0 => {
+                        self.engine.stack.abort(self.now, conn)
+                    }
                     None => {}
                 },
                 Event::Writable { conn } => {
@@ -286,13 +274,13 @@ impl DownstreamTcp {
     }
 
     fn on_accepted(&mut self, conn: ConnId, peer: SocketAddr) {
-        let subflows = self.stack.subflows(conn);
+        let subflows = self.engine.stack.subflows(conn);
         let Some(destination) = subflows.first().map(|s| s.local) else {
             return;
         };
         if self.streams.len() >= self.max_streams {
             self.counters.accept_refused += 1;
-            return self.stack.abort(self.now, conn);
+            return self.engine.stack.abort(self.now, conn);
         }
         self.counters.accepted += 1;
         let id = self.insert(conn, State::Open);
@@ -373,10 +361,14 @@ impl DownstreamSockets for DownstreamTcp {
             protocol: Protocol::Tcp,
             ..ConnectOptions::new(destination, (self.strategy)())
         };
-        let conn = self.stack.connect(self.now, options).map_err(|e| match e {
-            ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
-            _ => ConnectFailure::NoResources,
-        })?;
+        let conn = self
+            .engine
+            .stack
+            .connect(self.now, options)
+            .map_err(|e| match e {
+                ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
+                _ => ConnectFailure::NoResources,
+            })?;
         Ok(self.insert(conn, State::Connecting))
     }
 
@@ -404,7 +396,7 @@ impl DownstreamSockets for DownstreamTcp {
         let capacity: usize = bufs.iter().map(|b| b.len()).sum();
         let mut done = 0;
         while done < capacity {
-            let read = self.stack.read_with(self.now, conn, |slices| {
+            let read = self.engine.stack.read_with(self.now, conn, |slices| {
                 let to = bufs.iter_mut().map(|b| &mut b[..]);
                 Ok::<_, ApiError>(copy((slices.iter().map(|s| &s[..]), 0), (to, done)))
             });
@@ -415,7 +407,7 @@ impl DownstreamSockets for DownstreamTcp {
                 Ok(_) | Err(_) => break,
             }
         }
-        if done > 0 || self.stack.read_finished(conn) {
+        if done > 0 || self.engine.stack.read_finished(conn) {
             return Ok(done);
         }
         match self.connected(id)? {
@@ -428,14 +420,14 @@ impl DownstreamSockets for DownstreamTcp {
         let (conn, state) = self.connected(id)?;
         let mut copied = 0;
         // The closure reports 0 bytes as read, so the stack keeps the bytes for the next read.
-        let peeked = self.stack.read_with(self.now, conn, |slices| {
+        let peeked = self.engine.stack.read_with(self.now, conn, |slices| {
             copied = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
             Ok::<_, ApiError>(0)
         });
         match (peeked, state) {
             _ if copied > 0 => Ok(copied),
             (_, State::Finished) => Ok(0),
-            (Ok(_), _) if self.stack.read_finished(conn) => Ok(0),
+            (Ok(_), _) if self.engine.stack.read_finished(conn) => Ok(0),
             (Ok(_), _) => Err(DownstreamError::WouldBlock),
             (Err(_), _) => Err(DownstreamError::Broken),
         }
@@ -448,6 +440,7 @@ impl DownstreamSockets for DownstreamTcp {
         // One call may offer only a part of the free room, for example the room up to the end of a buffer.
         while done < total {
             let write = self
+                .engine
                 .stack
                 .write_with(self.now, conn, total - done, |slices| {
                     let to = slices.iter_mut().map(|s| &mut s[..]);
@@ -468,7 +461,7 @@ impl DownstreamSockets for DownstreamTcp {
     fn shutdown(&mut self, id: DownstreamId) {
         if let Some(stream) = self.streams.get(&id) {
             // An error is ignored: `shutdown` fails only for a closed connection, and an event reports that.
-            let _ = self.stack.shutdown(self.now, stream.conn);
+            let _ = self.engine.stack.shutdown(self.now, stream.conn);
         }
     }
 
@@ -478,11 +471,11 @@ impl DownstreamSockets for DownstreamTcp {
         };
         // Closing with unread data sends a RST, as on Linux: a FIN would tell the peer that the data was read
         // (RFC 2525 section 2.17).
-        if state == State::Connecting || self.stack.readable(conn) > 0 {
-            return self.stack.abort(self.now, conn);
+        if state == State::Connecting || self.engine.stack.readable(conn) > 0 {
+            return self.engine.stack.abort(self.now, conn);
         }
-        let peer_closed = self.stack.read_finished(conn);
-        let _ = self.stack.shutdown(self.now, conn);
+        let peer_closed = self.engine.stack.read_finished(conn);
+        let _ = self.engine.stack.shutdown(self.now, conn);
         if state == State::Open && !peer_closed {
             self.orphans.push_back((self.now + FIN_TIMEOUT, conn));
         }
@@ -490,7 +483,7 @@ impl DownstreamSockets for DownstreamTcp {
 
     fn reset(&mut self, id: DownstreamId) {
         if let Some(stream) = self.remove(id) {
-            self.stack.abort(self.now, stream.conn);
+            self.engine.stack.abort(self.now, stream.conn);
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use core::net::IpAddr;
 
-use braid_engine::{PathId, RxMeta, Stack, Transmit};
+use braid_engine::{PathId, Transmit};
 use braid_proxy::app::{self, Core, Ctx};
 use braid_wire::Instant;
 
 use super::DownstreamTcp;
-use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
-use crate::oracle::Oracle;
+use crate::watched::{WatchedStack, destination, meta};
 
 /// The maximum number of rounds of [`Machine::drain`] at one time. 100,000 is a guess, far above any legitimate
 /// number: rounds only move bytes between bounded buffers. A core that needs more rounds loops for ever.
@@ -19,17 +18,14 @@ const MAX_ROUNDS: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct Machine<C> {
     pub(super) core: C,
-    pub(super) stack: Stack,
+    pub(super) engine: WatchedStack,
     pub(super) downstream: DownstreamTcp,
-    /// The oracle that watches `stack`.
-    pub(super) oracle: Oracle,
 }
 
 impl<C: Core> Machine<C> {
     /// Hands a packet to the MPTCP stack.
     pub(super) fn receive(&mut self, turn: &Turn<'_>, packet: &[u8]) {
-        self.stack.receive(turn.now, packet, meta(turn));
-        self.oracle.on_received(turn.now, packet, &self.stack);
+        self.engine.receive(turn.now, packet, meta(turn));
     }
 
     /// Hands a packet to the downstream sockets.
@@ -38,8 +34,31 @@ impl<C: Core> Machine<C> {
         self.downstream.receive(packet, meta(turn));
     }
 
+    /// Runs due timers, hands events to the core, and sends the packets of the MPTCP stack and of the downstream
+    /// sockets, until nothing is left to do. `stack_iface` returns the interface for a path and a destination;
+    /// `downstream_iface` returns the interface for a destination.
+    pub(super) fn wake(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stack_iface: impl Fn(PathId, IpAddr) -> u32,
+        downstream_iface: impl Fn(IpAddr) -> u32,
+    ) {
+        let stack_iface = |t: &Transmit<'_>| stack_iface(t.path, destination(t));
+        let downstream_iface = |t: &Transmit<'_>| downstream_iface(destination(t));
+        // Sending can cause further events, such as room in a send buffer.
+        loop {
+            self.drain(turn.now);
+            let sent = self.engine.send_all(turn, stack_iface, |_, _| ());
+            if !self.downstream.send_all(turn, downstream_iface) && !sent {
+                break;
+            }
+        }
+        turn.report(self.engine.end_turn(turn.now));
+        turn.report(self.downstream.take_violations());
+    }
+
     /// Runs due timers and hands events to the core, until there is neither a due timer nor an event.
-    pub(super) fn drain(&mut self, now: Instant) {
+    fn drain(&mut self, now: Instant) {
         self.downstream.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
@@ -49,8 +68,7 @@ impl<C: Core> Machine<C> {
                 self.downstream.handle_timeout();
             }
             let mut idle = true;
-            while let Some(event) = self.stack.poll_event() {
-                self.oracle.on_event(now, &event);
+            while let Some(event) = self.engine.poll_event(now) {
                 let (core, mut ctx) = self.core_with_ctx(now);
                 core.on_engine_event(&mut ctx, event);
                 idle = false;
@@ -72,58 +90,18 @@ impl<C: Core> Machine<C> {
     fn core_with_ctx(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
         let ctx = Ctx {
             now,
-            stack: &mut self.stack,
+            stack: &mut self.engine.stack,
             downstream: &mut self.downstream,
         };
         (&mut self.core, ctx)
     }
 
-    /// Sends the packets of the MPTCP stack and of the downstream sockets. `stack_iface` returns the interface for
-    /// a path and a destination; `downstream_iface` returns the interface for a destination. Returns whether any
-    /// packet was sent.
-    pub(super) fn transmit(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stack_iface: impl Fn(PathId, IpAddr) -> u32,
-        downstream_iface: impl Fn(IpAddr) -> u32,
-    ) -> bool {
-        let stack_iface = |t: &Transmit<'_>| stack_iface(t.path, destination(t.header));
-        let mut any = send_all(
-            &mut self.stack,
-            &mut self.oracle,
-            turn,
-            (stack_iface, |_: &_, _| ()),
-        );
-        self.downstream.set_now(turn.now);
-        while let Some(transmit) = self.downstream.poll_transmit() {
-            let iface = downstream_iface(destination(transmit.header));
-            segment(&transmit, turn, iface);
-            any = true;
-        }
-        // Timers and bounds need to hold only at the end of a turn, when nothing is left to send.
-        if !any {
-            self.oracle.end_turn(turn.now, &self.stack);
-            turn.report(self.oracle.take());
-            turn.report(self.downstream.take_violations());
-        }
-        any
-    }
-
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let times = [
-            self.stack.next_timeout(),
+            self.engine.stack.next_timeout(),
             self.core.next_timeout(),
             self.downstream.next_timeout(),
         ];
         times.into_iter().flatten().min()
-    }
-}
-
-/// Returns the properties of a received packet. A world without checksums acts like a network card that has
-/// verified the checksums.
-fn meta(turn: &Turn<'_>) -> RxMeta {
-    RxMeta {
-        checksum_ok: !turn.checksums,
-        gso_size: 0,
     }
 }

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_engine::{ApiError, PathConfig, Stack};
 use braid_proxy::{ServerConfig, ServerCore};
 use braid_wire::icmp::TcpError;
 use braid_wire::{Instant, Rng, ip};
@@ -12,7 +12,7 @@ use super::machine::Machine;
 use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
-use crate::oracle::Oracle;
+use crate::watched::WatchedStack;
 
 /// The settings of a server node.
 #[derive(Debug, Clone)]
@@ -56,16 +56,11 @@ impl ServerNode {
             return Ok(());
         }
         let config = &self.config.config;
-        let engine = Config {
-            checksum_offload: true,
-            ..config.engine()
-        };
-        let strategy = strategy_of(&config.strategy);
-        let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(strategy));
+        let rng = child(&mut self.rng);
+        let mut engine = WatchedStack::new(config.engine(), rng, strategy_of(&config.strategy));
         for addr in &config.listen {
-            stack.add_path(path([*addr]))?;
-            stack.listen(SocketAddr::new(*addr, config.port))?;
+            engine.stack.add_path(path([*addr]))?;
+            engine.stack.listen(SocketAddr::new(*addr, config.port))?;
         }
         let mut core = ServerCore::new(config);
         core.set_wall_clock(now, wall_clock(now) + self.config.clock_ahead);
@@ -79,9 +74,8 @@ impl ServerNode {
         );
         self.machine = Some(Machine {
             core,
-            stack,
+            engine,
             downstream,
-            oracle,
         });
         Ok(())
     }
@@ -98,7 +92,7 @@ impl ServerNode {
 
     /// Returns the stack of the MPTCP connections with boxes, while the node is on.
     pub fn stack(&self) -> Option<&Stack> {
-        self.machine.as_ref().map(|m| &m.stack)
+        self.machine.as_ref().map(|m| &m.engine.stack)
     }
 
     /// Returns the sockets towards destinations, while the node is on.
@@ -160,13 +154,7 @@ impl Node for ServerNode {
             let found = routes.iter().find(|(addr, _)| *addr == dst);
             found.map_or(0, |(_, iface)| *iface)
         };
-        // Sending can cause further events, such as room in a send buffer.
-        loop {
-            machine.drain(turn.now);
-            if !machine.transmit(turn, |_: PathId, dst| route(dst), route) {
-                return;
-            }
-        }
+        machine.wake(turn, |_, dst| route(dst), route);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

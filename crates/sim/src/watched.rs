@@ -1,0 +1,161 @@
+//! An engine under an oracle, and the transmission of its packets by a node.
+
+use core::net::IpAddr;
+
+use braid_engine::{Config, ConnId, Event, RxMeta, Stack, StrategyFactory, Transmit};
+use braid_wire::{Instant, Rng, ip, tcp};
+
+use crate::node::{Packet, Turn};
+use crate::oracle::{Oracle, Sent, Violation};
+use crate::traffic::Stream;
+
+/// A stack of the engine, and the oracle that watches it.
+#[derive(Debug)]
+pub(crate) struct WatchedStack {
+    pub stack: Stack,
+    pub oracle: Oracle,
+    /// The oracle's note about the packet of the last [`poll_transmit`](Self::poll_transmit). The oracle can
+    /// check the stack only after the caller has released the packet, which borrows the stack.
+    sent: Option<Sent>,
+}
+
+impl WatchedStack {
+    /// Makes a stack without paths; `rng` is its random stream. Checksum offload is always on: if the world uses
+    /// checksums, the node itself completes them, as a network card would.
+    pub fn new(config: Config, rng: Rng, strategy: StrategyFactory) -> Self {
+        let config = Config {
+            checksum_offload: true,
+            ..config
+        };
+        WatchedStack {
+            oracle: Oracle::new(config.clone()),
+            stack: Stack::new(config, rng, strategy),
+            sent: None,
+        }
+    }
+
+    /// Hands a packet to the stack.
+    pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
+        self.stack.receive(now, packet, meta);
+        self.oracle.on_received(now, packet, &self.stack);
+    }
+
+    /// Runs the stack's timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.stack.next_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+    }
+
+    /// Returns the stack's next event.
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        let event = self.stack.poll_event()?;
+        self.oracle.on_event(now, &event);
+        Some(event)
+    }
+
+    /// Returns the next packet to send.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+        self.check_sent(now);
+        let transmit = self.stack.poll_transmit(now)?;
+        self.sent = Some(self.oracle.on_transmit(now, &transmit));
+        Some(transmit)
+    }
+
+    fn check_sent(&mut self, now: Instant) {
+        if let Some(sent) = self.sent.take() {
+            self.oracle.check_sent(now, sent, &self.stack);
+        }
+    }
+
+    /// Sends all packets of the stack, each by the interface that `iface` returns. Calls `on_sent` with each
+    /// packet and its number. Returns whether there was a packet.
+    pub fn send_all(
+        &mut self,
+        turn: &mut Turn<'_>,
+        iface: impl Fn(&Transmit<'_>) -> u32,
+        mut on_sent: impl FnMut(&Transmit<'_>, u64),
+    ) -> bool {
+        let mut any = false;
+        while let Some(transmit) = self.poll_transmit(turn.now) {
+            let first = segment(&transmit, turn, iface(&transmit));
+            on_sent(&transmit, first);
+            any = true;
+        }
+        any
+    }
+
+    /// Makes `stream` write and read on `conn` as much as possible.
+    pub fn pump(&mut self, now: Instant, conn: ConnId, stream: &mut Stream) {
+        stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+    }
+
+    /// Returns the violations that the oracle has seen. To be called when the stack has no more events and
+    /// packets: timers and bounds need to hold only then.
+    pub fn end_turn(&mut self, now: Instant) -> Vec<Violation> {
+        self.check_sent(now);
+        self.oracle.end_turn(now, &self.stack);
+        self.oracle.take()
+    }
+}
+
+/// Returns the properties of a received packet. A world without checksums acts like a network card that has
+/// verified the checksums.
+pub(crate) fn meta(turn: &Turn<'_>) -> RxMeta {
+    RxMeta {
+        checksum_ok: !turn.checksums,
+        gso_size: 0,
+    }
+}
+
+/// Returns the destination of a packet.
+pub(crate) fn destination(transmit: &Transmit<'_>) -> IpAddr {
+    let header = ip::Repr::parse_head(transmit.header, usize::MAX);
+    header.expect("a packet of the engine").0.dst
+}
+
+/// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the
+/// super-segment's header, but its own length and sequence number. Returns the number of the first packet; the
+/// others have the following numbers.
+fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
+    let payload = transmit.payload.concat();
+    let size = match transmit.gso_size {
+        0 => payload.len(),
+        size => usize::from(size),
+    };
+    let mut first = None;
+    let mut done = 0;
+    loop {
+        let end = payload.len().min(done + size);
+        let mut buffer = turn.buffer();
+        buffer.extend_from_slice(transmit.header);
+        buffer.extend_from_slice(&payload[done..end]);
+        // A single packet has the right header already.
+        if end - done < payload.len() {
+            patch_header(&mut buffer, done as u32);
+        }
+        if turn.checksums {
+            tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
+        }
+        let id = turn.send(iface, Packet::new(buffer));
+        first.get_or_insert(id);
+        done = end;
+        if done == payload.len() {
+            return first.unwrap_or(id);
+        }
+    }
+}
+
+/// Adapts the headers of `packet`, whose payload starts `offset` bytes into the super-segment.
+fn patch_header(packet: &mut [u8], offset: u32) {
+    // IPv4: the total length at byte 2 includes the IP header. IPv6: the payload length at byte 4 does not.
+    let (length_at, length) = match packet[0] >> 4 {
+        4 => (2, packet.len()),
+        _ => (4, packet.len() - 40),
+    };
+    packet[length_at..length_at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+    let mut ip = ip::Packet::new(packet).expect("a packet of the engine");
+    ip.fill_checksum();
+    let mut tcp = tcp::Packet::new(ip.payload_mut()).expect("a packet of the engine");
+    tcp.set_seq(tcp.seq().add(offset));
+}
