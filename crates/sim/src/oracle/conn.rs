@@ -4,12 +4,12 @@
 use core::ops::Range;
 
 use braid_engine::{SegmentKind, SubflowId, TransmitInfo};
-use braid_wire::mptcp::{Capable, DssMapping, Join, WireDsn};
+use braid_wire::mptcp::{Capable, Dss, Join, WireDsn};
 use braid_wire::tcp::Flags;
 use braid_wire::{Dsn64, Instant, Seq32};
 use sha2::{Digest, Sha256};
 
-use super::flow::{Arrived, Flow, Map, Placed};
+use super::flow::{Arrived, Flow, Map};
 use super::segment::Segment;
 use super::violation::{Checker, Rule};
 
@@ -50,27 +50,48 @@ fn learn(known: &mut Option<Key>, key: u64) {
     }
 }
 
-/// Returns the offset in a subflow that is nearest to `near` for a mapping's relative subflow sequence number.
-/// Relative numbers do not count the first `in_syn` bytes, which were in the SYN.
-fn subflow_offset(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
-    let offset = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
-    Some(offset + in_syn)
-}
-
 /// The length of a mapping without an end: a quarter of the range, so that sums do not overflow.
 const INFINITE_LEN: u64 = u64::MAX >> 2;
 
-/// Returns the number of payload bytes of a mapping. DATA_FIN takes a data sequence number, but is no payload. An
-/// infinite mapping has no end (RFC 8684 section 3.7).
-fn mapped_len(mapping: &DssMapping, data_fin: bool) -> u64 {
-    match mapping.is_infinite() {
-        true => INFINITE_LEN,
-        false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
-    }
+/// Returns the mapping of an MP_CAPABLE with data, on a subflow with `in_syn` bytes in its SYN.
+fn first_mapping(capable: Option<Capable>, in_syn: u64) -> Option<Map> {
+    let Some(Capable::Data { data_len, .. }) = capable else {
+        return None;
+    };
+    Some(Map {
+        data: in_syn,
+        sub: 1 + in_syn,
+        len: data_len.into(),
+    })
+}
+
+/// Returns the mapping of a DSS, and whether DATA_FIN follows its last byte. `data` returns the offset of a data
+/// sequence number. Of the possible offsets in the subflow the one nearest to `near` counts. Subflow sequence
+/// numbers do not count the first `in_syn` bytes, which were in the SYN.
+fn mapping(
+    dss: Dss,
+    data: impl FnOnce(WireDsn) -> Option<u64>,
+    in_syn: u64,
+    near: u64,
+) -> Option<(Map, bool)> {
+    let mapping = dss.mapping?;
+    let seq = Seq32(mapping.subflow_seq);
+    let sub = seq.offset_near(Seq32(0), near.saturating_sub(in_syn))?;
+    let map = Map {
+        data: data(mapping.dsn)?,
+        sub: sub + in_syn,
+        // DATA_FIN takes a data sequence number, but is no payload. An infinite mapping has no end (RFC 8684
+        // section 3.7).
+        len: match mapping.is_infinite() {
+            true => INFINITE_LEN,
+            false => u64::from(mapping.len).saturating_sub(u64::from(dss.data_fin)),
+        },
+    };
+    Some((map, dss.data_fin))
 }
 
 /// A connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Conn {
     pub opened_at: Instant,
     /// True once the engine has reported the connection as open.
@@ -122,27 +143,9 @@ impl Conn {
     pub fn new(now: Instant) -> Conn {
         Conn {
             opened_at: now,
-            open: false,
-            ended: false,
             last_heard: now,
             moved: (now, 0),
-            fell_back: false,
-            initial: None,
-            local: None,
-            remote: None,
-            mapped: false,
-            in_syn: (0, 0),
-            nxt: 0,
-            acked: 0,
-            edge: 0,
-            fin: None,
-            last: (0, false),
-            arrived: Arrived::default(),
-            peer_fin: None,
-            peer_end: None,
-            announced: 0,
-            delivered: 0,
-            blind: false,
+            ..Conn::default()
         }
     }
 
@@ -170,12 +173,7 @@ impl Conn {
             len: INFINITE_LEN,
         };
         for flow in flows.filter(|flow| self.mapped && flow.id == self.initial) {
-            let arrived = &mut self.arrived;
-            flow.locate(1..1, Some(whole), |place| {
-                if !place.is_empty() {
-                    arrived.insert(place);
-                }
-            });
+            flow.locate(1..1, Some(whole), &mut self.arrived);
         }
     }
 
@@ -190,7 +188,7 @@ impl Conn {
         checker.check(info.data == (0..segment.len), Rule::Info, || {
             format!("a SYN with {} bytes is called {info:?}", segment.len)
         });
-        if first && segment.ack.is_some() && segment.join.is_none() {
+        if first && segment.ack().is_some() && segment.join().is_none() {
             let (taken, delivered) = (flow.in_syn.1, self.delivered);
             self.in_syn.1 = taken;
             self.arrived = Arrived::default();
@@ -199,89 +197,88 @@ impl Conn {
                 format!("{delivered} bytes are delivered, {taken} of the SYN are acknowledged")
             });
         }
-        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
+        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable() {
             learn(&mut self.local, sender_key);
         }
-        if segment.join.is_none() {
+        if segment.join().is_none() {
             self.initial = Some(info.subflow);
         }
-        let Some(Join::Syn { token, .. }) = segment.join else {
-            checker.check(info.kind == SegmentKind::Control, Rule::Info, || {
-                format!("a SYN without MP_JOIN is called {:?}", info.kind)
+        let mut kind = SegmentKind::Control;
+        if let Some(Join::Syn { token, .. }) = segment.join() {
+            kind = SegmentKind::JoinSyn;
+            let known = self.remote.map(|key| key.token);
+            checker.check(known == Some(token), Rule::Mapping, || {
+                format!("joins {token:#x}, the peer's token is {known:#x?}")
             });
-            return;
-        };
-        checker.check(info.kind == SegmentKind::JoinSyn, Rule::Info, || {
-            format!("a SYN with MP_JOIN is called {:?}", info.kind)
-        });
-        let known = self.remote.map(|key| key.token);
-        checker.check(known == Some(token), Rule::Mapping, || {
-            format!("joins {token:#x}, the peer's token is {known:#x?}")
+        }
+        checker.check(info.kind == kind, Rule::Info, || {
+            format!("a SYN of the kind {kind:?} is called {:?}", info.kind)
         });
     }
 
     /// Records a SYN or SYN/ACK of the peer. `alive` is true if the engine has the subflow.
     pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, alive: bool) {
         // If several SYNs are sent in parallel, the one with the first answer opens the connection.
-        if alive && segment.ack.is_some() && self.remote.is_none() {
+        if alive && segment.ack().is_some() && self.remote.is_none() {
             self.initial = flow.id;
         }
         if flow.id != self.initial {
             return;
         }
-        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
+        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable() {
             learn(&mut self.remote, sender_key);
         }
         // RFC 7323 section 2.2: the window of a SYN is not scaled. The window begins at the acknowledged byte.
-        if segment.ack.is_some() {
+        if segment.ack().is_some() {
             let taken = flow.in_syn.0;
             self.in_syn.0 = taken;
             (self.nxt, self.acked) = (taken, taken);
-            self.edge = self.edge.max(taken + u64::from(segment.window));
+            self.edge = self.edge.max(taken + u64::from(segment.tcp.window));
         }
     }
 
-    /// Checks a segment of this end. `placed` is its place in the subflow.
+    /// Checks a segment of this end. `payload` is the place of its payload in the subflow, and `new` is true if it
+    /// has bytes that the subflow has not sent before.
     pub fn on_sent(
         &mut self,
         flow: &Flow,
         (segment, info): (&Segment, &TransmitInfo),
-        placed: &Placed,
+        (payload, new): (Range<u64>, bool),
         checker: &mut Checker<'_>,
     ) {
         if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) =
-            segment.capable
+            segment.capable()
         {
             learn(&mut self.local, sender_key);
         }
         self.check_data_ack(flow, segment, checker);
-        let map = self.map_sent(flow, segment, placed.payload.start, checker);
+        let map = self.map_sent(flow, segment, payload.start, checker);
         if info.kind == SegmentKind::Control {
             // A keepalive or window probe repeats a byte of the subflow.
-            checker.check(!placed.new || segment.len == 0, Rule::Info, || {
-                format!("payload {:?} goes as control", placed.payload)
+            checker.check(!new || segment.len == 0, Rule::Info, || {
+                format!("payload {payload:?} goes as control")
             });
             return;
         }
         let place = match map {
             Some(map) => {
-                checker.check(map.covers(&placed.payload), Rule::Mapping, || {
-                    format!("{map:?} does not cover the payload {:?}", placed.payload)
+                checker.check(map.covers(&payload), Rule::Mapping, || {
+                    format!("{map:?} does not cover the payload {payload:?}")
                 });
-                map.place(&placed.payload)
+                map.place(&payload)
             }
             None => {
                 checker.check(self.is_plain(), Rule::Mapping, || {
-                    format!("no mapping for the payload {:?}", placed.payload)
+                    format!("no mapping for the payload {payload:?}")
                 });
-                placed.payload.start.saturating_sub(1)..placed.payload.end.saturating_sub(1)
+                payload.start.saturating_sub(1)..payload.end.saturating_sub(1)
             }
         };
         let edge = match self.is_plain() {
             true => flow.edge.saturating_sub(1),
             false => self.edge,
         };
-        self.check_place(&place, (info, placed.new, edge), checker);
+        self.check_place(&place, (info, new, edge), checker);
     }
 
     /// Checks the place in the stream of a segment's payload.
@@ -324,31 +321,21 @@ impl Conn {
         checker: &mut Checker<'_>,
     ) -> Option<Map> {
         let in_syn = flow.in_syn.0;
-        if let Some(Capable::Data { data_len, .. }) = segment.capable {
-            return Some(Map {
-                data: in_syn,
-                sub: 1 + in_syn,
-                len: data_len.into(),
-            });
+        if let Some(map) = first_mapping(segment.capable(), in_syn) {
+            return Some(map);
         }
-        let dss = segment.dss?;
-        let mapping = dss.mapping?;
-        let data = self.local?.offset(mapping.dsn, self.nxt, self.in_syn.0)?;
-        let len = mapped_len(&mapping, dss.data_fin);
-        self.check_last(data..data + len, dss.data_fin, checker);
-        if dss.data_fin {
-            let at = data + len;
-            let known = *self.fin.get_or_insert(at);
+        let data = |dsn| self.local?.offset(dsn, self.nxt, self.in_syn.0);
+        let (map, data_fin) = mapping(segment.dss()?, data, in_syn, near)?;
+        let end = map.data + map.len;
+        self.check_last(map.data..end, data_fin, checker);
+        if data_fin {
+            let known = *self.fin.get_or_insert(end);
             let nxt = self.nxt;
-            checker.check(known == at && nxt <= at, Rule::Fin, || {
-                format!("DATA_FIN at {at}, after one at {known}, with all below {nxt} sent")
+            checker.check(known == end && nxt <= end, Rule::Fin, || {
+                format!("DATA_FIN at {end}, after one at {known}, with all below {nxt} sent")
             });
         }
-        Some(Map {
-            data,
-            sub: subflow_offset(mapping.subflow_seq, near, in_syn)?,
-            len,
-        })
+        Some(map)
     }
 
     /// Checks that either all mappings that end with the last byte have DATA_FIN, or none. Linux overlooks a
@@ -371,7 +358,7 @@ impl Conn {
     /// move left.
     fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, checker: &mut Checker<'_>) {
         let next = self.arrived.next;
-        let ack = match segment.dss.and_then(|dss| dss.data_ack) {
+        let ack = match segment.dss().and_then(|dss| dss.data_ack) {
             Some(ack) => self
                 .remote
                 .and_then(|key| key.offset(ack, next, self.in_syn.1)),
@@ -389,7 +376,7 @@ impl Conn {
             format!("DATA_ACK {ack}, with all below {next} here")
         });
         let shift = flow.local_shift();
-        let edge = ack + (u64::from(segment.window) << shift);
+        let edge = ack + (u64::from(segment.tcp.window) << shift);
         let announced = self.announced;
         // Scaling rounds the window down by less than one unit (RFC 7323 section 2.4), and the announced edge may
         // count a FIN that `ack` leaves out.
@@ -404,7 +391,7 @@ impl Conn {
     /// Records a segment of the peer that is neither SYN nor RST.
     pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
         self.last_heard = now;
-        let ack = segment.dss.and_then(|dss| dss.data_ack);
+        let ack = segment.dss().and_then(|dss| dss.data_ack);
         let ack = ack.and_then(|ack| self.local?.offset(ack, self.nxt, self.in_syn.0));
         let advances = ack.is_some_and(|ack| ack > self.acked);
         let sent = self.nxt + u64::from(self.fin.is_some());
@@ -412,9 +399,9 @@ impl Conn {
         let Some(payload) = flow.on_received(segment, advances) else {
             return;
         };
-        let window = u64::from(segment.window) << flow.peer_shift();
+        let window = u64::from(segment.tcp.window) << flow.peer_shift();
         let initial = flow.id == self.initial;
-        let capable = segment.capable.filter(|_| initial);
+        let capable = segment.capable().filter(|_| initial);
         if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) = capable {
             learn(&mut self.remote, sender_key);
             // Before the first DATA_ACK the window counts from the first byte.
@@ -432,12 +419,7 @@ impl Conn {
         if initial && !self.mapped {
             self.arrived.insert(plain);
         } else if segment.len > 0 {
-            let arrived = &mut self.arrived;
-            flow.locate(payload, map, |place| {
-                if !place.is_empty() {
-                    arrived.insert(place);
-                }
-            });
+            flow.locate(payload, map, &mut self.arrived);
         }
         self.blind |= flow.is_blind() || self.arrived.is_full();
     }
@@ -445,27 +427,15 @@ impl Conn {
     /// Returns the mapping of a segment of the peer. The payload starts at offset `near` of the subflow.
     fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
         let in_syn = flow.in_syn.1;
-        if let Some(Capable::Data { data_len, .. }) =
-            segment.capable.filter(|_| flow.id == self.initial)
-        {
-            return Some(Map {
-                data: in_syn,
-                sub: 1 + in_syn,
-                len: data_len.into(),
-            });
+        let capable = segment.capable().filter(|_| flow.id == self.initial);
+        if let Some(map) = first_mapping(capable, in_syn) {
+            return Some(map);
         }
-        let dss = segment.dss?;
-        let mapping = dss.mapping?;
-        let next = self.arrived.next;
-        let data = self.remote?.offset(mapping.dsn, next, self.in_syn.1)?;
-        let len = mapped_len(&mapping, dss.data_fin);
-        if dss.data_fin {
-            self.peer_fin.get_or_insert(data + len);
+        let data = |dsn| self.remote?.offset(dsn, self.arrived.next, self.in_syn.1);
+        let (map, data_fin) = mapping(segment.dss()?, data, in_syn, near)?;
+        if data_fin {
+            self.peer_fin.get_or_insert(map.data + map.len);
         }
-        Some(Map {
-            data,
-            sub: subflow_offset(mapping.subflow_seq, near, in_syn)?,
-            len,
-        })
+        Some(map)
     }
 }

@@ -31,6 +31,9 @@ pub(super) struct Arrived {
 
 impl Arrived {
     pub fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         if range.start > self.next {
             self.behind.insert(range);
             return;
@@ -72,14 +75,6 @@ impl Map {
         let end = range.end.clamp(start, self.end());
         self.data + (start - self.sub)..self.data + (end - self.sub)
     }
-}
-
-/// The place of a segment of this end in its subflow.
-#[derive(Debug, Clone)]
-pub(super) struct Placed {
-    pub payload: Range<u64>,
-    /// True if the segment has bytes that this subflow has not sent before.
-    pub new: bool,
 }
 
 /// A subflow.
@@ -159,7 +154,7 @@ impl Flow {
             && segment.len == 0
             && !segment.has(Flags::FIN)
             && !segment.signals
-            && self.windows.contains(&segment.window)
+            && self.windows.contains(&segment.tcp.window)
             && self.duplicates < segments
     }
 
@@ -171,16 +166,16 @@ impl Flow {
 
     /// Records a SYN or SYN/ACK of this end. Returns false for a retransmission.
     pub fn on_syn_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> bool {
-        let first = self.iss != Some(segment.seq);
+        let first = self.iss != Some(segment.tcp.seq);
         if first {
             if !segment.has(Flags::ACK) {
                 *self = Flow::default();
                 self.offered.0 = segment.len;
             }
-            self.iss = Some(segment.seq);
+            self.iss = Some(segment.tcp.seq);
             (self.una, self.nxt) = (0, 1);
         }
-        if let Some((ack, irs)) = segment.ack.zip(self.irs) {
+        if let Some((ack, irs)) = segment.ack().zip(self.irs) {
             let (taken, offered) = (ack.diff(irs.add(1)), self.offered.1);
             let possible = u64::try_from(taken).is_ok_and(|taken| taken <= offered);
             checker.check(possible, Rule::Gap, || {
@@ -197,15 +192,15 @@ impl Flow {
                 format!("a SYN that is repeated carries {len} bytes")
             });
         }
-        self.scales.0 = segment.scale;
-        self.permits_sack.0 = segment.permits_sack;
+        self.scales.0 = segment.tcp.options.window_scale;
+        self.permits_sack.0 = segment.tcp.options.sack_permitted;
         first
     }
 
     /// Returns the number of payload bytes in this end's SYN that `answer` acknowledges, or `None` if `answer` is
     /// to another SYN.
     pub fn taken(&self, answer: &Segment) -> Option<u64> {
-        let taken = answer.ack?.diff(self.iss?.add(1));
+        let taken = answer.ack()?.diff(self.iss?.add(1));
         u64::try_from(taken)
             .ok()
             .filter(|taken| *taken <= self.offered.0)
@@ -213,24 +208,29 @@ impl Flow {
 
     /// Records a SYN or SYN/ACK of the peer.
     pub fn on_syn_received(&mut self, segment: &Segment) {
-        self.irs = Some(segment.seq);
+        self.irs = Some(segment.tcp.seq);
         self.arrived.next = 1;
         self.acked = 1;
-        self.scales.1 = segment.scale;
-        self.windows[0] = segment.window;
-        self.permits_sack.1 = segment.permits_sack;
-        if segment.ack.is_none() {
+        self.scales.1 = segment.tcp.options.window_scale;
+        self.windows[0] = segment.tcp.window;
+        self.permits_sack.1 = segment.tcp.options.sack_permitted;
+        if segment.ack().is_none() {
             self.offered.1 = segment.len;
         } else if let Some(taken) = self.taken(segment) {
             self.in_syn.0 = taken;
             (self.una, self.nxt) = (1 + taken, 1 + taken);
-            self.edge = self.una + u64::from(segment.window);
+            self.edge = self.una + u64::from(segment.tcp.window);
         }
     }
 
-    /// Checks a segment of this end that is neither SYN nor RST, and returns its place.
-    pub fn on_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> Option<Placed> {
-        let start = segment.seq.offset_near(self.iss?, self.nxt)?;
+    /// Checks a segment of this end that is neither SYN nor RST. Returns the place of its payload, and whether the
+    /// segment has bytes that this subflow has not sent before.
+    pub fn on_sent(
+        &mut self,
+        segment: &Segment,
+        checker: &mut Checker<'_>,
+    ) -> Option<(Range<u64>, bool)> {
+        let start = segment.tcp.seq.offset_near(self.iss?, self.nxt)?;
         let nxt = self.nxt;
         checker.check(start <= nxt, Rule::Gap, || {
             format!("byte {start} of a subflow is sent after {nxt}")
@@ -253,18 +253,18 @@ impl Flow {
         let new = end > self.nxt;
         self.nxt = self.nxt.max(end);
         self.check_ack(segment, checker);
-        Some(Placed { payload, new })
+        Some((payload, new))
     }
 
     /// Returns the acknowledgement of a segment of this end, as an offset of the stream of a plain TCP connection.
     pub fn acknowledged(&self, segment: &Segment) -> Option<u64> {
-        let ack = segment.ack?.offset_near(self.irs?, self.arrived.next)?;
+        let ack = segment.ack()?.offset_near(self.irs?, self.arrived.next)?;
         Some(ack.saturating_sub(1))
     }
 
     /// Checks that acknowledged data has arrived.
     fn check_ack(&mut self, segment: &Segment, checker: &mut Checker<'_>) {
-        let (Some(ack), Some(irs)) = (segment.ack, self.irs) else {
+        let (Some(ack), Some(irs)) = (segment.ack(), self.irs) else {
             return;
         };
         if self.is_blind() {
@@ -283,7 +283,7 @@ impl Flow {
     /// `data_ack_new` is true if the segment's DATA_ACK advances. The peer may have sent the segment for that
     /// reason, so it does not count as a duplicate acknowledgement.
     pub fn on_received(&mut self, segment: &Segment, data_ack_new: bool) -> Option<Range<u64>> {
-        let ack = segment.ack?.offset_near(self.iss?, self.una)?;
+        let ack = segment.ack()?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {
                 // The first of the acknowledged segments is the one that was missing, so no duplicate stands for
@@ -303,12 +303,12 @@ impl Flow {
                 };
                 self.duplicates += 1;
             }
-            if ack == self.una && segment.window != self.windows[0] {
-                self.windows = [segment.window, self.windows[0]];
+            if ack == self.una && segment.tcp.window != self.windows[0] {
+                self.windows = [segment.tcp.window, self.windows[0]];
             }
-            let window = u64::from(segment.window) << self.peer_shift();
+            let window = u64::from(segment.tcp.window) << self.peer_shift();
             self.edge = self.edge.max(ack + window);
-            for (left, right) in &segment.sack {
+            for (left, right) in &segment.tcp.options.sack {
                 let offset = |n: &Seq32| n.offset_near(self.iss?, self.una);
                 if let (Some(left), Some(right)) = (offset(left), offset(right))
                     && self.una < left
@@ -317,35 +317,30 @@ impl Flow {
                 }
             }
         }
-        let start = segment.seq.offset_near(self.irs?, self.arrived.next)?;
+        let start = segment.tcp.seq.offset_near(self.irs?, self.arrived.next)?;
         let end = start + segment.len;
         self.arrived
             .insert(start..end + u64::from(segment.has(Flags::FIN)));
         Some(start..end)
     }
 
-    /// Calls `place` with the place in the stream of each mapped part of the payload `range`. `map` is the mapping
-    /// in the payload's segment, if there is one. The mapping may also place earlier payload that has none.
-    pub fn locate(
-        &mut self,
-        range: Range<u64>,
-        map: Option<Map>,
-        mut place: impl FnMut(Range<u64>),
-    ) {
+    /// Inserts the place of each mapped part of the payload `range` into `stream`. `map` is the mapping in the
+    /// payload's segment, if there is one. The mapping may also place earlier payload that has none.
+    pub fn locate(&mut self, range: Range<u64>, map: Option<Map>, stream: &mut Arrived) {
         let covered = map.is_some_and(|map| map.covers(&range));
         if !covered {
             for map in &self.mappings {
-                place(map.place(&range));
+                stream.insert(map.place(&range));
             }
             if !self.mappings.iter().any(|m| m.covers(&range)) {
                 self.unmapped.insert(range.clone());
             }
         }
         let Some(map) = map else { return };
-        place(map.place(&range));
+        stream.insert(map.place(&range));
         if !self.unmapped.is_empty() {
             for range in self.unmapped.iter() {
-                place(map.place(&range));
+                stream.insert(map.place(&range));
             }
             self.unmapped.remove(map.sub..map.end());
         }
@@ -368,11 +363,11 @@ impl Flow {
     /// this end has left.
     pub fn check_flight(
         &mut self,
-        now: Instant,
         stats: &SubflowStats,
         (kind, single): (SegmentKind, bool),
         checker: &mut Checker<'_>,
     ) {
+        let now = checker.at;
         let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
         // The engine may subtract a segment for each duplicate acknowledgement, but never the missing segment.

@@ -17,7 +17,7 @@ mod segment;
 mod tests;
 mod violation;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,21 +29,11 @@ use self::conn::Conn;
 use self::flow::Flow;
 use self::periodic::{MAX_LINGER, TimerCheck, check_bounds, check_life};
 use self::segment::Segment;
-use self::violation::{Checker, ViolationLog};
+use self::violation::ViolationLog;
 pub use self::violation::{Rule, Violation};
 
-/// The local and the remote address of a subflow as numbers. Numbers compare faster than addresses.
-type Tuple = [(u128, u16); 2];
-
-fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
-    [local, remote].map(|end| {
-        let ip = match end.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        (ip.to_bits(), end.port())
-    })
-}
+/// The local and the remote address of a subflow.
+type Tuple = (SocketAddr, SocketAddr);
 
 /// An observer of one engine. The node that owns the engine calls in this order:
 ///
@@ -55,7 +45,7 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
 ///    [`check_sent`](Self::check_sent) after the packet has been passed on;
 /// 5. [`end_turn`](Self::end_turn) when the engine has no more events and packets;
 /// 6. [`take`](Self::take).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Oracle {
     config: Config,
     log: ViolationLog,
@@ -63,20 +53,17 @@ pub struct Oracle {
     conns: BTreeMap<ConnId, Conn>,
     /// The closed connections, each with the time at which the engine reported the close.
     ended: VecDeque<(Instant, ConnId)>,
+    /// The packet that [`check_sent`](Oracle::check_sent) will check. The packet borrows the engine, so the oracle
+    /// can read statistics only after the packet is released.
+    sent: Option<Sent>,
     timers: TimerCheck,
     /// The number of packets that the engine has found corrupted or malformed.
     damaged: u64,
 }
 
-/// A packet that the engine is sending: see [`Oracle::check_sent`]. The packet borrows the engine, so the oracle
-/// can read statistics only after the packet is released.
+/// A packet with payload that the engine has sent.
 #[derive(Debug)]
-#[must_use]
-pub struct Sent(Option<Payload>);
-
-/// A packet with payload that the engine is sending.
-#[derive(Debug)]
-struct Payload {
+struct Sent {
     conn: ConnId,
     subflow: SubflowId,
     tuple: Tuple,
@@ -90,12 +77,7 @@ impl Oracle {
     pub fn new(config: Config) -> Self {
         Oracle {
             config,
-            log: ViolationLog::default(),
-            flows: BTreeMap::new(),
-            conns: BTreeMap::new(),
-            ended: VecDeque::new(),
-            timers: TimerCheck::default(),
-            damaged: 0,
+            ..Oracle::default()
         }
     }
 
@@ -107,20 +89,19 @@ impl Oracle {
 
     /// Records that `stack` has received `packet`.
     pub fn on_received(&mut self, now: Instant, packet: &[u8], stack: &Stack) {
-        self.timers.progressed();
+        self.timers.progressed = true;
         let stats = stack.stats();
         // The engine has dropped this packet, so it must not count as received.
         let damaged = stats.bad_checksum + stats.malformed;
         if core::mem::replace(&mut self.damaged, damaged) != damaged {
             return;
         }
-        let parsed = Segment::parse(packet, None);
-        let Some(segment) = &parsed else {
+        let Some(segment) = Segment::parse(packet, None) else {
             return;
         };
-        let tuple = tuple(segment.dst, segment.src);
+        let tuple = (segment.dst, segment.src);
         if segment.has(Flags::SYN) {
-            self.on_syn_received(now, tuple, segment, stack);
+            self.on_syn_received(now, tuple, &segment, stack);
             return;
         }
         let Some(flow) = self.flows.get_mut(&tuple) else {
@@ -128,7 +109,7 @@ impl Oracle {
         };
         let conn = flow.conn.and_then(|conn| self.conns.get_mut(&conn));
         if let Some(conn) = conn.filter(|_| !segment.has(Flags::RST)) {
-            conn.on_received(now, flow, segment);
+            conn.on_received(now, flow, &segment);
         }
     }
 
@@ -139,12 +120,12 @@ impl Oracle {
         // retransmission. The first answer counts.
         let expected = flow.taken(segment).is_some();
         let awaits_none = flow.iss.is_none() || flow.irs.is_some() || !expected;
-        if flow.irs == Some(segment.seq) || (answer && awaits_none) {
+        if flow.irs == Some(segment.tcp.seq) || (answer && awaits_none) {
             return;
         }
         let alive = flow.conn.is_some_and(|conn| {
             let mut subflows = stack.subflows(conn).into_iter();
-            subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
+            subflows.any(|s| (s.local, s.remote) == tuple && Some(s.id) == flow.id)
         });
         if !answer {
             // RFC 5961 section 4.2: a SYN does not reset an existing subflow. The subflow answers with a challenge
@@ -174,18 +155,18 @@ impl Oracle {
 
     /// Checks an event of the engine.
     pub fn on_event(&mut self, now: Instant, event: &Event) {
-        self.timers.progressed();
+        self.timers.progressed = true;
         let conn = event.conn();
         let known = self.conns.get_mut(&conn);
         let ended = known.as_ref().is_some_and(|c| c.ended);
-        let time_and_conn = (now, Some(conn));
-        self.log.check(!ended, Rule::Event, time_and_conn, || {
+        let mut checker = self.log.checker(now, Some(conn));
+        checker.check(!ended, Rule::Event, || {
             format!("{event:?} after the connection's end")
         });
         match *event {
             Event::Accepted { .. } | Event::Connected { .. } => {
                 let first = known.is_some_and(|c| !core::mem::replace(&mut c.open, true));
-                self.log.check(first, Rule::Event, time_and_conn, || {
+                checker.check(first, Rule::Event, || {
                     format!("{event:?} of a connection that was never opened, or is open")
                 });
             }
@@ -208,16 +189,15 @@ impl Oracle {
         let Some(known) = self.conns.get_mut(&conn) else {
             return;
         };
-        let time_and_conn = (now, Some(conn));
+        let mut checker = self.log.checker(now, Some(conn));
         let delivered = known.delivered;
-        let log = &mut self.log;
-        log.check(range.start == delivered, Rule::Bytes, time_and_conn, || {
+        checker.check(range.start == delivered, Rule::Bytes, || {
             format!("byte {} is delivered after {delivered}", range.start)
         });
         known.delivered = range.end;
         let next = known.arrived.next;
         let arrived = range.end <= next || known.blind;
-        log.check(arrived, Rule::Gap, time_and_conn, || {
+        checker.check(arrived, Rule::Gap, || {
             format!("bytes {range:?} are delivered, those below {next} are here")
         });
     }
@@ -226,7 +206,7 @@ impl Oracle {
     /// `expected` returns the bytes that the peer sends there, at least one. This check needs no packets.
     pub fn on_content<'a>(
         &mut self,
-        time_and_conn: (Instant, Option<ConnId>),
+        (now, conn): (Instant, Option<ConnId>),
         mut offset: u64,
         mut bytes: &[u8],
         expected: impl Fn(u64) -> &'a [u8],
@@ -237,7 +217,8 @@ impl Oracle {
             if bytes[..len] != run[..len] {
                 let wrong = bytes.iter().zip(run).position(|(a, b)| a != b);
                 let wrong = offset + wrong.unwrap_or(0) as u64;
-                self.log.check(false, Rule::Bytes, time_and_conn, || {
+                let mut checker = self.log.checker(now, conn);
+                checker.check(false, Rule::Bytes, || {
                     format!("byte {wrong} of the stream is not what was sent")
                 });
                 return;
@@ -253,32 +234,25 @@ impl Oracle {
             return;
         };
         let (end, delivered) = (known.end(), known.delivered);
-        self.log.check(
-            end == Some(delivered) || known.blind,
-            Rule::Fin,
-            (now, Some(conn)),
-            || format!("the stream ends after {delivered} bytes, the peer ended it at {end:?}"),
-        );
+        let right = end == Some(delivered) || known.blind;
+        let mut checker = self.log.checker(now, Some(conn));
+        checker.check(right, Rule::Fin, || {
+            format!("the stream ends after {delivered} bytes, the peer ended it at {end:?}")
+        });
     }
 
     /// Checks that the engine may send `transmit`.
-    pub fn on_transmit(&mut self, now: Instant, transmit: &Transmit<'_>) -> Sent {
-        self.timers.progressed();
+    pub fn on_transmit(&mut self, now: Instant, transmit: &Transmit<'_>) {
+        self.timers.progressed = true;
         let Some(info) = &transmit.info else {
-            return Sent(None);
+            return;
         };
-        let mut checker = Checker {
-            log: &mut self.log,
-            at: now,
-            conn: info.conn,
-        };
+        let mut checker = self.log.checker(now, Some(info.conn));
         let payload = transmit.payload.iter().map(|p| p.len() as u64).sum();
-        let parsed = Segment::parse(transmit.header, Some(payload));
-        let Some(segment) = &parsed else {
-            checker.check(false, Rule::Info, || "not a TCP segment".to_owned());
-            return Sent(None);
+        let Some(segment) = &Segment::parse(transmit.header, Some(payload)) else {
+            return checker.check(false, Rule::Info, || "not a TCP segment".to_owned());
         };
-        let tuple = tuple(segment.src, segment.dst);
+        let tuple = (segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
             let first = flow.on_syn_sent(segment, &mut checker);
@@ -286,48 +260,42 @@ impl Oracle {
             flow.id = Some(info.subflow);
             let conn = self.conns.entry(info.conn);
             let conn = conn.or_insert_with(|| Conn::new(now));
-            conn.on_syn_sent((flow, first), segment, info, &mut checker);
-            return Sent(None);
+            return conn.on_syn_sent((flow, first), segment, info, &mut checker);
         }
         let flow = self.flows.get_mut(&tuple);
         let flow =
             flow.filter(|flow| flow.conn == Some(info.conn) && flow.id == Some(info.subflow));
         let known = flow.is_some();
         let (Some(flow), Some(conn)) = (flow, self.conns.get_mut(&info.conn)) else {
-            checker.check(known, Rule::Info, || {
+            return checker.check(known, Rule::Info, || {
                 let ends = (segment.src, segment.dst);
                 format!("{info:?} on a subflow {ends:?} that was never opened")
             });
-            return Sent(None);
         };
         if segment.has(Flags::RST) {
-            return Sent(None);
+            return;
         }
-        if let Some(placed) = flow.on_sent(segment, &mut checker) {
-            conn.on_sent(flow, (segment, info), &placed, &mut checker);
+        if let Some(place) = flow.on_sent(segment, &mut checker) {
+            conn.on_sent(flow, (segment, info), place, &mut checker);
         }
-        Sent((info.kind != SegmentKind::Control).then_some(Payload {
+        self.sent = (info.kind != SegmentKind::Control).then_some(Sent {
             conn: info.conn,
             subflow: info.subflow,
             tuple,
             kind: info.kind,
             single: transmit.gso_size == 0,
-        }))
+        });
     }
 
-    /// Compares the engine's statistics with the packets. [`on_transmit`](Self::on_transmit) has returned `sent`,
-    /// and its packet has left since.
-    pub fn check_sent(&mut self, now: Instant, sent: Sent, stack: &Stack) {
-        let Some(payload) = sent.0 else { return };
-        let flow = self.flows.get_mut(&payload.tuple);
-        let stats = stack.subflow(payload.conn, payload.subflow);
+    /// Compares the engine's statistics with the packets, once the packet of the last
+    /// [`on_transmit`](Self::on_transmit) has left.
+    pub fn check_sent(&mut self, now: Instant, stack: &Stack) {
+        let Some(sent) = self.sent.take() else { return };
+        let flow = self.flows.get_mut(&sent.tuple);
+        let stats = stack.subflow(sent.conn, sent.subflow);
         if let (Some(flow), Some(stats)) = (flow, stats) {
-            let mut checker = Checker {
-                log: &mut self.log,
-                at: now,
-                conn: payload.conn,
-            };
-            flow.check_flight(now, &stats, (payload.kind, payload.single), &mut checker);
+            let mut checker = self.log.checker(now, Some(sent.conn));
+            flow.check_flight(&stats, (sent.kind, sent.single), &mut checker);
         }
     }
 
@@ -335,15 +303,13 @@ impl Oracle {
     /// lives too long. To be called when the engine has no more events and packets.
     pub fn end_turn(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
+        let mut checker = self.log.checker(now, None);
         self.timers
-            .check(now, (stack.next_timeout(), connections), &mut self.log);
-        let config = &self.config;
-        self.log.check(
-            buffered <= config.memory && connections <= config.max_connections,
-            Rule::Bound,
-            (now, None),
-            || format!("{buffered} bytes buffered, {connections} connections"),
-        );
+            .check(stack.next_timeout(), connections, &mut checker);
+        let bounded = buffered <= self.config.memory && connections <= self.config.max_connections;
+        checker.check(bounded, Rule::Bound, || {
+            format!("{buffered} bytes buffered, {connections} connections")
+        });
         if self.timers.sweep_due(now) {
             self.sweep(now, stack);
         }
@@ -357,8 +323,8 @@ impl Oracle {
                 break;
             }
             let lingers = stack.conn_stats(conn).is_some();
-            let time_and_conn = (now, Some(conn));
-            self.log.check(!lingers, Rule::Liveness, time_and_conn, || {
+            let mut checker = self.log.checker(now, Some(conn));
+            checker.check(!lingers, Rule::Liveness, || {
                 format!("ended at {at} and still there")
             });
             self.ended.pop_front();
@@ -368,11 +334,7 @@ impl Oracle {
             if conn.ended {
                 continue;
             }
-            let mut checker = Checker {
-                log: &mut self.log,
-                at: now,
-                conn: *id,
-            };
+            let mut checker = self.log.checker(now, Some(*id));
             match stack.conn_stats(*id) {
                 Some(stats) => {
                     let subflows = stack.subflows(*id).len();

@@ -6,7 +6,7 @@ use braid_engine::stats::ConnStats;
 use braid_wire::Instant;
 
 use super::conn::Conn;
-use super::violation::{Checker, Rule, ViolationLog};
+use super::violation::{Checker, Rule};
 
 /// The interval between checks of all connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,8 +34,8 @@ const MIN_IDLE_INTERVAL: Duration = Duration::from_millis(1);
 /// The check of timers.
 #[derive(Debug, Default)]
 pub(super) struct TimerCheck {
-    /// True if a packet or an event has occurred since the last check.
-    progressed: bool,
+    /// True if a packet arrived or left, or an event was reported, since the last check.
+    pub progressed: bool,
     /// The engine's next timer at the last check.
     next: Option<Instant>,
     /// The number of consecutive timers without effect, and the time of the first one.
@@ -45,22 +45,13 @@ pub(super) struct TimerCheck {
 }
 
 impl TimerCheck {
-    /// Records that a packet arrived or left, or that an event was reported.
-    pub fn progressed(&mut self) {
-        self.progressed = true;
-    }
-
     /// Checks the timers after a turn. `next` is the engine's next timer, `connections` its number of connections.
-    pub fn check(
-        &mut self,
-        now: Instant,
-        (next, connections): (Option<Instant>, usize),
-        log: &mut ViolationLog,
-    ) {
+    pub fn check(&mut self, next: Option<Instant>, connections: usize, checker: &mut Checker<'_>) {
+        let now = checker.at;
         let served = self.next.is_some_and(|at| at <= now);
         self.next = next;
         if let Some(at) = self.next {
-            log.check(at > now, Rule::Timer, (now, None), || {
+            checker.check(at > now, Rule::Timer, || {
                 format!("a timer at {at} is due and was not served")
             });
         }
@@ -79,7 +70,7 @@ impl TimerCheck {
         let since = self.idle_since;
         if self.idle > limit {
             let slow = now.saturating_since(since) > MIN_IDLE_INTERVAL * limit;
-            log.check(slow, Rule::Timer, (now, None), || {
+            checker.check(slow, Rule::Timer, || {
                 format!("{limit} timers since {since} led to nothing")
             });
             self.idle = 0;

@@ -70,23 +70,10 @@ pub(super) struct ViolationLog {
 }
 
 impl ViolationLog {
-    /// Records a violation unless `holds`. `seen` makes the description, and is called only if there is a
-    /// violation.
-    pub fn check(
-        &mut self,
-        holds: bool,
-        rule: Rule,
-        (at, conn): (Instant, Option<ConnId>),
-        seen: impl FnOnce() -> String,
-    ) {
-        if !holds && self.kept.len() < MAX_KEPT {
-            self.kept.push(Violation {
-                at,
-                rule,
-                conn,
-                seen: seen(),
-            });
-        }
+    /// Returns a checker at the time `at`, of a connection or of the whole engine.
+    pub fn checker(&mut self, at: Instant, conn: Option<ConnId>) -> Checker<'_> {
+        let log = self;
+        Checker { log, at, conn }
     }
 
     /// Returns and removes the violations recorded so far.
@@ -95,17 +82,24 @@ impl ViolationLog {
     }
 }
 
-/// A violation log for checks of one connection at one time.
+/// A violation log for checks at one time.
 pub(super) struct Checker<'a> {
-    pub log: &'a mut ViolationLog,
+    log: &'a mut ViolationLog,
     pub at: Instant,
-    pub conn: ConnId,
+    conn: Option<ConnId>,
 }
 
 impl Checker<'_> {
-    /// Records a violation unless `holds`, as [`ViolationLog::check`] does.
+    /// Records a violation unless `holds`. `seen` makes the description, and is called only if there is a
+    /// violation.
     pub fn check(&mut self, holds: bool, rule: Rule, seen: impl FnOnce() -> String) {
-        self.log
-            .check(holds, rule, (self.at, Some(self.conn)), seen);
+        if !holds && self.log.kept.len() < MAX_KEPT {
+            self.log.kept.push(Violation {
+                at: self.at,
+                rule,
+                conn: self.conn,
+                seen: seen(),
+            });
+        }
     }
 }
