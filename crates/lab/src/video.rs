@@ -98,7 +98,7 @@ impl EncodedVideo {
                 priority,
                 kind: unit.kind,
                 len: unit.bytes.len() as u32,
-                deadline: video.deadline,
+                deadline: Video::DEADLINE,
             }
         };
         numbered.map(frame).collect()

@@ -24,16 +24,6 @@ pub struct Arrivals {
     pub(crate) refused: u64,
 }
 
-impl core::fmt::Debug for Arrivals {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Arrivals")
-            .field("mean_gap", &self.mean_gap)
-            .field("next_at", &self.next_at)
-            .field("refused", &self.refused)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Arrivals {
     /// Makes a process that opens flows between `from` and `until`. `per_second` is the mean number of flows per
     /// second; it must exceed 0.

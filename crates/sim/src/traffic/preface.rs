@@ -7,10 +7,11 @@ use braid_wire::Instant;
 /// request without waiting for the answer.
 #[derive(Debug, Clone, Default)]
 pub struct Preface {
+    /// The part of the request that is not written.
     request: Vec<u8>,
-    written: usize,
     answer: u64,
-    answer_read: u64,
+    /// The number of bytes of the answer that were read.
+    pub(super) answer_read: u64,
 }
 
 impl Preface {
@@ -23,11 +24,6 @@ impl Preface {
         }
     }
 
-    /// Returns the number of bytes of the answer that were read.
-    pub(super) fn answer_read(&self) -> u64 {
-        self.answer_read
-    }
-
     /// Returns `slice`, the next bytes of the connection, without the bytes that belong to the answer.
     pub(super) fn strip_answer<'a>(&mut self, slice: &'a [u8]) -> &'a [u8] {
         let len = (self.answer - self.answer_read).min(slice.len() as u64);
@@ -37,9 +33,9 @@ impl Preface {
 
     /// Writes the rest of the request. Returns whether the whole request is written.
     pub(super) fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
-        while self.written < self.request.len() {
-            match stack.write(now, conn, &self.request[self.written..]) {
-                Ok(n) if n > 0 => self.written += n,
+        while !self.request.is_empty() {
+            match stack.write(now, conn, &self.request) {
+                Ok(n) if n > 0 => drop(self.request.drain(..n)),
                 _ => return false,
             }
         }

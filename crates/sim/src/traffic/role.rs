@@ -9,7 +9,7 @@ use super::session::Session;
 use super::sizes::{Sizes, exponential};
 
 /// The role of one end of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Role {
     /// Sends a request of `request` bytes and reads the answer to its end.
     Fetch {
@@ -29,6 +29,7 @@ pub enum Role {
         size: u64,
     },
     /// Reads to the end of the peer's stream and closes.
+    #[default]
     Sink,
     /// Reads to the end of the peer's stream and answers with `size` bytes.
     Reply {

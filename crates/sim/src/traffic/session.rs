@@ -50,21 +50,17 @@ pub struct Bulk {
     pub span: Duration,
 }
 
-/// A model of a video encoder. It makes groups of pictures I BB P BB P ..., in which all frames of a type have the
-/// same size.
+/// Frames per second of a video.
+const FPS: u32 = 25;
+/// Frames per group of a video.
+const GROUP: u32 = 12;
+/// The mean rate of a video, bit/s.
+const RATE: u32 = 4_000_000;
+
+/// A model of a video encoder of 25 frames per second and 4 Mbit/s. It makes groups of 12 pictures
+/// I BB P BB P ..., in which all frames of a type have the same size; the sizes I:P:B are 6:3:1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Video {
-    /// Frames per second; 0 counts as 1.
-    pub fps: u32,
-    /// Frames per group. The first frame is an I frame, each third frame after it is a P frame, and the others are
-    /// B frames.
-    pub group: u32,
-    /// Sizes of I, P and B frames relative to each other.
-    pub weights: [u32; 3],
-    /// Mean rate, bit/s.
-    pub rate: u64,
-    /// The time from a frame's production after which the frame is too late to be shown.
-    pub deadline: Duration,
     /// Stream and priority of I frames. The other frames of the group depend on the I frame.
     pub important: (u16, u8),
     /// Stream and priority of P and B frames.
@@ -72,15 +68,9 @@ pub struct Video {
 }
 
 impl Default for Video {
-    /// Returns a video of 25 frames per second and 4 Mbit/s, in groups of 12 with sizes I:P:B of 6:3:1, and with a
-    /// deadline of 250 ms. I frames are on stream 0 with priority 0, the others on stream 1 with priority 1.
+    /// Returns a video with I frames on stream 0 with priority 0, and the others on stream 1 with priority 1.
     fn default() -> Self {
         Video {
-            fps: 25,
-            group: 12,
-            weights: [6, 3, 1],
-            rate: 4_000_000,
-            deadline: Duration::from_millis(250),
             important: (0, 0),
             other: (1, 1),
         }
@@ -88,31 +78,28 @@ impl Default for Video {
 }
 
 impl Video {
+    /// The time from a frame's production after which the frame is too late to be shown.
+    pub const DEADLINE: Duration = Duration::from_millis(250);
+
     /// Returns the frames of `span`, the first at 0.
     pub fn frames(&self, span: Duration) -> Vec<Frame> {
-        let interval = Duration::from_secs(1) / self.fps.max(1);
-        let group = self.group.max(1);
-        let group_weight: u64 = (0..group).map(|n| u64::from(self.weight(n).1)).sum();
+        let group_weight: u32 = (0..GROUP).map(|n| weight(n).1).sum();
         let frame = |n: u32| {
-            let (kind, weight) = self.weight(n % group);
-            // A group has rate * group / fps bits. A frame's part of these bits is its weight's share; 8 bits are
-            // a byte.
-            let numerator = u128::from(self.rate) * u128::from(group) * u128::from(weight);
-            let denominator = u128::from(self.fps.max(1)) * u128::from(group_weight.max(1)) * 8;
+            let (kind, weight) = weight(n % GROUP);
             let (stream, priority) = self.carrier(kind);
             Frame {
-                at: interval * n,
+                at: Duration::from_secs(1) / FPS * n,
                 stream,
                 priority,
                 kind,
-                len: u32::try_from(numerator / denominator).unwrap_or(u32::MAX),
-                deadline: self.deadline,
+                // A group has RATE * GROUP / FPS bits. A frame's part of these bits is its weight's share; 8 bits
+                // are a byte.
+                len: RATE / 8 * GROUP / FPS * weight / group_weight,
+                deadline: Video::DEADLINE,
             }
         };
-        (0..u32::MAX)
-            .map(frame)
-            .take_while(|f| f.at < span)
-            .collect()
+        let frames = (0..u32::MAX).map(frame);
+        frames.take_while(|f| f.at < span).collect()
     }
 
     /// Returns stream and priority of frames of this type.
@@ -122,14 +109,15 @@ impl Video {
             _ => self.other,
         }
     }
+}
 
-    /// Returns type and weight of frame `n` of a group.
-    fn weight(&self, n: u32) -> (Kind, u32) {
-        match n {
-            0 => (Kind::I, self.weights[0]),
-            n if n % 3 == 0 => (Kind::P, self.weights[1]),
-            _ => (Kind::B, self.weights[2]),
-        }
+/// Returns type and weight of frame `n` of a group. The first frame is an I frame, each third frame after it is a
+/// P frame, and the others are B frames.
+fn weight(n: u32) -> (Kind, u32) {
+    match n {
+        0 => (Kind::I, 6),
+        n if n % 3 == 0 => (Kind::P, 3),
+        _ => (Kind::B, 1),
     }
 }
 
@@ -144,6 +132,17 @@ impl Bulk {
         let bits = u128::from(n) * u128::from(self.len()) * 8;
         let ns = (bits * 1_000_000_000).checked_div(u128::from(self.rate?))?;
         Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
+    /// Returns the time of message number `made` if it is due `elapsed` after the opening.
+    fn next_due(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
+        let at = match self.rate {
+            Some(_) => self.made_at(made)?,
+            // The previous message is not written yet.
+            None if out.holds(self.stream) => return None,
+            None => elapsed,
+        };
+        (at <= elapsed && at < self.span).then_some(at)
     }
 }
 
@@ -210,19 +209,6 @@ impl Session {
     pub(super) fn is_over(&self, progress: &Progress, elapsed: Duration) -> bool {
         let continues = |b: &Bulk| b.rate.is_none() && elapsed < b.span;
         self.next(progress).is_none() && !self.bulk.iter().any(continues)
-    }
-}
-
-impl Bulk {
-    /// Returns the time of message number `made` if it is due `elapsed` after the opening.
-    fn next_due(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
-        let at = match self.rate {
-            Some(_) => self.made_at(made)?,
-            // The previous message is not written yet.
-            None if out.holds(self.stream) => return None,
-            None => elapsed,
-        };
-        (at <= elapsed && at < self.span).then_some(at)
     }
 }
 

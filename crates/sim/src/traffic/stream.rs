@@ -5,16 +5,16 @@ use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack, Urgency};
 use braid_wire::Instant;
 
-use super::message::Received;
-use super::message_state::MessageState;
+use super::message::{Inbox, Kind, Message, Outbox, Received};
 use super::pace::Bucket;
 use super::pattern::{fill, pattern_from};
 use super::preface::Preface;
-use super::role::Role;
+use super::role::{Exchange, Role};
+use super::session::Progress;
 use crate::oracle::Oracle;
 
 /// The application at one end of a connection. It writes by its role, and checks every byte that it reads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Stream {
     /// The role of this end.
     pub role: Role,
@@ -53,7 +53,19 @@ pub struct Stream {
     /// The rate limit of [`Role::Capped`].
     bucket: Bucket,
     /// The messages of roles that carry messages.
-    messages: MessageState,
+    messages: Messages,
+}
+
+/// The messages of one end, in both directions.
+#[derive(Debug, Clone, Default)]
+struct Messages {
+    out: Outbox,
+    inbox: Inbox,
+    /// The number of requests made.
+    requests_made: usize,
+    /// The time at which the answer to the last request was complete; `None` until then.
+    answered_at: Option<Instant>,
+    session: Progress,
 }
 
 impl Stream {
@@ -61,24 +73,7 @@ impl Stream {
     pub fn new(role: Role) -> Self {
         Stream {
             role,
-            label: 0,
-            fell_back: None,
-            paused: false,
-            sent: 0,
-            received: 0,
-            opened_at: Instant::ZERO,
-            first_byte_at: None,
-            last_byte_at: None,
-            complete_at: None,
-            closed: None,
-            report: None,
-            flow_size: FlowSize::Unknown,
-            urgency: Urgency::default(),
-            preface: Preface::default(),
-            awaiting_release: false,
-            shut: false,
-            bucket: Bucket::default(),
-            messages: MessageState::default(),
+            ..Stream::default()
         }
     }
 
@@ -134,14 +129,20 @@ impl Stream {
             return false;
         }
         let peer_closed = self.complete_at.is_some();
+        let all_written = self.messages.out.is_empty();
         match &self.role {
             Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => peer_closed,
             Role::Answer { request, .. } => self.received >= *request,
             Role::Upload { .. } => true,
             Role::Greedy { span } | Role::Capped { span, .. } => now >= self.opened_at + *span,
-            role => self
-                .messages
-                .is_over(now, role, self.opened_at, peer_closed),
+            Role::Ask(exchanges) => {
+                all_written && self.messages.inbox.count == exchanges.len() as u64
+            }
+            Role::Send(session) => {
+                let elapsed = now.saturating_since(self.opened_at);
+                all_written && session.is_over(&self.messages.session, elapsed)
+            }
+            Role::Serve | Role::Collect => all_written && peer_closed,
         }
     }
 
@@ -156,8 +157,23 @@ impl Stream {
                 let chunk = self.bucket.next(*rate);
                 chunk.into_iter().chain([self.opened_at + *span]).min()
             }
-            role => self.messages.next_timeout(role, self.opened_at),
+            Role::Ask(exchanges) => self.next_request_at(exchanges),
+            Role::Send(session) => {
+                let next = session.next(&self.messages.session);
+                next.map(|at| self.opened_at + at)
+            }
+            _ => None,
         }
+    }
+
+    /// Returns the time of the next request, unless an answer is pending.
+    fn next_request_at(&self, exchanges: &[Exchange]) -> Option<Instant> {
+        let made = self.messages.requests_made;
+        let think_from = match made {
+            0 => self.opened_at,
+            _ => self.messages.answered_at?,
+        };
+        Some(think_from + exchanges.get(made)?.think)
     }
 
     /// Writes and reads as much as possible.
@@ -169,15 +185,12 @@ impl Stream {
             return;
         }
         // For messages, `may_shut` itself checks whether any are left to write.
-        let all_due_written = match self.carries_messages() {
-            true => {
-                let conn_and_stack = (conn, &mut *stack);
-                let (role, opened_at) = (&self.role, self.opened_at);
-                self.sent += self.messages.pump(now, role, opened_at, conn_and_stack);
-                true
-            }
-            false => self.write(now, conn, stack),
-        };
+        let mut all_due_written = true;
+        if self.carries_messages() {
+            self.write_messages(now, conn, stack);
+        } else {
+            all_due_written = self.write(now, conn, stack);
+        }
         if all_due_written && self.may_shut(now) {
             self.shut = stack.shutdown(now, conn).is_ok();
         }
@@ -194,7 +207,7 @@ impl Stream {
                 let mut consumed = 0;
                 for slice in slices {
                     // The oracle counts all bytes of the connection, including the answer to the preface.
-                    let from = preface.answer_read() + offset;
+                    let from = preface.answer_read + offset;
                     oracle.on_read(now, conn, from..from + slice.len() as u64);
                     consumed += slice.len();
                     let slice = preface.strip_answer(slice);
@@ -243,5 +256,67 @@ impl Stream {
             }
         }
         true
+    }
+
+    /// Makes the messages that are due, and writes as much as the send buffer takes.
+    fn write_messages(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        loop {
+            self.make_messages(now);
+            let written = self.messages.out.write(now, conn, stack);
+            self.sent += written;
+            // A bulk stream without a rate makes its next message when the previous one is written. The loop
+            // therefore continues until the send buffer is full.
+            if written == 0 || !self.messages.out.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn make_messages(&mut self, now: Instant) {
+        let messages = &mut self.messages;
+        match &self.role {
+            Role::Ask(exchanges) => {
+                // The counts are equal if no answer is pending, because each request has one answer.
+                let made = messages.requests_made;
+                if messages.inbox.count == made as u64 && made > 0 {
+                    messages.answered_at.get_or_insert(now);
+                }
+                let due = self.next_request_at(exchanges);
+                if let Some(exchange) = exchanges.get(made)
+                    && due.is_some_and(|at| at <= now)
+                {
+                    self.messages.requests_made += 1;
+                    self.messages.answered_at = None;
+                    self.messages.out.push(Message {
+                        stream: 0,
+                        priority: 0,
+                        kind: Kind::Ask(exchange.answer),
+                        len: exchange.request,
+                        made_at: now,
+                        deadline: None,
+                    });
+                }
+            }
+            Role::Serve => {
+                for ask in messages.inbox.records.drain(..) {
+                    let Kind::Ask(len) = ask.message.kind else {
+                        panic!("not a request: {:?}", ask.message);
+                    };
+                    messages.out.push(Message {
+                        kind: Kind::Answer,
+                        len,
+                        ..ask.message
+                    });
+                }
+            }
+            Role::Send(session) => {
+                let elapsed = now.saturating_since(self.opened_at);
+                let Messages {
+                    session: made, out, ..
+                } = messages;
+                session.make_due(made, self.opened_at, elapsed, out);
+            }
+            _ => {}
+        }
     }
 }
