@@ -16,7 +16,6 @@
 
 mod arrivals;
 mod message;
-mod message_state;
 mod pace;
 mod pattern;
 mod preface;
@@ -31,6 +30,6 @@ pub use pattern::{pattern, pattern_from};
 pub use preface::Preface;
 pub use role::{Exchange, Role};
 pub use session::{Bulk, Frame, Session, Video};
+pub use sizes::Sizes;
 pub(crate) use sizes::exponential;
-pub use sizes::{Sizes, SizesError};
 pub use stream::Stream;

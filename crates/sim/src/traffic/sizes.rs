@@ -1,24 +1,14 @@
 //! Distributions of the sizes of flows, given by points of their cumulative distribution functions.
 
-use core::fmt;
-use core::str::FromStr;
-
 use braid_wire::Rng;
 
-/// The maximum number of points of a distribution. A guess that bounds the memory for a wrong file.
-const MAX_POINTS: usize = 100_000;
-
 /// A distribution of flow sizes, linear between the points of its cumulative distribution function.
-///
-/// In text, each line has a point `bytes, share`: the share (0 to 1) of flows that have at most this number of
-/// bytes. Bytes increase from line to line, and shares do not decrease; the first share is 0, the last 1. The
-/// parser ignores empty lines, and text after a `#`.
 ///
 /// ```
 /// use braid_sim::traffic::Sizes;
 /// use braid_wire::Rng;
 ///
-/// let sizes: Sizes = "1000, 0\n2000, 0.5\n10000, 1".parse().unwrap();
+/// let sizes = Sizes::new(&[(1000, 0.0), (2000, 0.5), (10_000, 1.0)]);
 /// assert_eq!(sizes.quantile(0.75), 6000);
 /// assert_eq!(sizes.mean(), 3750.0);
 /// assert!((1000..=10000).contains(&sizes.sample(&mut Rng::for_component(1, 1))));
@@ -30,16 +20,22 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the distribution of background flows in a web-search cluster (DCTCP, SIGCOMM 2010). Half of the
-    /// flows are shorter than 80 kB; almost all bytes are in flows of 1 to 30 MB.
-    pub fn web_search() -> Sizes {
-        built_in(include_str!("../../data/web-search.csv"))
-    }
-
-    /// Returns the distribution of flows in a data-mining cluster (VL2, SIGCOMM 2009). 80 % of the flows are
-    /// shorter than 10 kB; almost all bytes are in the 5 % of flows that have 3 MB to 1 GB.
-    pub fn data_mining() -> Sizes {
-        built_in(include_str!("../../data/data-mining.csv"))
+    /// Makes a distribution from points `(bytes, share)`: the share (0 to 1) of flows that have at most this
+    /// number of bytes.
+    ///
+    /// # Panics
+    /// Panics unless bytes increase from point to point, shares do not decrease, the first share is 0, and the
+    /// last share is 1.
+    pub fn new(points: &[(u64, f64)]) -> Self {
+        let rise = points
+            .windows(2)
+            .all(|p| p[0].0 < p[1].0 && p[0].1 <= p[1].1);
+        assert!(
+            rise && matches!(points, [(_, 0.0), .., (_, 1.0)]),
+            "not a cumulative distribution function: {points:?}"
+        );
+        let points = points.to_vec();
+        Sizes { points }
     }
 
     /// Returns the size in bytes that a share of `share` of all flows does not exceed, rounded, at least 1.
@@ -62,102 +58,12 @@ impl Sizes {
 
     /// Returns the mean size in bytes.
     pub fn mean(&self) -> f64 {
-        self.points
-            .windows(2)
-            .map(|pair| {
-                let ((from, low), (to, high)) = (pair[0], pair[1]);
-                (high - low) * (from as f64 + to as f64) / 2.0
-            })
-            .sum()
+        let parts = self.points.windows(2).map(|pair| {
+            let ((from, low), (to, high)) = (pair[0], pair[1]);
+            (high - low) * (from as f64 + to as f64) / 2.0
+        });
+        parts.sum()
     }
-}
-
-fn built_in(text: &str) -> Sizes {
-    text.parse()
-        .expect("a file of this crate, parsed by its tests")
-}
-
-/// A mistake in the text of a distribution.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SizesError {
-    /// The number of the line, from 1; 0 if the mistake is not in a single line.
-    pub line: usize,
-    /// The wrong text, or what is wrong.
-    pub read: String,
-    /// The text that would be correct.
-    pub expected: &'static str,
-}
-
-impl fmt::Display for SizesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SizesError {
-            line,
-            read,
-            expected,
-        } = self;
-        match line {
-            0 => write!(f, "{read}; expected {expected}"),
-            line => write!(f, "line {line}: {read:?}; expected {expected}"),
-        }
-    }
-}
-
-impl std::error::Error for SizesError {}
-
-impl FromStr for Sizes {
-    type Err = SizesError;
-
-    fn from_str(text: &str) -> Result<Self, SizesError> {
-        let mut points: Vec<(u64, f64)> = Vec::new();
-        for (n, line) in text.lines().enumerate() {
-            let read = line.split('#').next().unwrap_or_default().trim();
-            if read.is_empty() {
-                continue;
-            }
-            let wrong_line = |expected| SizesError {
-                line: n + 1,
-                read: read.to_owned(),
-                expected,
-            };
-            let point = parse_point(read).ok_or_else(|| {
-                wrong_line("\"bytes, share\" such as \"10000, 0.15\", share from 0 to 1")
-            })?;
-            match points.last() {
-                None if point.1 != 0.0 => return Err(wrong_line("a share of 0 in the first line")),
-                Some(last) if point.0 <= last.0 => {
-                    return Err(wrong_line("more bytes than in the line before"));
-                }
-                Some(last) if point.1 < last.1 => {
-                    return Err(wrong_line("a share no smaller than in the line before"));
-                }
-                _ => points.push(point),
-            }
-            if points.len() > MAX_POINTS {
-                return Err(wrong_line("no more than 100000 points"));
-            }
-        }
-        match points.last() {
-            Some((_, 1.0)) => Ok(Sizes { points }),
-            Some((_, share)) => Err(SizesError {
-                line: 0,
-                read: format!("the last share is {share}"),
-                expected: "1",
-            }),
-            None => Err(SizesError {
-                line: 0,
-                read: "there is no point".to_owned(),
-                expected: "at least two lines of \"bytes, share\"",
-            }),
-        }
-    }
-}
-
-fn parse_point(read: &str) -> Option<(u64, f64)> {
-    let (bytes, share) = read.split_once(',')?;
-    let share: f64 = share.trim().parse().ok()?;
-    (0.0..=1.0)
-        .contains(&share)
-        .then_some((bytes.trim().parse().ok()?, share))
 }
 
 /// Draws an exponentially distributed number with mean 1.
@@ -171,30 +77,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_ones_have_the_published_shape() {
-        let sizes = Sizes::web_search();
-        assert_eq!(sizes.quantile(0.15), 10_000);
-        assert_eq!(sizes.quantile(0.5), 73_077);
-        assert_eq!(sizes.quantile(0.95), 8_571_429);
-        assert_eq!(sizes.quantile(1.0), 30_000_000);
-        // The means are computed by hand from the points.
-        assert!((sizes.mean() - 1_711_250.0).abs() < 1.0, "{}", sizes.mean());
-        let sizes = Sizes::data_mining();
-        assert_eq!(sizes.quantile(0.0), 1);
-        assert_eq!(sizes.quantile(0.5), 1_100);
-        assert_eq!(sizes.quantile(0.99), 550_000_000);
-        assert!(
-            (sizes.mean() - 12_658_198.6).abs() < 1.0,
-            "{}",
-            sizes.mean()
-        );
-    }
-
-    #[test]
     fn samples_follow_the_distribution() {
         const COUNT: usize = 100_000;
         let mut rng = Rng::for_component(5, 5);
-        for sizes in [Sizes::web_search(), Sizes::data_mining()] {
+        for points in [
+            // Half of the flows are short, and almost all bytes are in long ones.
+            [
+                (1, 0.0),
+                (1_100, 0.5),
+                (2_000_000, 0.9),
+                (1_000_000_000, 1.0),
+            ],
+            [
+                (6_000, 0.0),
+                (73_000, 0.5),
+                (73_001, 0.5),
+                (30_000_000, 1.0),
+            ],
+        ] {
+            let sizes = Sizes::new(&points);
             let mut samples: Vec<u64> = (0..COUNT).map(|_| sizes.sample(&mut rng)).collect();
             samples.sort_unstable();
             // Kolmogorov-Smirnov test: at a significance of 1 %, the distance is at most 1.63 / sqrt(n).
@@ -222,7 +123,7 @@ mod tests {
 
     #[test]
     fn sizes_without_flows_are_skipped() {
-        let sizes: Sizes = "1, 0\n100, 0.5\n200, 0.5\n300, 1".parse().unwrap();
+        let sizes = Sizes::new(&[(1, 0.0), (100, 0.5), (200, 0.5), (300, 1.0)]);
         // No flow has 100 to 200 bytes; 0.75 lies halfway from 200 to 300.
         assert_eq!(sizes.quantile(0.5), 100);
         assert_eq!(sizes.quantile(0.75), 250);
@@ -230,29 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_show_what_was_read_and_what_is_expected() {
-        let message = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
-        assert_eq!(
-            message("# sizes\n0 0\n"),
-            "line 2: \"0 0\"; expected \"bytes, share\" such as \"10000, 0.15\", share from 0 to 1"
-        );
-        assert_eq!(
-            message("0, 0\n5, 1.5"),
-            "line 2: \"5, 1.5\"; expected \"bytes, share\" such as \"10000, 0.15\", share from 0 to 1"
-        );
-        assert_eq!(
-            message("7, 0.5 # half\n9, 1"),
-            "line 1: \"7, 0.5\"; expected a share of 0 in the first line"
-        );
-        assert_eq!(
-            message("7, 0\n7, 1"),
-            "line 2: \"7, 1\"; expected more bytes than in the line before"
-        );
-        assert_eq!(
-            message("7, 0\n8, 0.5\n9, 0.4"),
-            "line 3: \"9, 0.4\"; expected a share no smaller than in the line before"
-        );
-        assert_eq!(message("7, 0\n8, 0.5"), "the last share is 0.5; expected 1");
-        assert!(message("\n").starts_with("there is no point; expected at least two lines"));
+    #[should_panic(expected = "not a cumulative distribution function")]
+    fn shares_that_do_not_reach_one_are_refused() {
+        let _ = Sizes::new(&[(7, 0.0), (8, 0.5)]);
     }
 }

@@ -65,7 +65,7 @@ impl Fixture {
 #[test]
 fn requests_follow_answers() {
     let mut rng = Rng::for_component(1, 1);
-    let sizes: Sizes = "1, 0\n100000, 1".parse().unwrap();
+    let sizes = Sizes::new(&[(1, 0.0), (100_000, 1.0)]);
     let exchanges = Exchange::series(50, 200, &sizes, ms(80), &mut rng);
     let mut fixture = Fixture::new(
         1,
@@ -256,7 +256,7 @@ fn streams_of_one_session_are_told_apart() {
 
 /// Returns sizes and times of the flows of one run.
 fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
-    let sizes: Sizes = "1000, 0\n20000, 0.9\n200000, 1".parse().unwrap();
+    let sizes = Sizes::new(&[(1000, 0.0), (20_000, 0.9), (200_000, 1.0)]);
     let per_second = Arrivals::per_second(2e6, &sizes);
     let make = |size| {
         let ask = Exchange {
