@@ -4,11 +4,11 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
+use braid_engine::{ApiError, Config, PathConfig};
 use braid_links::{Rate, Settings};
 
-use crate::host::{Host, HostConfig, options};
-use crate::router::{Prefix, Router};
+use crate::host::{Host, HostConfig, tcp_options};
+use crate::router::{Router, all_like};
 use crate::traffic::{Role, Stream};
 use crate::udp::{UdpFlow, UdpSink, UdpSource};
 use crate::world::{NodeId, World};
@@ -91,11 +91,7 @@ impl Background {
         for (port, role) in (50_000..).zip(&self.tcp) {
             let remote = addr(to, TCP, port);
             world.serve(sink, remote, Stream::new(Role::Sink))?;
-            let options = ConnectOptions {
-                protocol: Protocol::Tcp,
-                ..options(remote)
-            };
-            world.open(source, options, Stream::new(role.clone()))?;
+            world.open(source, tcp_options(remote), Stream::new(role.clone()))?;
         }
         Ok(())
     }
@@ -124,7 +120,7 @@ impl End {
 
     /// Makes the router at this end of a path. `addr` is the address of the transfer's host.
     pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
-        let all = Prefix::all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let all = all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let [tcp, udp] = [TCP, UDP].map(|iface| IpAddr::V4(self.host(path, iface)));
         Router::new()
             .route(IpAddr::V4(addr), HOST)

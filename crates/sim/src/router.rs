@@ -1,52 +1,17 @@
 //! A router, which lets several hosts share a link.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
+use std::collections::BTreeMap;
 
 use braid_wire::icmp::{self, Kind};
-use braid_wire::{Error, ip};
+use braid_wire::ip;
+use ipnet::IpNet;
 
 use crate::node::{Node, Packet, Turn};
 
-/// A range of addresses with the same first bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    addr: IpAddr,
-    len: u8,
-}
-
-impl Prefix {
-    /// Makes the range of addresses that have the first `len` bits of `addr`. If `len` exceeds the number of bits
-    /// of the address, the range has this one address only.
-    pub fn new(addr: IpAddr, len: u8) -> Self {
-        let max_len = if addr.is_ipv4() { 32 } else { 128 };
-        Prefix {
-            addr,
-            len: len.min(max_len),
-        }
-    }
-
-    /// Returns the range of all addresses of the family of `addr`.
-    pub fn all_like(addr: IpAddr) -> Self {
-        Prefix::new(addr, 0)
-    }
-
-    /// Returns whether `addr` is in the range.
-    pub fn contains(&self, addr: IpAddr) -> bool {
-        let difference = match (self.addr, addr) {
-            // The 32 bits of IPv4 are moved to the top, because `leading_zeros` counts from there.
-            (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
-            (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
-            _ => return false,
-        };
-        difference.leading_zeros() >= u32::from(self.len)
-    }
-}
-
-impl From<IpAddr> for Prefix {
-    /// Returns the range with this single address.
-    fn from(addr: IpAddr) -> Self {
-        Prefix::new(addr, u8::MAX)
-    }
+/// Returns the range of all addresses of the family of `addr`.
+pub fn all_like(addr: IpAddr) -> IpNet {
+    IpNet::new_assert(addr, 0)
 }
 
 /// Counters of a router.
@@ -69,12 +34,12 @@ pub struct RouterCounters {
 #[derive(Debug, Default)]
 pub struct Router {
     /// Pairs of a prefix and its interface, the longest prefix first.
-    routes: Vec<(Prefix, u32)>,
-    /// Pairs of an interface and its MTU. Other interfaces have no limit.
-    mtus: Vec<(u32, u32)>,
-    /// Source addresses of ICMP errors; `None` if the router sends none of this family.
-    icmp_v4: Option<Ipv4Addr>,
-    icmp_v6: Option<Ipv6Addr>,
+    routes: Vec<(IpNet, u32)>,
+    /// The MTUs of interfaces. Other interfaces have no limit.
+    mtus: BTreeMap<u32, u32>,
+    /// Source addresses of ICMP errors. If there are several of a family, the last one counts. The router sends no
+    /// errors of a family without an address.
+    icmp: Vec<IpAddr>,
     counters: RouterCounters,
 }
 
@@ -87,9 +52,11 @@ impl Router {
     /// Adds a route: packets to `prefix` leave by interface `iface`. If two routes have the same prefix, the one
     /// that was added first is used.
     #[must_use]
-    pub fn route(mut self, prefix: impl Into<Prefix>, iface: u32) -> Self {
+    pub fn route(mut self, prefix: impl Into<IpNet>, iface: u32) -> Self {
         let prefix = prefix.into();
-        let at = self.routes.partition_point(|(p, _)| p.len >= prefix.len);
+        let at = self
+            .routes
+            .partition_point(|(p, _)| p.prefix_len() >= prefix.prefix_len());
         self.routes.insert(at, (prefix, iface));
         self
     }
@@ -98,17 +65,14 @@ impl Router {
     /// fragmenting them, as if all packets had DF set.
     #[must_use]
     pub fn mtu(mut self, iface: u32, mtu: u32) -> Self {
-        self.mtus.push((iface, mtu));
+        self.mtus.insert(iface, mtu);
         self
     }
 
     /// Makes the router send ICMP errors from `addr`, for packets of the family of `addr`.
     #[must_use]
     pub fn reports_from(mut self, addr: IpAddr) -> Self {
-        match addr {
-            IpAddr::V4(addr) => self.icmp_v4 = Some(addr),
-            IpAddr::V6(addr) => self.icmp_v6 = Some(addr),
-        }
+        self.icmp.push(addr);
         self
     }
 
@@ -118,27 +82,27 @@ impl Router {
     }
 
     fn route_to(&self, dst: IpAddr) -> Option<u32> {
-        let (_, iface) = self.routes.iter().find(|(p, _)| p.contains(dst))?;
+        let (_, iface) = self.routes.iter().find(|(p, _)| p.contains(&dst))?;
         Some(*iface)
     }
 
-    /// Returns the outgoing interface of a packet, and decrements the packet's time to live.
-    fn forward(&mut self, packet: &mut [u8]) -> Result<u32, Refusal> {
-        let mut packet = ip::Packet::new(packet)?;
+    /// Returns the outgoing interface of a packet, and decrements the packet's time to live. Fails with the ICMP
+    /// error that the sender may learn of, or with `None` if the packet is malformed.
+    fn forward(&mut self, packet: &mut [u8]) -> Result<u32, Option<Kind>> {
+        let mut packet = ip::Packet::new(packet).map_err(|_| None)?;
         if !packet.checksum_ok() {
-            return Err(Error::BadChecksum.into());
+            return Err(None);
         }
         if packet.hop_limit() <= 1 {
-            return Err(Refusal::Reported(Kind::TimeExceeded));
+            return Err(Some(Kind::TimeExceeded));
         }
         let Some(iface) = self.route_to(packet.dst()) else {
-            return Err(Refusal::Reported(Kind::Unreachable(0)));
+            return Err(Some(Kind::Unreachable(0)));
         };
-        let limit = self.mtus.iter().find(|(limited, _)| *limited == iface);
-        if let Some(&(_, mtu)) = limit
+        if let Some(&mtu) = self.mtus.get(&iface)
             && packet.total_len() > mtu as usize
         {
-            return Err(Refusal::Reported(Kind::PacketTooBig { mtu }));
+            return Err(Some(Kind::PacketTooBig { mtu }));
         }
         packet.set_hop_limit(packet.hop_limit() - 1);
         packet.fill_checksum();
@@ -151,15 +115,16 @@ impl Router {
         let Ok(dropped) = ip::Packet::new(packet) else {
             return;
         };
-        let from = match dropped.src() {
-            IpAddr::V4(_) => self.icmp_v4.map(IpAddr::V4),
-            IpAddr::V6(_) => self.icmp_v6.map(IpAddr::V6),
-        };
-        let (Some(from), Some(iface)) = (from, self.route_to(dropped.src())) else {
+        let to = dropped.src();
+        let from = self
+            .icmp
+            .iter()
+            .rfind(|from| from.is_ipv4() == to.is_ipv4());
+        let (Some(from), Some(iface)) = (from, self.route_to(to)) else {
             return;
         };
         let mut error = [0; icmp::MAX_LEN];
-        if let Ok(len) = icmp::emit(kind, from, packet, &mut error) {
+        if let Ok(len) = icmp::emit(kind, *from, packet, &mut error) {
             let mut buffer = turn.buffer();
             buffer.extend_from_slice(&error[..len]);
             turn.send(iface, Packet::new(buffer));
@@ -167,32 +132,16 @@ impl Router {
     }
 }
 
-/// The reason for dropping a packet.
-enum Refusal {
-    Malformed,
-    /// A reason that the sender may learn by ICMP.
-    Reported(Kind),
-}
-
-impl From<Error> for Refusal {
-    fn from(_: Error) -> Self {
-        Refusal::Malformed
-    }
-}
-
 impl Node for Router {
     fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, mut packet: Packet) {
-        let refusal = match self.forward(&mut packet.bytes) {
+        match self.forward(&mut packet.bytes) {
             Ok(iface) => {
                 self.counters.forwarded += 1;
                 turn.send(iface, packet);
                 return;
             }
-            Err(refusal) => refusal,
-        };
-        match refusal {
-            Refusal::Malformed => self.counters.malformed += 1,
-            Refusal::Reported(kind) => {
+            Err(None) => self.counters.malformed += 1,
+            Err(Some(kind)) => {
                 let counter = match kind {
                     Kind::TimeExceeded => &mut self.counters.expired,
                     Kind::PacketTooBig { .. } => &mut self.counters.too_big,

@@ -11,7 +11,7 @@ use braid_links::middlebox::{
 };
 use braid_links::{Change, Rate, Schedule, Settings};
 use braid_sim::middlebox::MiddleboxNode;
-use braid_sim::router::{Prefix, Router};
+use braid_sim::router::{Router, all_like};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::Direction;
 use braid_sim::world::START;
@@ -102,7 +102,7 @@ impl<'a> ScenarioRun<'a> {
             let routes = addresses(&path.config).into_iter().map(|addr| (addr, 0));
             let neighbour = neighbour_path(n);
             let others = addresses(&neighbour).into_iter().map(|addr| (addr, 2));
-            let any = [SERVER_V4.into(), SERVER_V6.into()].map(|addr| (Prefix::all_like(addr), 1));
+            let any = [SERVER_V4.into(), SERVER_V6.into()].map(|addr| (all_like(addr), 1));
             let router = routes
                 .chain(others)
                 .fold(Router::new(), |r, (addr, i)| r.route(addr, i));
