@@ -4,6 +4,9 @@ use std::io::{self, Write};
 
 use braid_wire::Instant;
 
+/// The direction of a packet at the interface that captured it: inbound if the interface received the packet.
+pub use braid_links::middlebox::Direction;
+
 /// Types of blocks. All numbers are little-endian, so that the same run gives the same file on any machine.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -22,145 +25,112 @@ const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// The direction of a packet at the interface that captured it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// The packet was received.
-    Inbound,
-    /// The packet was sent.
-    Outbound,
-}
-
 /// The number of an interface in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceId(u32);
 
 /// A pcapng file of one section. Timestamps count nanoseconds from the origin of [`Instant`].
-#[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     interfaces: u32,
-    /// The block under construction.
-    block: Vec<u8>,
+    /// The first error of `out`. After an error nothing is written.
+    error: Option<io::Error>,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the section header of a file to `out`.
-    ///
-    /// # Errors
-    /// Fails with the error of `out`.
-    pub fn new(out: W) -> io::Result<Self> {
+    pub fn new(out: W) -> Self {
         let mut writer = Writer {
             out,
             interfaces: 0,
-            block: Vec::new(),
+            error: None,
         };
-        writer.begin(SECTION_HEADER);
-        writer.put(&BYTE_ORDER_MAGIC.to_le_bytes());
-        // Version 1.0 of the format.
-        writer.put(&1u16.to_le_bytes());
-        writer.put(&0u16.to_le_bytes());
-        // All ones: the length of the section is unknown, because the file is written as a stream.
-        writer.put(&u64::MAX.to_le_bytes());
-        writer.option(SHB_USERAPPL, b"Braid");
-        writer.option(OPT_END, &[]);
-        writer.end()?;
-        Ok(writer)
+        let body = [
+            &BYTE_ORDER_MAGIC.to_le_bytes()[..],
+            // Version 1.0 of the format.
+            &1u16.to_le_bytes(),
+            &0u16.to_le_bytes(),
+            // All ones: the length of the section is unknown, because the file is written as a stream.
+            &u64::MAX.to_le_bytes(),
+        ];
+        writer.block(SECTION_HEADER, &body, &[(SHB_USERAPPL, b"Braid")]);
+        writer
     }
 
     /// Adds an interface that carries IP packets.
-    ///
-    /// # Errors
-    /// Fails with the error of the output.
-    pub fn interface(&mut self, name: &str) -> io::Result<InterfaceId> {
-        self.begin(INTERFACE_DESCRIPTION);
-        self.put(&LINKTYPE_RAW.to_le_bytes());
-        // Reserved.
-        self.put(&0u16.to_le_bytes());
-        // A snapshot length of 0: packets are captured in full.
-        self.put(&0u32.to_le_bytes());
-        self.option(IF_NAME, name.as_bytes());
+    pub fn interface(&mut self, name: &str) -> InterfaceId {
+        // Two reserved bytes follow the link type. A snapshot length of 0: packets are captured in full.
+        let body = [&LINKTYPE_RAW.to_le_bytes()[..], &[0; 2], &[0; 4]];
         // Times have a resolution of 10^-9 s.
-        self.option(IF_TSRESOL, &[9]);
-        self.option(OPT_END, &[]);
-        self.end()?;
+        let options = [(IF_NAME, name.as_bytes()), (IF_TSRESOL, &[9])];
+        self.block(INTERFACE_DESCRIPTION, &body, &options);
         let id = InterfaceId(self.interfaces);
         self.interfaces += 1;
-        Ok(id)
+        id
     }
 
     /// Writes an IP packet.
-    ///
-    /// # Errors
-    /// Fails with the error of the output.
     pub fn packet(
         &mut self,
         interface: InterfaceId,
         at: Instant,
         direction: Direction,
         packet: &[u8],
-    ) -> io::Result<()> {
-        self.begin(ENHANCED_PACKET);
-        self.put(&interface.0.to_le_bytes());
+    ) {
         let ns = at.as_nanos();
-        self.put(&((ns >> 32) as u32).to_le_bytes());
-        self.put(&(ns as u32).to_le_bytes());
-        // The captured length and the original length.
         let len = (packet.len() as u32).to_le_bytes();
-        self.put(&len);
-        self.put(&len);
-        self.put(packet);
+        let body = [
+            &interface.0.to_le_bytes()[..],
+            &((ns >> 32) as u32).to_le_bytes(),
+            &(ns as u32).to_le_bytes(),
+            // The captured length and the original length.
+            &len,
+            &len,
+            packet,
+        ];
         let flags: u32 = match direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
         };
-        self.option(EPB_FLAGS, &flags.to_le_bytes());
-        self.option(OPT_END, &[]);
-        self.end()
+        self.block(ENHANCED_PACKET, &body, &[(EPB_FLAGS, &flags.to_le_bytes())]);
     }
 
     /// Flushes the output.
     ///
     /// # Errors
-    /// Fails with the error of the output.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    /// Fails with the first error of the output.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => self.out.flush(),
+        }
     }
 
-    /// Begins a block of this type.
-    fn begin(&mut self, block_type: u32) {
-        self.block.clear();
-        self.block.extend_from_slice(&block_type.to_le_bytes());
-        // `end` fills in the length.
-        self.block.extend_from_slice(&[0; 4]);
+    /// Writes a block. Options begin and end at multiples of 32 bits. The block's length is before and after its
+    /// body, so that files can be read backwards.
+    fn block(&mut self, kind: u32, body: &[&[u8]], options: &[(u16, &[u8])]) {
+        // The length follows at the end.
+        let mut block = [&kind.to_le_bytes()[..], &[0; 4], &body.concat()].concat();
+        pad(&mut block);
+        for (code, value) in options.iter().chain(&[(OPT_END, &[][..])]) {
+            let value = &value[..value.len().min(usize::from(u16::MAX))];
+            block.extend_from_slice(&code.to_le_bytes());
+            block.extend_from_slice(&(value.len() as u16).to_le_bytes());
+            block.extend_from_slice(value);
+            pad(&mut block);
+        }
+        let len = (block.len() as u32 + 4).to_le_bytes();
+        block[4..8].copy_from_slice(&len);
+        block.extend_from_slice(&len);
+        if self.error.is_none() {
+            self.error = self.out.write_all(&block).err();
+        }
     }
+}
 
-    fn put(&mut self, bytes: &[u8]) {
-        self.block.extend_from_slice(bytes);
-    }
-
-    /// Pads the block to a multiple of 32 bits.
-    fn pad(&mut self) {
-        let len = self.block.len().next_multiple_of(4);
-        self.block.resize(len, 0);
-    }
-
-    fn option(&mut self, code: u16, value: &[u8]) {
-        self.pad();
-        let value = &value[..value.len().min(usize::from(u16::MAX))];
-        self.put(&code.to_le_bytes());
-        self.put(&(value.len() as u16).to_le_bytes());
-        self.put(value);
-        self.pad();
-    }
-
-    /// Writes the block. The block's length is before and after its body, so that files can be read backwards.
-    fn end(&mut self) -> io::Result<()> {
-        let len = (self.block.len() as u32 + 4).to_le_bytes();
-        self.block[4..8].copy_from_slice(&len);
-        self.put(&len);
-        self.out.write_all(&self.block)
-    }
+/// Pads a block to a multiple of 32 bits.
+fn pad(block: &mut Vec<u8>) {
+    block.resize(block.len().next_multiple_of(4), 0);
 }
 
 /// A packet of a file.
@@ -177,24 +147,22 @@ pub struct Captured<'a> {
 }
 
 /// Reads the packets of a file that [`Writer`] has written. If the file is truncated, the last item is `None`.
-pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
-    let mut rest = Some(file);
-    core::iter::from_fn(move || {
-        while let Some(blocks) = rest.filter(|blocks| !blocks.is_empty()) {
-            // The smallest block has 12 bytes: type, length, length again. With a smaller length the reader might
-            // not advance.
-            let block = word(blocks, 4).and_then(|len| blocks.get(..(len as usize).max(12)));
-            rest = block.map(|block| &blocks[block.len()..]);
-            match block {
-                None => return Some(None),
-                Some(block) if word(block, 0) == Some(ENHANCED_PACKET) => {
-                    return Some(enhanced(block));
-                }
-                Some(_) => {}
-            }
+pub fn read(mut file: &[u8]) -> Vec<Option<Captured<'_>>> {
+    let mut packets = Vec::new();
+    while !file.is_empty() {
+        // The smallest block has 12 bytes: type, length, length again. With a smaller length the reader might not
+        // advance.
+        let len = word(file, 4).map(|len| (len as usize).max(12));
+        let Some((block, rest)) = len.and_then(|len| file.split_at_checked(len)) else {
+            packets.push(None);
+            break;
+        };
+        if word(block, 0) == Some(ENHANCED_PACKET) {
+            packets.push(enhanced(block));
         }
-        None
-    })
+        file = rest;
+    }
+    packets
 }
 
 /// Reads the packet in a block. The writer puts the direction into the first option after the packet.
@@ -222,38 +190,18 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Returns the blocks of a file as (type, body).
-    fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let word = |at: &[u8]| u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
-        let mut blocks = Vec::new();
-        while !file.is_empty() {
-            let (kind, len) = (word(file), word(&file[4..]) as usize);
-            assert_eq!(len % 4, 0, "blocks end on 32 bits");
-            assert_eq!(
-                word(&file[len - 4..]) as usize,
-                len,
-                "the length stands twice"
-            );
-            blocks.push((kind, file[8..len - 4].to_vec()));
-            file = &file[len..];
-        }
-        blocks
-    }
-
     #[test]
     fn a_file_has_the_bytes_of_the_draft() {
         let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file).unwrap();
-        writer.interface("wifi").unwrap();
-        let lte = writer.interface("lte up").unwrap();
+        let mut writer = Writer::new(&mut file);
+        writer.interface("wifi");
+        let lte = writer.interface("lte up");
         let at = Instant::from_nanos(0x0000_0001_0203_0405);
         let packet = [0x45, 1, 2, 3, 4];
-        writer
-            .packet(lte, at, Direction::Outbound, &packet)
-            .unwrap();
-        writer.packet(lte, at, Direction::Inbound, &[]).unwrap();
-        let blocks = blocks(&file);
-        let expected: [(u32, &[u8]); 5] = [
+        writer.packet(lte, at, Direction::Outbound, &packet);
+        writer.packet(lte, at, Direction::Inbound, &[]);
+        writer.finish().unwrap();
+        let blocks: [(u32, &[u8]); 5] = [
             (
                 0x0a0d_0d0a,
                 b"\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\
@@ -278,10 +226,12 @@ mod tests {
                   \x02\0\x04\0\x01\0\0\0\0\0\0\0",
             ),
         ];
-        assert_eq!(blocks.len(), expected.len());
-        for (block, (kind, body)) in blocks.iter().zip(expected) {
-            assert_eq!((block.0, &block.1[..]), (kind, body));
-        }
+        let expected = blocks.map(|(kind, body)| {
+            // The length stands before and after the body.
+            let [kind, len] = [kind, body.len() as u32 + 12].map(u32::to_le_bytes);
+            [&kind[..], &len, body, &len].concat()
+        });
+        assert_eq!(file, expected.concat());
         let sent = Captured {
             at,
             interface: 1,
@@ -293,9 +243,7 @@ mod tests {
             bytes: &[],
             ..sent
         };
-        let seen: Vec<_> = read(&file).collect();
-        assert_eq!(seen, [Some(sent), Some(received)]);
-        let cut: Vec<_> = read(&file[..file.len() - 4]).collect();
-        assert_eq!(cut, [Some(sent), None]);
+        assert_eq!(read(&file), [Some(sent), Some(received)]);
+        assert_eq!(read(&file[..file.len() - 4]), [Some(sent), None]);
     }
 }

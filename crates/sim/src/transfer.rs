@@ -4,7 +4,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
@@ -43,6 +43,17 @@ pub enum Direction {
     Down,
     /// The client sends the payload.
     Up,
+}
+
+impl Direction {
+    /// Returns the roles of client and server in a transfer of `size` bytes.
+    pub(crate) fn roles(self, size: u64) -> [Role; 2] {
+        let request = REQUEST;
+        match self {
+            Direction::Down => [Role::Fetch { request }, Role::Answer { request, size }],
+            Direction::Up => [Role::Upload { size }, Role::Sink],
+        }
+    }
 }
 
 impl fmt::Display for Direction {
@@ -132,10 +143,8 @@ impl<'a> TransferConfig<'a> {
 
     /// Returns the client's stream.
     pub fn client_stream(&self) -> Stream {
-        let mut stream = Stream::new(match self.direction {
-            Direction::Down => Role::Fetch { request: REQUEST },
-            Direction::Up => Role::Upload { size: self.size },
-        });
+        let [role, _] = self.direction.roles(self.size);
+        let mut stream = Stream::new(role);
         stream.awaiting_release = self.awaiting_release;
         stream.flow_size = self.flow_size();
         stream
@@ -143,13 +152,8 @@ impl<'a> TransferConfig<'a> {
 
     /// Returns the server's stream.
     pub fn server_stream(&self) -> Stream {
-        let mut stream = Stream::new(match self.direction {
-            Direction::Down => Role::Answer {
-                request: REQUEST,
-                size: self.size,
-            },
-            Direction::Up => Role::Sink,
-        });
+        let [_, role] = self.direction.roles(self.size);
+        let mut stream = Stream::new(role);
         stream.flow_size = self.flow_size();
         stream
     }
@@ -319,14 +323,11 @@ impl Transfer {
     }
 
     /// Captures the packets at the client or the server. To be called before [`open`](Self::open).
-    ///
-    /// # Errors
-    /// Fails as [`Capture::new`] does.
-    pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> io::Result<Capture> {
-        let capture = Capture::new(out)?;
+    pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> Capture {
+        let capture = Capture::new(out);
         let name = self.name(end);
         capture.node(&mut self.world, end, name);
-        Ok(capture)
+        capture
     }
 
     /// Logs the transfer. To be called before [`open`](Self::open).

@@ -78,8 +78,7 @@ pub fn record(
             continue;
         };
         let (path, file) = create(directory, &format!("{name}-{}.pcapng", transfer.name(end)))?;
-        let capture = transfer.capture(end, Box::new(file));
-        captures.push((capture.map_err(|e| write_error(&path, &e))?, path));
+        captures.push((transfer.capture(end, Box::new(file)), path));
     }
     let mut log = None;
     if let Some(directory) = &recording.logs {
@@ -106,7 +105,6 @@ pub fn capture(case: &Case, index: u64) -> Result<Vec<u8>, Error> {
     let file = MemoryFile::default();
     let client = run.transfer.client;
     let captured = run.transfer.capture(client, Box::new(file.clone()));
-    let captured = captured.map_err(|e| write_error(Path::new("memory"), &e))?;
     run.carry_out()?;
     let finished = captured.finish();
     finished.map_err(|e| write_error(Path::new("memory"), &e))?;

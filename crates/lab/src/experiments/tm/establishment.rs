@@ -193,8 +193,8 @@ fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
 /// Returns the IP packets of a host as a pcapng file.
 fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Error> {
     let mut file = Vec::new();
-    let mut writer = Writer::new(&mut file).map_err(run_error)?;
-    let interface = writer.interface(host).map_err(run_error)?;
+    let mut writer = Writer::new(&mut file);
+    let interface = writer.interface(host);
     let is_box = host == "box";
     let own = if is_box { &ends.boxed } else { &ends.server };
     for packet in packets {
@@ -207,9 +207,9 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
             true => Direction::Outbound,
             false => Direction::Inbound,
         };
-        let written = writer.packet(interface, at, direction, &packet.bytes);
-        written.map_err(run_error)?;
+        writer.packet(interface, at, direction, &packet.bytes);
     }
+    writer.finish().map_err(run_error)?;
     Ok(file)
 }
 
