@@ -1,6 +1,6 @@
 //! A log of a run with one JSON object per line, for tools that read tables.
 //!
-//! [`Log::start`] taps all links of a world, watches the engines of some hosts, and samples both every 10 ms of
+//! [`Log::read`] taps all links of a world, watches the engines of some hosts, and samples both every 10 ms of
 //! virtual time. Each line is a [`Record`]. Fields with times end in `_ns` and count nanoseconds; a world starts
 //! at 1 s. Lengths and windows are in bytes. `null` means that there is no value. The same seed and the same build
 //! give the same log, byte for byte. Logging does not change a run.
@@ -15,9 +15,7 @@ mod record;
 mod segments;
 pub(crate) mod state;
 
-use std::io::{BufWriter, Write};
-
-use self::state::name;
+use self::state::HostLog;
 use crate::host::Host;
 use crate::node::NodeId;
 use crate::world::{Sampler, World};
@@ -30,27 +28,21 @@ pub use segments::MAX_OPEN;
 pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
-    /// Begins a log of `hosts`, each with its name, and of all links. To be called before any packet is sent.
+    /// Begins a log of `hosts`, each with its name, and of all links. Its records go to `reader`. To be called
+    /// before any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].
-    pub fn start(world: &mut World, hosts: &[(NodeId, &str)], out: Box<dyn Write + Send>) -> Log {
-        Log::read(world, hosts, Box::new(BufWriter::new(out)))
-    }
-
-    /// Begins a log whose records go to `reader`. To be called before any packet is sent.
-    ///
-    /// # Panics
-    /// Panics if one of the nodes is not a [`Host`].
-    pub fn read(world: &mut World, hosts: &[(NodeId, &str)], reader: Box<dyn Reader>) -> Log {
-        let hosts: Vec<_> = hosts
-            .iter()
-            .map(|(id, name)| (*id, (*name).to_owned()))
-            .collect();
-        let log = Log::new(world, hosts.clone(), reader);
-        for (node, _) in hosts {
-            let host_log = log.of_host(node);
-            world.with_node(node, |host: &mut Host, _| host.set_log(host_log));
+    pub fn read(
+        world: &mut World,
+        hosts: &[(NodeId, &'static str)],
+        reader: Box<dyn Reader>,
+    ) -> Log {
+        let log = Log::new(world, hosts, reader);
+        for &(node, name) in hosts {
+            let log = log.clone();
+            let host_log = HostLog { log, node, name };
+            world.with_node(node, |host: &mut Host, _| host.log = Some(host_log));
         }
         for link in world.links() {
             world.tap(link, Box::new(log.clone()));
@@ -75,15 +67,22 @@ impl Sampler for Log {
                 queue_bytes: queue.bytes,
             }));
         }
-        for (node, conn) in &state.live {
+        for ((node, conn), name) in &state.live {
             let stack = world.host(*node).stack();
             let Some(stats) = stack.conn_stats(*conn) else {
                 continue;
             };
-            let subflows = stack.subflows(*conn);
+            let subflows = stack.subflows(*conn).into_iter();
+            let subflows = subflows.map(|stats| SubflowSample {
+                subflow: stats.id.0,
+                path: stats.path.0,
+                cwnd: stats.cwnd,
+                in_flight: stats.in_flight,
+                out_of_order: stats.out_of_order,
+            });
             state.lines.write(&Record::Conn(ConnSample {
                 at_ns,
-                host: name(&state.hosts, *node),
+                host: name,
                 conn: conn.as_u64(),
                 unsent: stats.snd_end - stats.snd_nxt,
                 outstanding: stats.snd_nxt - stats.snd_una,
@@ -91,7 +90,7 @@ impl Sampler for Log {
                 recv_window: stats.recv_window,
                 out_of_order: stats.out_of_order,
                 unread: stats.rcv_nxt - stats.rcv_read,
-                subflows: subflows.iter().map(SubflowSample::from).collect(),
+                subflows: subflows.collect(),
             }));
         }
     }

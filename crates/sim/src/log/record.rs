@@ -50,7 +50,7 @@ pub struct LinkEnds<'a> {
 
 /// One transmission of a range of bytes; a retransmission is another record. If a middlebox cuts a segment, its
 /// parts count as one. If a middlebox merges two segments, the second one has no arrival.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Segment<'a> {
     /// Number of the packet in the world, by time of sending.
     pub id: u64,
@@ -99,10 +99,11 @@ pub struct Segment<'a> {
 }
 
 /// The kinds of transmission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The bytes are sent for the first time.
+    #[default]
     New,
     /// The bytes were sent before with another mapping, usually on another subflow.
     Copy,

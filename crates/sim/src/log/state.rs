@@ -3,18 +3,16 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use braid_engine::stats::SubflowStats;
 use braid_engine::{ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
 use braid_links::DropCause;
 use braid_wire::{Instant, ip, tcp};
 
-use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment, SubflowSample};
-use super::segments::{Arrival, Fate, Lost, Segments, Sent};
+use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment};
+use super::segments::{End, Segments};
 use crate::node::{LinkId, NodeId, Packet};
 use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
@@ -23,16 +21,14 @@ use crate::world::World;
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Log(Arc<Mutex<State>>);
 
 pub(super) struct State {
     pub lines: Lines,
-    /// Names of the logged nodes.
-    pub hosts: Vec<(NodeId, String)>,
     pub segments: Segments,
-    /// The open connections of the logged hosts.
-    pub live: BTreeSet<(NodeId, ConnId)>,
+    /// The open connections of the logged hosts, each with the name of its host.
+    pub live: BTreeMap<End, &'static str>,
     /// The state of the current receiver before its engine takes the packet. A world runs one node at a time, so
     /// the log has to keep the state of one receiver only.
     before: BeforeReceive,
@@ -75,7 +71,7 @@ pub(super) struct Lines {
 }
 
 /// The part of a receiving host's state that a packet may change.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct BeforeReceive {
     /// The subflow of the packet.
     subflow: Option<(ConnId, SubflowId)>,
@@ -87,35 +83,17 @@ struct BeforeReceive {
     corrupted: u64,
 }
 
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State")
-            .field("hosts", &self.hosts)
-            .field("error", &self.lines.error)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Log {
     /// Makes a log of `hosts`, each with its name. No host or link reports to the log yet.
-    pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
-        let mut state = State {
-            lines: Lines { out, error: None },
-            hosts,
+    pub(super) fn new(world: &World, hosts: &[(NodeId, &str)], out: Box<dyn Reader>) -> Log {
+        let mut lines = Lines { out, error: None };
+        lines.write(&Record::Header(header(world, hosts)));
+        Log(Arc::new(Mutex::new(State {
+            lines,
             segments: Segments::default(),
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
             before: BeforeReceive::default(),
-        };
-        state.write_header(world);
-        Log(Arc::new(Mutex::new(state)))
-    }
-
-    /// Returns the handle by which the host `node` reports to the log.
-    pub(super) fn of_host(&self, node: NodeId) -> HostLog {
-        HostLog {
-            log: self.clone(),
-            node,
-        }
+        })))
     }
 
     /// Writes the segments whose fates are not final, and completes the output.
@@ -144,23 +122,24 @@ impl Tap for Log {
             PacketEvent::Sent | PacketEvent::Duplicated => state.segments.on_link(packet.id, link),
             PacketEvent::Delivered { .. } => state.segments.off_link(packet.id),
             PacketEvent::Dropped { cause, .. } => {
-                let lost = Lost {
-                    at,
-                    link: Some(link),
-                    cause: Some(cause),
+                let cause = match cause {
+                    DropCause::Queue => "queue",
+                    DropCause::CoDel => "codel",
+                    DropCause::Loss => "loss",
+                    DropCause::Down => "down",
                 };
                 state.segments.off_link(packet.id);
-                state.segments.on_lost(packet.id, lost);
+                state.segments.on_lost(packet.id, at, Some(link), cause);
             }
         }
     }
 }
 
 /// The handle by which a [`Host`](crate::Host) reports to its log.
-#[derive(Debug)]
 pub(crate) struct HostLog {
-    log: Log,
-    node: NodeId,
+    pub log: Log,
+    pub node: NodeId,
+    pub name: &'static str,
 }
 
 impl HostLog {
@@ -180,16 +159,18 @@ impl HostLog {
         };
         let mut state = self.log.state();
         for (id, done) in (first..).zip((0..total).step_by(size as usize)) {
-            state.segments.on_sent(Sent {
+            state.segments.on_sent(Segment {
                 id,
-                from: (self.node, info.conn),
-                subflow: info.subflow,
-                path: transmit.path,
+                host: self.name,
+                conn: info.conn.as_u64(),
+                subflow: info.subflow.0,
+                path: transmit.path.0,
                 kind,
                 dsn: info.data.start + done,
                 ssn: info.subflow_seq + done,
                 len: size.min(total - done),
-                at: now,
+                sent_ns: now.as_nanos(),
+                ..Segment::default()
             });
         }
         state.write_finalized();
@@ -213,34 +194,39 @@ impl HostLog {
         let before = &state.before;
         // The engine does not return its verdict on a packet. But its counter rises with each corrupted one.
         if corrupted(stack) > before.corrupted {
-            let lost = Lost {
-                at: now,
-                link: None,
-                cause: None,
-            };
-            state.segments.on_lost(packet.id, lost);
+            state.segments.on_lost(packet.id, now, None, "corruption");
             return;
         }
         // The first data of a connection may have created the subflow.
         let subflow = before.subflow.or_else(|| subflow_of(stack, packet));
         let conn = subflow.map(|(conn, _)| conn);
         let stats = conn.and_then(|conn| stack.conn_stats(conn));
-        let arrival = Arrival {
-            at: now,
-            host: self.node,
-            conn,
-            fresh: conn.map_or(0, |conn| {
-                received(stack, conn).saturating_sub(before.received)
-            }),
-        };
+        let received = conn.map_or(0, |conn| received(stack, conn));
+        let fresh = received.saturating_sub(before.received);
         if before.in_flight > 0
             && let Some((conn, subflow)) = subflow
             && let Some(stats) = stack.subflow(conn, subflow)
         {
-            state.write_ack(now, (self.node, conn), &stats);
+            state.lines.write(&Record::Ack(Ack {
+                at_ns: now.as_nanos(),
+                host: self.name,
+                conn: conn.as_u64(),
+                subflow: stats.id.0,
+                path: stats.path.0,
+                una: stats.snd_una,
+                cwnd: stats.cwnd,
+                // The engine's initial threshold is the largest number: there is no threshold yet.
+                ssthresh: Some(stats.ssthresh).filter(|ssthresh| *ssthresh != u64::MAX),
+                srtt_ns: stats.srtt.as_nanos() as u64,
+                rto_ns: stats.rto.as_nanos() as u64,
+                in_flight: stats.in_flight,
+            }));
         }
         let rcv_nxt = stats.map_or(0, |stats| stats.rcv_nxt);
-        state.segments.on_arrived(packet.id, arrival, rcv_nxt);
+        let host = (self.node, self.name);
+        state
+            .segments
+            .on_arrived(packet.id, now, host, conn, (fresh, rcv_nxt));
         state.write_finalized();
     }
 
@@ -248,6 +234,7 @@ impl HostLog {
     pub fn on_event(&self, now: Instant, event: &Event) {
         let state = &mut *self.log.state();
         let conn = event.conn();
+        let end = (self.node, conn);
         let (event, subflow_and_path, reason) = match *event {
             Event::Accepted { .. } => ("accepted", None, None),
             Event::Connected { .. } => ("connected", None, None),
@@ -267,21 +254,16 @@ impl HostLog {
             Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
             _ => return,
         };
-        let end = (self.node, conn);
-        match event {
-            "accepted" | "connected" => {
-                state.live.insert(end);
-            }
-            "closed" => {
-                state.live.remove(&end);
-                state.segments.on_closed(end);
-                state.write_finalized();
-            }
-            _ => {}
+        if matches!(event, "accepted" | "connected") {
+            state.live.insert(end, self.name);
+        } else if event == "closed" {
+            state.live.remove(&end);
+            state.segments.on_closed(end);
+            state.write_finalized();
         }
         state.lines.write(&Record::Event(EngineEvent {
             at_ns: now.as_nanos(),
-            host: name(&state.hosts, self.node),
+            host: self.name,
             conn: conn.as_u64(),
             event,
             subflow: subflow_and_path.map(|(subflow, _)| subflow.0),
@@ -293,15 +275,12 @@ impl HostLog {
 
 /// Returns the subflow of a received packet.
 fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
-    let view = ip::Packet::new(&packet.bytes[..]).ok()?;
-    let (protocol, segment) = view.transport().ok()?;
-    if protocol != ip::PROTO_TCP {
-        return None;
-    }
-    let segment = tcp::Packet::new(segment).ok()?;
-    let local = SocketAddr::new(view.dst(), segment.dst_port());
-    let remote = SocketAddr::new(view.src(), segment.src_port());
-    stack.subflow_between(local, remote)
+    let (ip, segment) = ip::Repr::parse(&packet.bytes).ok()?;
+    let tcp = tcp::Packet::new(segment).ok()?;
+    let local = SocketAddr::new(ip.dst, tcp.dst_port());
+    let remote = SocketAddr::new(ip.src, tcp.src_port());
+    let subflow = stack.subflow_between(local, remote);
+    subflow.filter(|_| ip.protocol == ip::PROTO_TCP)
 }
 
 /// Returns the number of received packets with a wrong IP or TCP checksum or a malformed header.
@@ -316,105 +295,33 @@ fn received(stack: &Stack, conn: ConnId) -> u64 {
     stats.map_or(0, |stats| stats.rcv_nxt + stats.out_of_order)
 }
 
-impl From<&SubflowStats> for SubflowSample {
-    fn from(stats: &SubflowStats) -> Self {
-        SubflowSample {
-            subflow: stats.id.0,
-            path: stats.path.0,
-            cwnd: stats.cwnd,
-            in_flight: stats.in_flight,
-            out_of_order: stats.out_of_order,
-        }
+/// Returns the first record of a log.
+fn header<'a>(world: &World, hosts: &[(NodeId, &'a str)]) -> Header<'a> {
+    let name = |node: NodeId| {
+        let known = hosts.iter().find(|(id, _)| *id == node);
+        let unknown = || Cow::Owned(format!("node {}", node.0));
+        known.map_or_else(unknown, |(_, name)| Cow::Borrowed(*name))
+    };
+    let ends = |link| {
+        let (from, to) = world.ends(link);
+        let [from, to] = [from, to].map(name);
+        LinkEnds { from, to }
+    };
+    Header {
+        version: 1,
+        seed: world.seed(),
+        start_ns: world.now().as_nanos(),
+        sample_ns: SAMPLE_INTERVAL.as_nanos() as u64,
+        hosts: hosts.iter().map(|(_, name)| *name).collect(),
+        links: world.links().map(ends).collect(),
     }
 }
 
 impl State {
-    fn write_header(&mut self, world: &World) {
-        let ends = |link| {
-            let (from, to) = world.ends(link);
-            let [from, to] = [from, to].map(|node| {
-                let known = self.hosts.iter().find(|(id, _)| *id == node);
-                let unknown = || Cow::Owned(format!("node {}", node.0));
-                known.map_or_else(unknown, |(_, name)| Cow::Borrowed(name.as_str()))
-            });
-            LinkEnds { from, to }
-        };
-        self.lines.write(&Record::Header(Header {
-            version: 1,
-            seed: world.seed(),
-            start_ns: world.now().as_nanos(),
-            sample_ns: SAMPLE_INTERVAL.as_nanos() as u64,
-            hosts: self.hosts.iter().map(|(_, name)| name.as_str()).collect(),
-            links: world.links().map(ends).collect(),
-        }));
-    }
-
-    fn write_ack(&mut self, now: Instant, (node, conn): (NodeId, ConnId), stats: &SubflowStats) {
-        self.lines.write(&Record::Ack(Ack {
-            at_ns: now.as_nanos(),
-            host: name(&self.hosts, node),
-            conn: conn.as_u64(),
-            subflow: stats.id.0,
-            path: stats.path.0,
-            una: stats.snd_una,
-            cwnd: stats.cwnd,
-            // The engine's initial threshold is the largest number, which means that there is no threshold yet.
-            ssthresh: Some(stats.ssthresh).filter(|ssthresh| *ssthresh != u64::MAX),
-            srtt_ns: stats.srtt.as_nanos() as u64,
-            rto_ns: stats.rto.as_nanos() as u64,
-            in_flight: stats.in_flight,
-        }));
-    }
-
     pub fn write_finalized(&mut self) {
-        for fate in self.segments.finalized() {
-            let Fate {
-                sent,
-                link,
-                lost,
-                arrival,
-                delivered,
-                ..
-            } = fate;
-            self.lines.write(&Record::Segment(Segment {
-                id: sent.id,
-                host: name(&self.hosts, sent.from.0),
-                conn: sent.from.1.as_u64(),
-                subflow: sent.subflow.0,
-                path: sent.path.0,
-                link: link.map(|link| link.0),
-                kind: sent.kind,
-                dsn: sent.dsn,
-                ssn: sent.ssn,
-                len: sent.len,
-                sent_ns: sent.at.as_nanos(),
-                dropped_ns: lost.map(|lost| lost.at.as_nanos()),
-                dropped_by: lost.and_then(|lost| lost.link).map(|link| link.0),
-                dropped_for: lost.map(|lost| cause(lost.cause)),
-                to: arrival.map(|arrival| name(&self.hosts, arrival.host)),
-                to_conn: arrival.and_then(|arrival| arrival.conn).map(ConnId::as_u64),
-                arrived_ns: arrival.map(|arrival| arrival.at.as_nanos()),
-                fresh: arrival.map_or(0, |arrival| arrival.fresh),
-                delivered_ns: delivered.map(Instant::as_nanos),
-            }));
+        for segment in self.segments.finalized() {
+            self.lines.write(&Record::Segment(segment));
         }
-    }
-}
-
-/// Returns the name of a logged host.
-pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
-    let host = hosts.iter().find(|(id, _)| *id == node);
-    host.map_or("", |(_, name)| name)
-}
-
-/// Returns the name of a drop's cause in a log.
-fn cause(cause: Option<DropCause>) -> &'static str {
-    match cause {
-        Some(DropCause::Queue) => "queue",
-        Some(DropCause::CoDel) => "codel",
-        Some(DropCause::Loss) => "loss",
-        Some(DropCause::Down) => "down",
-        None => "corruption",
     }
 }
 
