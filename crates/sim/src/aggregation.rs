@@ -14,20 +14,21 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
+use braid_engine::{ApiError, PathConfig};
 use braid_links::Settings;
 use braid_links::middlebox::Chain;
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
 use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
+use ipnet::IpNet;
 
 use crate::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig, ServerNode, ServerNodeConfig};
-use crate::host::{Host, HostConfig, options};
+use crate::host::{Host, HostConfig, tcp_options};
 use crate::middlebox::MiddleboxNode;
-use crate::router::{Prefix, Router};
+use crate::router::{Router, all_like};
 use crate::traffic::{Preface, Role, Stream};
-use crate::transfer::{PathSettings, REQUEST};
+use crate::transfer::{Direction, PathSettings};
 use crate::udp::{UdpFlow, UdpSource};
 use crate::world::{LinkId, NodeId, World};
 
@@ -97,8 +98,6 @@ pub struct AggregationConfig {
     pub users: Vec<PathSettings>,
     /// The number of content hosts, each at its [`content_addr`].
     pub contents: usize,
-    /// The TCP settings of users and content hosts.
-    pub end_host: Config,
     /// The settings of the box's sockets towards users.
     pub box_downstream: DownstreamConfig,
 }
@@ -136,7 +135,6 @@ impl AggregationConfig {
             servers: Vec::new(),
             users: vec![gigabit()],
             contents: 1,
-            end_host: DownstreamConfig::default().engine,
             box_downstream: DownstreamConfig::default(),
         };
         config.set_servers(1)?;
@@ -247,13 +245,12 @@ pub enum Load {
 
 impl Load {
     /// Returns the role of the user and the role of the content host.
-    fn roles(self) -> (Role, Role) {
-        let request = REQUEST;
+    fn roles(self) -> [Role; 2] {
         match self {
-            Load::Down(size) => (Role::Fetch { request }, Role::Answer { request, size }),
-            Load::Up(size) => (Role::Upload { size }, Role::Sink),
+            Load::Down(size) => Direction::Down.roles(size),
+            Load::Up(size) => Direction::Up.roles(size),
             Load::Post { sends, answer } => {
-                (Role::Upload { size: sends }, Role::Reply { size: answer })
+                [Role::Upload { size: sends }, Role::Reply { size: answer }]
             }
         }
     }
@@ -274,7 +271,6 @@ impl TransferId {
 /// The hosts at the ends of a user's connection.
 #[derive(Debug, Clone, Copy)]
 struct TransferEnds {
-    id: TransferId,
     user: NodeId,
     /// The content host; `None` if the caller chose another destination.
     content: Option<NodeId>,
@@ -332,14 +328,14 @@ impl Aggregation {
     ) -> Result<Self, ApiError> {
         let mut world = World::new(seed);
         let boxed = add_box(&mut world, config);
-        let users = (0..config.users.len()).map(|n| add_user(&mut world, config, n));
-        let users: Vec<_> = users.collect();
-        let routers = (0..config.access.len()).map(|n| add_router(&mut world, config, n));
-        let routers: Vec<_> = routers.collect();
-        let servers = (0..config.servers.len()).map(|n| add_server(&mut world, config, n));
-        let servers: Vec<_> = servers.collect();
-        let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
-        let contents: Vec<_> = contents.collect();
+        let mut add = |count, add_one: fn(&mut World, &AggregationConfig, usize) -> NodeId| {
+            let added = (0..count).map(|n| add_one(&mut world, config, n));
+            added.collect::<Vec<_>>()
+        };
+        let users = add(config.users.len(), add_user);
+        let routers = add(config.access.len(), add_router);
+        let servers = add(config.servers.len(), add_server);
+        let contents = add(config.contents, add_content);
         let mut access_ends = routers.clone();
         let middlebox = middlebox.map(|(link, chain)| {
             access_ends[link] = world.add(|_| MiddleboxNode::new(chain));
@@ -354,18 +350,12 @@ impl Aggregation {
             connect(&mut world, node, router, &gigabit());
         }
         let lan = users.iter().zip(&config.users);
-        let lan = lan
-            .map(|(user, path)| connect(&mut world, *user, boxed, path))
-            .collect();
-        let server_links = (0..servers.len()).map(|n| {
-            connect_server(
-                &mut world,
-                &config.servers[n],
-                n,
-                servers[n],
-                (&routers, &contents),
-            )
-        });
+        let lan = lan.map(|(user, path)| connect(&mut world, *user, boxed, path));
+        let lan = lan.collect();
+        let ends = (&routers[..], &contents[..]);
+        let server_links = config.servers.iter().zip(&servers).enumerate();
+        let server_links = server_links
+            .map(|(n, (settings, server))| connect_server(&mut world, settings, n, *server, ends));
         let server_links = server_links.collect();
         for router in &routers {
             for content in &contents {
@@ -413,7 +403,7 @@ impl Aggregation {
         content: usize,
         load: Load,
     ) -> Result<TransferId, ApiError> {
-        let (user_role, content_role) = load.roles();
+        let [user_role, content_role] = load.roles();
         let id = TransferId(self.transfers.len() as u32);
         let port = u16::try_from(u32::from(FIRST_PORT) + id.0);
         let port = port.map_err(|_| ApiError::LimitReached)?;
@@ -462,6 +452,10 @@ impl Aggregation {
         self.open_stream(user, gateway, stream)
     }
 
+    fn transfer_ids(&self) -> impl Iterator<Item = TransferId> {
+        (0..self.transfers.len() as u32).map(TransferId)
+    }
+
     fn open_stream(
         &mut self,
         user: usize,
@@ -470,34 +464,25 @@ impl Aggregation {
     ) -> Result<TransferId, ApiError> {
         let id = TransferId(self.transfers.len() as u32);
         let user = self.users[user];
-        let options = ConnectOptions {
-            protocol: Protocol::Tcp,
-            ..options(remote)
-        };
         stream.label = id.label();
-        self.world.open(user, options, stream)?;
-        self.transfers.push(TransferEnds {
-            id,
-            user,
-            content: None,
-        });
+        self.world.open(user, tcp_options(remote), stream)?;
+        let content = None;
+        self.transfers.push(TransferEnds { user, content });
         Ok(id)
     }
 
     /// Pauses the user's reads of a connection, or resumes them.
     pub fn pause(&mut self, id: TransferId, paused: bool) {
-        let user = self.transfers[id.0 as usize].user;
-        self.world.with_node(user, |host: &mut Host, now| {
-            host.pause(now, id.label(), paused);
-        });
+        let pause = |host: &mut Host, now| host.pause(now, id.label(), paused);
+        self.world
+            .with_node(self.transfers[id.0 as usize].user, pause);
     }
 
     /// Resets a connection from the user's end.
     pub fn abort(&mut self, id: TransferId) {
-        let user = self.transfers[id.0 as usize].user;
-        self.world.with_node(user, |host: &mut Host, now| {
-            host.abort_labelled(now, id.label());
-        });
+        let abort = |host: &mut Host, now| host.abort_labelled(now, id.label());
+        self.world
+            .with_node(self.transfers[id.0 as usize].user, abort);
     }
 
     /// Returns the user's end of a connection.
@@ -529,7 +514,7 @@ impl Aggregation {
 
     /// Returns the payload bytes that all users have received so far.
     pub fn received(&self) -> u64 {
-        let streams = self.transfers.iter().map(|t| self.at_user(t.id).received);
+        let streams = self.transfer_ids().map(|id| self.at_user(id).received);
         streams.sum()
     }
 
@@ -587,9 +572,9 @@ impl Aggregation {
     /// `limit`.
     pub fn finish(&mut self, limit: Duration) -> bool {
         self.run(limit, |net| {
-            net.transfers.iter().all(|t| {
-                let content = net.at_content(t.id);
-                net.at_user(t.id).closed.is_some() && content.is_none_or(|s| s.closed.is_some())
+            net.transfer_ids().all(|id| {
+                let content = net.at_content(id);
+                net.at_user(id).closed.is_some() && content.is_none_or(|s| s.closed.is_some())
             })
         })
     }
@@ -609,7 +594,7 @@ impl Aggregation {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Access { link, settings } => {
-                self.set_access(link, &settings);
+                set_links(&mut self.world, self.access[link], &settings);
                 self.settings_with_carrier[link] = *settings;
             }
             Action::Carrier { link, up } => {
@@ -618,45 +603,36 @@ impl Aggregation {
                 // packets.
                 settings.up.up &= up;
                 settings.down.up &= up;
-                self.set_access(link, &settings);
-                self.world.with_node(self.boxed, |node: &mut BoxNode, now| {
-                    node.set_carrier(now, link, up);
-                });
+                set_links(&mut self.world, self.access[link], &settings);
+                let set = |node: &mut BoxNode, now| node.set_carrier(now, link, up);
+                self.world.with_node(self.boxed, set);
             }
             Action::ServerLinks { server, settings } => {
-                for ((up, down), settings) in self.server_links[server].iter().zip(settings) {
-                    self.world.set_link(*up, settings.up);
-                    self.world.set_link(*down, settings.down);
+                for (links, settings) in self.server_links[server].iter().zip(&settings) {
+                    set_links(&mut self.world, *links, settings);
                 }
             }
             Action::KillServer(server) => {
-                let node = self.servers[server];
-                self.world
-                    .with_node(node, |node: &mut ServerNode, _| node.kill());
+                let kill = |node: &mut ServerNode, _| node.kill();
+                self.world.with_node(self.servers[server], kill);
             }
             Action::StartServer(server) => {
                 let node = self.servers[server];
-                self.world.with_node(node, |node: &mut ServerNode, now| {
-                    node.start(now).expect("it started before");
-                });
+                let started = self.world.with_node(node, ServerNode::start);
+                started.expect("it started before");
             }
-            Action::KillBox => {
-                self.world
-                    .with_node(self.boxed, |node: &mut BoxNode, now| node.kill(now));
-            }
+            Action::KillBox => self.world.with_node(self.boxed, BoxNode::kill),
             Action::StartBox => {
-                self.world.with_node(self.boxed, |node: &mut BoxNode, now| {
-                    node.start(now).expect("it started before");
-                });
+                let started = self.world.with_node(self.boxed, BoxNode::start);
+                started.expect("it started before");
             }
         }
     }
+}
 
-    fn set_access(&mut self, link: usize, settings: &PathSettings) {
-        let (up, down) = self.access[link];
-        self.world.set_link(up, settings.up.clone());
-        self.world.set_link(down, settings.down.clone());
-    }
+fn set_links(world: &mut World, (up, down): (LinkId, LinkId), settings: &PathSettings) {
+    world.set_link(up, settings.up.clone());
+    world.set_link(down, settings.down.clone());
 }
 
 fn connect(world: &mut World, from: NodeId, to: NodeId, path: &PathSettings) -> (LinkId, LinkId) {
@@ -671,18 +647,23 @@ fn connect_server(
     server: NodeId,
     (routers, contents): (&[NodeId], &[NodeId]),
 ) -> Vec<(LinkId, LinkId)> {
-    let junctions = add_junctions(world, settings, number);
     let mut server_links = Vec::new();
     for (n, router) in routers.iter().enumerate() {
         let path = settings.from_access.get(n).cloned();
         let path = path.unwrap_or_else(gigabit);
-        let junction = junctions.get(n);
-        let next = junction.map_or(server, |(junction, _)| *junction);
-        server_links.push(connect(world, *router, next, &path));
-        if let Some((junction, source)) = junction {
-            connect(world, *junction, server, &gigabit());
-            connect(world, *source, *junction, &gigabit());
-        }
+        let Some(flow) = settings.cross.get(n) else {
+            server_links.push(connect(world, *router, server, &path));
+            continue;
+        };
+        // A junction is a router that merges the packets of a source of cross traffic into those of the server.
+        // Its interfaces: 0 to the router behind the access link, 1 to the server, 2 to the source.
+        let addr = IpAddr::V4(server_addr(number));
+        let junction = Router::new().route(addr, 1).route(all_like(addr), 0);
+        let junction = world.add(|_| junction);
+        let source = world.add(|rng| UdpSource::new(flow.clone(), rng));
+        server_links.push(connect(world, *router, junction, &path));
+        connect(world, junction, server, &gigabit());
+        connect(world, source, junction, &gigabit());
     }
     for content in contents {
         connect(world, server, *content, &settings.to_content);
@@ -709,9 +690,9 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
 }
 
 /// Adds a user. The host has one interface, to the box.
-fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeId {
+fn add_user(world: &mut World, _: &AggregationConfig, user: usize) -> NodeId {
     let host = HostConfig {
-        engine: config.end_host.clone(),
+        engine: DownstreamConfig::default().engine,
         ..HostConfig::new(vec![PathConfig::v4(user_addr(user))])
     };
     world.add(|rng| Host::new(host, rng))
@@ -720,37 +701,18 @@ fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeI
 /// Adds a router. Its interfaces: 0 to the box, then one to each server, then one to each content host.
 fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> NodeId {
     let servers = config.servers.len();
-    let lan = Prefix::new(user_addr(0).into(), 16);
-    let mut router = Router::new()
+    let to_servers = (0..servers).map(|n| (server_addr(n), 1 + n));
+    let to_contents = (0..config.contents).map(|n| (content_addr(n), 1 + servers + n));
+    let router = Router::new()
         .reports_from(router_addr(link).into())
         .route(IpAddr::V4(link_addr(link)), 0)
-        .route(lan, 0);
-    for n in 0..servers {
-        router = router.route(IpAddr::V4(server_addr(n)), 1 + n as u32);
-    }
-    for n in 0..config.contents {
-        router = router.route(IpAddr::V4(content_addr(n)), (1 + servers + n) as u32);
-    }
+        .route(IpNet::new_assert(user_addr(0).into(), 16), 0);
+    let router = to_servers
+        .chain(to_contents)
+        .fold(router, |router, (addr, iface)| {
+            router.route(IpAddr::V4(addr), iface as u32)
+        });
     world.add(|_| router)
-}
-
-/// Adds a junction and a source for each flow of cross traffic. A junction is a router that merges the source's
-/// packets into the packets of the server. Its interfaces: 0 to the router behind the access link, 1 to the
-/// server, 2 to the source.
-fn add_junctions(
-    world: &mut World,
-    server: &ServerSettings,
-    number: usize,
-) -> Vec<(NodeId, NodeId)> {
-    let flows = server.cross.iter().cloned();
-    let junctions = flows.map(|flow| {
-        let addr = IpAddr::V4(server_addr(number));
-        let others = Prefix::all_like(addr);
-        let junction = Router::new().route(addr, 1).route(others, 0);
-        let junction = world.add(|_| junction);
-        (junction, world.add(|rng| UdpSource::new(flow, rng)))
-    });
-    junctions.collect()
 }
 
 /// Adds a server. Its interfaces: one to each router, then one to each content host.
@@ -776,7 +738,7 @@ fn add_content(world: &mut World, config: &AggregationConfig, content: usize) ->
     // take the first router, whichever link the box chose.
     let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
     let host = HostConfig {
-        engine: config.end_host.clone(),
+        engine: DownstreamConfig::default().engine,
         routes: routes.chain(users).collect(),
         ..HostConfig::new(vec![PathConfig::v4(content_addr(content))])
     };

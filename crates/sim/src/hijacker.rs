@@ -20,7 +20,7 @@ pub type Keys = (u64, u64);
 const MAX_SUBFLOWS: usize = 1_024;
 
 /// A subflow that a hijacker opens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct HijackedSubflow {
     keys: Keys,
     nonce: u32,
@@ -70,8 +70,7 @@ impl Hijacker {
         let subflow = HijackedSubflow {
             keys,
             nonce,
-            next: None,
-            data_ack: None,
+            ..HijackedSubflow::default()
         };
         self.subflows.insert(local, subflow);
         packet((local.ip(), server.ip()), &syn, &[])
@@ -133,19 +132,17 @@ impl HijackedSubflow {
 
 /// Returns the keys in the MP_CAPABLE of a third ACK. Any observer of the link can read them.
 pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
-    match tcp.options.capable() {
-        Some(
-            &Capable::Ack {
-                sender_key,
-                receiver_key,
-                ..
-            }
-            | &Capable::Data {
-                sender_key,
-                receiver_key,
-                ..
-            },
-        ) => Some((sender_key, receiver_key)),
+    match *tcp.options.capable()? {
+        Capable::Ack {
+            sender_key,
+            receiver_key,
+            ..
+        }
+        | Capable::Data {
+            sender_key,
+            receiver_key,
+            ..
+        } => Some((sender_key, receiver_key)),
         _ => None,
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use braid_engine::strategy::Strategy;
 use braid_engine::{
-    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, Stack,
-    StrategyFactory, Transmit,
+    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
+    Protocol, Stack, StrategyFactory, Transmit,
 };
 use braid_wire::{Instant, Rng};
 
@@ -54,6 +54,14 @@ pub(crate) fn strategy_of(name: &str) -> StrategyFactory {
 /// Returns the default options of a connection to `remote`.
 pub fn options(remote: SocketAddr) -> ConnectOptions {
     ConnectOptions::new(remote, default_strategy())
+}
+
+/// Returns the default options of a plain TCP connection to `remote`.
+pub(crate) fn tcp_options(remote: SocketAddr) -> ConnectOptions {
+    ConnectOptions {
+        protocol: Protocol::Tcp,
+        ..options(remote)
+    }
 }
 
 /// Shorthands that call functions of a world's hosts by their node ids.
@@ -111,18 +119,8 @@ pub struct Host {
     /// The streams of closed connections, in the order of closing.
     finished: Vec<Stream>,
     arrivals: Vec<Arrivals>,
-    log: Option<HostLog>,
+    pub(crate) log: Option<HostLog>,
     fast_open: bool,
-}
-
-impl core::fmt::Debug for Host {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Host")
-            .field("stack", self.stack())
-            .field("streams", &self.streams)
-            .field("finished", &self.finished)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Host {
@@ -144,11 +142,6 @@ impl Host {
             log: None,
             fast_open,
         }
-    }
-
-    /// Attaches a log to the host.
-    pub(crate) fn set_log(&mut self, log: HostLog) {
-        self.log = Some(log);
     }
 
     /// Returns the engine.

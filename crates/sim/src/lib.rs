@@ -29,11 +29,10 @@ pub mod udp;
 mod watched;
 pub mod world;
 
-pub use capture::Capture;
 pub use host::{Host, HostConfig};
 pub use middlebox::MiddleboxNode;
 pub use node::{Node, Packet, Turn};
-pub use router::{Prefix, Router};
+pub use router::Router;
 pub use tap::Tap;
 pub use transfer::Transfer;
 pub use world::{LinkId, NodeId, World};

@@ -1,7 +1,6 @@
 //! Nodes of the world, and their turns. A turn is the calls in which a node acts.
 
 use core::any::Any;
-use core::fmt::Debug;
 
 use braid_wire::{Instant, Rng};
 
@@ -23,7 +22,7 @@ pub struct LinkId(pub u32);
 /// once after all packets that one link delivers at one time, at the time of [`next_timeout`](Self::next_timeout),
 /// and after [`World::with_node`](crate::World::with_node). A turn ends with `wake`; the world then hands the
 /// packets that the node has sent to the links.
-pub trait Node: Any + Debug + Send {
+pub trait Node: Any + Send {
     /// Takes a packet that arrived at interface `iface`. The node sends it on, or returns its buffer by
     /// [`Turn::recycle`].
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet);
@@ -104,4 +103,12 @@ pub(crate) fn recycle(spare: &mut Vec<Vec<u8>>, packet: Packet) {
         buffer.clear();
         spare.push(buffer);
     }
+}
+
+/// Returns a new random stream, seeded from `rng`. Because of this, each start of a node gets other random
+/// numbers.
+pub(crate) fn child(rng: &mut Rng) -> Rng {
+    let mut seed = [0; 32];
+    rng.fill(&mut seed);
+    Rng::from_seed(seed)
 }

@@ -1,6 +1,5 @@
 //! Taps, which watch links.
 
-use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_links::DropCause;
@@ -31,7 +30,7 @@ pub enum PacketEvent {
 
 /// An observer of links: see [`World::tap`](crate::World::tap). The world owns its taps. To read a tap's records,
 /// or to watch several links with one tap, give the world an `Arc<Mutex<_>>`.
-pub trait Tap: Debug + Send {
+pub trait Tap: Send {
     /// Records that `event` happened at `at` to `packet` on `link`. Events come in the order of time, except that
     /// a drop by CoDel may come late: the world reports it when it next polls the link.
     fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet);

@@ -6,7 +6,7 @@ use braid_engine::{Config, ConnId, Event, RxMeta, Stack, StrategyFactory, Transm
 use braid_wire::{Instant, Rng, ip, tcp};
 
 use crate::node::{Packet, Turn};
-use crate::oracle::{Oracle, Sent, Violation};
+use crate::oracle::{Oracle, Violation};
 use crate::traffic::Stream;
 
 /// A stack of the engine, and the oracle that watches it.
@@ -14,9 +14,6 @@ use crate::traffic::Stream;
 pub(crate) struct WatchedStack {
     pub stack: Stack,
     pub oracle: Oracle,
-    /// The oracle's note about the packet of the last [`poll_transmit`](Self::poll_transmit). The oracle can
-    /// check the stack only after the caller has released the packet, which borrows the stack.
-    sent: Option<Sent>,
 }
 
 impl WatchedStack {
@@ -30,7 +27,6 @@ impl WatchedStack {
         WatchedStack {
             oracle: Oracle::new(config.clone()),
             stack: Stack::new(config, rng, strategy),
-            sent: None,
         }
     }
 
@@ -56,16 +52,10 @@ impl WatchedStack {
 
     /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
-        self.check_sent(now);
+        self.oracle.check_sent(now, &self.stack);
         let transmit = self.stack.poll_transmit(now)?;
-        self.sent = Some(self.oracle.on_transmit(now, &transmit));
+        self.oracle.on_transmit(now, &transmit);
         Some(transmit)
-    }
-
-    fn check_sent(&mut self, now: Instant) {
-        if let Some(sent) = self.sent.take() {
-            self.oracle.check_sent(now, sent, &self.stack);
-        }
     }
 
     /// Sends all packets of the stack, each by the interface that `iface` returns. Calls `on_sent` with each
@@ -93,7 +83,7 @@ impl WatchedStack {
     /// Returns the violations that the oracle has seen. To be called when the stack has no more events and
     /// packets: timers and bounds need to hold only then.
     pub fn end_turn(&mut self, now: Instant) -> Vec<Violation> {
-        self.check_sent(now);
+        self.oracle.check_sent(now, &self.stack);
         self.oracle.end_turn(now, &self.stack);
         self.oracle.take()
     }

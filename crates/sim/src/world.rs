@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use braid_links::{Counters, Link, Schedule, Settings, flip_bit};
 use braid_wire::{Instant, Rng, ip};
 
-use crate::node::{Node, Packet, Turn, recycle};
+use crate::node::{Node, Packet, Turn, child, recycle};
 use crate::oracle::Violation;
 use crate::tap::{PacketEvent, Tap};
 
@@ -41,6 +41,7 @@ fn mark(frame: &mut Frame) -> bool {
 
 /// One direction of a link, with its place in the world.
 struct Wire {
+    id: LinkId,
     link: Link<Frame>,
     /// The node and its interface at the end of the direction.
     to: NodeId,
@@ -54,9 +55,9 @@ struct Wire {
 }
 
 impl Wire {
-    fn notify_taps(&mut self, at: Instant, id: LinkId, event: PacketEvent, packet: &Packet) {
+    fn notify_taps(&mut self, at: Instant, event: PacketEvent, packet: &Packet) {
         for tap in &mut self.taps {
-            tap.on_packet(at, id, event, packet);
+            tap.on_packet(at, self.id, event, packet);
         }
     }
 }
@@ -72,7 +73,7 @@ struct NodeSlot {
 }
 
 /// An observer that the world calls at fixed intervals: see [`World::sample`].
-pub trait Sampler: core::fmt::Debug + Send {
+pub trait Sampler: Send {
     /// Takes a sample of `world`. The world has called [`World::refresh`], so the counters are up to date.
     fn sample(&mut self, world: &World);
 }
@@ -84,6 +85,7 @@ struct Sampling {
 }
 
 /// Nodes and links in virtual time.
+#[derive(Default)]
 pub struct World {
     now: Instant,
     sequence: u64,
@@ -128,9 +130,8 @@ const MAX_VIOLATIONS: usize = 64;
 /// stack.
 pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
     let mut own = Rng::for_component(seed, FIRST_NODE_COMPONENT + u64::from(id));
-    let mut bytes = [0; 32];
-    own.fill(&mut bytes);
-    (own, Rng::from_seed(bytes))
+    let of_stack = child(&mut own);
+    (own, of_stack)
 }
 
 impl World {
@@ -138,19 +139,8 @@ impl World {
     pub fn new(seed: u64) -> Self {
         World {
             now: START,
-            sequence: 0,
-            events: BinaryHeap::new(),
-            nodes: Vec::new(),
-            wires: Vec::new(),
-            samplings: Vec::new(),
             seed,
-            checksums: false,
-            sent: Vec::new(),
-            packets: 0,
-            spare: Vec::new(),
-            reported: Vec::new(),
-            violations: Vec::new(),
-            keep_violations: false,
+            ..World::default()
         }
     }
 
@@ -210,6 +200,7 @@ impl World {
             link.keep_dropped();
             link.mark_by(mark);
             self.wires.push(Wire {
+                id,
                 link,
                 to,
                 iface: ifaces[1 - n],
@@ -249,8 +240,7 @@ impl World {
             node.downcast_mut().expect("a node of another type"),
             self.now,
         );
-        self.turn(id, |node, turn| node.wake(turn));
-        self.end_turn(id);
+        self.wake(id);
         result
     }
 
@@ -385,8 +375,7 @@ impl World {
                 if self.nodes[id.0 as usize].armed == Some(at) {
                     self.nodes[id.0 as usize].armed = None;
                     self.now = at;
-                    self.turn(id, |node, turn| node.wake(turn));
-                    self.end_turn(id);
+                    self.wake(id);
                 }
             }
         }
@@ -404,25 +393,18 @@ impl World {
         self.now = at;
         let (to, iface) = (wire.to, wire.iface);
         while let Some(delivery) = self.wires[id.0 as usize].link.poll_deliver(at) {
-            let Frame {
-                mut packet,
-                sent_at,
-            } = delivery.packet;
+            let sent_at = delivery.packet.sent_at;
+            let mut packet = delivery.packet.packet;
             if let Some(bit) = delivery.flip {
                 flip_bit(&mut packet.bytes, bit);
             }
-            self.wires[id.0 as usize].notify_taps(
-                at,
-                id,
-                PacketEvent::Delivered { sent_at },
-                &packet,
-            );
+            let event = PacketEvent::Delivered { sent_at };
+            self.wires[id.0 as usize].notify_taps(at, event, &packet);
             self.turn(to, |node, turn| node.receive(turn, iface, packet));
         }
         self.clear_dropped(id);
         self.arm_link(id);
-        self.turn(to, |node, turn| node.wake(turn));
-        self.end_turn(to);
+        self.wake(to);
     }
 
     /// Applies the changes that a link's schedule has for `at`.
@@ -464,8 +446,9 @@ impl World {
         self.violations.extend(reported.map(|v| (id, v)));
     }
 
-    /// Hands the packets that a node sent to the links.
-    fn end_turn(&mut self, id: NodeId) {
+    /// Wakes a node, which ends its turn, and hands the packets that it sent to the links.
+    fn wake(&mut self, id: NodeId) {
+        self.turn(id, |node, turn| node.wake(turn));
         let mut sent = core::mem::take(&mut self.sent);
         for (iface, packet) in sent.drain(..) {
             match self.nodes[id.0 as usize].ifaces.get(iface as usize) {
@@ -479,7 +462,7 @@ impl World {
 
     fn transmit(&mut self, id: LinkId, packet: Packet) {
         let wire = &mut self.wires[id.0 as usize];
-        wire.notify_taps(self.now, id, PacketEvent::Sent, &packet);
+        wire.notify_taps(self.now, PacketEvent::Sent, &packet);
         let len = packet.bytes.len() as u32;
         // A link does not report a duplicated packet, but its counter rises. The packet moves into the link, so a
         // tap needs a clone. The clone is made only for links that may duplicate.
@@ -493,7 +476,7 @@ impl World {
         if let Some((original, before)) = original
             && wire.link.counters().duplicated != before
         {
-            wire.notify_taps(self.now, id, PacketEvent::Duplicated, &original);
+            wire.notify_taps(self.now, PacketEvent::Duplicated, &original);
         }
         self.clear_dropped(id);
         self.arm_link(id);
@@ -505,12 +488,8 @@ impl World {
         while let Some(dropped) = wire.link.poll_dropped() {
             let Frame { packet, sent_at } = dropped.packet;
             let cause = dropped.cause;
-            wire.notify_taps(
-                dropped.at,
-                id,
-                PacketEvent::Dropped { sent_at, cause },
-                &packet,
-            );
+            let event = PacketEvent::Dropped { sent_at, cause };
+            wire.notify_taps(dropped.at, event, &packet);
             recycle(&mut self.spare, packet);
         }
     }

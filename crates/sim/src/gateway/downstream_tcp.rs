@@ -3,19 +3,17 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read};
 
-use braid_engine::strategy::Strategy;
 use braid_engine::{
-    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
-    RxMeta, Stack, Transmit,
+    ApiError, CloseReason, Config, ConnId, Event, PathConfig, PathId, RxMeta, Stack, Transmit,
 };
 use braid_proxy::app::{
     Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
 };
 use braid_wire::{Instant, Rng};
 
-use crate::host::default_strategy;
+use crate::host::{default_strategy, tcp_options};
 use crate::node::Turn;
 use crate::oracle::Violation;
 use crate::watched::WatchedStack;
@@ -31,9 +29,6 @@ const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct DownstreamConfig {
     /// Settings of TCP, such as sizes of buffers and timeouts.
     pub engine: Config,
-    /// Makes the strategy of a connection. The engine requires a strategy, but plain TCP has one subflow only, so
-    /// the strategy has no choice to make.
-    pub strategy: fn() -> Box<dyn Strategy>,
     /// The maximum number of streams at a time, including connection attempts.
     pub streams: usize,
     /// The addresses of each name that resolves, in order of preference. Other names do not resolve.
@@ -54,7 +49,6 @@ impl Default for DownstreamConfig {
                 user_timeout: Duration::from_secs(240),
                 ..Config::default()
             },
-            strategy: default_strategy,
             streams: 65_536,
             names: BTreeMap::new(),
             lookup: Duration::from_millis(20),
@@ -69,8 +63,6 @@ pub struct DownstreamCounters {
     pub accepted: u64,
     /// Connections reset as soon as they were accepted, because the maximum number of streams was reached.
     pub accept_refused: u64,
-    /// Connection attempts that failed.
-    pub connect_failed: u64,
 }
 
 /// Byte streams over the engine's TCP without MPTCP. Their buffers are bounded like those of kernel sockets, so
@@ -93,10 +85,7 @@ pub struct DownstreamTcp {
     ids: BTreeMap<ConnId, DownstreamId>,
     next_id: u64,
     events: VecDeque<DownstreamEvent>,
-    strategy: fn() -> Box<dyn Strategy>,
-    max_streams: usize,
-    names: BTreeMap<String, Vec<IpAddr>>,
-    lookup: Duration,
+    config: DownstreamConfig,
     /// Pending look-ups: the time of the result, the id, and the result. They are in order of time, because all
     /// look-ups take equally long.
     lookups: VecDeque<(Instant, DownstreamId, Vec<SocketAddr>)>,
@@ -125,7 +114,10 @@ enum State {
 impl DownstreamTcp {
     /// Makes sockets with the addresses of `path`; `rng` is the random stream of their stack.
     pub fn new(config: DownstreamConfig, path: PathConfig, rng: Rng) -> Self {
-        let mut engine = WatchedStack::new(config.engine, rng, Box::new(config.strategy));
+        // The engine requires a strategy, but plain TCP has one subflow only, so the strategy has no choice to
+        // make.
+        let strategy = Box::new(default_strategy);
+        let mut engine = WatchedStack::new(config.engine.clone(), rng, strategy);
         DownstreamTcp {
             path: engine.stack.add_path(path).expect("the first path"),
             own_listeners: Vec::new(),
@@ -135,10 +127,7 @@ impl DownstreamTcp {
             ids: BTreeMap::new(),
             next_id: 0,
             events: VecDeque::new(),
-            strategy: config.strategy,
-            max_streams: config.streams,
-            names: config.names,
-            lookup: config.lookup,
+            config,
             lookups: VecDeque::new(),
             orphans: VecDeque::new(),
             counters: DownstreamCounters::default(),
@@ -192,7 +181,8 @@ impl DownstreamTcp {
         self.engine.poll_transmit(self.now)
     }
 
-    /// Sends all packets in a turn, each by the interface that `iface` returns. Returns whether there was a packet.
+    /// Sends all packets in a turn, each by the interface that `iface` returns. Returns whether there was a
+    /// packet.
     pub(super) fn send_all(
         &mut self,
         turn: &mut Turn<'_>,
@@ -223,8 +213,7 @@ impl DownstreamTcp {
     pub fn next_timeout(&self) -> Option<Instant> {
         let lookup = self.lookups.front().map(|(at, ..)| *at);
         let orphan = self.orphans.front().map(|(at, _)| *at);
-        let times = [self.engine.stack.next_timeout(), lookup, orphan];
-        times.into_iter().flatten().min()
+        Instant::earliest([self.engine.stack.next_timeout(), lookup, orphan])
     }
 
     /// Runs the timers that are due.
@@ -263,9 +252,9 @@ impl DownstreamTcp {
                     None => {}
                 },
                 Event::Writable { conn } => {
-                    let id = self.ids.get(&conn).copied();
-                    self.events
-                        .extend(id.map(|id| DownstreamEvent::Writable { id }));
+                    if let Some(&id) = self.ids.get(&conn) {
+                        self.events.push_back(DownstreamEvent::Writable { id });
+                    }
                 }
                 Event::Closed { conn, reason } => self.on_closed(conn, reason),
                 _ => {}
@@ -278,7 +267,7 @@ impl DownstreamTcp {
         let Some(destination) = subflows.first().map(|s| s.local) else {
             return;
         };
-        if self.streams.len() >= self.max_streams {
+        if self.streams.len() >= self.config.streams {
             self.counters.accept_refused += 1;
             return self.engine.stack.abort(self.now, conn);
         }
@@ -304,20 +293,19 @@ impl DownstreamTcp {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        if stream.state == State::Connecting {
+        let event = if stream.state == State::Connecting {
             self.streams.remove(&id);
-            self.counters.connect_failed += 1;
             let failure = failure(reason);
-            self.events
-                .push_back(DownstreamEvent::ConnectFailed { id, failure });
+            DownstreamEvent::ConnectFailed { id, failure }
         } else if reason == CloseReason::Finished {
             stream.state = State::Finished;
             // The core learns of the end by reading: 0 bytes.
-            self.events.push_back(DownstreamEvent::Readable { id });
+            DownstreamEvent::Readable { id }
         } else {
             stream.state = State::Broken;
-            self.events.push_back(DownstreamEvent::Broken { id });
-        }
+            DownstreamEvent::Broken { id }
+        };
+        self.events.push_back(event);
     }
 
     fn next_free_id(&mut self) -> DownstreamId {
@@ -354,21 +342,15 @@ impl DownstreamTcp {
 
 impl DownstreamSockets for DownstreamTcp {
     fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure> {
-        if self.streams.len() >= self.max_streams {
+        if self.streams.len() >= self.config.streams {
             return Err(ConnectFailure::NoResources);
         }
-        let options = ConnectOptions {
-            protocol: Protocol::Tcp,
-            ..ConnectOptions::new(destination, (self.strategy)())
-        };
-        let conn = self
-            .engine
-            .stack
-            .connect(self.now, options)
-            .map_err(|e| match e {
-                ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
-                _ => ConnectFailure::NoResources,
-            })?;
+        let options = tcp_options(destination);
+        let conn = self.engine.stack.connect(self.now, options);
+        let conn = conn.map_err(|e| match e {
+            ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
+            _ => ConnectFailure::NoResources,
+        })?;
         Ok(self.insert(conn, State::Connecting))
     }
 
@@ -376,11 +358,11 @@ impl DownstreamSockets for DownstreamTcp {
         if self.lookups.len() >= MAX_LOOKUPS {
             return None;
         }
-        let addresses = self.names.get(name).into_iter().flatten();
+        let addresses = self.config.names.get(name).into_iter().flatten();
         let addresses = addresses.map(|addr| SocketAddr::new(*addr, port)).collect();
         let id = self.next_free_id();
-        self.lookups
-            .push_back((self.now + self.lookup, id, addresses));
+        let at = self.now + self.config.lookup;
+        self.lookups.push_back((at, id, addresses));
         Some(id)
     }
 
@@ -393,22 +375,21 @@ impl DownstreamSockets for DownstreamTcp {
         if state == State::Finished {
             return Ok(0);
         }
-        let capacity: usize = bufs.iter().map(|b| b.len()).sum();
-        let mut done = 0;
-        while done < capacity {
+        let capacity = bufs.iter().map(|b| b.len()).sum();
+        let mut data = Vec::new();
+        while data.len() < capacity {
             let read = self.engine.stack.read_with(self.now, conn, |slices| {
-                let to = bufs.iter_mut().map(|b| &mut b[..]);
-                Ok::<_, ApiError>(copy((slices.iter().map(|s| &s[..]), 0), (to, done)))
+                Ok::<_, ApiError>(gather(slices, capacity, &mut data))
             });
-            match read {
-                Ok(n) if n > 0 => done += n,
-                // The stack may discard a closed connection when its last byte is read, so an error does not mean
-                // that this read failed.
-                Ok(_) | Err(_) => break,
+            // The stack may discard a closed connection when its last byte is read, so an error does not mean that
+            // this read failed.
+            if read.unwrap_or(0) == 0 {
+                break;
             }
         }
-        if done > 0 || self.engine.stack.read_finished(conn) {
-            return Ok(done);
+        if !data.is_empty() || self.engine.stack.read_finished(conn) {
+            // Copying from memory does not fail.
+            return Ok((&data[..]).read_vectored(bufs).unwrap_or(0));
         }
         match self.connected(id)? {
             (_, State::Finished) => Ok(0),
@@ -418,12 +399,14 @@ impl DownstreamSockets for DownstreamTcp {
 
     fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError> {
         let (conn, state) = self.connected(id)?;
-        let mut copied = 0;
+        let mut data = Vec::new();
         // The closure reports 0 bytes as read, so the stack keeps the bytes for the next read.
         let peeked = self.engine.stack.read_with(self.now, conn, |slices| {
-            copied = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
+            gather(slices, buf.len(), &mut data);
             Ok::<_, ApiError>(0)
         });
+        let copied = data.len();
+        buf[..copied].copy_from_slice(&data);
         match (peeked, state) {
             _ if copied > 0 => Ok(copied),
             (_, State::Finished) => Ok(0),
@@ -435,18 +418,11 @@ impl DownstreamSockets for DownstreamTcp {
 
     fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError> {
         let (conn, _) = self.connected(id)?;
-        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let data = bufs.iter().map(|b| &b[..]).collect::<Vec<_>>().concat();
         let mut done = 0;
         // One call may offer only a part of the free room, for example the room up to the end of a buffer.
-        while done < total {
-            let write = self
-                .engine
-                .stack
-                .write_with(self.now, conn, total - done, |slices| {
-                    let to = slices.iter_mut().map(|s| &mut s[..]);
-                    Ok::<_, ApiError>(copy((bufs.iter().map(|b| &b[..]), done), (to, 0)))
-                });
-            match write {
+        while done < data.len() {
+            match self.engine.stack.write(self.now, conn, &data[done..]) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(_) => return Err(DownstreamError::Broken),
@@ -488,37 +464,14 @@ impl DownstreamSockets for DownstreamTcp {
     }
 }
 
-/// Copies bytes from one list of slices into another until one of them ends, and returns the number of copied
-/// bytes. Skips the first `skip_from` bytes of the source and the first `skip_to` bytes of the target.
-fn copy<'a, 'b>(
-    (from, mut skip_from): (impl IntoIterator<Item = &'a [u8]>, usize),
-    (to, mut skip_to): (impl IntoIterator<Item = &'b mut [u8]>, usize),
-) -> usize {
-    let mut to = to.into_iter();
-    let mut room: &mut [u8] = &mut [];
-    let mut copied = 0;
-    for part in from {
-        let skip = skip_from.min(part.len());
-        skip_from -= skip;
-        let mut part = &part[skip..];
-        while !part.is_empty() {
-            if room.is_empty() {
-                let Some(next) = to.next() else {
-                    return copied;
-                };
-                let skip = skip_to.min(next.len());
-                skip_to -= skip;
-                room = &mut next[skip..];
-                continue;
-            }
-            let n = part.len().min(room.len());
-            let (filled, rest) = core::mem::take(&mut room).split_at_mut(n);
-            filled.copy_from_slice(&part[..n]);
-            (part, room) = (&part[n..], rest);
-            copied += n;
-        }
+/// Appends the bytes of `slices` to `data`, up to `max` bytes in all. Returns the number of appended bytes.
+fn gather(slices: &[IoSlice<'_>], max: usize, data: &mut Vec<u8>) -> usize {
+    let before = data.len();
+    for slice in slices {
+        let room = max - data.len();
+        data.extend_from_slice(&slice[..slice.len().min(room)]);
     }
-    copied
+    data.len() - before
 }
 
 /// Returns the failure that the kernel would report for a connection attempt that ended for this reason.

@@ -62,20 +62,17 @@ impl<C: Core> Machine<C> {
         self.downstream.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
-            let (core, mut ctx) = self.core_with_ctx(now);
-            app::serve_timers(core, &mut ctx);
+            self.with_core(now, app::serve_timers);
             if due(self.downstream.next_timeout()) {
                 self.downstream.handle_timeout();
             }
             let mut idle = true;
             while let Some(event) = self.engine.poll_event(now) {
-                let (core, mut ctx) = self.core_with_ctx(now);
-                core.on_engine_event(&mut ctx, event);
+                self.with_core(now, |core, ctx| core.on_engine_event(ctx, event));
                 idle = false;
             }
             while let Some(event) = self.downstream.next_event() {
-                let (core, mut ctx) = self.core_with_ctx(now);
-                core.on_downstream_event(&mut ctx, event);
+                self.with_core(now, |core, ctx| core.on_downstream_event(ctx, event));
                 idle = false;
             }
             if idle && !due(self.next_timeout()) {
@@ -86,22 +83,21 @@ impl<C: Core> Machine<C> {
         panic!("the core finds work without end at {now}; its next timeout is {next:?}");
     }
 
-    /// Returns the core, and the context that its methods take.
-    fn core_with_ctx(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
-        let ctx = Ctx {
+    /// Calls `f` with the core and the context that its methods take.
+    fn with_core(&mut self, now: Instant, f: impl FnOnce(&mut C, &mut Ctx<'_>)) {
+        let mut ctx = Ctx {
             now,
             stack: &mut self.engine.stack,
             downstream: &mut self.downstream,
         };
-        (&mut self.core, ctx)
+        f(&mut self.core, &mut ctx);
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let times = [
+        Instant::earliest([
             self.engine.stack.next_timeout(),
             self.core.next_timeout(),
             self.downstream.next_timeout(),
-        ];
-        times.into_iter().flatten().min()
+        ])
     }
 }

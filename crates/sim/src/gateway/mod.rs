@@ -7,7 +7,7 @@ mod server_node;
 
 use core::time::Duration;
 
-use braid_wire::{Instant, Rng};
+use braid_wire::Instant;
 
 pub use box_node::{BoxNode, BoxNodeConfig};
 pub use downstream_tcp::{DownstreamConfig, DownstreamCounters, DownstreamTcp};
@@ -20,14 +20,6 @@ const WALL_CLOCK_AT_START: Duration = Duration::from_secs(1_800_000_000);
 /// Returns the Unix time of a wall clock at `now`.
 fn wall_clock(now: Instant) -> Duration {
     WALL_CLOCK_AT_START + now.saturating_since(Instant::ZERO)
-}
-
-/// Returns a new random stream, seeded from `rng`. Because of this, each start of a node gets other random
-/// numbers.
-fn child(rng: &mut Rng) -> Rng {
-    let mut seed = [0; 32];
-    rng.fill(&mut seed);
-    Rng::from_seed(seed)
 }
 
 /// Returns source and destination port of a TCP segment or UDP datagram.

@@ -9,9 +9,9 @@ use braid_wire::icmp::TcpError;
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
-use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
+use super::{DownstreamConfig, DownstreamTcp, ports, wall_clock};
 use crate::host::strategy_of;
-use crate::node::{Node, Packet, Turn};
+use crate::node::{Node, Packet, Turn, child};
 use crate::watched::WatchedStack;
 
 /// The settings of a server node.

@@ -32,7 +32,6 @@ const FLOW_TIMEOUT: Duration = Duration::from_secs(120);
 pub const CPU_TIME: &str = "processor time per flow, µs";
 
 /// A host that measures its own processor time.
-#[derive(Debug)]
 struct Timed {
     host: Host,
     cpu: Duration,
