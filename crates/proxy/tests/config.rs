@@ -66,7 +66,7 @@ fn a_minimal_box_gets_defaults() {
         (c.quic, c.mptcp_hosts),
         (Quic::Forward, MptcpHosts::Forward)
     );
-    assert_eq!(c.timeouts.idle, Duration::from_secs(7200));
+    assert_eq!(c.timeouts.relay.idle, Duration::from_secs(7200));
     assert_eq!(c.engine().user_timeout, Duration::from_secs(15 * 60));
     assert_eq!(c.tun.path_v4(0), Ipv4Addr::new(10, 215, 77, 2));
     assert_eq!(c.tun.path_v6(1).to_string(), "fdb7:a1d0:77::3");
@@ -110,7 +110,7 @@ fn a_full_box_is_read() {
         Some("[2001:db8::7]:443".parse().unwrap())
     );
     assert_eq!((&c.name[..], &c.servers[1].name[..]), ("attic", "server2"));
-    assert_eq!(c.timeouts.idle, Duration::from_secs(600));
+    assert_eq!(c.timeouts.relay.idle, Duration::from_secs(600));
     assert_eq!(c.timeouts.drain, Duration::from_secs(20));
     assert_eq!(c.engine().user_timeout, Duration::from_secs(180));
     assert_eq!((c.limits.per_host(), c.limits.memory), (7, 64_000_000));

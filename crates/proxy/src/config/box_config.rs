@@ -16,9 +16,9 @@ use toml::Spanned;
 use crate::relay::RelayTimeouts;
 
 use super::common::{
-    DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_IDLE_TIMEOUT, DEFAULT_PORT, HALF_CLOSED_TIMEOUT,
-    IDLE_CONNECTION_AGE, MAX_PATHS, MIN_BUFFER, RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig,
-    check_strategy, given_or, read,
+    DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_PORT, IDLE_CONNECTION_AGE, MAX_PATHS, MIN_BUFFER,
+    RELAY_TIMEOUTS, RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig, check_strategy, given_or,
+    read, relay_timeouts,
 };
 use super::error::SERVER_KEY_HINT;
 use super::expert::{self, Limits, RetiredOfBox, Timeouts};
@@ -201,10 +201,8 @@ pub struct BoxTimeouts {
     /// Time without an acknowledgement that the server owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]). So a connection survives a shorter outage of all links.
     pub user_timeout: Duration,
-    /// Maximum time without movement in either direction; then the connection is ended.
-    pub idle: Duration,
-    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
-    pub half_closed: Duration,
+    /// Maximum times without movement; then the connection is ended.
+    pub relay: RelayTimeouts,
     /// Maximum time for transfers to finish when the box is stopped.
     pub drain: Duration,
 }
@@ -216,16 +214,8 @@ impl BoxTimeouts {
             connect: given_or(retired.connect, defaults.connect),
             attempt: given_or(retired.attempt, defaults.attempt),
             user_timeout: given_or(given.user_timeout, defaults.user_timeout),
-            idle: given_or(expert.idle_timeout, defaults.idle),
-            half_closed: given_or(retired.half_closed, defaults.half_closed),
+            relay: relay_timeouts(expert.idle_timeout, retired.half_closed),
             drain: given_or(given.drain, defaults.drain),
-        }
-    }
-
-    pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
-        RelayTimeouts {
-            idle: self.idle,
-            half_closed: self.half_closed,
         }
     }
 }
@@ -240,8 +230,7 @@ impl Default for BoxTimeouts {
             // ms), and the wake-up of a radio.
             attempt: Duration::from_secs(2),
             user_timeout: types::USER_TIMEOUT,
-            idle: DEFAULT_IDLE_TIMEOUT,
-            half_closed: HALF_CLOSED_TIMEOUT,
+            relay: RELAY_TIMEOUTS,
             drain: DEFAULT_DRAIN,
         }
     }

@@ -49,7 +49,11 @@ impl BoxConfig {
         let (probing, warm) = (&mut self.probing, &mut self.warm);
         let measuring = &mut self.measuring;
         let live = [
-            replace("expert.idle_timeout", &mut times.idle, new.timeouts.idle),
+            replace(
+                "expert.idle_timeout",
+                &mut times.relay.idle,
+                new.timeouts.relay.idle,
+            ),
             replace("timeouts", times, new.timeouts.clone()),
             replace(
                 "expert.max_connections",

@@ -14,8 +14,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
+use crate::relay::RelayTimeouts;
+
 use super::error::from_toml;
-use super::types::{Interface, OneOrMany, Prefix};
+use super::types::{Interface, OneOrMany, Prefix, Time};
 
 /// Default port of the server: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
@@ -32,13 +34,15 @@ pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 /// last SYN has 15 s for its answer. Boxes of other releases rely on this time, so it must not grow.
 pub(super) const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default time without movement after which a connection is ended. NATs must keep an idle connection for 2 h 4
-/// min (RFC 5382 REQ-5), so users' programs see the end hardly earlier than on other networks.
-pub(super) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-
-/// Time without movement after which a connection with one closed direction is ended. A program may compute its
-/// answer for minutes, but a peer that has vanished never ends its direction. The value is a guess.
-pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Default timeouts of a relay on which nothing moves.
+pub(super) const RELAY_TIMEOUTS: RelayTimeouts = RelayTimeouts {
+    // NATs must keep an idle connection for 2 h 4 min (RFC 5382 REQ-5), so users' programs see the end hardly
+    // earlier than on other networks.
+    idle: Duration::from_secs(2 * 3600),
+    // A program may compute its answer for minutes, but a peer that has vanished never ends its direction. The
+    // value is a guess.
+    half_closed: Duration::from_secs(15 * 60),
+};
 
 /// Age at which a box replaces an idle connection. Servers keep it for twice that time. The protocol fixes both
 /// values, because the other end may have another release.
@@ -223,6 +227,14 @@ pub(super) fn check_strategy(
 /// Returns the `given` value, or `default`.
 pub(super) fn given_or<T: Into<V>, V>(given: Option<T>, default: V) -> V {
     given.map_or(default, T::into)
+}
+
+/// Returns the given timeouts of a relay, and the defaults of the others.
+pub(super) fn relay_timeouts(idle: Option<Time>, half_closed: Option<Time>) -> RelayTimeouts {
+    RelayTimeouts {
+        idle: given_or(idle, RELAY_TIMEOUTS.idle),
+        half_closed: given_or(half_closed, RELAY_TIMEOUTS.half_closed),
+    }
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {

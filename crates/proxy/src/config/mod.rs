@@ -21,6 +21,7 @@ mod server_config;
 mod sites;
 mod types;
 
+pub use crate::relay::RelayTimeouts;
 pub use box_config::{
     AUTO, BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, MptcpHosts, Probing, Quic,
     ServerEntry, Warm,

@@ -62,7 +62,11 @@ impl ServerConfig {
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
             replace("refuse_ports", &mut self.refuse_ports, new.refuse_ports),
-            replace("expert.idle_timeout", &mut times.idle, new.timeouts.idle),
+            replace(
+                "expert.idle_timeout",
+                &mut times.relay.idle,
+                new.timeouts.relay.idle,
+            ),
             replace("timeouts", times, new.timeouts),
             replace(
                 "expert.max_connections_per_user",

@@ -19,9 +19,9 @@ use crate::relay::RelayTimeouts;
 
 use super::box_config::{Congestion, check_name};
 use super::common::{
-    DEFAULT_DRAIN, DEFAULT_IDLE_TIMEOUT, DEFAULT_PORT, HALF_CLOSED_TIMEOUT, IDLE_CONNECTION_AGE,
-    MAX_PATHS, MIN_BUFFER, RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig, check_strategy,
-    given_or, read,
+    DEFAULT_DRAIN, DEFAULT_PORT, IDLE_CONNECTION_AGE, MAX_PATHS, MIN_BUFFER, RELAY_TIMEOUTS,
+    RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig, check_strategy, given_or, read,
+    relay_timeouts,
 };
 use super::error::USER_KEY_HINT;
 use super::expert::{self, Limits, RetiredOfServer, Timeouts};
@@ -117,10 +117,8 @@ pub struct ServerTimeouts {
     /// Time without an acknowledgement that the box owes, after which a connection is reset
     /// ([`braid_engine::Config::user_timeout`]).
     pub user_timeout: Duration,
-    /// Maximum time without movement in either direction; then the connection is ended.
-    pub idle: Duration,
-    /// Maximum time without movement on a connection with one closed direction; then the connection is ended.
-    pub half_closed: Duration,
+    /// Maximum times without movement; then the connection is ended.
+    pub relay: RelayTimeouts,
     /// Maximum time for transfers to finish when the server is stopped.
     pub drain: Duration,
 }
@@ -133,16 +131,8 @@ impl ServerTimeouts {
             waiting: given_or(retired.waiting_time, defaults.waiting),
             connect: given_or(retired.connect, defaults.connect),
             user_timeout: given_or(given.user_timeout, defaults.user_timeout),
-            idle: given_or(expert.idle_timeout, defaults.idle),
-            half_closed: given_or(retired.half_closed, defaults.half_closed),
+            relay: relay_timeouts(expert.idle_timeout, retired.half_closed),
             drain: given_or(given.drain, defaults.drain),
-        }
-    }
-
-    pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
-        RelayTimeouts {
-            idle: self.idle,
-            half_closed: self.half_closed,
         }
     }
 }
@@ -158,8 +148,7 @@ impl Default for ServerTimeouts {
             waiting: IDLE_CONNECTION_AGE * 2,
             connect: SERVER_CONNECT_TIMEOUT,
             user_timeout: types::USER_TIMEOUT,
-            idle: DEFAULT_IDLE_TIMEOUT,
-            half_closed: HALF_CLOSED_TIMEOUT,
+            relay: RELAY_TIMEOUTS,
             drain: DEFAULT_DRAIN,
         }
     }

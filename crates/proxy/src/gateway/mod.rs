@@ -530,7 +530,7 @@ impl BoxCore {
             }
         };
         let conn = checkout.channel.conn;
-        let mut relay = Relay::new(ctx.now, downstream, self.timeouts.relay_timeouts());
+        let mut relay = Relay::new(ctx.now, downstream, self.timeouts.relay);
         relay.keep_first_bytes(MAX_RESENT_BYTES);
         let session = Session {
             channel: checkout.channel,

@@ -30,12 +30,12 @@ const TURN_BYTES: usize = 256 << 10;
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// The timeouts of a relay on which nothing moves.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RelayTimeouts {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelayTimeouts {
     /// The timeout while both directions are open.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// The timeout while one direction is open.
-    pub(crate) half_closed: Duration,
+    pub half_closed: Duration,
 }
 
 /// A pair of streams between which bytes move.

@@ -633,7 +633,7 @@ impl ServerCore {
         // After the reply, the connection carries the user's bytes. The end of these bytes does not end the
         // connection.
         session.channel.begin_writing();
-        let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay_timeouts());
+        let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay);
         relay.keep_first_bytes(sniff::MAX_SNIFFED_BYTES);
         let due = relay.due();
         session.stage = Stage::Relaying(relay, RelayRate::new(ctx.now, addr));

@@ -83,7 +83,7 @@ impl ServerCore {
         if !may_close || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }
-        let deadline = ctx.now + self.timeouts.half_closed;
+        let deadline = ctx.now + self.timeouts.relay.half_closed;
         handshake.waiting_until = Some(deadline);
         self.sessions.arm(id, deadline);
         true

@@ -51,7 +51,7 @@ impl BoxConfig {
             ),
             numbers::too_short(
                 "expert.idle_timeout",
-                times.idle,
+                times.relay.idle,
                 MIN_IDLE,
                 "users who pause lose their connections",
             ),

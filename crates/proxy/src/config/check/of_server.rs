@@ -57,7 +57,7 @@ impl ServerConfig {
             ),
             numbers::too_short(
                 "expert.idle_timeout",
-                times.idle,
+                times.relay.idle,
                 MIN_IDLE,
                 "users who pause lose their connections",
             ),
