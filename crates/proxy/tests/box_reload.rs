@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
 use braid_proxy::app::DownstreamId;
-use braid_proxy::config::{BoxConfig, LinkConfig, ServerEntry};
+use braid_proxy::config::{BoxConfig, Changes, LinkConfig, ServerEntry};
 use braid_proxy::{ConfigError, Notice};
 use braid_secure::keys::PrivateKey;
 use world::downstream::Content;
@@ -433,4 +433,26 @@ fn what_changes_at_once_and_what_waits_is_named() {
     let said = "changed: key_file, lan; not before a restart: tun";
     assert_eq!(changes.to_string(), said);
     assert_eq!((runs.tun.name.as_str(), runs.lan.len()), ("braid0", 2));
+}
+
+#[test]
+fn the_value_that_holds_already_is_no_change() {
+    let mut runs = config("").unwrap();
+    for line in [
+        "shortcut = true",
+        "timeouts.user_timeout = \"15min\"",
+        "expert.max_connections = 16384",
+        "expert.max_connections_per_host = 4096",
+        "limits.handshakes = 4096",
+        "expert.connection_buffer = \"8MiB\"",
+        "limits.memory = \"256MiB\"",
+    ] {
+        let written = runs.reload(config(line).unwrap());
+        assert_eq!(written, Changes::default(), "{line} is the default");
+        let removed = runs.reload(config("").unwrap());
+        assert_eq!(removed, Changes::default(), "{line} was the default");
+    }
+    // What follows from a limit is not named beside it.
+    let more = runs.reload(config("limits.memory = \"1GiB\"").unwrap());
+    assert_eq!(more.to_string(), "not before a restart: limits.memory");
 }

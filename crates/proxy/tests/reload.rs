@@ -342,6 +342,24 @@ fn every_setting_is_on_one_side() {
 }
 
 #[test]
+fn the_value_that_holds_already_is_no_change() {
+    for default in [
+        "refuse_ports = 25",
+        "expert.max_connections = 32768",
+        "expert.max_connections_per_user = 16384",
+        "limits.handshakes = 4096",
+        "limits.replay = 262144",
+        "expert.connection_buffer = \"8MiB\"",
+        "expert.time_window = \"2min\"",
+        "limits.memory = \"1GiB\"",
+    ] {
+        let mut running = with(&[boxed()], LISTEN);
+        let changes = running.reload(with(&[boxed()], &format!("{LISTEN}\n{default}")));
+        assert_eq!(changes, Changes::default(), "{default}");
+    }
+}
+
+#[test]
 fn limits_that_were_read_again_hold_for_what_comes() {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Echoes);

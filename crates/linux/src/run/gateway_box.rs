@@ -70,7 +70,7 @@ pub fn run_box(
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", &instance_names),
         reload: reload
-            .map(|r| Reloader::new(r, config.clone()))
+            .map(|r| Reloader::new(r, config.clone(), instance_names.control_socket("box")))
             .transpose()?,
         network,
         paths: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -27,17 +27,35 @@ pub struct Reload<'a> {
 /// A configuration that can be read from a file.
 pub(super) trait Readable: Sized + Send + 'static {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError>;
+
+    /// Returns the path of the control socket that the file names.
+    fn control(&mut self) -> &mut Option<PathBuf>;
+
+    /// Names the control socket by its `default` path if the file names none. A reload compares the names, and a
+    /// file may name the default path too.
+    fn with_control(mut self, default: &Path) -> Self {
+        self.control().get_or_insert_with(|| default.to_owned());
+        self
+    }
 }
 
 impl Readable for BoxConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
         BoxConfig::load(file).inspect(|config| warn_of_deprecated(&config.deprecated))
     }
+
+    fn control(&mut self) -> &mut Option<PathBuf> {
+        &mut self.control
+    }
 }
 
 impl Readable for ServerConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
         ServerConfig::load(file).inspect(|config| warn_of_deprecated(&config.deprecated))
+    }
+
+    fn control(&mut self) -> &mut Option<PathBuf> {
+        &mut self.control
     }
 }
 
@@ -77,6 +95,7 @@ pub(super) struct Reloader<'a, C> {
     /// The configuration in use.
     pub config: C,
     pub file: &'a Path,
+    default_control: PathBuf,
     signal: BorrowedFd<'a>,
     pub reload_requests: ReloadRequests,
     read: Receiver<Read<C>>,
@@ -86,11 +105,12 @@ pub(super) struct Reloader<'a, C> {
 }
 
 impl<'a, C: Readable> Reloader<'a, C> {
-    /// Returns a reloader. Requests wait until its thread is [started](Self::start).
+    /// Returns a reloader of an instance whose control socket is at `default_control` unless the file names
+    /// another path. Requests wait until the reloader's thread is [started](Self::start).
     ///
     /// # Errors
     /// Fails if no file descriptor is left.
-    pub fn new(reload: Reload<'a>, config: C) -> Result<Self> {
+    pub fn new(reload: Reload<'a>, config: C, default_control: PathBuf) -> Result<Self> {
         // The queue has room for a request of the control socket, which serves one client at a time, and for a
         // request by signal. A further signal would only make the thread read the same file again.
         let (reload_requests, to_read) = sync_channel(2);
@@ -98,8 +118,9 @@ impl<'a, C: Readable> Reloader<'a, C> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(SystemError::cannot("wait for configurations"))?;
         Ok(Reloader {
-            config,
+            config: config.with_control(&default_control),
             file: reload.file,
+            default_control,
             signal: reload.signal,
             reload_requests: ReloadRequests(reload_requests),
             read,
@@ -149,7 +170,9 @@ impl<'a, C: Readable> Reloader<'a, C> {
     pub fn next(&self) -> Option<Read<C>> {
         // Resets the counter of the eventfd, so that it is no longer readable.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        self.read.try_recv().ok()
+        let (read, client) = self.read.try_recv().ok()?;
+        let read = read.map(|config| config.with_control(&self.default_control));
+        Some((read, client))
     }
 }
 
@@ -182,4 +205,32 @@ pub(super) fn report(outcome: std::result::Result<Changes, Answer>, client: Clie
 pub(super) fn refuse(error: &ConfigError) -> Answer {
     tracing::error!("the configuration stays as it was: {}", error.headline());
     Answer::Wrong(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_secure::keys::PrivateKey;
+
+    use super::*;
+
+    #[test]
+    fn the_default_control_socket_by_its_name_is_no_change() {
+        let read = |line: &str| {
+            let key = PrivateKey::from_seed([1; 32]);
+            let of_server = PrivateKey::from_seed([2; 32]).public();
+            let text = format!(
+                "{line}\nlan = \"lan0\"\n[[link]]\ninterface = \"wan0\"\n\
+                 [server]\naddress = \"203.0.113.7\"\nkey = \"{of_server}\"\n"
+            );
+            let config = BoxConfig::with_key("box.toml", &text, key);
+            config
+                .unwrap()
+                .with_control(Path::new("/run/braid/box-braid0.sock"))
+        };
+        let mut running = read("");
+        let named = running.reload(read("control = \"/run/braid/box-braid0.sock\""));
+        assert_eq!(named, Changes::default());
+        let other = running.reload(read("control = \"/run/braid/other.sock\""));
+        assert_eq!(other.restart, ["control"]);
+    }
 }

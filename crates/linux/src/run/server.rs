@@ -56,6 +56,7 @@ pub fn run_server(
     } = paths;
 
     let clock = Clock::new();
+    let default_control = guard.device().instance_names().control_socket("server");
     let host = ServerHost {
         control: open_control(
             config.control.as_deref(),
@@ -63,7 +64,7 @@ pub fn run_server(
             guard.device().instance_names(),
         ),
         reload: reload
-            .map(|r| Reloader::new(r, config.clone()))
+            .map(|r| Reloader::new(r, config.clone(), default_control))
             .transpose()?,
         links,
         guard,

@@ -1,7 +1,7 @@
 //! Reload of `box.toml` while a box runs.
 
 use super::box_config::{BoxConfig, BoxLimits, LinkConfig, ServerEntry};
-use super::reload::{Changes, replace};
+use super::reload::{Changes, limit_changes, replace};
 
 impl BoxConfig {
     /// Takes over from `new`, the current content of the file, every setting that can change while a box runs.
@@ -48,6 +48,16 @@ impl BoxConfig {
         let (times, limits) = (&mut self.timeouts, &mut self.limits);
         let (probing, warm) = (&mut self.probing, &mut self.warm);
         let measuring = &mut self.measuring;
+        let before = limits.clone();
+        // The other limits need a restart.
+        *limits = BoxLimits {
+            buffer: before.buffer,
+            memory: before.memory,
+            ..new.limits.clone()
+        };
+        let limit = |name: &str, written, in_force| {
+            limit_changes((&before, &*limits), written, in_force).then(|| name.to_owned())
+        };
         let live = [
             replace(
                 "expert.idle_timeout",
@@ -55,21 +65,17 @@ impl BoxConfig {
                 new.timeouts.relay.idle,
             ),
             replace("timeouts", times, new.timeouts.clone()),
-            replace(
+            limit(
                 "expert.max_connections",
-                &mut limits.connections,
-                new.limits.connections,
+                |l| l.connections,
+                BoxLimits::connections,
             ),
-            replace(
+            limit(
                 "expert.max_connections_per_host",
-                &mut limits.per_host,
-                new.limits.per_host,
+                |l| l.per_host,
+                BoxLimits::per_host,
             ),
-            replace(
-                "limits.handshakes",
-                &mut limits.handshakes,
-                new.limits.handshakes,
-            ),
+            limit("limits.handshakes", |l| l.handshakes, BoxLimits::handshakes),
             replace(
                 "expert.idle_probe_interval",
                 &mut probing.idle,
@@ -139,10 +145,11 @@ impl BoxConfig {
             connections: _,
             per_host: _,
             handshakes: _,
-            buffer,
+            buffer: _,
             memory,
         } = limits;
         let current = &self.limits;
+        let buffers = limit_changes((current, limits), |l| l.buffer, BoxLimits::buffer);
         let fixed = [
             // With the shortcut, the engine chooses ports from another range, and existing connections keep their
             // ports.
@@ -152,7 +159,7 @@ impl BoxConfig {
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
             // The engine has announced receive windows to peers according to these sizes.
-            ("expert.connection_buffer", *buffer != current.buffer),
+            ("expert.connection_buffer", buffers),
             ("limits.memory", *memory != current.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);

@@ -55,7 +55,13 @@ impl ServerConfig {
         changes.restart = self.changed_but_fixed(&new);
         self.users = new.users;
         self.deprecated = new.deprecated;
+        let before = self.limits.clone();
         let (times, own, limits) = (&mut self.timeouts, &mut self.limits, new.limits);
+        (own.per_user, own.handshakes) = (limits.per_user, limits.handshakes);
+        let now = own.clone();
+        let limit = |name: &str, written, in_force| {
+            limit_changes((&before, &now), written, in_force).then(|| name.to_owned())
+        };
         // Each current setting is replaced before its table, so that the table is named only if other values in it
         // have changed.
         let live = [
@@ -68,12 +74,16 @@ impl ServerConfig {
                 new.timeouts.relay.idle,
             ),
             replace("timeouts", times, new.timeouts),
-            replace(
+            limit(
                 "expert.max_connections_per_user",
-                &mut own.per_user,
-                limits.per_user,
+                |l| l.per_user,
+                ServerLimits::per_user,
             ),
-            replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
+            limit(
+                "limits.handshakes",
+                |l| l.handshakes,
+                ServerLimits::handshakes,
+            ),
             replace("limits.failures", &mut own.failures, limits.failures),
             replace("limits.waiting", &mut own.waiting, limits.waiting),
             replace("limits.lookups", &mut own.lookups, limits.lookups),
@@ -114,19 +124,6 @@ impl ServerConfig {
             versions: _,
             deprecated: _,
         } = new;
-        let ServerLimits {
-            connections,
-            per_user: _,
-            handshakes: _,
-            failures: _,
-            waiting: _,
-            lookups: _,
-            trains: _,
-            replay,
-            buffer,
-            memory,
-        } = limits;
-        let current = &self.limits;
         let fixed = [
             ("name", *name != self.name),
             ("key_file", key.public() != self.key.public()),
@@ -146,17 +143,37 @@ impl ServerConfig {
             ("expert.time_window", *time_window != self.time_window),
             ("control", *control != self.control),
             ("tun", *tun != self.tun),
-            (
-                "expert.max_connections",
-                *connections != current.connections,
-            ),
-            ("limits.replay", *replay != current.replay),
-            ("expert.connection_buffer", *buffer != current.buffer),
-            ("limits.memory", *memory != current.memory),
         ];
-        let differing = fixed.into_iter().filter(|(_, differs)| *differs);
+        let all = fixed.into_iter().chain(fixed_limits(&self.limits, limits));
+        let differing = all.filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// Returns the names of limits that cannot change while a server runs, each with whether it differs in `new`.
+fn fixed_limits(current: &ServerLimits, new: &ServerLimits) -> [(&'static str, bool); 4] {
+    // The exhaustive pattern forces a decision on each new limit.
+    let ServerLimits {
+        connections: _,
+        per_user: _,
+        handshakes: _,
+        failures: _,
+        waiting: _,
+        lookups: _,
+        trains: _,
+        replay,
+        buffer: _,
+        memory,
+    } = new;
+    let limit = |written, in_force| limit_changes((current, new), written, in_force);
+    let connections = limit(|l| l.connections, ServerLimits::connections);
+    let buffer = limit(|l| l.buffer, ServerLimits::buffer);
+    [
+        ("expert.max_connections", connections),
+        ("limits.replay", *replay != current.replay),
+        ("expert.connection_buffer", buffer),
+        ("limits.memory", *memory != current.memory),
+    ]
 }
 
 impl Changes {
@@ -183,4 +200,15 @@ pub(super) fn replace<T: PartialEq>(name: &str, old: &mut T, new: T) -> Option<S
     let differs = *old != new;
     *old = new;
     differs.then(|| name.to_owned())
+}
+
+/// Returns whether a limit changes from the `old` limits to the `new` ones. `written` returns its value in the
+/// file, and `in_force` the value that holds, which may be derived. A limit does not change if the file names the
+/// value that holds already, or if only the value from which it is derived changes.
+pub(super) fn limit_changes<L>(
+    (old, new): (&L, &L),
+    written: fn(&L) -> Option<usize>,
+    in_force: fn(&L) -> usize,
+) -> bool {
+    written(old) != written(new) && in_force(old) != in_force(new)
 }
