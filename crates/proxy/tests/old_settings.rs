@@ -10,9 +10,14 @@ fn own_key() -> PrivateKey {
 }
 
 fn read_box(line: &str) -> Result<BoxConfig, ConfigError> {
+    read_box_with(line, "")
+}
+
+/// Reads a file with the line `first` before other lines, and the line `last` behind them.
+fn read_box_with(first: &str, last: &str) -> Result<BoxConfig, ConfigError> {
     let text = format!(
-        "{line}\nlan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[server]\naddress = \"203.0.113.7\"\n\
-         key = \"{KEY}\"\n"
+        "{first}\nlan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[server]\naddress = \"203.0.113.7\"\n\
+         key = \"{KEY}\"\n{last}\n"
     );
     BoxConfig::with_key("box.toml", &text, own_key())
 }
@@ -125,6 +130,29 @@ fn old_settings_are_still_read() {
             let said = format!("{file}:2:{column}: `{old}` is the same setting as ");
             assert!(error.starts_with(&said), "{error}");
         }
+    }
+}
+
+/// A table that does not exist any more is warned of even if it has no key, because the next version refuses it.
+/// The other tables may be empty.
+#[test]
+fn empty_old_tables_are_warned_of() {
+    let warnings = |first: &str, last: &str| {
+        let config = read_box_with(first, last).unwrap();
+        let headlines = config.deprecated.iter().map(ConfigError::headline);
+        headlines.collect::<Vec<_>>()
+    };
+    for table in ["probing", "measuring", "warm"] {
+        let said = format!(
+            "`{table}` is no table any more: this version skips it, the next one refuses the file"
+        );
+        let inline = warnings(&format!("{table} = {{}}"), "");
+        assert_eq!(inline, [format!("box.toml:1:1: {said}")]);
+        let header = warnings("", &format!("[{table}]"));
+        assert_eq!(header, [format!("box.toml:8:2: {said}")]);
+    }
+    for table in ["timeouts", "limits", "expert"] {
+        assert_eq!(warnings("", &format!("[{table}]")), [""; 0]);
     }
 }
 

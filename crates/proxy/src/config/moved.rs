@@ -5,6 +5,7 @@
 //! their positions, so errors show the place where a value is written.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use braid_units::ConfigError;
@@ -144,7 +145,7 @@ fn update<'i>(
     rows: &[Row],
 ) -> Result<Moved<'i>, ConfigError> {
     let mut retired = DeTable::new();
-    let mut deprecated = Vec::new();
+    let mut deprecated = warn_of_empty_tables(src, root, rows);
     for row in rows {
         let Some((key, value)) = take(root, row) else {
             continue;
@@ -220,8 +221,7 @@ fn remove_old_tables(
     root: &mut DeTable<'_>,
     rows: &[Row],
 ) -> Result<(), ConfigError> {
-    let tables = rows.iter().map(|(table, ..)| *table);
-    for table in tables.filter(|table| !KEPT_TABLES.contains(table)) {
+    for table in old_tables(rows) {
         let Some(DeValue::Table(rest)) = root.get(table).map(Spanned::get_ref) else {
             continue;
         };
@@ -235,6 +235,31 @@ fn remove_old_tables(
         root.remove(table);
     }
     Ok(())
+}
+
+/// Returns a warning for each table in the file that does not exist any more and has no key. If such a table has
+/// keys, there are warnings about these.
+fn warn_of_empty_tables(src: &Source<'_>, root: &DeTable<'_>, rows: &[Row]) -> Vec<ConfigError> {
+    let mut warnings = Vec::new();
+    for table in old_tables(rows) {
+        let given = root.get_key_value(table);
+        let is_empty = |value: &DeValue<'_>| value.as_table().is_some_and(|t| t.is_empty());
+        if let Some((key, _)) = given.filter(|(_, value)| is_empty(value.get_ref())) {
+            let message = format!(
+                "`{table}` is no table any more: this version skips it, the next one refuses the file"
+            );
+            warnings.push(src.error(key, message, "remove the line"));
+        }
+    }
+    warnings
+}
+
+/// Returns the tables that do not exist any more.
+fn old_tables(rows: &[Row]) -> impl Iterator<Item = &'static str> {
+    let tables: BTreeSet<_> = rows.iter().map(|(table, ..)| *table).collect();
+    tables
+        .into_iter()
+        .filter(|table| !KEPT_TABLES.contains(table))
 }
 
 /// Returns the warning about the old setting of a row.
