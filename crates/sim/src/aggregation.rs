@@ -245,7 +245,7 @@ pub enum Load {
 
 impl Load {
     /// Returns the role of the user and the role of the content host.
-    fn roles(self) -> [Role; 2] {
+    pub fn roles(self) -> [Role; 2] {
         match self {
             Load::Down(size) => Direction::Down.roles(size),
             Load::Up(size) => Direction::Up.roles(size),

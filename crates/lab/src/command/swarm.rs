@@ -17,9 +17,7 @@ pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
         true => Worlds::Attacked,
         false => Worlds::All,
     };
-    let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|_| {
-        bar.inc(1)
-    });
+    let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|| bar.inc(1));
     let took = start.elapsed();
     bar.finish_and_clear();
     let value = json!({ "report": report, "wall_s": took.as_secs_f64() });

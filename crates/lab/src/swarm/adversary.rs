@@ -1,7 +1,8 @@
 //! An attacker on one access link. It sees every packet of the link and injects forged packets. It knows
 //! the MPTCP keys of the connections whose first handshake passed the link.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
@@ -9,7 +10,7 @@ use braid_proxy::config;
 use braid_sim::hijacker::{self, Hijacker, Keys, hmac_sha256, keys_in};
 use braid_sim::traffic::pattern_from;
 use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireDsn};
-use braid_wire::tcp::{self, Flags, Timestamps};
+use braid_wire::tcp::{self, Flags};
 use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 
 /// Maximum number of recent packets to choose a replay from. A guess.
@@ -23,49 +24,95 @@ const FIRST_PORT: u16 = 60_000;
 /// 64 bits of ciphertext do not equal a part.
 const WORD_LEN: usize = 8;
 
+/// An access link with an attacker on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Attacked {
+    /// The link.
+    pub link: usize,
+    /// The attacker uses one packet of this many for an attack, on average.
+    pub every: u64,
+    /// Maximum number of attacks.
+    pub attacks: u32,
+    /// True if all attacks are new subflows (MP_JOIN).
+    pub joins_only: bool,
+}
+
 /// An attack on a subflow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Attack {
-    /// Forges a RST.
-    Reset,
-    /// Forges a FIN.
-    Fin,
-    /// Forges a DATA_FIN.
-    DataFin,
-    /// Forges a segment with random payload.
-    Inject,
-    /// Forges an MP_FASTCLOSE.
-    FastClose,
-    /// Forges an ADD_ADDR.
-    Announce,
-    /// Forges a REMOVE_ADDR.
-    Remove,
-    /// Forges an MP_FAIL.
-    Fail,
-    /// Forges an infinite mapping, which makes a connection fall back.
-    Infinite,
-    /// Forges an MP_PRIO.
-    Backup,
+    /// Forges a segment of the subflow, completed by the function. The function returns `None` if the attacker
+    /// lacks keys or sequence numbers for the attack.
+    Forge(fn(&mut Adversary, &mut Segment) -> Option<()>),
     /// Opens a subflow.
     Join,
     /// Sends an earlier packet again.
     Replay,
-    /// Flips a bit of the payload.
-    Change,
-    /// Cuts off the end of the payload.
-    Truncate,
+    /// Changes the payload at or after the position.
+    Change(fn(&mut Rng, &mut Vec<u8>, usize)),
     /// Drops the packet.
     Drop,
 }
 
-impl Attack {
-    const ALL: [Attack; 15] = {
-        use Attack::*;
-        [
-            Reset, Fin, DataFin, Inject, FastClose, Announce, Remove, Fail, Infinite, Backup, Join,
-            Replay, Change, Truncate, Drop,
-        ]
-    };
+const ATTACKS: [Attack; 15] = [
+    Attack::Forge(|_, forged| forged.flag(Flags::RST)),
+    Attack::Forge(|_, forged| forged.flag(Flags::FIN)),
+    // A DATA_FIN. RFC 8684, section 3.3.3: without data it has length 1 and subflow sequence number 0.
+    Attack::Forge(|_, forged| {
+        let (mapping, data_fin) = forged.mapping()?;
+        (mapping.subflow_seq, mapping.len, *data_fin) = (0, 1, true);
+        Some(())
+    }),
+    // Random payload.
+    Attack::Forge(|attacker, forged| {
+        let len = 1 + attacker.rng.below(1_300) as u16;
+        forged.mapping()?.0.len = len;
+        forged.payload = vec![0; len.into()];
+        attacker.rng.fill(&mut forged.payload);
+        Some(())
+    }),
+    Attack::Forge(|attacker, forged| {
+        let (_, receiver_key) = forged.by_sender(attacker.any_keys()?.1);
+        if attacker.rng.chance(0.5) {
+            forged.flag(Flags::RST);
+        }
+        forged.signal(MptcpOption::FastClose { receiver_key })
+    }),
+    Attack::Forge(|attacker, forged| {
+        let keys = forged.by_sender(attacker.any_keys()?.1);
+        let port = attacker.rng.chance(0.5).then_some(forged.tcp.src_port);
+        let address_id = 1 + attacker.rng.below(8) as u8;
+        forged.signal(MptcpOption::AddAddr(announcement(keys, address_id, port)))
+    }),
+    Attack::Forge(|attacker, forged| {
+        let ids = [attacker.rng.below(3) as u8, attacker.rng.below(8) as u8];
+        forged.signal(MptcpOption::RemoveAddr(RemoveAddr::new(&ids)?))
+    }),
+    Attack::Forge(|_, forged| {
+        let dsn = forged.mapping()?.0.dsn.expand(Dsn64(0));
+        forged.signal(MptcpOption::Fail { dsn })
+    }),
+    // RFC 8684, section 3.7: a mapping of length 0 is infinite. It makes a connection fall back. The length of a
+    // forged mapping is 0 from the start.
+    Attack::Forge(|_, forged| forged.mapping().map(|_| ())),
+    Attack::Forge(|_, forged| forged.signal(MptcpOption::Prio { backup: true })),
+    Attack::Join,
+    Attack::Replay,
+    Attack::Change(|rng, payload, at| {
+        if let Some(byte) = payload.get_mut(at) {
+            *byte ^= 1 << rng.below(8);
+        }
+    }),
+    Attack::Change(|_, payload, at| payload.truncate(at)),
+    Attack::Drop,
+];
+
+/// A TCP segment on the link.
+#[derive(Debug, Clone)]
+struct Segment {
+    direction: Direction,
+    ip: ip::Repr,
+    tcp: tcp::Repr,
+    payload: Vec<u8>,
 }
 
 /// The attacker's knowledge of a subflow.
@@ -97,49 +144,141 @@ pub struct Adversary {
     dsns: BTreeMap<SocketAddr, WireDsn>,
     /// The last packets, for replays.
     recent: VecDeque<(Direction, Packet)>,
-    /// Every part of [`WORD_LEN`] bytes of the users' streams, sorted.
-    words: Vec<[u8; WORD_LEN]>,
+    /// Every part of [`WORD_LEN`] bytes of the users' streams.
+    words: BTreeSet<&'static [u8]>,
     /// Number of packets that show users' bytes in plaintext.
     pub leaks: u64,
 }
 
-/// A forged segment and its direction.
-struct Forged {
-    direction: Direction,
-    ip: ip::Repr,
-    tcp: tcp::Repr,
-    payload: Vec<u8>,
+impl Segment {
+    fn parse(direction: Direction, packet: &[u8]) -> Option<Self> {
+        let (ip, segment) = ip::Repr::parse(packet).ok()?;
+        let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
+        Some(Segment {
+            direction,
+            ip,
+            tcp,
+            payload: payload.to_vec(),
+        })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        hijacker::packet((self.ip.src, self.ip.dst), &self.tcp, &self.payload)
+    }
+
+    fn src(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src, self.tcp.src_port)
+    }
+
+    fn dst(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst, self.tcp.dst_port)
+    }
+
+    /// Returns the addresses (box, server) of the subflow, and the sender (0: the box, 1: the server).
+    fn subflow_and_sender(&self) -> ((SocketAddr, SocketAddr), usize) {
+        match self.direction {
+            Direction::Outbound => ((self.src(), self.dst()), 0),
+            Direction::Inbound => ((self.dst(), self.src()), 1),
+        }
+    }
+
+    /// Orders keys as (sender's, receiver's). The box opens all connections.
+    fn by_sender(&self, (opener, listener): Keys) -> Keys {
+        match self.direction {
+            Direction::Outbound => (opener, listener),
+            Direction::Inbound => (listener, opener),
+        }
+    }
+
+    /// Returns a segment without payload that follows this one.
+    fn next(&self) -> Segment {
+        let passed = &self.tcp;
+        let mut tcp = tcp::Repr::new(passed.src_port, passed.dst_port, Flags::ACK);
+        tcp.seq = passed.seq.add(self.payload.len() as u32);
+        (tcp.ack, tcp.window) = (passed.ack, passed.window);
+        tcp.options.timestamps = passed.options.timestamps;
+        Segment {
+            direction: self.direction,
+            ip: self.ip,
+            tcp,
+            payload: Vec::new(),
+        }
+    }
+
+    /// Makes the segment one of the other direction. Its sequence number is what the receiver expects.
+    fn reverse(&mut self) {
+        mem::swap(&mut self.ip.src, &mut self.ip.dst);
+        let tcp = &mut self.tcp;
+        mem::swap(&mut tcp.src_port, &mut tcp.dst_port);
+        mem::swap(&mut tcp.seq, &mut tcp.ack);
+        if let Some(times) = &mut tcp.options.timestamps {
+            mem::swap(&mut times.value, &mut times.echo);
+        }
+        self.direction = match self.direction {
+            Direction::Outbound => Direction::Inbound,
+            Direction::Inbound => Direction::Outbound,
+        };
+    }
+
+    /// Maps the payload.
+    fn map(&mut self, dsn: WireDsn, subflow_seq: u32, data_ack: Option<WireDsn>) {
+        let mapping = DssMapping {
+            dsn,
+            subflow_seq,
+            len: self.payload.len() as u16,
+            checksum: None,
+        };
+        let dss = Dss {
+            data_ack,
+            mapping: Some(mapping),
+            data_fin: false,
+        };
+        // The other options leave room for a DSS, so the push succeeds.
+        let _ = self.tcp.options.mptcp.try_push(MptcpOption::Dss(dss));
+    }
+
+    /// Returns the mapping, and the flag of its DATA_FIN.
+    fn mapping(&mut self) -> Option<(&mut DssMapping, &mut bool)> {
+        let mut options = self.tcp.options.mptcp.iter_mut();
+        options.find_map(|option| match option {
+            MptcpOption::Dss(dss) => Some((dss.mapping.as_mut()?, &mut dss.data_fin)),
+            _ => None,
+        })
+    }
+
+    fn flag(&mut self, flag: Flags) -> Option<()> {
+        self.tcp.flags = flag | Flags::ACK;
+        Some(())
+    }
+
+    /// Adds a signal in place of the mapping, because the two together may exceed the 40 bytes of TCP options.
+    fn signal(&mut self, signal: MptcpOption) -> Option<()> {
+        let options = &mut self.tcp.options.mptcp;
+        options.retain(|option| !matches!(option, MptcpOption::Dss(_)));
+        options.try_push(signal).ok()
+    }
 }
 
 impl Adversary {
-    /// Creates an attacker that uses about one packet in `every` for an attack, and makes at most `attacks`.
-    pub fn new(rng: Rng, every: u64, attacks: u32) -> Self {
-        let words = pattern_from(0).windows(WORD_LEN);
-        let mut words: Vec<[u8; WORD_LEN]> =
-            words.filter_map(|word| word.try_into().ok()).collect();
-        words.sort_unstable();
+    /// Creates the attacker of a link.
+    pub fn new(rng: Rng, attacked: &Attacked) -> Self {
         Adversary {
             rng,
-            every,
-            attacks_left: attacks,
-            attacks: &Attack::ALL,
+            every: attacked.every,
+            attacks_left: attacked.attacks,
+            attacks: match attacked.joins_only {
+                true => &[Attack::Join],
+                false => &ATTACKS,
+            },
             subflows: BTreeMap::new(),
             keys: Vec::new(),
             hijacker: Hijacker::default(),
             next_port: FIRST_PORT,
             dsns: BTreeMap::new(),
             recent: VecDeque::new(),
-            words,
+            words: pattern_from(0).windows(WORD_LEN).collect(),
             leaks: 0,
         }
-    }
-
-    /// Limits the attacks to MP_JOIN if `joins_only` is true.
-    pub fn with_joins_only(mut self, joins_only: bool) -> Self {
-        if joins_only {
-            self.attacks = &[Attack::Join];
-        }
-        self
     }
 
     /// Returns whether `payload` has a run of users' bytes.
@@ -148,13 +287,14 @@ impl Adversary {
         // streams, so this finds every run of 23 bytes: at most 15 bytes to the next place to look, and 8
         // bytes there.
         let mut words = payload.windows(WORD_LEN).step_by(2 * WORD_LEN);
-        words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
+        words.any(|word| self.words.contains(word))
     }
 
     /// Learns sequence numbers and keys from a segment.
-    fn learn(&mut self, direction: Direction, ip: &ip::Repr, tcp: &tcp::Repr) {
-        let (key, sender) = subflow_and_sender(direction, ends(ip, tcp));
+    fn learn(&mut self, segment: &Segment) {
+        let (key, sender) = segment.subflow_and_sender();
         let subflow = self.subflows.entry(key).or_default();
+        let tcp = &segment.tcp;
         if tcp.flags.contains(Flags::SYN) {
             subflow.iss[sender] = Some(tcp.seq);
         }
@@ -172,56 +312,26 @@ impl Adversary {
     /// Forges a segment of the passing segment's subflow. Its sender is the sender of the passing segment,
     /// or the receiver, each with the same probability. The forged segment is in sequence. It has a mapping
     /// if the attacker knows an initial sequence number and a data sequence number of its sender.
-    fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
-        let same_sender = self.rng.chance(0.5);
-        let next_seq = Seq32(tcp.seq.0.wrapping_add(len as u32));
-        let mut header = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::ACK);
-        (header.seq, header.ack, header.window) = (next_seq, tcp.ack, tcp.window);
-        header.options.timestamps = tcp.options.timestamps;
-        let mut forged = Forged {
-            direction,
-            ip,
-            tcp: header,
-            payload: Vec::new(),
-        };
+    fn forge(&mut self, passing: &Segment) -> Segment {
+        let mut forged = passing.next();
+        let tcp = &passing.tcp;
         let mapping = tcp.options.dss().and_then(|dss| dss.mapping);
         let mut dsn = mapping.map(|m| match m.dsn {
             WireDsn::Four(n) => WireDsn::Four(n.wrapping_add(m.len.into())),
             WireDsn::Eight(n) => WireDsn::Eight(n.wrapping_add(m.len.into())),
         });
+        let same_sender = self.rng.chance(0.5);
         if !same_sender {
-            let header = &mut forged.tcp;
-            (header.src_port, header.dst_port) = (tcp.dst_port, tcp.src_port);
-            (header.seq, header.ack) = (tcp.ack, next_seq);
-            header.options.timestamps = tcp.options.timestamps.map(|times| Timestamps {
-                value: times.echo,
-                echo: times.value,
-            });
-            (forged.ip.src, forged.ip.dst) = (ip.dst, ip.src);
-            forged.direction = match direction {
-                Direction::Outbound => Direction::Inbound,
-                Direction::Inbound => Direction::Outbound,
-            };
+            forged.reverse();
             // The mapping of the passing segment is for the other direction.
             dsn = None;
         }
-        let (key, sender) = subflow_and_sender(forged.direction, ends(&forged.ip, &forged.tcp));
+        let (key, sender) = forged.subflow_and_sender();
         if let Some(subflow) = self.subflows.get(&key)
             && let (Some(iss), Some(dsn)) = (subflow.iss[sender], dsn.or(subflow.next[sender]))
         {
-            let mapping = DssMapping {
-                dsn,
-                subflow_seq: forged.tcp.seq.0.wrapping_sub(iss.0),
-                len: 0,
-                checksum: None,
-            };
-            let dss = Dss {
-                data_ack: subflow.next[1 - sender],
-                mapping: Some(mapping),
-                data_fin: false,
-            };
-            // The other options leave room for a DSS, so the push succeeds.
-            let _ = forged.tcp.options.mptcp.try_push(MptcpOption::Dss(dss));
+            let subflow_seq = forged.tcp.seq.0.wrapping_sub(iss.0);
+            forged.map(dsn, subflow_seq, subflow.next[1 - sender]);
         }
         forged
     }
@@ -234,120 +344,38 @@ impl Adversary {
     }
 
     /// Makes one attack, drawn at random. Returns the passing packet, perhaps changed; `None` drops it.
-    fn attack(
-        &mut self,
-        direction: Direction,
-        packet: Packet,
-        (ip, tcp, payload): &Parsed,
-        out: &mut Output,
-    ) -> Option<Packet> {
-        let attack = self.attacks[self.rng.below(self.attacks.len() as u64) as usize];
-        match attack {
-            Attack::Drop => return None,
-            Attack::Change | Attack::Truncate => {
-                let mut changed = payload.clone();
-                let at = self.rng.below(changed.len().max(1) as u64) as usize;
-                if attack == Attack::Truncate {
-                    changed.truncate(at);
-                } else if let Some(byte) = changed.get_mut(at) {
-                    *byte ^= 1 << self.rng.below(8);
+    fn attack(&mut self, packet: Packet, passing: &Segment, out: &mut Output) -> Option<Packet> {
+        match self.attacks[self.rng.below(self.attacks.len() as u64) as usize] {
+            Attack::Forge(complete) => {
+                let mut forged = self.forge(passing);
+                if complete(self, &mut forged).is_some() {
+                    out.push_back((forged.direction, Packet::new(forged.bytes())));
                 }
-                let bytes = hijacker::packet((ip.src, ip.dst), tcp, &changed);
-                return Some(Packet { bytes, ..packet });
             }
+            Attack::Join => self.join_connection(passing, out),
             Attack::Replay => {
                 let n = self.rng.below(self.recent.len() as u64) as usize;
                 out.push_back(self.recent[n].clone());
             }
-            Attack::Join => self.join_connection(ends(ip, tcp), out),
-            _ => {
-                let mut forged = self.forge(direction, *ip, tcp, payload.len());
-                if self.fill_in(attack, &mut forged).is_some() {
-                    let ends = (forged.ip.src, forged.ip.dst);
-                    let bytes = hijacker::packet(ends, &forged.tcp, &forged.payload);
-                    out.push_back((forged.direction, Packet::new(bytes)));
-                }
+            Attack::Change(change) => {
+                let mut changed = passing.clone();
+                let at = self.rng.below(changed.payload.len().max(1) as u64) as usize;
+                change(&mut self.rng, &mut changed.payload, at);
+                let bytes = changed.bytes();
+                return Some(Packet { bytes, ..packet });
             }
+            Attack::Drop => return None,
         }
         Some(packet)
     }
 
-    /// Completes a forged segment for `attack`. Returns `None` if the attacker lacks keys or sequence numbers
-    /// for the attack.
-    fn fill_in(&mut self, attack: Attack, forged: &mut Forged) -> Option<()> {
-        // Orders keys as (sender's, receiver's). The box opens all connections.
-        let by_sender = match forged.direction {
-            Direction::Outbound => |(opener, listener): Keys| (opener, listener),
-            Direction::Inbound => |(opener, listener): Keys| (listener, opener),
-        };
-        let options = &mut forged.tcp.options;
-        let mapped = options.mptcp.iter_mut().find_map(|option| match option {
-            MptcpOption::Dss(dss) => dss.mapping.as_mut().map(|m| (m, &mut dss.data_fin)),
-            _ => None,
-        });
-        let signal = match attack {
-            Attack::Reset => {
-                forged.tcp.flags = Flags::RST | Flags::ACK;
-                return Some(());
-            }
-            Attack::Fin => {
-                forged.tcp.flags = Flags::FIN | Flags::ACK;
-                return Some(());
-            }
-            Attack::DataFin => {
-                let (mapping, fin) = mapped?;
-                // RFC 8684, section 3.3.3: a DATA_FIN without data has length 1 and subflow sequence number 0.
-                (mapping.subflow_seq, mapping.len, *fin) = (0, 1, true);
-                return Some(());
-            }
-            Attack::Infinite => {
-                // RFC 8684, section 3.7: a mapping of length 0 is infinite.
-                mapped?.0.len = 0;
-                return Some(());
-            }
-            Attack::Inject => {
-                let len = 1 + self.rng.below(1_300) as u16;
-                mapped?.0.len = len;
-                forged.payload = vec![0; len.into()];
-                self.rng.fill(&mut forged.payload);
-                return Some(());
-            }
-            Attack::FastClose => {
-                let (_, receiver_key) = by_sender(self.any_keys()?.1);
-                if self.rng.chance(0.5) {
-                    forged.tcp.flags = Flags::RST | Flags::ACK;
-                }
-                MptcpOption::FastClose { receiver_key }
-            }
-            Attack::Announce => {
-                let keys = by_sender(self.any_keys()?.1);
-                let port = self.rng.chance(0.5).then_some(forged.tcp.src_port);
-                let address_id = 1 + self.rng.below(8) as u8;
-                MptcpOption::AddAddr(announcement(keys, address_id, port))
-            }
-            Attack::Remove => {
-                let ids = [self.rng.below(3) as u8, self.rng.below(8) as u8];
-                MptcpOption::RemoveAddr(RemoveAddr::new(&ids)?)
-            }
-            Attack::Fail => MptcpOption::Fail {
-                dsn: mapped?.0.dsn.expand(Dsn64(0)),
-            },
-            Attack::Backup => MptcpOption::Prio { backup: true },
-            Attack::Join | Attack::Replay | Attack::Change | Attack::Truncate | Attack::Drop => {
-                return None;
-            }
-        };
-        // The signal replaces the mapping, because the two together may exceed the 40 bytes of TCP options.
-        options.mptcp.retain(|o| !matches!(o, MptcpOption::Dss(_)));
-        options.mptcp.try_push(signal).ok()
-    }
-
     /// Opens a subflow to a connection whose keys are known, with the box's address as source.
-    fn join_connection(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
+    fn join_connection(&mut self, passing: &Segment, out: &mut Output) {
         let Some((server, keys)) = self.any_keys() else {
             return;
         };
-        let box_addr = if to == server { from } else { to };
+        let (src, dst) = (passing.src(), passing.dst());
+        let box_addr = if dst == server { src } else { dst };
         let local = SocketAddr::new(box_addr.ip(), self.next_port);
         self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         let nonce = self.rng.u32();
@@ -355,53 +383,41 @@ impl Adversary {
         let known = self.subflows.iter().filter(|((_, to), _)| *to == server);
         let dsn = known.filter_map(|(_, s)| s.next[0]).next_back();
         self.dsns.extend(dsn.map(|dsn| (local, dsn)));
-        let syn = self
-            .hijacker
-            .join(keys, (local, server), (address_id, nonce));
+        let ends = (local, server);
+        let syn = self.hijacker.join(keys, ends, (address_id, nonce));
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
     /// Answers a packet to a subflow of the attacker. After the SYN/ACK, completes the handshake and sends
     /// forged data. Later only acknowledges whatever arrives.
-    fn continue_join(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
+    fn continue_join(&mut self, received: &[u8], segment: &Segment, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;
         };
         out.push_back((Direction::Outbound, Packet::new(answer)));
-        let (_, local) = ends(ip, tcp);
-        let Some(dsn) = self.dsns.remove(&local) else {
+        let Some(dsn) = self.dsns.remove(&segment.dst()) else {
             return;
         };
-        let mut data = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
+        let mut data = segment.next();
+        data.reverse();
         // The packet is the SYN/ACK, which takes one sequence number.
-        (data.seq, data.ack, data.window) = (tcp.ack, tcp.seq.add(1), u16::MAX);
-        let mut payload = [0; 1_000];
-        self.rng.fill(&mut payload);
-        let mapping = DssMapping {
-            dsn,
-            subflow_seq: 1,
-            len: payload.len() as u16,
-            checksum: None,
-        };
-        data.options.mptcp.push(MptcpOption::Dss(Dss {
-            mapping: Some(mapping),
-            ..Dss::default()
-        }));
-        let bytes = hijacker::packet((ip.dst, ip.src), &data, &payload);
-        out.push_back((Direction::Outbound, Packet::new(bytes)));
+        (data.tcp.ack, data.tcp.window) = (segment.tcp.seq.add(1), u16::MAX);
+        data.payload = vec![0; 1_000];
+        self.rng.fill(&mut data.payload);
+        data.map(dsn, 1, None);
+        out.push_back((Direction::Outbound, Packet::new(data.bytes())));
     }
 }
 
 impl Middlebox for Adversary {
     fn process(&mut self, _: Instant, direction: Direction, packet: Packet, out: &mut Output) {
-        let Some(parsed) = parse(&packet.bytes) else {
+        let Some(segment) = Segment::parse(direction, &packet.bytes) else {
             out.push_back((direction, packet));
             return;
         };
-        let (ip, tcp, payload) = &parsed;
-        let (box_addr, server) = subflow_and_sender(direction, ends(ip, tcp)).0;
+        let (box_addr, server) = segment.subflow_and_sender().0;
         if self.hijacker.owns(box_addr) {
-            self.continue_join(&packet.bytes, &parsed, out);
+            self.continue_join(&packet.bytes, &segment, out);
             return;
         }
         // Braid does not protect traffic that a box forwards without a server. The bytes of such traffic
@@ -410,8 +426,8 @@ impl Middlebox for Adversary {
             out.push_back((direction, packet));
             return;
         }
-        self.leaks += u64::from(self.shows_user_bytes(payload));
-        self.learn(direction, ip, tcp);
+        self.leaks += u64::from(self.shows_user_bytes(&segment.payload));
+        self.learn(&segment);
         if self.recent.len() == MAX_RECENT {
             self.recent.pop_front();
         }
@@ -419,37 +435,9 @@ impl Middlebox for Adversary {
         let mut passing = Some(packet);
         if self.attacks_left > 0 && self.rng.below(self.every) == 0 {
             self.attacks_left -= 1;
-            passing = passing.and_then(|packet| self.attack(direction, packet, &parsed, out));
+            passing = passing.and_then(|packet| self.attack(packet, &segment, out));
         }
         out.extend(passing.map(|packet| (direction, packet)));
-    }
-}
-
-type Parsed = (ip::Repr, tcp::Repr, Vec<u8>);
-
-fn parse(packet: &[u8]) -> Option<Parsed> {
-    let (ip, segment) = ip::Repr::parse(packet).ok()?;
-    let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
-    Some((ip, tcp, payload.to_vec()))
-}
-
-/// Returns source and destination of a segment.
-fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
-    let (src, dst) = (ip.src, ip.dst);
-    (
-        SocketAddr::new(src, tcp.src_port),
-        SocketAddr::new(dst, tcp.dst_port),
-    )
-}
-
-/// Returns the addresses (box, server) of a segment's subflow, and its sender (0: the box, 1: the server).
-fn subflow_and_sender(
-    direction: Direction,
-    (from, to): (SocketAddr, SocketAddr),
-) -> ((SocketAddr, SocketAddr), usize) {
-    match direction {
-        Direction::Outbound => ((from, to), 0),
-        Direction::Inbound => ((to, from), 1),
     }
 }
 

@@ -1,22 +1,21 @@
 //! Worlds in which unmodified users sit behind a box, and content behind servers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use braid_engine::CloseReason;
 use braid_links::middlebox::Chain;
-use braid_links::{Loss, QueueLimit, Rate, Settings};
+use braid_links::{Loss, QueueLimit, Rate};
 use braid_sim::MiddleboxNode;
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, TransferId};
 use braid_sim::oracle::{Rule, Violation};
-use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::{PathSettings, REQUEST};
-
+use braid_sim::transfer::PathSettings;
 use braid_wire::Rng;
 
-use super::adversary::Adversary;
+use super::adversary::{Adversary, Attacked};
 use super::draw::{CHANGES_WITHIN_MS, Draw, MAX_OUTAGE_MS};
-use super::expect::describe_end;
+use super::expect::{self, Counter, Ends, is_lossy};
 use super::figures::Figures;
+use super::scenario::{End, Flow, Opener, Scenario, Step, steps};
 
 /// Logarithm to base 2 of the maximum size of a transfer: 1 MiB.
 const MAX_SIZE_BITS: u64 = 20;
@@ -38,36 +37,9 @@ pub struct GatewayScenario {
     access: Vec<PathSettings>,
     servers: usize,
     events: Vec<(Duration, Action)>,
-    transfers: Vec<Transfer>,
+    /// The users' connections.
+    flows: Vec<Flow>,
     attacked: Option<Attacked>,
-}
-
-/// An access link with an attacker on it.
-#[derive(Debug, Clone, Copy)]
-struct Attacked {
-    link: usize,
-    /// The attacker uses one packet of this many for an attack, on average.
-    every: u64,
-    /// Maximum number of attacks.
-    attacks: u32,
-    /// True if all attacks are new subflows (MP_JOIN).
-    joins_only: bool,
-}
-
-/// A user's connection.
-#[derive(Debug, Clone, Copy)]
-struct Transfer {
-    at: Duration,
-    load: Load,
-    /// The time from the opening until the user resets the connection.
-    abort: Option<Duration>,
-}
-
-/// An action of a user.
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    Open(usize),
-    Abort(usize),
 }
 
 impl GatewayScenario {
@@ -78,11 +50,10 @@ impl GatewayScenario {
         let servers = 1 + d.below(2) as usize;
         let mut events = Vec::new();
         for (link, settings) in access.iter().enumerate() {
-            events.extend(d.outages(link, settings));
+            events.extend(d.outage(link, settings).into_iter().flatten());
         }
         if d.chance(0.15) {
-            let at = d.up_to_ms(CHANGES_WITHIN_MS);
-            let restored = at + d.up_to_ms(MAX_OUTAGE_MS);
+            let (at, restored) = d.outage_times();
             let server = d.below(servers as u64) as usize;
             let (down, up) = match d.chance(0.7) {
                 true => (Action::KillServer(server), Action::StartServer(server)),
@@ -90,7 +61,7 @@ impl GatewayScenario {
             };
             events.extend([(at, down), (restored, up)]);
         }
-        let transfers = (0..=d.below(5)).map(|_| d.transfer()).collect();
+        let flows = (0..=d.below(5)).map(|_| d.user_flow()).collect();
         let attacked = attacked.then(|| Attacked {
             link: d.below(access.len() as u64) as usize,
             every: d.size(8),
@@ -101,31 +72,25 @@ impl GatewayScenario {
             access,
             servers,
             events,
-            transfers,
+            flows,
             attacked,
         }
     }
 
-    /// Runs the scenario and checks how its connections end.
-    ///
-    /// # Errors
-    /// The first expectation that was not met.
-    pub fn simulate(&self, seed: u64) -> Result<Figures, String> {
+    fn config(&self) -> AggregationConfig {
         let config = AggregationConfig::new(self.access.clone());
-        let mut config = config.map_err(|e| e.to_string())?;
+        let mut config = config.expect("as many links as a box may have");
+        let set = config.set_servers(self.servers);
+        set.expect("as many servers as a box may have");
         config
-            .set_servers(self.servers)
-            .map_err(|e| e.to_string())?;
-        self.simulate_with(seed, &config)
     }
 
-    /// Does the same as [`Self::simulate`], but with the given configuration.
+    /// Does the same as [`Scenario::simulate`], but with the given configuration.
     fn simulate_with(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
         let attacker = self.attacked.map(|attacked| {
             let rng = Rng::for_component(seed, ADVERSARY_STREAM);
-            let attacker = Adversary::new(rng, attacked.every, attacked.attacks);
-            let attacker = attacker.with_joins_only(attacked.joins_only);
-            (attacked.link, Chain::new().and(attacker))
+            let adversary = Adversary::new(rng, &attacked);
+            (attacked.link, Chain::new().and(adversary))
         });
         let net = Aggregation::with_middlebox(seed, config, attacker);
         let mut net = net.map_err(|e| e.to_string())?;
@@ -136,146 +101,105 @@ impl GatewayScenario {
         if !intercepts && !self.loses() && self.attacked.is_none() {
             return Err("the box finds no server over links that lose nothing".to_owned());
         }
+        let transfers = self.run(&mut net)?;
+        check_world(&mut net)?;
+        let ends = |n| Some(self.ends(&net, n, transfers[&n]));
+        let explain = |flow: &Flow, ends: &Ends<'_>| self.explain(flow, ends);
+        let mut figures = expect::check(&self.flows, ends, explain)?;
+        let links = net.access.iter().flat_map(|(up, down)| [*up, *down]);
+        figures.record(&net.world, links);
+        Ok(figures)
+    }
+
+    /// Runs to the end of all connections, and returns the transfer of each flow.
+    fn run(&self, net: &mut Aggregation) -> Result<BTreeMap<usize, TransferId>, String> {
         let start = net.world.now();
         for (after, action) in &self.events {
             net.after(*after, action.clone());
         }
-        let mut open: Vec<Option<TransferId>> = vec![None; self.transfers.len()];
-        for (at, step) in self.steps() {
+        let mut transfers = BTreeMap::new();
+        for (at, step) in steps(&self.flows, &[]) {
             net.run_for((start + at).saturating_since(net.world.now()));
             match step {
                 Step::Open(n) => {
-                    let opened = net.open(0, 0, self.transfers[n].load);
-                    open[n] = Some(opened.map_err(|e| format!("transfer {n} does not open: {e}"))?);
+                    let opened = net.open(0, 0, self.flows[n].load);
+                    let failed = |e| format!("flow {n} does not open: {e}");
+                    transfers.insert(n, opened.map_err(failed)?);
                 }
-                Step::Abort(n) => {
-                    if let Some(id) = open[n] {
-                        net.abort(id);
-                    }
-                }
+                Step::Abort(n, _) => net.abort(transfers[&n]),
+                // Users behind a box do not pause, and get no notices.
+                Step::Pause(..) | Step::Notice(_) => {}
             }
         }
         if !net.finish(RUN_LIMIT) {
-            return Err(format!("hangs: {}", self.describe_ends(&net, &open)));
+            let ends = transfers.iter().flat_map(|(n, id)| self.ends(net, *n, *id));
+            let ends: String = ends.map(|end| format!("\n  {end}")).collect();
+            return Err(format!("hangs: {ends}"));
         }
-        let counts = |(node, violation): &&(_, Violation)| {
-            let gateway = *node == net.boxed || net.servers.contains(node);
-            !(gateway && BREAKABLE_BY_FORGERY.contains(&violation.rule))
-        };
-        if let Some((node, violation)) = net.world.violations().iter().find(counts) {
-            return Err(format!("{node:?} {violation}"));
-        }
-        if let Some(node) = net.middlebox {
-            let leaks = net.world.with_node(node, |node: &mut MiddleboxNode, _| {
-                node.get_mut::<Adversary>().leaks
-            });
-            if leaks > 0 {
-                return Err(format!("{leaks} packets show users' bytes"));
-            }
-        }
-        let mut figures = Figures::default();
-        figures.record(
-            &net.world,
-            net.access.iter().flat_map(|(up, down)| [*up, *down]),
-        );
-        for (n, id) in open.iter().enumerate() {
-            let Some(id) = *id else { continue };
-            self.check(n, (net.at_user(id), net.at_content(id)), &mut figures)?;
-        }
-        Ok(figures)
+        Ok(transfers)
     }
 
-    /// Returns the actions of all users in order of time.
-    fn steps(&self) -> Vec<(Duration, Step)> {
-        let mut steps = Vec::new();
-        for (n, transfer) in self.transfers.iter().enumerate() {
-            steps.push((transfer.at, Step::Open(n)));
-            steps.extend(
-                transfer
-                    .abort
-                    .map(|after| (transfer.at + after, Step::Abort(n))),
-            );
-        }
-        steps.sort_by_key(|(at, _)| *at);
-        steps
+    fn ends<'a>(&self, net: &'a Aggregation, n: usize, id: TransferId) -> Ends<'a> {
+        self.flows[n].ends([Some(net.at_user(id)), net.at_content(id)])
     }
 
-    /// Checks the end of transfer `n`, and counts it in `figures`.
-    fn check(
+    /// Returns the counter of the fault that explains the end of `flow`, if there is one.
+    ///
+    /// # Errors
+    /// No fault may explain the end.
+    fn explain(
         &self,
-        n: usize,
-        (user, content): (&Stream, Option<&Stream>),
-        figures: &mut Figures,
-    ) -> Result<(), String> {
-        figures.connections += 1;
-        let transfer = &self.transfers[n];
-        let wrong = |what: &str| {
-            let ends = [("user", Some(user)), ("content", content)].map(describe_end);
-            Err(format!(
-                "transfer {n} {what}: {transfer:?}\n{}\n{}",
-                ends[0], ends[1]
-            ))
-        };
-        let (reads, writes) = match transfer.load {
-            Load::Down(size) => (size, REQUEST),
-            Load::Up(size) => (0, size),
-            Load::Post { sends, answer } => (answer, sends),
-        };
-        let is_complete = |end: &Stream, received, sent| {
-            end.received == received && end.sent == sent && end.complete_at.is_some()
-        };
-        let finished = |end: &Stream| end.closed.is_some_and(|(_, r)| r == CloseReason::Finished);
-        let user_complete = is_complete(user, reads, writes);
-        let content_complete = content.is_some_and(|c| is_complete(c, writes, reads));
-        if user_complete && content_complete && finished(user) && content.is_some_and(finished) {
-            return Ok(());
-        }
+        flow: &Flow,
+        [user, content]: &Ends<'_>,
+    ) -> Result<Option<Counter>, &'static str> {
         // The box terminates the user's TCP and acknowledges an upload before the content host has it. A
         // user's orderly close therefore requires complete data at the user, not at the content host.
-        if finished(user) && !user_complete {
-            return wrong("ends in order at the user, who has not read or written all bytes");
+        if user.is_finished() && !user.is_complete() {
+            return Err("ends in order at the user, who has not read or written all bytes");
         }
-        if matches!(user.role, Role::Fetch { .. }) && finished(user) && content.is_none() {
-            return wrong("ends in order at the user, but the content host saw no connection");
+        let fetches = matches!(flow.load, Load::Down(_));
+        if fetches && user.is_finished() && content.stream.is_none() {
+            return Err("ends in order at the user, but the content host saw no connection");
         }
-        if transfer.abort.is_some() {
-            figures.aborted += 1;
-            return Ok(());
-        }
-        if !self.events.is_empty() || self.loses() || self.attacked.is_some() {
-            figures.broken += 1;
-            return Ok(());
-        }
-        wrong("does not end in order, although its scenario has no fault")
+        let disturbed = !self.events.is_empty() || self.loses() || self.attacked.is_some();
+        Ok(disturbed.then_some(|figures| &mut figures.broken))
     }
 
-    /// Returns whether the links drop or corrupt packets at random. Drops of full queues do not count.
+    /// Returns whether the links drop or corrupt packets at random.
     fn loses(&self) -> bool {
-        let lossy = |s: &Settings| s.loss != Loss::None || s.corrupt > 0.0;
-        self.access
-            .iter()
-            .any(|link| lossy(&link.up) || lossy(&link.down))
+        self.access.iter().any(is_lossy)
     }
+}
 
-    fn describe_ends(&self, net: &Aggregation, open: &[Option<TransferId>]) -> String {
-        let each = open.iter().flatten().flat_map(|id| {
-            [
-                ("user", Some(net.at_user(*id))),
-                ("content", net.at_content(*id)),
-            ]
-            .map(describe_end)
-        });
-        each.collect::<Vec<_>>().join("\n")
+impl Scenario for GatewayScenario {
+    fn simulate(self: Box<Self>, seed: u64) -> Result<Figures, String> {
+        self.simulate_with(seed, &self.config())
+    }
+}
+
+/// Checks that no rule is violated, and that no packet on the attacker's link shows users' bytes.
+fn check_world(net: &mut Aggregation) -> Result<(), String> {
+    let counts = |(node, violation): &&(_, Violation)| {
+        let gateway = *node == net.boxed || net.servers.contains(node);
+        !(gateway && BREAKABLE_BY_FORGERY.contains(&violation.rule))
+    };
+    if let Some((node, violation)) = net.world.violations().iter().find(counts) {
+        return Err(format!("{node:?} {violation}"));
+    }
+    let leaks = net.middlebox.map_or(0, |node| {
+        let leaks = |node: &mut MiddleboxNode, _| node.get_mut::<Adversary>().leaks;
+        net.world.with_node(node, leaks)
+    });
+    match leaks {
+        0 => Ok(()),
+        leaks => Err(format!("{leaks} packets show users' bytes")),
     }
 }
 
 impl Draw {
     fn access_link(&mut self) -> PathSettings {
         let delay = Duration::from_micros(500) + self.up_to_ms(80);
-        let mut link = PathSettings {
-            up: self.link(delay),
-            down: self.link(delay),
-        };
+        let mut link = self.link(delay);
         for settings in [&mut link.up, &mut link.down] {
             // Most access links lose little; scenarios without a box cover loss on every path.
             if self.chance(0.5) {
@@ -292,28 +216,31 @@ impl Draw {
 
     /// Draws at most one outage of a link. During the outage, the link drops all packets without notice, or
     /// loses its carrier.
-    fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
-        let mut events = Vec::new();
+    fn outage(&mut self, link: usize, settings: &PathSettings) -> Option<[(Duration, Action); 2]> {
         if self.chance(0.65) {
-            return events;
+            return None;
         }
-        let at = self.up_to_ms(CHANGES_WITHIN_MS);
-        let restored = at + self.up_to_ms(MAX_OUTAGE_MS);
-        if self.chance(0.4) {
-            events.push((at, Action::Carrier { link, up: false }));
-            events.push((restored, Action::Carrier { link, up: true }));
-            return events;
-        }
-        let mut dark = settings.clone();
-        (dark.up.up, dark.down.up) = (false, false);
-        for (at, settings) in [(at, dark), (restored, settings.clone())] {
-            let settings = Box::new(settings);
-            events.push((at, Action::Access { link, settings }));
-        }
-        events
+        let (at, restored) = self.outage_times();
+        let carrier = |up| Action::Carrier { link, up };
+        let access = |up| {
+            let mut settings = Box::new(settings.clone());
+            (settings.up.up, settings.down.up) = (up, up);
+            Action::Access { link, settings }
+        };
+        let (down, up) = match self.chance(0.4) {
+            true => (carrier(false), carrier(true)),
+            false => (access(false), access(true)),
+        };
+        Some([(at, down), (restored, up)])
     }
 
-    fn transfer(&mut self) -> Transfer {
+    /// Draws the beginning and the end of an outage.
+    fn outage_times(&mut self) -> (Duration, Duration) {
+        let at = self.up_to_ms(CHANGES_WITHIN_MS);
+        (at, at + self.up_to_ms(MAX_OUTAGE_MS))
+    }
+
+    fn user_flow(&mut self) -> Flow {
         let size = self.size(MAX_SIZE_BITS);
         let load = match self.below(4) {
             0 | 1 => Load::Down(size),
@@ -324,11 +251,10 @@ impl Draw {
             },
         };
         let abort = self.up_to_ms(4_000);
-        Transfer {
-            at: self.up_to_ms(CHANGES_WITHIN_MS),
-            load,
-            abort: self.chance(0.1).then_some(abort),
-        }
+        let at = self.up_to_ms(CHANGES_WITHIN_MS);
+        let mut flow = Flow::tcp(Opener::Client, at, load);
+        flow.abort = self.chance(0.1).then_some((End::Opener, abort));
+        flow
     }
 }
 
@@ -339,12 +265,8 @@ mod tests {
     use super::*;
 
     impl GatewayScenario {
-        fn config(&self, protection: Protection) -> AggregationConfig {
-            let config = AggregationConfig::new(self.access.clone());
-            let mut config = config.expect("as many links as a box may have");
-            config
-                .set_servers(self.servers)
-                .expect("as many servers as a box may have");
+        fn config_with(&self, protection: Protection) -> AggregationConfig {
+            let mut config = self.config();
             for server in &mut config.boxed.servers {
                 server.protection = protection;
             }
@@ -355,32 +277,32 @@ mod tests {
         }
     }
 
-    /// Runs a scenario over links without loss. The attacker only adds subflows to connections whose keys
-    /// passed its link.
-    fn run_with_joins_only(seed: u64) -> Result<Figures, String> {
+    /// Draws a scenario that only the attacker disturbs, apart from losses.
+    fn attacked_scenario(seed: u64) -> GatewayScenario {
         let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
         scenario.events.clear();
-        for transfer in &mut scenario.transfers {
-            transfer.abort = None;
-        }
-        for link in &mut scenario.access {
-            for settings in [&mut link.up, &mut link.down] {
-                (settings.loss, settings.corrupt) = (Loss::None, 0.0);
-            }
-        }
-        if let Some(attacked) = &mut scenario.attacked {
-            // The attacker uses one packet in four on average, so that it opens many subflows.
-            (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
-        }
-        scenario.simulate_with(seed, &scenario.config(Protection::Tls))
+        scenario
     }
 
     /// An attacker who knows only the keys of Multipath TCP disturbs no connection, however many subflows
-    /// it opens: every transfer completes.
+    /// it opens: every transfer completes. The attacker only adds subflows to connections whose keys passed its
+    /// link. The links lose nothing.
     #[test]
     fn an_attacker_who_joins_takes_nothing() {
         for seed in 0..60 {
-            let figures = run_with_joins_only(seed).unwrap();
+            let mut scenario = attacked_scenario(seed);
+            scenario.flows.iter_mut().for_each(|flow| flow.abort = None);
+            for link in &mut scenario.access {
+                for settings in [&mut link.up, &mut link.down] {
+                    (settings.loss, settings.corrupt) = (Loss::None, 0.0);
+                }
+            }
+            if let Some(attacked) = &mut scenario.attacked {
+                // The attacker uses one packet in four on average, so that it opens many subflows.
+                (attacked.joins_only, attacked.every, attacked.attacks) = (true, 4, 256);
+            }
+            let config = scenario.config_with(Protection::Tls);
+            let figures = scenario.simulate_with(seed, &config).unwrap();
             assert_eq!(figures.broken, 0, "seed {seed}");
         }
     }
@@ -390,10 +312,8 @@ mod tests {
     fn without_protection_an_attacker_reads_and_forges() {
         let mut seen = String::new();
         for seed in 0..60 {
-            let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
-            // Only the attacker disturbs the connections.
-            scenario.events.clear();
-            let config = scenario.config(Protection::None);
+            let scenario = attacked_scenario(seed);
+            let config = scenario.config_with(Protection::None);
             seen.extend(scenario.simulate_with(seed, &config).err());
         }
         for what in ["packets show users' bytes", "is not what was sent"] {

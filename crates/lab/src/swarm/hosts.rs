@@ -1,193 +1,133 @@
 //! The simulated world of a scenario without a box: a client, a server and the paths between them.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::strategy::FlowSize;
-use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig, PathId, Protocol};
-use braid_links::middlebox::{
-    Chain, Direction as PacketDirection, Edit, Merge, Nat, NatConfig, OptionEdit, Scope,
-    SequenceShift, Split, Target,
-};
+use braid_engine::{ApiError, CloseReason, Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::{Change, Rate, Schedule, Settings};
+use braid_sim::aggregation::Load;
 use braid_sim::middlebox::MiddleboxNode;
 use braid_sim::router::{Router, all_like};
 use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::Direction;
+use braid_sim::transfer::PathSettings;
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
 
-use super::draw::{End, Flow, HostScenario, MiddleboxSpec, Notice, Opener, Path};
+use super::draw::{HostScenario, Path, external_addr};
+use super::expect::{self, Ends};
 use super::figures::Figures;
+use super::scenario::{End, Flow, Notice, Opener, Scenario, Step, steps};
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 /// Port of the first flow at the server. Each later flow has the next port.
 const FIRST_PORT: u16 = 4000;
-/// Bytes of a request.
-const REQUEST_SIZE: u64 = 100;
 /// Simulated time after the last action within which all connections must end. A connection that is still
 /// open at the end of this time hangs. The slowest link takes two minutes for the largest flow without
 /// loss, and several times as long at the highest loss rate.
 const RUN_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A scenario in progress.
-pub struct ScenarioRun<'a> {
-    scenario: &'a HostScenario,
+struct ScenarioRun {
+    scenario: HostScenario,
     world: World,
-    client: NodeId,
     server: NodeId,
-    /// The host that shares each path, if there is one.
-    neighbours: Vec<Option<NodeId>>,
+    /// The client, and the hosts that share its paths.
+    openers: BTreeMap<Opener, NodeId>,
     links: Vec<LinkId>,
     /// True for each flow that could be opened.
     opened: Vec<bool>,
 }
 
-/// An action on the hosts at a certain time.
-#[derive(Debug, Clone, Copy)]
-enum Action {
-    /// Opens the flow.
-    Open(usize),
-    /// Resets the flow from one end.
-    Abort(usize, End),
-    /// Makes an end stop reading (true) or resume it (false).
-    Pause(usize, End, bool),
-    /// Tells the client's engine about a path.
-    Notice(Notice),
+impl Scenario for HostScenario {
+    fn simulate(self: Box<Self>, seed: u64) -> Result<Figures, String> {
+        let mut run = ScenarioRun::new(seed, *self);
+        run.run()?;
+        run.check()
+    }
 }
 
-impl<'a> ScenarioRun<'a> {
+impl ScenarioRun {
     /// Builds the world of `scenario`, at its start.
-    pub fn new(seed: u64, scenario: &'a HostScenario) -> Result<Self, String> {
+    fn new(seed: u64, scenario: HostScenario) -> Self {
         let mut world = World::new(seed);
         let paths = scenario.paths.iter().map(|p| p.config).collect();
-        let client = host(&mut world, &scenario.client, paths, Vec::new());
-        let routes = scenario.paths.iter().enumerate().flat_map(|(n, path)| {
-            let outside = addresses_at_server(n, path)
-                .into_iter()
-                .chain(addresses(&neighbour_path(n)));
-            outside.map(move |addr| (addr, n as u32))
-        });
-        let server_path = path_config(Some(SERVER_V4), Some(SERVER_V6));
-        let server = host(
-            &mut world,
-            &scenario.server,
-            vec![server_path],
-            routes.collect(),
-        );
+        let client = host_config(&scenario.client, paths);
+        let client = world.add(|rng| Host::new(client, rng));
+        let server_path = PathConfig {
+            v6: Some(SERVER_V6),
+            ..PathConfig::v4(SERVER_V4)
+        };
+        let mut server = host_config(&scenario.server, vec![server_path]);
+        for (n, path) in scenario.paths.iter().enumerate() {
+            let others = [external_addr(n), neighbour_addr(n)].map(IpAddr::V4);
+            let outside = addresses(&path.config).chain(others);
+            server.routes.extend(outside.map(|addr| (addr, n as u32)));
+        }
         let mut run = ScenarioRun {
-            scenario,
+            server: world.add(|rng| Host::new(server, rng)),
             world,
-            client,
-            server,
-            neighbours: Vec::new(),
+            openers: BTreeMap::from([(Opener::Client, client)]),
             links: Vec::new(),
             opened: vec![false; scenario.flows.len()],
+            scenario,
         };
-        for (n, path) in scenario.paths.iter().enumerate() {
-            run.build_path(seed, n, path);
+        for n in 0..run.scenario.paths.len() {
+            run.build_path(n);
         }
-        run.serve()?;
-        Ok(run)
+        run
     }
 
     /// Builds path `n` between client and server.
-    fn build_path(&mut self, seed: u64, n: usize, path: &Path) {
-        let mut inside = self.client;
-        let mut router_and_neighbour = None;
-        if path.shared {
-            // The router's interfaces have numbers in the order of the calls of `connect` below: 0 leads to the
-            // client, 1 towards the server, 2 to the neighbour.
-            let routes = addresses(&path.config).into_iter().map(|addr| (addr, 0));
-            let neighbour = neighbour_path(n);
-            let others = addresses(&neighbour).into_iter().map(|addr| (addr, 2));
-            let any = [SERVER_V4.into(), SERVER_V6.into()].map(|addr| (all_like(addr), 1));
-            let router = routes
-                .chain(others)
-                .fold(Router::new(), |r, (addr, i)| r.route(addr, i));
-            let router = any
-                .into_iter()
-                .fold(router, |r, (all, iface)| r.route(all, iface));
-            let router = self.world.add(|_| router);
-            self.world
-                .connect(inside, router, lan_settings(), lan_settings());
-            inside = router;
-            let config = &self.scenario.client;
-            let host = host(&mut self.world, config, vec![neighbour], Vec::new());
-            router_and_neighbour = Some((router, host));
+    fn build_path(&mut self, n: usize) {
+        let world = &mut self.world;
+        let path = &mut self.scenario.paths[n];
+        // The nodes on the path, from the client to the last one before the server.
+        let mut nodes = vec![self.openers[&Opener::Client]];
+        let neighbour = path.shared.then(|| {
+            nodes.push(world.add(|_| router(n, path)));
+            let config = vec![PathConfig::v4(neighbour_addr(n))];
+            let config = host_config(&self.scenario.client, config);
+            world.add(|rng| Host::new(config, rng))
+        });
+        let middleboxes = path.middleboxes.take();
+        nodes.extend(middleboxes.map(|chain| world.add(|_| MiddleboxNode::new(chain))));
+        for pair in nodes.windows(2) {
+            world.connect(pair[0], pair[1], lan_settings(), lan_settings());
         }
-        let mut outer = self.server;
-        if !path.middleboxes.is_empty() {
-            let boxes = path.middleboxes.iter();
-            let chain = boxes.fold(Chain::new(), |chain, m| {
-                add_middlebox(chain, *m, seed, n, path)
-            });
-            outer = self.world.add(|_| MiddleboxNode::new(chain));
-            self.world
-                .connect(inside, outer, lan_settings(), lan_settings());
-            inside = std::mem::replace(&mut outer, self.server);
-        }
-        let (up, down) = self
-            .world
-            .connect(inside, outer, path.up.clone(), path.down.clone());
-        let changes = |pick: fn(&(Duration, Settings, Settings)) -> &Settings| {
-            Schedule::new(path.changes.iter().map(|change| Change {
-                at: change.0,
-                settings: pick(change).clone(),
+        let PathSettings { up, down } = path.settings.clone();
+        let (up, down) = world.connect(nodes[nodes.len() - 1], self.server, up, down);
+        let changes = |direction: fn(&PathSettings) -> &Settings| {
+            Schedule::new(path.changes.iter().map(|(at, settings)| Change {
+                at: *at,
+                settings: direction(settings).clone(),
             }))
         };
-        self.world.schedule(up, changes(|c| &c.1));
-        self.world.schedule(down, changes(|c| &c.2));
+        world.schedule(up, changes(|settings| &settings.up));
+        world.schedule(down, changes(|settings| &settings.down));
         self.links.extend([up, down]);
-        if let Some((router, neighbour)) = router_and_neighbour {
-            self.world
-                .connect(router, neighbour, lan_settings(), lan_settings());
+        if let Some(neighbour) = neighbour {
+            world.connect(nodes[1], neighbour, lan_settings(), lan_settings());
+            self.openers.insert(Opener::Neighbour(n), neighbour);
         }
-        self.neighbours
-            .push(router_and_neighbour.map(|(_, neighbour)| neighbour));
-    }
-
-    /// Makes the server listen for each flow at a separate port.
-    fn serve(&mut self) -> Result<(), String> {
-        for (n, flow) in self.scenario.flows.iter().enumerate() {
-            let role = match flow.direction {
-                Direction::Down => Role::Answer {
-                    request: REQUEST_SIZE,
-                    size: flow.size,
-                },
-                Direction::Up => Role::Sink,
-            };
-            for remote in remotes(n) {
-                let served = self.world.with_node(self.server, |server: &mut Host, _| {
-                    server.serve(remote, stream(role.clone(), n))
-                });
-                served.map_err(|e| format!("cannot listen on {remote}: {e}"))?;
-            }
-        }
-        Ok(())
     }
 
     /// Runs to the end of all connections.
     ///
     /// # Errors
     /// A connection could not be opened, or does not end; the error describes the hosts.
-    pub fn run(&mut self) -> Result<(), String> {
-        for (at, action) in self.actions() {
+    fn run(&mut self) -> Result<(), String> {
+        for (at, step) in steps(&self.scenario.flows, &self.scenario.notices) {
             let now = self.world.now().saturating_since(START);
             self.world.advance(at.saturating_sub(now));
-            self.act(action)?;
+            self.take(step)?;
         }
-        let hosts: Vec<NodeId> = self.hosts().collect();
-        let idle = |world: &World| {
-            hosts
-                .iter()
-                .all(|host| world.node::<Host>(*host).stack().connections() == 0)
-        };
         // Checks only every 500 ms of simulated time, because a check costs more than the simulation of a
         // packet.
         let start = self.world.now();
-        while !idle(&self.world) {
+        while self.hosts().any(|host| host.stack().connections() > 0) {
             if self.world.now().saturating_since(start) > RUN_LIMIT {
                 return Err(format!("hangs: {}", self.describe_open()));
             }
@@ -196,43 +136,20 @@ impl<'a> ScenarioRun<'a> {
         Ok(())
     }
 
-    /// Returns the actions in order of time.
-    fn actions(&self) -> Vec<(Duration, Action)> {
-        let mut actions = Vec::new();
-        for (n, flow) in self.scenario.flows.iter().enumerate() {
-            actions.push((flow.at, Action::Open(n)));
-            if let Some((end, after)) = flow.abort {
-                actions.push((flow.at + after, Action::Abort(n, end)));
+    fn take(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Open(n) => return self.open(n),
+            Step::Abort(n, end) => {
+                let abort = |host: &mut Host, now| host.abort_labelled(now, n as u32);
+                self.world.with_node(self.end(n, end), abort);
             }
-            if let Some((end, after, length)) = flow.pause {
-                let from = flow.at + after;
-                actions.push((from, Action::Pause(n, end, true)));
-                actions.push((from + length, Action::Pause(n, end, false)));
+            Step::Pause(n, end, paused) => {
+                let pause = |host: &mut Host, now| host.pause(now, n as u32, paused);
+                self.world.with_node(self.end(n, end), pause);
             }
-        }
-        let notices = self.scenario.notices.iter();
-        actions.extend(notices.map(|notice| (notice.at, Action::Notice(*notice))));
-        actions.sort_by_key(|(at, _)| *at);
-        actions
-    }
-
-    fn act(&mut self, action: Action) -> Result<(), String> {
-        match action {
-            Action::Open(n) => return self.open(n),
-            Action::Abort(n, end) => {
-                let host = self.end(n, end);
-                self.world.with_node(host, |host: &mut Host, now| {
-                    host.abort_labelled(now, n as u32);
-                });
-            }
-            Action::Pause(n, end, paused) => {
-                let host = self.end(n, end);
-                self.world.with_node(host, |host: &mut Host, now| {
-                    host.pause(now, n as u32, paused);
-                });
-            }
-            Action::Notice(Notice { path, up, .. }) => {
-                self.world.with_node(self.client, |client: &mut Host, now| {
+            Step::Notice(Notice { path, up, .. }) => {
+                let client = self.openers[&Opener::Client];
+                self.world.with_node(client, |client: &mut Host, now| {
                     client.stack_mut().set_path_up(now, PathId(path), up);
                 });
             }
@@ -240,35 +157,36 @@ impl<'a> ScenarioRun<'a> {
         Ok(())
     }
 
+    /// Opens flow `n`. The server listens at a separate port for it.
     fn open(&mut self, n: usize) -> Result<(), String> {
         let flow = &self.scenario.flows[n];
-        let role = match flow.direction {
-            Direction::Down => Role::Fetch {
-                request: REQUEST_SIZE,
-            },
-            Direction::Up => Role::Upload { size: flow.size },
-        };
-        let [v4, v6] = remotes(n);
-        let strategy = braid_strategy::by_name(flow.strategy).map_err(|e| e.to_string())?;
+        let failed = |e: ApiError| format!("flow {n} does not open: {e}");
+        let [opener, listener] = flow.load.roles();
+        let port = FIRST_PORT + n as u16;
+        let v4 = SocketAddr::from((SERVER_V4, port));
+        let v6 = SocketAddr::from((SERVER_V6, port));
+        for remote in [v4, v6] {
+            let stream = stream(listener.clone(), n);
+            let served = self.world.serve(self.server, remote, stream);
+            served.map_err(failed)?;
+        }
+        let strategy = braid_strategy::by_name(flow.strategy).expect("a drawn strategy");
         let options = ConnectOptions {
             remote_alt: Some(v6),
             path: flow.path.map(PathId),
             protocol: flow.protocol,
-            flow_size: match flow.declared {
-                true => FlowSize::Declared(flow.size),
-                false => FlowSize::Unknown,
+            flow_size: match flow.load {
+                Load::Down(size) | Load::Up(size) if flow.declared => FlowSize::Declared(size),
+                _ => FlowSize::Unknown,
             },
             ..ConnectOptions::new(v4, strategy)
         };
-        let host = self.opener(flow);
-        let opened = self.world.with_node(host, |host: &mut Host, now| {
-            host.open(now, options, stream(role, n))
-        });
-        match opened {
+        let host = self.end(n, End::Opener);
+        match self.world.open(host, options, stream(opener, n)) {
             Ok(_) => self.opened[n] = true,
             // A host cannot open a connection if it was told that the flow's path, or every path, is down.
-            Err(braid_engine::ApiError::NoUsablePath) if self.is_reported_down(flow) => {}
-            Err(e) => return Err(format!("flow {n} does not open: {e}")),
+            Err(ApiError::NoUsablePath) if self.is_reported_down(flow) => {}
+            Err(e) => return Err(failed(e)),
         }
         Ok(())
     }
@@ -286,30 +204,23 @@ impl<'a> ScenarioRun<'a> {
         }
     }
 
-    fn opener(&self, flow: &Flow) -> NodeId {
-        match flow.opener {
-            Opener::Client => self.client,
-            Opener::Neighbour(path) => self.neighbours[path].unwrap_or(self.client),
-        }
-    }
-
+    /// Returns the host at an end of flow `n`.
     fn end(&self, n: usize, end: End) -> NodeId {
         match end {
-            End::Opener => self.opener(&self.scenario.flows[n]),
             End::Server => self.server,
+            End::Opener => self.openers[&self.scenario.flows[n].opener],
         }
     }
 
-    fn hosts(&self) -> impl Iterator<Item = NodeId> {
-        let neighbours = self.neighbours.iter().flatten().copied();
-        [self.client, self.server].into_iter().chain(neighbours)
+    fn hosts(&self) -> impl Iterator<Item = &Host> {
+        let all = self.openers.values().chain([&self.server]);
+        all.map(|host| self.world.host(*host))
     }
 
     /// Describes the connections that still exist, for debugging.
     fn describe_open(&self) -> String {
         let mut text = String::new();
         for host in self.hosts() {
-            let host = self.world.node::<Host>(host);
             for (conn, stream) in host.open_streams() {
                 let subflows = host.stack().subflows(conn);
                 text.push_str(&format!("\n{stream:?}\n{subflows:#?}"));
@@ -319,71 +230,43 @@ impl<'a> ScenarioRun<'a> {
         text
     }
 
-    /// Returns the finished streams of flow `n` at the opener, if it opened the flow, and at the server, if
-    /// it accepted the flow.
-    pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
+    /// Returns the ends of flow `n`, if it could be opened. An end has a stream if the opener opened the flow, or
+    /// the server accepted it.
+    fn ends(&self, n: usize) -> Option<Ends<'_>> {
         // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
         // opener (RFC 7413, section 6.1). A host may then have two streams of the flow. The flow's own
-        // stream is the finished one, or else the one with more bytes.
+        // stream is the finished one, or else the one with more bytes. Otherwise it is the last one.
         let HostScenario { client, server, .. } = &self.scenario;
         let may_have_duplicate = client.fast_open && server.fast_open;
         let progress = |stream: &&Stream| {
-            let finished = stream
-                .closed
-                .is_some_and(|(_, why)| why == CloseReason::Finished);
-            (finished, stream.sent + stream.received)
+            let finished = matches!(stream.closed, Some((_, CloseReason::Finished)));
+            may_have_duplicate.then(|| (finished, stream.sent + stream.received))
         };
-        let find = |host: NodeId| {
-            let finished = self.world.node::<Host>(host).finished().iter();
-            let mut of_flow = finished.filter(|stream| stream.label == n as u32);
-            match may_have_duplicate {
-                true => of_flow.max_by_key(progress),
-                false => of_flow.next_back(),
-            }
+        let find = |end: End| {
+            let finished = self.world.host(self.end(n, end)).finished().iter();
+            let of_flow = finished.filter(|stream| stream.label == n as u32);
+            of_flow.max_by_key(progress)
         };
-        (
-            find(self.opener(&self.scenario.flows[n])),
-            find(self.server),
-        )
+        let ends = [find(End::Opener), find(End::Server)];
+        self.opened[n].then(|| self.scenario.flows[n].ends(ends))
     }
 
-    /// Returns whether flow `n` could be opened.
-    pub fn opened(&self, n: usize) -> bool {
-        self.opened[n]
-    }
-
-    /// Returns the number of payload bytes that hosts still hold.
-    pub fn buffered(&self) -> usize {
-        self.hosts()
-            .map(|host| self.world.node::<Host>(host).stack().buffered())
-            .sum()
-    }
-
-    /// Adds the traffic of the world to `figures`.
-    pub fn record(&self, figures: &mut Figures) {
-        let hosts = self.hosts().map(|host| self.world.node::<Host>(host));
-        figures.fast_opened = hosts.map(|host| host.stack().stats().fast_opened).sum();
+    /// Checks the ends of all connections and the memory of all hosts.
+    fn check(&self) -> Result<Figures, String> {
+        let (scenario, ends) = (&self.scenario, |n| self.ends(n));
+        let explain = |flow: &Flow, ends: &Ends<'_>| expect::explain(scenario, flow, ends);
+        let mut figures = expect::check(&scenario.flows, ends, explain)?;
+        let bytes: usize = self.hosts().map(|host| host.stack().buffered()).sum();
+        if bytes > 0 {
+            return Err(format!(
+                "buffers hold {bytes} bytes after the last connection"
+            ));
+        }
+        let fast_opened = self.hosts().map(|host| host.stack().stats().fast_opened);
+        figures.fast_opened = fast_opened.sum();
         figures.record(&self.world, self.links.iter().copied());
+        Ok(figures)
     }
-}
-
-/// Returns the bytes (read, written) of the opener and of the server at the end of a complete `flow`.
-pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
-    match flow.direction {
-        Direction::Down => [(flow.size, REQUEST_SIZE), (REQUEST_SIZE, flow.size)],
-        Direction::Up => [(0, flow.size), (flow.size, 0)],
-    }
-}
-
-/// Returns the server's port of a flow.
-fn port(flow: usize) -> u16 {
-    FIRST_PORT + flow as u16
-}
-
-/// Returns the server's addresses of a flow, IPv4 and IPv6.
-fn remotes(flow: usize) -> [SocketAddr; 2] {
-    let port = port(flow);
-    [(SERVER_V4, port).into(), (SERVER_V6, port).into()]
 }
 
 /// Returns the stream of one end of flow `n`.
@@ -393,49 +276,36 @@ fn stream(role: Role, n: usize) -> Stream {
     stream
 }
 
-fn host(
-    world: &mut World,
-    engine: &Config,
-    paths: Vec<PathConfig>,
-    routes: Vec<(IpAddr, u32)>,
-) -> NodeId {
-    let config = HostConfig {
+fn host_config(engine: &Config, paths: Vec<PathConfig>) -> HostConfig {
+    HostConfig {
         engine: engine.clone(),
-        paths,
-        routes,
         strategy: Box::new(|| Box::new(braid_strategy::MinRtt)),
-    };
-    world.add(|rng| Host::new(config, rng))
-}
-
-fn path_config(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
-    PathConfig {
-        v4,
-        v6,
-        ..PathConfig::default()
+        ..HostConfig::new(paths)
     }
 }
 
-/// Returns the only path of the host that shares path `n`.
-fn neighbour_path(n: usize) -> PathConfig {
-    path_config(Some(Ipv4Addr::new(10, 2, n as u8, 2)), None)
+/// Returns the router through which the client and its neighbour share path `n`. Its interfaces have numbers in
+/// the order in which [`ScenarioRun::build_path`] connects them: 0 leads to the client, 1 towards the server, 2 to
+/// the neighbour.
+fn router(n: usize, path: &Path) -> Router {
+    let mut router = Router::new();
+    for addr in addresses(&path.config) {
+        router = router.route(addr, 0);
+    }
+    for server in [SERVER_V4.into(), SERVER_V6.into()] {
+        router = router.route(all_like(server), 1);
+    }
+    router.route(IpAddr::V4(neighbour_addr(n)), 2)
 }
 
-fn addresses(path: &PathConfig) -> Vec<IpAddr> {
-    let v4 = path.v4.map(IpAddr::V4);
-    v4.into_iter().chain(path.v6.map(IpAddr::V6)).collect()
+fn addresses(path: &PathConfig) -> impl Iterator<Item = IpAddr> + use<> {
+    let addresses = [path.v4.map(IpAddr::V4), path.v6.map(IpAddr::V6)];
+    addresses.into_iter().flatten()
 }
 
-/// Returns the external address of the NAT of path `n`, which all hosts behind it share.
-fn external(n: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 1, n as u8, 2)
-}
-
-/// Returns the client's addresses on path `n` as the server sees them.
-fn addresses_at_server(n: usize, path: &Path) -> Vec<IpAddr> {
-    let mut all = addresses(&path.config);
-    all.push(external(n).into());
-    all
+/// Returns the address of the host that shares path `n`.
+fn neighbour_addr(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 2, n as u8, 2)
 }
 
 /// Returns the settings of the links inside a site, which are no bottleneck and lose no packets.
@@ -444,36 +314,5 @@ fn lan_settings() -> Settings {
         rate: Rate::bits_per_second(1_000_000_000),
         delay: Duration::from_micros(50),
         ..Settings::default()
-    }
-}
-
-/// Adds a middlebox of path `n` to a chain.
-fn add_middlebox(
-    chain: Chain,
-    middlebox: MiddleboxSpec,
-    seed: u64,
-    n: usize,
-    path: &Path,
-) -> Chain {
-    match middlebox {
-        // The NAT translates IPv4 only.
-        MiddleboxSpec::Nat if path.config.v4.is_none() => chain,
-        MiddleboxSpec::Nat => chain.and(Nat::new(NatConfig::new(external(n)))),
-        MiddleboxSpec::Shift(false) => chain.and(SequenceShift::new(seed)),
-        MiddleboxSpec::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
-        MiddleboxSpec::Split(mss) => chain.and(Split::new(mss)),
-        MiddleboxSpec::Merge(max_len, hold, keep) => chain.and(Merge::new(max_len, hold, keep)),
-        MiddleboxSpec::Lack(kind) => {
-            let edit = OptionEdit::new(Target::Kind(kind), Scope::Syn, Edit::Remove);
-            chain.and(edit)
-        }
-        MiddleboxSpec::Options(scope, edit, since, only) => {
-            let edit = OptionEdit::new(Target::MPTCP, scope, edit).since(START + since);
-            chain.and(match only {
-                None => edit,
-                Some(true) => edit.only(PacketDirection::Outbound),
-                Some(false) => edit.only(PacketDirection::Inbound),
-            })
-        }
     }
 }

@@ -12,17 +12,18 @@ mod expect;
 mod figures;
 mod gateways;
 mod hosts;
+mod scenario;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
-use std::thread;
+use std::sync::Once;
 
 use serde::Serialize;
 
 use self::draw::Draw;
-use self::hosts::ScenarioRun;
+use self::gateways::GatewayScenario;
+use self::scenario::Scenario;
+use crate::parallel_runs::ParallelRuns;
 
 pub use self::figures::Figures;
 
@@ -68,99 +69,65 @@ pub struct Report {
 
 /// Returns the scenario of `seed` as text.
 pub fn describe(worlds: Worlds, seed: u64) -> String {
-    format!("{:#?}", Scenario::draw(worlds, seed))
+    format!("{:#?}", draw_scenario(worlds, seed))
 }
 
-/// The scenario of a seed.
-#[derive(Debug)]
-enum Scenario {
-    /// Two hosts, and others on their paths.
-    Hosts(Box<draw::HostScenario>),
-    /// Users behind a box, content behind servers.
-    Gateways(gateways::GatewayScenario),
-}
-
-impl Scenario {
-    fn draw(worlds: Worlds, seed: u64) -> Self {
-        let mut draw = Draw::new(seed);
-        let attacked = worlds == Worlds::Attacked;
-        // A quarter of the worlds has a box, a guess: most seeds test the engine without the proxy.
-        match attacked || draw.chance(0.25) {
-            true => Scenario::Gateways(gateways::GatewayScenario::draw(&mut draw, attacked)),
-            false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
-        }
-    }
-
-    /// Runs the scenario and checks how its connections end.
-    fn simulate(&self, seed: u64) -> Result<Figures, String> {
-        let scenario = match self {
-            Scenario::Hosts(scenario) => scenario,
-            Scenario::Gateways(scenario) => return scenario.simulate(seed),
-        };
-        let mut run = ScenarioRun::new(seed, scenario)?;
-        run.run()?;
-        let mut figures = expect::check(scenario, &run)?;
-        run.record(&mut figures);
-        Ok(figures)
+fn draw_scenario(worlds: Worlds, seed: u64) -> Box<dyn Scenario> {
+    let mut draw = Draw::new(seed);
+    let attacked = worlds == Worlds::Attacked;
+    // A quarter of the worlds has a box, a guess: most seeds test the engine without the proxy.
+    match attacked || draw.chance(0.25) {
+        true => Box::new(GatewayScenario::draw(&mut draw, attacked)),
+        false => Box::new(draw::scenario(&mut draw)),
     }
 }
 
 /// Runs the seeds from `first` to `first + seeds - 1` on `threads` threads, at least one. There are no
-/// seeds above [`u64::MAX`], so the range ends there. Calls `progress` with each seed after its run.
+/// seeds above [`u64::MAX`], so the range ends there. Calls `progress` after the run of each seed.
 pub fn run(
     worlds: Worlds,
     first: u64,
     seeds: u64,
     threads: usize,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: &(dyn Fn() + Sync),
 ) -> Report {
-    let next = AtomicU64::new(0);
-    // The violations, and the sums over the other seeds.
-    let results = Mutex::new((Vec::new(), Figures::default()));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(seed) = first.checked_add(index).filter(|_| index < seeds) else {
-                break;
-            };
-            let result = catch_panic(|| check_seed(worlds, seed));
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            match result {
-                Ok(figures) => results.1 += figures,
-                Err(what) => results.0.push(violation(worlds, seed, what)),
-            }
-            drop(results);
-            progress(seed);
-        }
+    let runs = ParallelRuns {
+        runs: seeds.min((u64::MAX - first).saturating_add(1)),
+        threads,
+        progress,
     };
-    thread::scope(|scope| {
-        // The calling thread is one of the `threads`.
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let (mut violations, figures) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    violations.sort_by_key(|v| v.seed);
-    Report {
+    let run_seed = |index| {
+        let seed = first + index;
+        (seed, catch_panic(|| check_seed(worlds, seed)))
+    };
+    let results = runs.collect(|| Ok(()), |(), index| Ok(run_seed(index)), drop);
+    let mut report = Report {
         worlds,
         first_seed: first,
         seeds,
-        violations,
-        figures,
+        violations: Vec::new(),
+        figures: Figures::default(),
+    };
+    for (seed, result) in results.expect("a violation is a result, not an error") {
+        match result {
+            Ok(figures) => report.figures += figures,
+            Err(what) => report.violations.push(Violation {
+                seed,
+                what,
+                replay: replay(worlds, seed),
+            }),
+        }
     }
+    report
 }
 
-fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
+/// Returns the command that repeats a seed.
+fn replay(worlds: Worlds, seed: u64) -> String {
     let attacked = match worlds {
         Worlds::All => "",
         Worlds::Attacked => "--attacked ",
     };
-    Violation {
-        seed,
-        what,
-        replay: format!("braid-lab swarm {attacked}--seeds 1 --first-seed {seed} -v"),
-    }
+    format!("braid-lab swarm {attacked}--seeds 1 --first-seed {seed} -v")
 }
 
 thread_local! {
@@ -175,16 +142,10 @@ fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures
     HOOK.call_once(|| {
         let previous_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let stored = PANIC_TEXT.with_borrow_mut(|text| match text {
-                Some(text) => {
-                    *text = info.to_string();
-                    true
-                }
-                None => false,
+            PANIC_TEXT.with_borrow_mut(|text| match text {
+                Some(text) => *text = info.to_string(),
+                None => previous_hook(info),
             });
-            if !stored {
-                previous_hook(info);
-            }
         }));
     });
     PANIC_TEXT.set(Some(String::new()));
@@ -194,12 +155,12 @@ fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures
 }
 
 fn check_seed(worlds: Worlds, seed: u64) -> Result<Figures, String> {
-    let scenario = Scenario::draw(worlds, seed);
-    let figures = scenario.simulate(seed)?;
+    let simulate = || draw_scenario(worlds, seed).simulate(seed);
+    let figures = simulate()?;
     // TLS takes its randomness from the system, so an attack on its handshake hits other bytes in each
     // run.
     if seed.is_multiple_of(REPEAT_EVERY_SEEDS) && worlds != Worlds::Attacked {
-        let again = scenario.simulate(seed)?;
+        let again = simulate()?;
         if again != figures {
             return Err(format!("two runs differ: {figures:?} and {again:?}"));
         }
@@ -209,11 +170,18 @@ fn check_seed(worlds: Worlds, seed: u64) -> Result<Figures, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
+
+    fn run_all_cores(worlds: Worlds, seeds: u64) -> Report {
+        let threads = thread::available_parallelism().map_or(1, |n| n.get());
+        run(worlds, 0, seeds, threads, &|| ())
+    }
 
     #[test]
     fn what_is_found_depends_on_the_seed_alone() {
-        let run = |first, threads| run(Worlds::All, first, 8, threads, &|_| ());
+        let run = |first, threads| run(Worlds::All, first, 8, threads, &|| ());
         assert_eq!(run(1, 1), run(1, 2));
         assert_ne!(run(1, 2).figures, run(9, 2).figures);
     }
@@ -221,13 +189,9 @@ mod tests {
     /// The seeds that CI runs; `braid-lab swarm` runs more.
     #[test]
     fn all_holds_in_300_worlds() {
-        let threads = thread::available_parallelism().map_or(1, |n| n.get());
-        let Report {
-            violations,
-            figures,
-            ..
-        } = run(Worlds::All, 0, 300, threads, &|_| ());
-        assert!(violations.is_empty(), "{violations:#?}");
+        let report = run_all_cores(Worlds::All, 300);
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        let figures = report.figures;
         // These minima show that the scenarios still produce connections of every kind.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
@@ -242,40 +206,32 @@ mod tests {
     /// that arrive.
     #[test]
     fn nobody_on_a_link_reads_or_forges() {
-        let threads = thread::available_parallelism().map_or(1, |n| n.get());
-        let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
+        let report = run_all_cores(Worlds::Attacked, 100);
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let figures = report.figures;
         // The minimum shows that attacks have an effect. Fewer than half of the connections may break,
         // because only a forged segment in sequence, or a changed byte, breaks one.
-        assert!(
-            figures.connections > 200 && figures.broken > 10,
-            "{figures:?}"
-        );
+        assert!(figures.connections > 200, "{figures:?}");
+        assert!(figures.broken > 10, "{figures:?}");
         assert!(figures.broken * 2 < figures.connections, "{figures:?}");
     }
 
     #[test]
     fn the_last_seeds_are_no_exception() {
         // Only two of the five seeds exist: u64::MAX - 1 and u64::MAX.
-        assert_eq!(run(Worlds::All, u64::MAX - 1, 5, 1, &|_| ()).violations, []);
+        assert_eq!(run(Worlds::All, u64::MAX - 1, 5, 1, &|| ()).violations, []);
     }
 
     #[test]
     fn a_panic_is_noted_with_its_place_and_the_way_to_repeat_it() {
         let text = catch_panic(|| panic!("not as it should be")).unwrap_err();
-        assert!(
-            text.contains("not as it should be") && text.contains("swarm/mod.rs:"),
-            "{text}"
-        );
-        for (worlds, replay) in [
-            (Worlds::All, "braid-lab swarm --seeds 1 --first-seed 7 -v"),
-            (
-                Worlds::Attacked,
-                "braid-lab swarm --attacked --seeds 1 --first-seed 7 -v",
-            ),
-        ] {
-            assert_eq!(violation(worlds, 7, "x".to_owned()).replay, replay);
+        for part in ["not as it should be", "swarm/mod.rs:"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let seven = "--seeds 1 --first-seed 7 -v";
+        for (worlds, options) in [(Worlds::All, ""), (Worlds::Attacked, "--attacked ")] {
+            let command = format!("braid-lab swarm {options}{seven}");
+            assert_eq!(replay(worlds, 7), command);
         }
     }
 }
