@@ -1,17 +1,28 @@
-//! Backends: the ways to carry out one run of a [`Case`].
+//! Backends: the ways to carry out one run of a [`Case`], or a session.
 
+mod background;
 mod error;
-pub(crate) mod fixture;
+mod fixture;
 mod flow;
 pub(crate) mod gateways;
 mod history;
-pub mod kernel;
-pub mod links;
+mod kernel;
+mod links;
+mod setup;
 pub mod sim;
+mod tap;
+mod threads;
+
+use braid_engine::Config;
 
 pub use self::error::Error;
-pub(crate) use self::fixture::run_error;
+pub(crate) use self::error::run_error;
+use self::fixture::Fixture;
+use self::setup::Setup;
+pub use self::threads::interrupt;
+pub(crate) use self::threads::interrupted;
 use crate::case::{Case, DefaultPath, Records, RunResult};
+use crate::session_trace::{SessionScenario, SessionTrace};
 
 /// A backend that runs cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -63,7 +74,7 @@ impl Backend {
             return Err(Error::Usage(text));
         }
         match self {
-            Backend::Sim | Backend::Links => flow::check(case),
+            Backend::Sim | Backend::Links => flow::engine(case).map(drop),
             Backend::Kernel => kernel::check(case),
         }
     }
@@ -72,66 +83,79 @@ impl Backend {
     ///
     /// # Errors
     /// [`Error::Run`] if the namespaces, links or devices cannot be created, with the reason.
-    pub fn open(self, case: &Case) -> Result<Session, Error> {
+    pub fn open(self, case: &Case) -> Result<Box<dyn Session>, Error> {
+        let world = Setup::of_case(case, 0, Config::default());
+        self.open_in(&world, (&case.cc, case.initial_window))
+    }
+
+    /// Sets up everything that runs of `scenario` need.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`], and [`Error::Usage`] if there is no such strategy.
+    pub(crate) fn open_for_session(
+        self,
+        scenario: &SessionScenario<'_>,
+    ) -> Result<Box<dyn Session>, Error> {
+        braid_strategy::by_name(scenario.strategy).map_err(|e| Error::Usage(e.to_string()))?;
+        let engine = &scenario.engine;
+        let world = Setup::of_session(scenario, 0);
+        self.open_in(&world, (engine.congestion.name(), engine.initial_window))
+    }
+
+    /// Sets up everything for worlds like `setup`. Congestion control and initial window are those of the
+    /// kernel's sockets.
+    fn open_in(self, setup: &Setup<'_>, kernel: (&str, u32)) -> Result<Box<dyn Session>, Error> {
         Ok(match self {
-            Backend::Sim => Session::Sim(sim::Sim::default()),
-            Backend::Links => Session::Links(Box::new(links::Links::open(case)?)),
-            Backend::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(case)?)),
+            Backend::Sim => Box::new(sim::Sim::default()),
+            Backend::Links => Box::new(links::Links::open(setup)?),
+            Backend::Kernel => Box::new(kernel::Kernel::open(setup, kernel)?),
         })
     }
 }
 
-/// A backend that is set up for a case, until it is dropped.
-#[derive(Debug)]
-pub enum Session {
-    /// The simulator, with the records of earlier connections that its runs share.
-    Sim(sim::Sim),
-    /// Namespaces and links, with an engine's device at both ends.
-    Links(Box<links::Links>),
-    /// Namespaces and links, with addresses and MPTCP endpoints for the kernel.
-    Kernel(Box<kernel::Kernel>),
-}
-
-impl Session {
+/// A backend that is set up for a case or a scenario, until it is dropped.
+pub trait Session {
     /// Makes run `index` of the case that the session was opened for.
     ///
     /// # Errors
     /// The run could not be made. A flow that does not arrive in time is no error: its result has
     /// `completed` false.
-    pub fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
-        match self {
-            Session::Sim(sim) => sim.run(case, index),
-            Session::Links(links) => links.run(case, index),
-            Session::Kernel(kernel) => kernel.run(case, index),
-        }
+    fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error>;
+
+    /// Runs the scenario that the session was opened for, with the random numbers of `seed`.
+    ///
+    /// # Errors
+    /// The errors of [`SessionScenario::run_on`].
+    fn trace(&mut self, scenario: &SessionScenario<'_>, seed: u64) -> Result<SessionTrace, Error>;
+
+    /// Returns the testbed, if the backend has one.
+    fn fixture(&mut self) -> Option<&mut Fixture> {
+        None
     }
 
     /// Keeps the result of every later run, even if the emulated links were late. Meant for tests that do
     /// not judge times and must pass on a busy machine. By default a late run is repeated, because its
     /// times mean nothing. After several late attempts the error is [`Error::Busy`].
-    pub fn keep_late_runs(&mut self) {
+    fn keep_late_runs(&mut self) {
         if let Some(fixture) = self.fixture() {
-            fixture.keep_late_runs();
+            fixture.max_lag_us = f64::INFINITY;
         }
     }
 
     /// Returns the number of runs that were discarded and repeated because the emulated links were late.
-    pub fn repeated(&mut self) -> u64 {
-        self.fixture().map_or(0, |fixture| fixture.repeated())
-    }
-
-    /// Returns the testbed, if the backend has one.
-    fn fixture(&mut self) -> Option<&mut fixture::Fixture> {
-        match self {
-            Session::Sim(_) => None,
-            Session::Links(links) => Some(&mut links.fixture),
-            Session::Kernel(kernel) => Some(&mut kernel.fixture),
-        }
+    fn repeated(&mut self) -> u64 {
+        self.fixture().map_or(0, |fixture| fixture.repeated)
     }
 }
 
-/// Makes runs in wall-clock time end soon with an error, so that they remove their namespaces and links. A
-/// signal handler calls it.
-pub fn interrupt() {
-    fixture::interrupt();
+impl SessionScenario<'_> {
+    /// Runs the session on `backend`, with the random numbers of `seed`. A backend in wall-clock time takes
+    /// as long as the session.
+    ///
+    /// # Errors
+    /// There is no such strategy; the session does not open; an oracle found a violation; namespaces, links
+    /// or devices cannot be created; or the machine is too busy.
+    pub fn run_on(&self, backend: Backend, seed: u64) -> Result<SessionTrace, Error> {
+        backend.open_for_session(self)?.trace(self, seed)
+    }
 }

@@ -27,7 +27,13 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+/// Any other error makes the run fail. This conversion is possible because [`Error`] itself does not implement
+/// [`std::error::Error`].
+impl<E: std::error::Error> From<E> for Error {
+    fn from(error: E) -> Self {
+        run_error(error)
+    }
+}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -36,4 +42,9 @@ impl From<Error> for Failure {
             Error::Run(text) | Error::Busy(text) | Error::Missing(text) => Failure::Run(text),
         }
     }
+}
+
+/// Returns the error of a run that failed for this reason.
+pub(crate) fn run_error(error: impl fmt::Display) -> Error {
+    Error::Run(error.to_string())
 }

@@ -1,9 +1,10 @@
-//! The fixture of a case over links: two hosts in network namespaces, connected by an emulated link for
+//! The fixture of a measurement over links: two hosts in network namespaces, connected by an emulated link for
 //! each path.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use braid_testbed as testbed;
 use braid_testbed::emulator::EMULATOR_PRIORITY;
@@ -11,22 +12,14 @@ use braid_testbed::emulator::ScheduledSettings;
 use braid_testbed::netns;
 use braid_testbed::{Options, Spec, Testbed};
 
+use super::background;
 use super::error::Error;
-use super::flow;
-use crate::case::{Case, RunResult, run_seed};
-
-/// Name of the host that opens connections.
-pub(crate) const CLIENT: &str = "client";
-/// Name of the host that accepts connections.
-pub(crate) const SERVER: &str = "server";
+use super::setup::{CLIENT, SERVER, Setup, link_name};
+use super::threads::{EndGuard, EndSignal, interrupted};
 
 /// Real-time priority of the two ends. It is below the priority of the emulator, so that a busy end cannot
 /// delay the packets of both ends.
 pub(crate) const ENDPOINT_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
-/// Interval at which a run in wall-clock time checks whether it has ended, timed out or been interrupted.
-/// A guess: short for a user who presses Ctrl-C, and rare beside the packets of a run.
-pub(crate) const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-
 /// Maximum delivery lag of the emulator at the 99th percentile, µs. A run with a higher lag is discarded,
 /// because the lag adds to every delay that it measures. 1 ms is a guess: a few percent of the shortest
 /// round-trip time of the experiments (20 ms).
@@ -37,123 +30,95 @@ const ATTEMPTS: u32 = 10;
 /// Prefix of testbed names; the process id follows. [`remove_abandoned`] finds testbeds by it.
 const PREFIX: &str = "braidlab";
 
-/// True after a signal. It is static because a signal handler sets it.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-pub(super) fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-pub(crate) fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// The testbed of a case.
-pub(crate) struct Fixture {
+/// The testbed of measurements over links.
+pub struct Fixture {
     pub testbed: Testbed,
     /// [`MAX_DELIVERY_LAG_US`], or infinity if late runs are kept.
-    max_lag_us: f64,
+    pub max_lag_us: f64,
     /// Number of runs that were discarded because the emulator was late.
-    repeated: u64,
-}
-
-impl std::fmt::Debug for Fixture {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fixture")
-            .field("name", &self.testbed.layout().name)
-            .field("repeated", &self.repeated)
-            .finish()
-    }
+    pub repeated: u64,
 }
 
 impl Fixture {
-    /// Builds the testbed with one link per path. Both hosts have the role `router`, so that their kernels
-    /// forward packets between an engine's device and the links. Each of `others` is a pair of names, a
-    /// further host and the router that it is connected to; the link is named after the further host.
-    pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Fixture, Error> {
-        let mut text = format!(
-            "name = \"{}\"\n\
-             [[host]]\nname = \"{CLIENT}\"\nrole = \"router\"\n\
-             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n",
-            new_name()?
-        );
-        let link_text = |link: &str, from: &str, to: &str| {
-            format!("[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n")
+    /// Builds the testbed with one link per path of `setup`, and the hosts of its background traffic. Client
+    /// and server have the role `router`, so that their kernels forward packets between an engine's device
+    /// and the links.
+    pub(super) fn build(setup: &Setup<'_>) -> Result<Fixture, Error> {
+        let paths = setup.paths.len();
+        let background = setup.background.is_some();
+        let mut text = format!("name = \"{}\"\n", new_name()?);
+        let mut add_host = |host: &str, role: &str| {
+            text += &format!("[[host]]\nname = \"{host}\"\nrole = \"{role}\"\n");
         };
-        for n in 0..paths {
-            text += &link_text(&link_name(n), CLIENT, SERVER);
+        let mut links: Vec<_> = (0..paths).map(|n| (link_name(n), CLIENT, SERVER)).collect();
+        add_host(CLIENT, "router");
+        add_host(SERVER, "router");
+        if background {
+            for (host, router) in background::LINKS {
+                add_host(host, "user");
+                links.push((host.to_owned(), host, router));
+            }
         }
-        for (other, router) in others {
-            text += &format!("[[host]]\nname = \"{other}\"\nrole = \"user\"\n");
-            text += &link_text(other, other, router);
+        for (link, from, to) in links {
+            text += &format!("[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n");
         }
-        let spec = Spec::parse(&text, Path::new("lab")).map_err(|e| Error::Run(e.to_string()))?;
-        let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
-        Ok(Fixture {
+        let spec = Spec::parse(&text, Path::new("lab"))?;
+        let testbed = Testbed::up(spec, Options::default())?;
+        let fixture = Fixture {
             testbed,
             max_lag_us: MAX_DELIVERY_LAG_US,
             repeated: 0,
-        })
+        };
+        if background {
+            background::set_up(&fixture.testbed, paths)?;
+        }
+        Ok(fixture)
     }
 
-    /// Makes the fixture keep the result of every later run, even if the emulator was late. Meant for tests
-    /// that do not judge times and must pass on a busy machine.
-    pub fn keep_late_runs(&mut self) {
-        self.max_lag_us = f64::INFINITY;
-    }
-
-    /// Runs `measure` with the links set up for run `index` of `case`.
-    pub fn run(
+    /// Runs `measure` while the links follow their schedules and background traffic flows, both as `setup`
+    /// says. If the emulator was late, discards the result and repeats all of it. This applies to a failed
+    /// measurement too, because the lag may be its cause.
+    pub(super) fn measure<T>(
         &mut self,
-        case: &Case,
-        index: u64,
-        measure: impl FnMut(u64) -> Result<RunResult, Error>,
-    ) -> Result<RunResult, Error> {
-        let seed = run_seed(case.seed, index);
-        let paths = flow::paths(case, seed).into_iter();
-        let link_settings = paths.enumerate().map(|(n, path)| {
-            [path.up, path.down].map(|settings| ScheduledSettings {
-                schedule: flow::schedule(case, n, &settings),
-                settings,
-            })
-        });
-        self.measure_on_time(&link_settings.collect::<Vec<_>>(), seed, measure)
-    }
-
-    /// Restarts the links with these settings and runs `measure`. If the emulator was late, discards the
-    /// result and repeats the measurement. This applies to a failed measurement too, because the lag may be
-    /// its cause. Every attempt passes the same seed to `measure`.
-    pub fn measure_on_time<T>(
-        &mut self,
-        link_settings: &[[ScheduledSettings; 2]],
-        seed: u64,
-        mut measure: impl FnMut(u64) -> Result<T, Error>,
+        setup: &Setup<'_>,
+        mut measure: impl FnMut() -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let link_settings = link_settings(setup);
         let testbed = &self.testbed;
         retry_while_late((ATTEMPTS, self.max_lag_us), &mut self.repeated, || {
-            let restarted = testbed.restart_links(link_settings.to_vec(), seed);
-            restarted.map_err(run_error)?;
-            testbed.reset_delivery_lag().map_err(run_error)?;
-            let result = measure(seed);
-            Ok((result, testbed.delivery_lag().map_err(run_error)?.p99_us))
+            testbed.restart_links(link_settings.clone(), setup.seed)?;
+            testbed.reset_delivery_lag()?;
+            let end = EndSignal::default();
+            let result = thread::scope(|scope| {
+                // The traffic must end with the measurement, or the scope would wait for its threads forever.
+                let _guard = EndGuard(&end);
+                if let Some(traffic) = setup.background {
+                    background::start(scope, testbed, (traffic, setup), &end)?;
+                }
+                measure()
+            });
+            Ok((result, testbed.delivery_lag()?.p99_us))
         })?
-    }
-
-    /// Returns the number of runs that were discarded because the emulator was late.
-    pub fn repeated(&self) -> u64 {
-        self.repeated
     }
 
     /// Returns the name of a host's namespace.
     pub fn namespace(&self, host: &str) -> Result<String, Error> {
-        let host = self.testbed.layout().host(host).map_err(run_error)?;
+        let host = self.testbed.layout().host(host)?;
         Ok(host.namespace.clone())
     }
 }
 
-/// Returns the name of the interface at both ends of path `n`.
-pub(crate) fn link_name(n: usize) -> String {
-    format!("path{n}")
+/// Returns the settings of both directions of each link, in the order of the testbed's links.
+fn link_settings(setup: &Setup<'_>) -> Vec<[ScheduledSettings; 2]> {
+    let paths = setup.paths.iter().zip(&setup.schedules);
+    let paths = paths.map(|(path, schedule)| {
+        [&path.up, &path.down].map(|settings| ScheduledSettings {
+            settings: settings.clone(),
+            schedule: schedule.clone(),
+        })
+    });
+    let others = setup.background.map(|_| background::link_settings());
+    paths.chain(others.into_iter().flatten()).collect()
 }
 
 /// Returns a testbed name that no other process uses. Also takes down the testbeds of killed processes:
@@ -196,22 +161,14 @@ pub(super) fn retry_while_late<T>(
     )))
 }
 
-pub(crate) fn run_error(error: impl std::fmt::Display) -> Error {
-    Error::Run(error.to_string())
-}
-
 /// Takes down testbeds of processes that were killed.
 fn remove_abandoned() {
-    let Ok(namespaces) = netns::list() else {
-        return;
-    };
-    let mut names: Vec<&str> = namespaces
+    let namespaces = netns::list().unwrap_or_default();
+    let names = namespaces
         .iter()
-        .filter_map(|namespace| namespace.split('.').next())
-        .filter(|name| name.starts_with(PREFIX) && !testbed::is_up(name))
-        .collect();
-    names.dedup();
-    for name in names {
+        .filter_map(|namespace| namespace.split('.').next());
+    let ours: BTreeSet<&str> = names.filter(|name| name.starts_with(PREFIX)).collect();
+    for name in ours.into_iter().filter(|name| !testbed::is_up(name)) {
         if let Err(error) = testbed::down(name) {
             tracing::warn!(%error, "cannot remove the namespaces of a killed measurement");
         }

@@ -1,16 +1,14 @@
-//! The transfer of a case, the same for all backends: one flow between a client with an address on each
-//! path, and a server with one address.
+//! The flow of a case, the same for all backends: its engines, its time limit and its result.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::stats::{PathStats, Traffic};
+use braid_engine::stats::Traffic;
 use braid_engine::{Config, ConnId, PathId, Stack};
-use braid_links::{Change, Schedule, Settings};
 use braid_sim::traffic::Stream;
-use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
-use braid_wire::{Instant, Rng};
+use braid_sim::transfer::{Direction, client_addr};
+use braid_wire::Instant;
 
 use super::error::Error;
 use crate::case::{Case, RunResult};
@@ -19,79 +17,17 @@ use crate::case::{Case, RunResult};
 /// allows for handshakes and timeouts, which is a guess.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
-/// Stream of the random numbers of the links' delays. The number is far above the streams of a world's
-/// components, which count from 0.
-const LINKS_STREAM: u64 = 1 << 40;
-/// Maximum difference between a path's delay in a run and its setting. Without the difference, all runs
-/// without loss would be equal, and intervals would have no width. 100 µs is a guess: small against every
-/// delay of the experiments.
-const DELAY_VARIATION: Duration = Duration::from_micros(100);
-
-/// Checks that the engine has the strategy and the congestion control that `case` names.
-pub(super) fn check(case: &Case) -> Result<(), Error> {
-    braid_strategy::by_name(&case.strategy).map_err(|e| Error::Usage(e.to_string()))?;
-    engine(case).map(drop)
-}
-
 /// Returns the settings of the engines at both ends.
+///
+/// # Errors
+/// [`Error::Usage`] if the engine lacks the strategy or the congestion control that `case` names.
 pub(super) fn engine(case: &Case) -> Result<Config, Error> {
+    braid_strategy::by_name(&case.strategy).map_err(|e| Error::Usage(e.to_string()))?;
     let congestion: Algorithm = case.cc.parse().map_err(Error::Usage)?;
     Ok(Config {
         initial_window: case.initial_window,
         congestion,
         ..Config::default()
-    })
-}
-
-/// Returns the paths of the run with `seed`, each with the same settings in both directions.
-pub(super) fn paths(case: &Case, seed: u64) -> Vec<PathSettings> {
-    let mut rng = Rng::for_component(seed, LINKS_STREAM);
-    let paths = case.paths.specs().iter().map(|path| {
-        let mut settings = path.settings(case.queue);
-        settings.delay = varied(settings.delay, &mut rng);
-        PathSettings::both(settings)
-    });
-    paths.collect()
-}
-
-/// Returns the changes of path `n` during a run: its outage, if it has one. `settings` are the path's
-/// settings outside the outage.
-pub(super) fn schedule(case: &Case, n: usize, settings: &Settings) -> Schedule {
-    let outage = case.outage.filter(|outage| outage.path == n);
-    let changes = outage.into_iter().flat_map(|outage| {
-        [(outage.from, false), (outage.until, true)].map(|(at, up)| Change {
-            at,
-            settings: Settings {
-                up,
-                ..settings.clone()
-            },
-        })
-    });
-    Schedule::new(changes)
-}
-
-/// Returns `delay` plus or minus up to [`DELAY_VARIATION`].
-fn varied(delay: Duration, rng: &mut Rng) -> Duration {
-    // A delay must not become negative.
-    let variation = DELAY_VARIATION.min(delay);
-    let drawn = Duration::from_nanos(rng.below(2 * variation.as_nanos() as u64 + 1));
-    delay + drawn - variation
-}
-
-/// Returns the transfer of run `index` over `paths`.
-pub(super) fn transfer<'a>(
-    case: &'a Case,
-    index: u64,
-    paths: &'a [PathSettings],
-) -> Result<TransferConfig<'a>, Error> {
-    check(case)?;
-    Ok(TransferConfig {
-        engine: engine(case)?,
-        initial_path: Some(PathId(case.opening_path(index) as u8)),
-        strategy: &case.strategy,
-        declared: case.declare_size,
-        awaiting_release: case.warm_subflows,
-        ..TransferConfig::new(paths, case.size.bytes(), case.direction)
     })
 }
 
@@ -110,20 +46,30 @@ pub(super) fn limit(case: &Case) -> Duration {
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
 }
 
-/// Returns the result of a flow. `client` and `server` are the streams of the ended connections, or `None`
-/// for a connection that has not ended. Times count from `started`.
+/// Returns the sender and the receiver of the flow, given client and server.
+pub(super) fn sender_first<T>(direction: Direction, [client, server]: [T; 2]) -> [T; 2] {
+    match direction {
+        Direction::Down => [server, client],
+        Direction::Up => [client, server],
+    }
+}
+
+/// Returns the result of a flow. `receiver` is the receiver's stream, or `None` if its connection has not
+/// ended. `traffic` is the sender's traffic on each path. Times count from `started`.
 pub(super) fn result(
     case: &Case,
     started: Instant,
-    [client, server]: [Option<&Stream>; 2],
-    join_syns: u64,
+    receiver: Option<&Stream>,
+    traffic: &[Traffic],
 ) -> RunResult {
-    let (sender, receiver) = match case.direction {
-        Direction::Down => (server, client),
-        Direction::Up => (client, server),
-    };
+    let by_path = |count: fn(&Traffic) -> u64| traffic.iter().map(count).collect();
     let mut result = RunResult {
-        join_syns,
+        bytes_by_path: by_path(|path| path.bytes_sent),
+        copy_bytes_by_path: by_path(|path| path.bytes_copied),
+        packets_by_path: by_path(|path| path.packets_while_unsent),
+        copies_by_path: by_path(|path| path.copies_while_unsent),
+        retransmissions: traffic.iter().map(|path| path.packets_retransmitted).sum(),
+        rtos: traffic.iter().map(|path| path.rtos).sum(),
         ..RunResult::default()
     };
     if let Some(stream) = receiver.filter(|s| s.received == case.size.bytes()) {
@@ -135,43 +81,68 @@ pub(super) fn result(
         let first = stream.first_byte_at.unwrap_or(last).max(started);
         result.fct_data = last.saturating_since(first);
     }
-    let report = sender.and_then(|stream| stream.report.as_ref());
-    count(
-        case,
-        report.map_or(&[], |report| &report.paths),
-        &mut result,
-    );
     result
+}
+
+/// Returns the result of a flow of the engine. `ended` are the streams of client and server, or `None` for a
+/// connection that has not ended. `client` is the client's stack.
+pub(super) fn engine_result(
+    case: &Case,
+    started: Instant,
+    ended: [Option<&Stream>; 2],
+    client: &Stack,
+) -> RunResult {
+    let [sender, receiver] = sender_first(case.direction, ended);
+    RunResult {
+        join_syns: client.stats().join_syns,
+        ..result(case, started, receiver, &traffic(case, sender))
+    }
+}
+
+/// Returns the traffic on each path of the sender, whose stream is `None` if its connection has not ended.
+pub(super) fn traffic(case: &Case, sender: Option<&Stream>) -> Vec<Traffic> {
+    let report = sender.and_then(|stream| stream.report.as_ref());
+    let all = report.map_or(&[][..], |report| &report.paths);
+    let traffic_on = |n| {
+        let mut traffic = Traffic::default();
+        for stats in all.iter().filter(|s| is_on(case, n, s.path, s.remote)) {
+            traffic.add(&stats.moved.traffic);
+        }
+        traffic
+    };
+    (0..case.paths.specs().len()).map(traffic_on).collect()
 }
 
 /// Returns the sender's retransmission timeout for the path of the outage; zero if no subflow uses the
 /// path.
 pub(super) fn outage_rto(case: &Case, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
-    // The server has one address, so it tells paths apart by the client's address.
     let mut on_path = subflows.filter(|subflow| {
-        case.outage.is_some_and(|outage| match case.direction {
-            Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(outage.path)),
-            Direction::Up => subflow.path == PathId(outage.path as u8),
-        })
+        let is_on = |n| is_on(case, n, subflow.path, subflow.remote.ip());
+        case.outage.is_some_and(|outage| is_on(outage.path))
     });
     on_path.next().map_or(Duration::ZERO, |subflow| subflow.rto)
 }
 
-/// Adds the sender's traffic on each path to `result`.
-fn count(case: &Case, stats: &[PathStats], result: &mut RunResult) {
-    for n in 0..case.paths.specs().len() {
-        let on_path = stats.iter().filter(|path| match case.direction {
-            Direction::Down => path.remote == IpAddr::V4(client_addr(n)),
-            Direction::Up => path.path == PathId(n as u8),
-        });
-        let mut traffic = Traffic::default();
-        on_path.for_each(|path| traffic.add(&path.moved.traffic));
-        result.bytes_by_path.push(traffic.bytes_sent);
-        result.copy_bytes_by_path.push(traffic.bytes_copied);
-        result.packets_by_path.push(traffic.packets_while_unsent);
-        result.copies_by_path.push(traffic.copies_while_unsent);
-        result.retransmissions += traffic.packets_retransmitted;
-        result.rtos += traffic.rtos;
+/// Returns whether a connection has an established subflow on every path of `case`. A connection that fell
+/// back to TCP has a single subflow, which is then enough.
+pub(super) fn is_warm(case: &Case, stack: &Stack, conn: ConnId) -> bool {
+    let subflows = stack.subflows(conn).into_iter().filter(|s| s.established);
+    // A connection without an initial data sequence number does not speak MPTCP.
+    let fell_back = stack.conn_stats(conn).is_some_and(|s| s.idsn.is_none());
+    subflows.count()
+        >= if fell_back {
+            1
+        } else {
+            case.paths.specs().len()
+        }
+}
+
+/// Returns whether a subflow of the sender between `path` and `remote` is on path `n` of `case`.
+fn is_on(case: &Case, n: usize, path: PathId, remote: IpAddr) -> bool {
+    match case.direction {
+        // The server has one address, so it tells paths apart by the client's address.
+        Direction::Down => remote == IpAddr::V4(client_addr(n)),
+        Direction::Up => path == PathId(n as u8),
     }
 }

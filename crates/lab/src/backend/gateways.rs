@@ -14,8 +14,9 @@ use braid_testbed::fixture::{self as testbed_fixture, Download, Fixture};
 use braid_testbed::render::render_config;
 use serde_json::Value;
 
-use super::error::Error;
-use super::fixture::{self, run_error};
+use super::error::{Error, run_error};
+use super::fixture;
+use super::threads;
 
 /// Maximum time in which the box or a server must start. A guess, generous for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,14 +51,14 @@ impl Gateways {
         congestion: Option<&str>,
         bytes: u64,
     ) -> Result<Gateways, Error> {
-        let spec = testbed_fixture::spec(&describe(&fixture::new_name()?)).map_err(run_error)?;
+        let spec = testbed_fixture::spec(&describe(&fixture::new_name()?))?;
         let options = Options {
-            render: Some(render_config(congestion).map_err(run_error)?),
+            render: Some(render_config(congestion)?),
             ..Options::default()
         };
-        let fixture = Fixture::up(spec, options, fixture::interrupted).map_err(run_error)?;
+        let fixture = Fixture::up(spec, options, threads::interrupted)?;
         Ok(Gateways {
-            file: fixture.offer(FILE, bytes).map_err(run_error)?,
+            file: fixture.offer(FILE, bytes)?,
             fixture,
             repeated: 0,
         })
@@ -65,22 +66,18 @@ impl Gateways {
 
     /// Starts a server.
     pub fn start_server(&mut self, server: &str) -> Result<(), Error> {
-        self.fixture.start(server, START_TIMEOUT).map_err(run_error)
+        Ok(self.fixture.start(server, START_TIMEOUT)?)
     }
 
     /// Starts the box, and waits until it intercepts connections.
     pub fn start_box(&mut self) -> Result<(), Error> {
-        self.fixture
-            .start("box", START_TIMEOUT)
-            .map_err(run_error)?;
-        self.fixture
-            .wait_for_interception(START_TIMEOUT)
-            .map_err(run_error)
+        self.fixture.start("box", START_TIMEOUT)?;
+        Ok(self.fixture.wait_for_interception(START_TIMEOUT)?)
     }
 
     /// Stops the box.
     pub fn stop_box(&mut self) -> Result<(), Error> {
-        self.fixture.testbed.stop("box").map_err(run_error)
+        Ok(self.fixture.testbed.stop("box")?)
     }
 
     /// Downloads the first `bytes` bytes of the file with curl on `host`, and returns the time in seconds.
@@ -105,13 +102,9 @@ impl Gateways {
             (ATTEMPTS, fixture::MAX_DELIVERY_LAG_US),
             &mut repeated,
             || {
-                self.fixture
-                    .testbed
-                    .reset_delivery_lag()
-                    .map_err(run_error)?;
+                self.fixture.testbed.reset_delivery_lag()?;
                 let result = measure(self)?;
-                let delivery_lag = self.fixture.testbed.delivery_lag().map_err(run_error)?;
-                Ok((result, delivery_lag.p99_us))
+                Ok((result, self.fixture.testbed.delivery_lag()?.p99_us))
             },
         );
         self.repeated += repeated;
@@ -126,7 +119,7 @@ impl Gateways {
         mut progress: impl FnMut(&Fixture, Duration, u64),
     ) -> Result<f64, Error> {
         let fixture = &self.fixture;
-        let content = fixture.address("content").map_err(run_error)?;
+        let content = fixture.address("content")?;
         let target = fixture.testbed.state_dir().join("fetched");
         let download = Download {
             host,
@@ -137,27 +130,23 @@ impl Gateways {
         };
         progress(fixture, Duration::ZERO, 0);
         let begun = Instant::now();
-        let seconds =
-            fixture.download(&download, |bytes| progress(fixture, begun.elapsed(), bytes));
-        let seconds = seconds.map_err(run_error)?;
-        let intact = is_prefix(&self.file, &target, bytes).map_err(run_error)?;
-        fs::remove_file(&target).map_err(run_error)?;
+        let progress = |bytes| progress(fixture, begun.elapsed(), bytes);
+        let seconds = fixture.download(&download, progress)?;
+        let intact = is_prefix(&self.file, &target, bytes)?;
+        fs::remove_file(&target)?;
         match intact {
             true => Ok(seconds),
-            false => Err(Error::Run(
-                "a download differs from the offered file".to_owned(),
-            )),
+            false => Err(run_error("a download differs from the offered file")),
         }
     }
 
     /// Returns the JSON output of `braid --json box` with these arguments.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
-        let braid = program::find(BRAID).map_err(run_error)?;
+        let braid = program::find(BRAID)?;
         let config = self.fixture.testbed.state_dir().join("box/box.toml");
         let mut command = Command::new(braid);
         command.args(["--json", "box"]).args(arguments);
-        let output = command.arg("--config").arg(config).output();
-        let output = output.map_err(run_error)?;
+        let output = command.arg("--config").arg(config).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         match serde_json::from_slice(&output.stdout) {
             Ok(value) if output.status.success() => Ok(value),
@@ -186,9 +175,7 @@ impl Gateways {
                 let seconds = STATE_TIMEOUT.as_secs();
                 return Err(Error::Run(format!("waited {seconds} s in vain for {what}")));
             }
-            self.fixture
-                .sleep(testbed_fixture::POLL_INTERVAL)
-                .map_err(run_error)?;
+            self.fixture.sleep(testbed_fixture::POLL_INTERVAL)?;
         }
         Ok(())
     }

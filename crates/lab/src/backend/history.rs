@@ -11,7 +11,7 @@ use braid_sim::transfer::TransferConfig;
 use braid_wire::{Instant, Rng};
 
 use super::error::Error;
-use super::flow;
+use super::{flow, setup};
 use crate::case::{Case, Records};
 
 /// First of the random streams of histories. The number is far above the streams of a world's components
@@ -40,7 +40,7 @@ impl History {
     /// Each `number` draws other random numbers.
     fn new(case: &Case, number: u64) -> Result<History, Error> {
         let mut rng = Rng::for_component(case.seed, HISTORY_STREAM + number);
-        let paths = flow::paths(case, rng.u64());
+        let paths = setup::case_paths(case, rng.u64());
         let mut ends = [Vec::new(), Vec::new()];
         for path in 0..paths.len() {
             let config = TransferConfig {

@@ -1,49 +1,220 @@
-//! Runs in the simulator.
+//! Measurements in the simulator.
 
 use std::fs::{self, File};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use braid_engine::ConnId;
-use braid_sim::transfer::PathSettings;
-use braid_sim::{Host, Transfer, World};
+use braid_engine::{ApiError, ConnId};
+use braid_links::Settings;
+use braid_sim::log::{Kind, Reader, Record};
+use braid_sim::transfer::external_addr;
+use braid_sim::{Host, LinkId, Router, Transfer, World, world};
 use braid_wire::{Instant, Rng};
 
 use super::error::Error;
-use super::flow;
 use super::history::Memory;
-use crate::case::{Case, ReceivedBytes, RunResult, run_seed};
+use super::setup::Setup;
+use super::{Session, flow};
+use crate::case::{Case, ReceivedBytes, RunResult};
+use crate::session_trace::{
+    Packet, SAMPLE_INTERVAL, Samples, SessionScenario, SessionTrace, seconds,
+};
 
 /// Stream of the run's own random numbers. The number is far above the streams of a world's components,
 /// which count from 0.
 const RUN_STREAM: u64 = 1 << 41;
+/// Stream of the session's own random numbers.
+const SESSION_STREAM: u64 = 1 << 42;
 /// Maximum time between the start of the world and the opening of the connection. The time is random, so
 /// that runs without loss differ. 10 ms is a guess.
 const START_JITTER: Duration = Duration::from_millis(10);
 
-/// The simulator for the runs of a case.
+/// The simulator, with the records of earlier connections that its runs share.
 #[derive(Debug, Default)]
-pub struct Sim {
+pub(super) struct Sim {
     memory: Memory,
 }
 
-impl Sim {
-    pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
-        let mut run = Run::new(case, index)?;
-        self.load_history(case, index, &mut run)?;
-        run.carry_out()
+impl Session for Sim {
+    fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
+        let (result, ()) = self.observed(case, index, |_| Ok(()))?;
+        Ok(result)
     }
 
-    /// Loads records of earlier connections into both ends of a run, if the case has records.
-    fn load_history(&mut self, case: &Case, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
+    fn trace(&mut self, scenario: &SessionScenario<'_>, seed: u64) -> Result<SessionTrace, Error> {
+        let setup = &Setup::of_session(scenario, seed);
+        let mut transfer = build(setup)?;
+        let (up, down) = match scenario.moves {
+            // Only the client moves out of reach of the path. Hosts that share the path keep it.
+            Some(_) => transfer.world.interfaces(transfer.client)[0],
+            None => transfer.links[0],
+        };
+        schedule(&mut transfer.world, &[(up, down)], setup);
+        let interfaces = transfer.world.interfaces(transfer.server);
+        let packets = PacketReader {
+            outgoing: interfaces.into_iter().map(|(out, _)| out).collect(),
+            seen: Shared::new(),
+        };
+        let log = transfer.read(Box::new(packets.clone()));
+        if scenario.moves.is_some() {
+            add_second_address(&mut transfer, scenario);
+        }
+        wait_for_start(&mut transfer.world, SESSION_STREAM);
+        open(&mut transfer, setup)?;
+        let mut samples = [Samples::default(), Samples::default()];
+        let ends = transfer.ends();
+        for sample in 1..=scenario.samples() {
+            let due = world::START + SAMPLE_INTERVAL * sample as u32;
+            let now = transfer.world.now();
+            transfer.world.advance(due.saturating_since(now));
+            for (end, samples) in ends.into_iter().zip(&mut samples) {
+                let host = transfer.world.host(end);
+                let read = host.labelled(0).map_or(0, |stream| stream.received);
+                let conn = host.open_streams().next().map(|(conn, _)| conn);
+                samples.take(read, conn, host.stack());
+            }
+            if scenario.moves == Some(sample) {
+                let move_client = |host: &mut Host, now| {
+                    scenario.move_client(host.stack_mut(), now, sample);
+                };
+                transfer.world.with_node(transfer.client, move_client);
+            }
+        }
+        if let Some((_, violation)) = transfer.world.violations().first() {
+            let strategy = scenario.strategy;
+            let text =
+                format!("{strategy} with world seed {seed} violated the protocol, {violation}");
+            return Err(Error::Run(text));
+        }
+        log.finish()?;
+        let [client, server] = ends.map(|end| transfer.world.host(end).labelled(0));
+        let [reads, sends] = &setup.streams;
+        let streams = [client.unwrap_or(reads), server.unwrap_or(sends)];
+        let mut packets = packets.seen.take();
+        packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        Ok(SessionTrace::new(packets, samples, streams))
+    }
+}
+
+impl Sim {
+    /// Makes run `index` of `case`. Calls `observe` with the world before the connection opens, and returns
+    /// its value too. An error if an oracle found a violation of the protocol.
+    fn observed<T>(
+        &mut self,
+        case: &Case,
+        index: u64,
+        observe: impl FnOnce(&mut Transfer) -> Result<T, Error>,
+    ) -> Result<(RunResult, T), Error> {
+        let setup = &Setup::of_case(case, index, flow::engine(case)?);
+        let mut transfer = build(setup)?;
+        let links = transfer.links.clone();
+        schedule(&mut transfer.world, &links, setup);
+        wait_for_start(&mut transfer.world, RUN_STREAM);
         if let Some(history) = self.memory.of(case, index)? {
-            let transfer = &mut run.transfer;
             for (n, end) in transfer.ends().into_iter().enumerate() {
                 let load = |host: &mut Host, now| history.load(n, host.stack_mut(), now);
                 transfer.world.with_node(end, load);
             }
+        }
+        let observer = observe(&mut transfer)?;
+        let conn = open(&mut transfer, setup)?;
+        let mut run = Run {
+            case,
+            started: transfer.world.now(),
+            transfer,
+        };
+        let result = run.carry_out(conn);
+        let world = &run.transfer.world;
+        if let Some((node, violation)) = world.violations().first() {
+            let (end, replay) = (run.transfer.name(*node), case.command(index + 1));
+            return Err(Error::Run(format!(
+                "the {end} violated the protocol in run {index}, {violation}; to repeat it: {replay}"
+            )));
+        }
+        Ok((result, observer))
+    }
+}
+
+/// Builds the world of `setup` without a connection.
+fn build(setup: &Setup<'_>) -> Result<Transfer, Error> {
+    let (seed, config) = (setup.seed, setup.config());
+    let mut transfer = match setup.background {
+        Some(background) => Transfer::shared(seed, &config, background).map_err(refused)?,
+        None => Transfer::build(seed, &config),
+    };
+    // By default a violation panics. This call keeps it, so that the error can name the run.
+    transfer.world.keep_violations();
+    Ok(transfer)
+}
+
+/// Schedules the changes of the paths, whose links are given as (up, down).
+fn schedule(world: &mut World, links: &[(LinkId, LinkId)], setup: &Setup<'_>) {
+    for ((up, down), schedule) in links.iter().zip(&setup.schedules) {
+        world.schedule(*up, schedule.clone());
+        world.schedule(*down, schedule.clone());
+    }
+}
+
+/// Runs the world until a random time, at which its connection opens. The time is drawn from `stream`.
+fn wait_for_start(world: &mut World, stream: u64) {
+    let mut rng = Rng::for_component(world.seed(), stream);
+    let start = rng.below(START_JITTER.as_nanos() as u64);
+    world.advance(Duration::from_nanos(start));
+}
+
+/// Opens the connection.
+fn open(transfer: &mut Transfer, setup: &Setup<'_>) -> Result<ConnId, Error> {
+    let [client, server] = setup.streams.clone();
+    let opened = transfer.open_with(setup.config().options(), client, server);
+    opened.map_err(refused)
+}
+
+fn refused(error: ApiError) -> Error {
+    Error::Run(format!("a connection does not open: {error}"))
+}
+
+/// Adds the client's second address to the first path's router, with a link to it.
+fn add_second_address(transfer: &mut Transfer, scenario: &SessionScenario<'_>) {
+    let (client, router) = (transfer.client, transfer.boxes[0]);
+    let world = &mut transfer.world;
+    let iface = world.interfaces(router).len() as u32;
+    world.with_node(router, |router: &mut Router, _| {
+        let old = std::mem::take(router);
+        *router = old.route(IpAddr::V4(external_addr(0)), iface);
+    });
+    world.connect(client, router, Settings::default(), Settings::default());
+    world.with_node(client, |host: &mut Host, now| {
+        scenario.add_second_path(host.stack_mut(), now);
+    });
+}
+
+/// A reader of the world's log that collects the server's packets.
+#[derive(Debug, Clone)]
+struct PacketReader {
+    /// The link on which the server sends, for each path.
+    outgoing: Vec<LinkId>,
+    seen: Shared<Packet>,
+}
+
+impl Reader for PacketReader {
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
+        if let Record::Segment(segment) = record
+            && segment.host == "server"
+            && let Some(link) = segment.link
+            && let Some(path) = self.outgoing.iter().position(|out| out.0 == link)
+        {
+            self.seen.lock().push(Packet {
+                path,
+                new: segment.kind == Kind::New,
+                dsn: segment.dsn,
+                len: segment.len,
+                sent: seconds(Instant::from_nanos(segment.sent_ns)),
+                arrived: segment.arrived_ns.map(Instant::from_nanos).map(seconds),
+                fresh: segment.fresh,
+            });
         }
         Ok(())
     }
@@ -69,28 +240,26 @@ pub fn record(
     recording: &Recording,
     name: &str,
 ) -> Result<RunResult, Error> {
-    let mut run = Run::new(case, index)?;
-    Sim::default().load_history(case, index, &mut run)?;
-    let transfer = &mut run.transfer;
-    let mut captures = Vec::new();
-    for end in transfer.ends() {
-        let Some(directory) = &recording.captures else {
-            continue;
-        };
-        let (path, file) = create(directory, &format!("{name}-{}.pcapng", transfer.name(end)))?;
-        captures.push((transfer.capture(end, Box::new(file)), path));
-    }
-    let mut log = None;
-    if let Some(directory) = &recording.logs {
-        let (path, file) = create(directory, &format!("{name}.jsonl"))?;
-        log = Some((path, transfer.log(Box::new(file))));
-    }
-    let result = run.carry_out()?;
-    for (capture, path) in &captures {
-        capture.finish().map_err(|e| write_error(path, &e))?;
-    }
-    if let Some((path, log)) = &log {
-        log.finish().map_err(|e| write_error(path, &e))?;
+    let observe = |transfer: &mut Transfer| {
+        let mut files: Vec<(PathBuf, Box<dyn FnOnce() -> io::Result<()>>)> = Vec::new();
+        if let Some(directory) = &recording.captures {
+            for end in transfer.ends() {
+                let name = format!("{name}-{}.pcapng", transfer.name(end));
+                let (path, file) = create(directory, &name)?;
+                let capture = transfer.capture(end, Box::new(file));
+                files.push((path, Box::new(move || capture.finish())));
+            }
+        }
+        if let Some(directory) = &recording.logs {
+            let (path, file) = create(directory, &format!("{name}.jsonl"))?;
+            let log = transfer.log(Box::new(file));
+            files.push((path, Box::new(move || log.finish())));
+        }
+        Ok(files)
+    };
+    let (result, files) = Sim::default().observed(case, index, observe)?;
+    for (path, finish) in files {
+        finish().map_err(|e| write_error(&path, &e))?;
     }
     Ok(result)
 }
@@ -100,31 +269,36 @@ pub fn record(
 /// # Errors
 /// The errors of a run.
 pub fn capture(case: &Case, index: u64) -> Result<Vec<u8>, Error> {
-    let mut run = Run::new(case, index)?;
-    Sim::default().load_history(case, index, &mut run)?;
-    let file = MemoryFile::default();
-    let client = run.transfer.client;
-    let captured = run.transfer.capture(client, Box::new(file.clone()));
-    run.carry_out()?;
-    let finished = captured.finish();
-    finished.map_err(|e| write_error(Path::new("memory"), &e))?;
-    Ok(std::mem::take(&mut *file.bytes()))
+    let file = Shared::new();
+    let observe =
+        |transfer: &mut Transfer| Ok(transfer.capture(transfer.client, Box::new(file.clone())));
+    let (_, captured) = Sim::default().observed(case, index, observe)?;
+    captured.finish()?;
+    Ok(file.take())
 }
 
-/// A file in memory. Clones share its bytes: the capture writes through one, and [`capture`] reads the
-/// other.
-#[derive(Debug, Clone, Default)]
-struct MemoryFile(Arc<Mutex<Vec<u8>>>);
+/// A vector that its clones share: one adds to it while the world runs, and another takes the contents.
+#[derive(Debug, Clone)]
+struct Shared<T>(Arc<Mutex<Vec<T>>>);
 
-impl MemoryFile {
-    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+impl<T> Shared<T> {
+    fn new() -> Self {
+        Shared(Arc::default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.lock())
     }
 }
 
-impl io::Write for MemoryFile {
+/// The bytes of a file in memory.
+impl io::Write for Shared<u8> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.bytes().write(bytes)
+        self.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -143,78 +317,45 @@ fn write_error(path: &Path, error: &io::Error) -> Error {
     Error::Run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// A run of a case: its world before the connection opens, and the settings of its measurement.
+/// A run of a case whose connection is open.
 struct Run<'a> {
     case: &'a Case,
-    index: u64,
-    paths: Vec<PathSettings>,
     transfer: Transfer,
     /// The start of the flow completion time.
     started: Instant,
 }
 
-impl<'a> Run<'a> {
-    fn new(case: &'a Case, index: u64) -> Result<Self, Error> {
-        let seed = run_seed(case.seed, index);
-        let paths = flow::paths(case, seed);
-        let mut transfer = Transfer::build(seed, &flow::transfer(case, index, &paths)?);
-        let mut rng = Rng::for_component(seed, RUN_STREAM);
-        let start = rng.below(START_JITTER.as_nanos() as u64);
-        for (n, (path, (up, down))) in paths.iter().zip(transfer.links.clone()).enumerate() {
-            let world = &mut transfer.world;
-            world.schedule(up, flow::schedule(case, n, &path.up));
-            world.schedule(down, flow::schedule(case, n, &path.down));
+impl Run<'_> {
+    /// Makes the transfer and returns its result: runs until the connection has ended at both ends, or until
+    /// the time limit.
+    fn carry_out(&mut self, conn: ConnId) -> RunResult {
+        if self.case.warm_subflows && !self.warm_up(conn) {
+            return RunResult::default();
         }
-        transfer.world.advance(Duration::from_nanos(start));
-        Ok(Run {
-            case,
-            index,
-            paths,
-            started: transfer.world.now(),
-            transfer,
-        })
+        let (arrivals, outage_rto) = match self.case.outage {
+            Some(outage) => self.record_outage(Instant::ZERO + outage.from),
+            None => Default::default(),
+        };
+        self.transfer.run(flow::limit(self.case));
+        let client = self.transfer.world.host(self.transfer.client);
+        let ended = self.transfer.ended();
+        RunResult {
+            arrivals,
+            outage_rto,
+            ..flow::engine_result(self.case, self.started, ended, client.stack())
+        }
     }
 
-    /// Makes the transfer and returns its result; an error if an oracle found a violation of the protocol.
-    fn carry_out(mut self) -> Result<RunResult, Error> {
-        // By default a violation panics. This call keeps it, so that the error below can name the run and
-        // the command to repeat the run.
-        self.transfer.world.keep_violations();
-        let config = flow::transfer(self.case, self.index, &self.paths)?;
-        let opened = self.transfer.open(&config);
-        let conn = opened.map_err(|e| Error::Run(format!("the connection does not open: {e}")))?;
-        let not_warm = self.case.warm_subflows && !self.warm_up(conn);
-        let result = if not_warm {
-            RunResult::default()
-        } else {
-            self.finish()
-        };
-        let Some((node, violation)) = self.transfer.world.violations().first() else {
-            return Ok(result);
-        };
-        let (end, index) = (self.transfer.name(*node), self.index);
-        let replay = self.case.command(index + 1);
-        Err(Error::Run(format!(
-            "the {end} violated the protocol in run {index}, {violation}; to repeat it: {replay}"
-        )))
-    }
-
-    /// Waits until both ends have an established subflow on every path, and starts the transfer. A
-    /// connection that fell back to TCP has a single subflow, which is then enough. Returns whether the
-    /// subflows were established within [`flow::WARM_UP`].
+    /// Waits until both ends have an established subflow on every path, and starts the transfer. Returns
+    /// whether the subflows were established within [`flow::WARM_UP`].
     fn warm_up(&mut self, conn: ConnId) -> bool {
-        let (count, ends) = (self.paths.len(), self.transfer.ends());
+        let (case, ends) = (self.case, self.transfer.ends());
         let world = &mut self.transfer.world;
         let warm = world.run(flow::WARM_UP, |world| {
             ends.iter().all(|end| {
                 let host = world.host(*end);
-                let stack = host.stack();
-                host.open_streams().any(|(conn, _)| {
-                    let subflows = stack.subflows(conn).into_iter().filter(|s| s.established);
-                    // A connection without an initial data sequence number does not speak MPTCP.
-                    let fell_back = stack.conn_stats(conn).is_some_and(|s| s.idsn.is_none());
-                    subflows.count() >= if fell_back { 1 } else { count }
-                })
+                let mut open = host.open_streams();
+                open.any(|(conn, _)| flow::is_warm(case, host.stack(), conn))
             })
         });
         self.started = world.now();
@@ -222,38 +363,16 @@ impl<'a> Run<'a> {
         warm
     }
 
-    /// Runs until the connection has ended at both ends, or until the time limit.
-    fn finish(&mut self) -> RunResult {
-        let (arrivals, outage_rto) = match self.case.outage {
-            Some(outage) => self.record_outage(Instant::ZERO + outage.from),
-            None => Default::default(),
-        };
-        self.transfer.run(flow::limit(self.case));
-        let client = self.transfer.world.host(self.transfer.client);
-        let join_syns = client.stack().stats().join_syns;
-        let ended = self.transfer.ended();
-        RunResult {
-            arrivals,
-            outage_rto,
-            ..flow::result(self.case, self.started, ended, join_syns)
-        }
-    }
-
     /// Runs until the flow has arrived, or until the time limit. Returns the arrivals, and the sender's
     /// retransmission timeout on the path of the outage. The timeout is read at the time `outage`, when the
     /// outage begins.
     fn record_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
         let (case, started) = (self.case, self.started);
-        let receiver = self.transfer.receiver(case.direction);
-        let [client, server] = self.transfer.ends();
-        let sender = if receiver == client { server } else { client };
+        let [sender, receiver] = flow::sender_first(case.direction, self.transfer.ends());
         let mut arrivals = ReceivedBytes::default();
         let mut record_arrivals = |world: &World| {
-            let host = world.host(receiver);
-            let open = host.open_streams().map(|(_, stream)| stream.received);
-            let ended = host.finished().iter().map(|stream| stream.received);
-            // The receiver has one connection, either open or ended.
-            let received = open.chain(ended).max().unwrap_or(0);
+            let stream = world.host(receiver).labelled(0);
+            let received = stream.map_or(0, |stream| stream.received);
             arrivals.record(world.now().saturating_since(started), received);
             received >= case.size.bytes()
         };

@@ -1,7 +1,7 @@
 //! The transfers of the engine peer, which run as a [`Core`] on the driver's event loop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IoSliceMut;
+use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,14 +11,9 @@ use braid_engine::{
 use braid_proxy::app::{Core, Ctx};
 use braid_testbed::Pattern;
 use braid_wire::Instant;
-use sha2::{Digest, Sha256};
 
 use crate::cli::{Demotion, PeerArgs};
-use crate::kernel_peer::{Direction, Report, hex};
-
-/// Maximum number of bytes of one write, as in the kernel peer. The engine takes fewer bytes if its buffer
-/// is full.
-const CHUNK_LEN: usize = 256 * 1024;
+use crate::kernel_peer::{self, Report};
 
 /// Time that the engine runs on after the end of the last connection, to answer retransmissions of the peer.
 /// A guess: Linux retransmits after 200 ms at the earliest.
@@ -34,7 +29,7 @@ pub struct Transfers {
     /// Changes of the second path that have not been made yet.
     demotion: Demotion,
     /// The time at which the peer ends, once it is known.
-    end: Option<Instant>,
+    pub end: Option<Instant>,
     /// The address to connect to whenever a connection has ended, if connections are made in turn.
     pub again: Option<SocketAddr>,
     /// Name of the strategy of opened connections. It must be the name of a known strategy.
@@ -46,7 +41,7 @@ pub struct Transfers {
 impl Transfers {
     /// Creates transfers that serve `total` connections: accepted ones (`listen`), or those opened by
     /// [`Self::connect`].
-    pub fn new(role: &'static str, total: u32, args: PeerArgs) -> Self {
+    pub fn new(role: &'static str, total: u32, demotion: Demotion, args: PeerArgs) -> Self {
         Transfers {
             args,
             role,
@@ -54,18 +49,11 @@ impl Transfers {
             // Without connections no event would end the peer.
             end: (total == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
-            demotion: Demotion::default(),
+            demotion,
             again: None,
             strategy: braid_strategy::DEFAULT.to_owned(),
             done: Vec::new(),
         }
-    }
-
-    /// Makes the second path a backup, and a regular path again, at the byte counts of `demotion`.
-    #[must_use]
-    pub fn demoting(mut self, demotion: Demotion) -> Self {
-        self.demotion = demotion;
-        self
     }
 
     /// Opens a connection.
@@ -80,18 +68,8 @@ impl Transfers {
     ) -> Result<(), ApiError> {
         let strategy = braid_strategy::by_name(&self.strategy).expect("a known strategy");
         let conn = stack.connect(now, ConnectOptions::new(remote, strategy))?;
-        self.begin(now, conn, Some(remote), stack);
+        self.begin(now, conn, stack);
         Ok(())
-    }
-
-    /// Makes the peer end at `at`.
-    pub fn end(&mut self, at: Instant) {
-        self.end = Some(at);
-    }
-
-    /// Returns whether the peer has ended by `now`.
-    pub fn has_ended(&self, now: Instant) -> bool {
-        self.end.is_some_and(|end| end <= now)
     }
 
     /// Returns whether every connection has ended.
@@ -100,15 +78,14 @@ impl Transfers {
     }
 
     /// Registers a connection and sends its first bytes.
-    fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
-        let mut transfer = Transfer::new(now, peer, &self.args);
+    fn begin(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        let mut transfer = Transfer::new(now, self.role, &self.args);
         transfer.send(now, conn, &self.args, stack);
         self.open.insert(conn, transfer);
     }
 
     /// Makes the changes of the second path whose byte count has been reached.
-    fn change_priority(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        let received = self.open.get(&conn).map_or(0, |t| t.received.bytes);
+    fn change_priority(&mut self, now: Instant, received: u64, stack: &mut Stack) {
         for (at, backup) in [
             (&mut self.demotion.demote, true),
             (&mut self.demotion.promote, false),
@@ -119,56 +96,47 @@ impl Transfers {
         }
     }
 
-    /// Calls `act` with the transfer of a connection, if the connection is open.
-    fn with_transfer(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
-        if let Some(transfer) = self.open.get_mut(&conn) {
-            act(transfer, &self.args);
+    /// Reports on a connection that has ended, and opens the next one if connections are made in turn.
+    fn close(&mut self, now: Instant, conn: ConnId, reason: CloseReason, stack: &mut Stack) {
+        if let Some(transfer) = self.open.remove(&conn) {
+            if reason != CloseReason::Finished {
+                let stats = stack.conn_stats(conn);
+                tracing::warn!(?reason, ?stats, "the connection failed");
+            }
+            self.done.push(transfer.finish(reason, &self.args));
+        }
+        let next_remote = self.again.filter(|_| !self.is_complete());
+        let failed = next_remote.is_some_and(|to| self.connect(now, to, stack).is_err());
+        if self.is_complete() || failed {
+            self.end = Some(now + LINGER_TIME);
         }
     }
 }
 
 impl Core for Transfers {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
-        let (now, stack) = (ctx.now, &mut *ctx.stack);
+        let (now, conn, stack) = (ctx.now, event.conn(), &mut *ctx.stack);
         match event {
-            Event::Accepted { conn, remote, .. } => self.begin(now, conn, Some(remote), stack),
-            Event::Connected { conn } | Event::Writable { conn } => {
-                self.with_transfer(conn, |transfer, args| transfer.send(now, conn, args, stack));
+            Event::Accepted { .. } => return self.begin(now, conn, stack),
+            Event::Closed { reason, .. } => return self.close(now, conn, reason, stack),
+            _ => {}
+        }
+        let Some(transfer) = self.open.get_mut(&conn) else {
+            return;
+        };
+        match event {
+            Event::Connected { .. } | Event::Writable { .. } => {
+                transfer.send(now, conn, &self.args, stack);
             }
-            Event::Readable { conn } => {
-                self.with_transfer(conn, |transfer, args| {
-                    transfer.receive(now, conn, args, stack)
-                });
-                self.change_priority(now, conn, stack);
+            Event::Readable { .. } => {
+                transfer.receive(now, conn, &self.args, stack);
+                let received = transfer.report.received.bytes;
+                self.change_priority(now, received, stack);
             }
-            Event::FellBack { conn, .. } => {
-                self.with_transfer(conn, |transfer, _| transfer.fallback = true)
-            }
-            Event::SubflowEstablished { conn, subflow, .. } => {
-                self.with_transfer(conn, |transfer, _| {
-                    transfer.subflows.insert(subflow);
-                    transfer.max_subflows = transfer.max_subflows.max(transfer.subflows.len());
-                })
-            }
-            Event::SubflowClosed { conn, subflow, .. } => {
-                self.with_transfer(conn, |transfer, _| {
-                    transfer.subflows.remove(&subflow);
-                })
-            }
-            Event::Closed { conn, reason } => {
-                if let Some(transfer) = self.open.remove(&conn) {
-                    if reason != CloseReason::Finished {
-                        let stats = stack.conn_stats(conn);
-                        tracing::warn!(?reason, ?stats, "the connection failed");
-                    }
-                    let report = transfer.report(reason, self.role, &self.args);
-                    self.done.push(report);
-                }
-                let next_remote = self.again.filter(|_| !self.is_complete());
-                let failed = next_remote.is_some_and(|to| self.connect(now, to, stack).is_err());
-                if self.is_complete() || failed {
-                    self.end = Some(now + LINGER_TIME);
-                }
+            Event::FellBack { .. } => transfer.report.fallback = true,
+            Event::SubflowEstablished { subflow, .. } => transfer.add_subflow(subflow),
+            Event::SubflowClosed { subflow, .. } => {
+                transfer.subflows.remove(&subflow);
             }
             _ => {}
         }
@@ -182,90 +150,61 @@ impl Core for Transfers {
 /// One connection.
 struct Transfer {
     start: Instant,
-    peer: Option<SocketAddr>,
-    pattern: Pattern,
+    report: Report,
+    /// The bytes to send; `None` if any will do.
+    pattern: Option<Pattern>,
     expected: Option<Pattern>,
-    sent: Half,
-    received: Half,
-    error: Option<String>,
-    fallback: bool,
+    /// True once the sending direction is closed.
+    is_shut: bool,
+    /// True once everything up to the end of the receiving direction was read.
+    is_read: bool,
+    /// The established subflows.
     subflows: BTreeSet<SubflowId>,
-    max_subflows: usize,
-}
-
-/// Bytes in one direction.
-struct Half {
-    hash: Option<Sha256>,
-    bytes: u64,
-    end: Option<Instant>,
-}
-
-impl Half {
-    fn count(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        if let Some(hash) = &mut self.hash {
-            hash.update(bytes);
-        }
-    }
-
-    fn direction(self, start: Instant) -> Direction {
-        Direction {
-            bytes: self.bytes,
-            seconds: self
-                .end
-                .map_or(0.0, |end| end.saturating_since(start).as_secs_f64()),
-            sha256: self.hash.map(|hash| hex(&hash.finalize())),
-        }
-    }
 }
 
 impl Transfer {
-    fn new(now: Instant, peer: Option<SocketAddr>, args: &PeerArgs) -> Self {
-        let half = || Half {
-            hash: (!args.fast).then(Sha256::new),
-            bytes: 0,
-            end: None,
-        };
-        Transfer {
+    fn new(now: Instant, role: &'static str, args: &PeerArgs) -> Self {
+        let mut transfer = Transfer {
             start: now,
-            peer,
-            pattern: Pattern::new(args.seed),
+            report: Report::new(role, args),
+            pattern: kernel_peer::bytes_to_send(args),
             expected: args.verify.map(Pattern::new),
-            sent: half(),
-            received: half(),
-            error: None,
-            fallback: false,
-            // The event of the first subflow may come before the event that creates this transfer.
-            subflows: BTreeSet::from([SubflowId(0)]),
-            max_subflows: 1,
-        }
+            is_shut: false,
+            is_read: false,
+            subflows: BTreeSet::new(),
+        };
+        // The event of the first subflow may come before the event that creates this transfer.
+        transfer.add_subflow(SubflowId(0));
+        transfer
+    }
+
+    /// Adds a subflow. The report has the maximum number at the same time.
+    fn add_subflow(&mut self, subflow: SubflowId) {
+        self.subflows.insert(subflow);
+        let count = u8::try_from(self.subflows.len()).unwrap_or(u8::MAX);
+        self.report.subflows = self.report.subflows.max(count);
     }
 
     /// Sends as many bytes as the engine has room for. After the last byte, closes the direction, unless
     /// this side only receives.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
-        while self.sent.bytes < args.send {
-            let left = usize::try_from(args.send - self.sent.bytes)
-                .unwrap_or(CHUNK_LEN)
-                .min(CHUNK_LEN);
-            let (pattern, sent) = (&mut self.pattern, &mut self.sent);
-            let written = stack.write_with::<ApiError>(now, conn, left, |room| {
-                Ok(if args.fast {
-                    let taken = room
-                        .iter()
-                        .map(|slice| slice.len())
-                        .sum::<usize>()
-                        .min(left);
-                    sent.bytes += taken as u64;
-                    taken
-                } else {
-                    write_pattern(pattern, sent, room, left)
-                })
+        while self.report.sent.bytes < args.send {
+            let max = kernel_peer::next_write(self.report.sent.bytes, args);
+            let written = stack.write_with::<ApiError>(now, conn, max, |room| {
+                let mut left = max;
+                for slice in room {
+                    let n = slice.len().min(left);
+                    if let Some(pattern) = &mut self.pattern {
+                        pattern.fill(&mut slice[..n]);
+                    }
+                    left -= n;
+                }
+                Ok(max - left)
             });
             match written {
                 Ok(0) => return,
-                Ok(_) => {}
-                Err(error) => return self.fail(format!("sending: {error}")),
+                Ok(n) => self.report.sent.bytes += n as u64,
+                Err(e) => return self.report.keep_error(Err(format!("sending: {e}"))),
             }
         }
         if !args.only_receives() {
@@ -274,96 +213,55 @@ impl Transfer {
     }
 
     fn end_sending(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        if self.sent.end.is_none() {
-            self.sent.end = Some(now);
-            if let Err(error) = stack.shutdown(now, conn) {
-                self.fail(format!("ending the sending direction: {error}"));
-            }
+        if !mem::replace(&mut self.is_shut, true) {
+            self.report.sent.seconds = self.seconds(now);
+            let ended = stack.shutdown(now, conn);
+            let ended = ended.map_err(|e| format!("ending the sending direction: {e}"));
+            self.report.keep_error(ended);
         }
     }
 
     /// Reads and checks the bytes that have arrived.
     fn receive(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
+        let (report, expected) = (&mut self.report, &mut self.expected);
         loop {
-            let (expected, received, error) =
-                (&mut self.expected, &mut self.received, &mut self.error);
             let read = stack.read_with::<ApiError>(now, conn, |slices| {
                 for slice in slices {
-                    let at = expected
-                        .as_mut()
-                        .and_then(|pattern| pattern.check(slice).err());
-                    if let (Some(at), None) = (at, &error) {
-                        *error = Some(format!("byte {at} differs from what was expected"));
-                    }
-                    received.count(slice);
+                    report.keep_error(kernel_peer::compare(expected, slice));
                 }
                 Ok(slices.iter().map(|slice| slice.len()).sum())
             });
             match read {
                 Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => return self.fail(format!("receiving: {error}")),
+                Ok(n) => report.received.bytes += n as u64,
+                Err(e) => return report.keep_error(Err(format!("receiving: {e}"))),
             }
         }
-        if args.aborts_at(self.received.bytes) {
+        if args.aborts_at(report.received.bytes) {
             return stack.abort(now, conn);
         }
-        if stack.read_finished(conn) && self.received.end.is_none() {
-            self.received.end = Some(now);
-            if self.sent.bytes >= args.send {
+        if stack.read_finished(conn) && !mem::replace(&mut self.is_read, true) {
+            self.report.received.seconds = self.seconds(now);
+            if self.report.sent.bytes >= args.send {
                 self.end_sending(now, conn, stack);
             }
         }
     }
 
-    /// Stores the error if it is the first.
-    fn fail(&mut self, error: String) {
-        self.error.get_or_insert(error);
+    /// Returns the time since the start, seconds.
+    fn seconds(&self, now: Instant) -> f64 {
+        now.saturating_since(self.start).as_secs_f64()
     }
 
-    fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
+    /// Returns the report at the end of the connection.
+    fn finish(mut self, reason: CloseReason, args: &PeerArgs) -> Report {
         if reason != CloseReason::Finished {
             // An earlier error may explain the end, so the report has both.
-            let failed = self.error.take().map(|error| format!("; {error}"));
-            let failed = failed.unwrap_or_default();
-            self.fail(format!("the connection ended: {reason:?}{failed}"));
+            let earlier = self.report.error.take().map(|error| format!("; {error}"));
+            let earlier = earlier.unwrap_or_default();
+            let error = format!("the connection ended: {reason:?}{earlier}");
+            self.report.keep_error(Err(error));
         }
-        if let Some(expected) = args
-            .expect
-            .filter(|expected| *expected != self.received.bytes)
-        {
-            self.fail(format!(
-                "received {} of {expected} bytes",
-                self.received.bytes
-            ));
-        }
-        Report {
-            role,
-            ok: self.error.is_none(),
-            error: self.error,
-            peer: self.peer,
-            congestion: args.congestion.clone(),
-            fallback: self.fallback,
-            subflows: u8::try_from(self.max_subflows).unwrap_or(u8::MAX),
-            sent: self.sent.direction(self.start),
-            received: self.received.direction(self.start),
-        }
+        self.report.finish(args)
     }
-}
-
-/// Fills at most `left` bytes of `room` with the pattern. Returns the number of bytes written.
-fn write_pattern(
-    pattern: &mut Pattern,
-    sent: &mut Half,
-    room: &mut [IoSliceMut<'_>],
-    left: usize,
-) -> usize {
-    let mut taken = 0;
-    for slice in room {
-        let n = slice.len().min(left - taken);
-        pattern.fill(&mut slice[..n]);
-        sent.count(&slice[..n]);
-        taken += n;
-    }
-    taken
 }

@@ -5,20 +5,18 @@
 
 mod core;
 
-use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use braid_engine::Stack;
+use braid_engine::{Config, Stack};
 use braid_linux::run::{AppConfig, Role, Signals, run_app};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_wire::Instant;
-use serde::Serialize;
+use serde_json::json;
 
-pub use core::Transfers;
+use self::core::Transfers;
 
 use crate::cli::EnginePeer;
-use crate::kernel_peer::{Cost, print_line};
+use crate::kernel_peer::{self, print_line};
 use braid::failure::Failure;
 
 /// Runs one of the roles.
@@ -33,13 +31,28 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             demotion,
             peer,
         } => {
-            let core = Transfers::new("connect", *connections, peer.clone());
-            let mut core = core.demoting(*demotion);
-            core.again = in_turn.then_some(*address);
-            let first_connections = if *in_turn { 1 } else { *connections };
             let config = BoxConfig::load(config)?;
+            let mut core = Transfers::new("connect", *connections, *demotion, peer.clone());
+            core.again = in_turn.then_some(*address);
             core.strategy.clone_from(&config.strategy);
-            connect(config, *fast_open, *address, first_connections, core)
+            let app = AppConfig {
+                engine: Config {
+                    fast_open: *fast_open,
+                    ..config.engine()
+                },
+                tun: config.tun,
+                strategy: config.strategy,
+                role: Role::Connect {
+                    links: config.links,
+                    servers: vec![*address],
+                },
+            };
+            let first_connections = if *in_turn { 1 } else { *connections };
+            run_transfers(&app, core, |now, core, stack| {
+                let opened =
+                    (0..first_connections).try_for_each(|_| core.connect(now, *address, stack));
+                opened.map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))
+            })
         }
         EnginePeer::Listen {
             config,
@@ -48,105 +61,54 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             demotion,
             peer,
         } => {
-            let core = Transfers::new("listen", *connections, peer.clone());
             let config = ServerConfig::load(config)?;
-            listen(config, *fast_open, core.demoting(*demotion))
+            let core = Transfers::new("listen", *connections, *demotion, peer.clone());
+            let endpoints: Vec<_> = config.endpoints().collect();
+            let app = AppConfig {
+                engine: Config {
+                    fast_open: *fast_open,
+                    ..config.engine()
+                },
+                tun: config.tun,
+                strategy: config.strategy,
+                role: Role::Listen {
+                    addresses: config.listen,
+                    port: config.port,
+                    anywhere: true,
+                    announce: config.announce,
+                },
+            };
+            // The process that started this one waits for the line.
+            run_transfers(&app, core, |_, _, _| {
+                Ok(print_line(&json!({ "listening": endpoints }))?)
+            })
         }
     }
 }
 
-fn connect(
-    config: BoxConfig,
-    fast_open: bool,
-    address: SocketAddr,
-    connections: u32,
-    mut core: Transfers,
-) -> Result<(), Failure> {
-    let app = AppConfig {
-        engine: braid_engine::Config {
-            fast_open,
-            ..config.engine()
-        },
-        tun: config.tun,
-        strategy: config.strategy,
-        role: Role::Connect {
-            links: config.links,
-            servers: vec![address],
-        },
-    };
-    let mut opened = Ok(());
-    let start = |now: Instant, stack: &mut Stack| {
-        opened = (0..connections).try_for_each(|_| core.connect(now, address, stack));
-        // The error is returned after the driver has stopped in order.
-        if opened.is_err() {
-            core.end(now);
-        }
-        core
-    };
-    let core = run_transfers(&app, start)?;
-    opened.map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
-    report(&core)
-}
-
-fn listen(config: ServerConfig, fast_open: bool, mut core: Transfers) -> Result<(), Failure> {
-    let app = AppConfig {
-        engine: braid_engine::Config {
-            fast_open,
-            ..config.engine()
-        },
-        tun: config.tun.clone(),
-        strategy: config.strategy.clone(),
-        role: Role::Listen {
-            addresses: config.listen.clone(),
-            port: config.port,
-            anywhere: true,
-            announce: config.announce,
-        },
-    };
-    let mut announced = Ok(());
-    let start = |now: Instant, _: &mut Stack| {
-        announced = announce(&config);
-        if announced.is_err() {
-            core.end(now);
-        }
-        core
-    };
-    let core = run_transfers(&app, start)?;
-    announced?;
-    report(&core)
-}
-
-/// Runs until every connection has ended, or a signal came.
+/// Calls `begin`, runs until every connection has ended or a signal came, and reports.
 fn run_transfers(
     app: &AppConfig,
-    start: impl FnOnce(Instant, &mut Stack) -> Transfers,
-) -> Result<Transfers, Failure> {
+    mut core: Transfers,
+    begin: impl FnOnce(Instant, &mut Transfers, &mut Stack) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut begun = Ok(());
+    let start = |now: Instant, stack: &mut Stack| {
+        begun = begin(now, &mut core, stack);
+        // The error is returned after the driver has stopped in order.
+        if begun.is_err() {
+            core.end = Some(now);
+        }
+        core
+    };
     let signals = Signals::take_over()?;
-    let finished = |now: Instant, core: &mut Transfers, _: &mut Stack| core.has_ended(now);
+    let finished =
+        |now: Instant, core: &mut Transfers, _: &mut Stack| core.end.is_some_and(|end| end <= now);
     let ran = run_app(app, start, signals.as_fd(), finished);
     let (core, _) = ran.map_err(|error| Failure::Run(error.to_string()))?;
-    Ok(core)
-}
-
-fn report(core: &Transfers) -> Result<(), Failure> {
+    begun?;
     for report in &core.done {
         print_line(report)?;
     }
-    print_line(&Cost::so_far()?)?;
-    if core.is_complete() && core.done.iter().all(|report| report.ok) {
-        Ok(())
-    } else {
-        Err(Failure::Run("a transfer failed".to_owned()))
-    }
-}
-
-/// Prints the addresses at which the process listens. The process that started this one waits for the line.
-fn announce(config: &ServerConfig) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Listening {
-        listening: Vec<SocketAddr>,
-    }
-    print_line(&Listening {
-        listening: config.endpoints().collect(),
-    })
+    kernel_peer::finish(core.is_complete() && core.done.iter().all(|report| report.ok))
 }

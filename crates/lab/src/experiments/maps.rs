@@ -182,7 +182,7 @@ impl Run {
             acked: trace.acked.clone(),
             empty: seconds.iter().filter(|bytes| **bytes == 0).count(),
             packets: shown.filter(|_| first).copied().collect(),
-            complete: trace.ended,
+            complete: trace.has_ended(),
             reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
         }
     }
@@ -252,7 +252,7 @@ fn compare(
         let backend = session.backend();
         let run = |index, seed| {
             let trace = match name {
-                LINUX => scenario.run_by_kernel(seed),
+                LINUX => scenario.run_on(Backend::Kernel, seed),
                 _ => scenario.run_on(backend, seed),
             };
             Ok(Run::new(&trace?, index == 0, span, scenario.second_path()))

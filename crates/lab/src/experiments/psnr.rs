@@ -116,7 +116,7 @@ fn runs(
     let frames = encoded.frames(&video);
     let scenario = scenario(scheme, frames.clone(), loss)?;
     session.each(session.runs(), |_, seed| {
-        let messages = scenario.simulate(seed)?.messages.into_iter();
+        let messages = scenario.run_on(Backend::Sim, seed)?.messages.into_iter();
         let messages = messages.map(|m| (m.message.stream, m.deadline_miss().is_zero()));
         let in_time = in_time(&frames, messages);
         // Decoding takes seconds, so a run without a late frame skips it.

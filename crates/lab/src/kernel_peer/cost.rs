@@ -34,15 +34,13 @@ impl Cost {
         // The second field, the name, is in parentheses and may contain anything. Fields are therefore
         // counted from the last parenthesis, after which field 3 begins. The times are fields 14 and 15
         // (proc_pid_stat(5)).
-        let mut times = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .skip(11)
-            .map(|field| field.parse::<u64>().unwrap_or(0));
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let mut times = after_name.split_whitespace().skip(11);
         let per_second = rustix::param::clock_ticks_per_second() as f64;
-        let mut next = || times.next().unwrap_or(0) as f64 / per_second;
+        let mut next = || {
+            let ticks = times.next().and_then(|field| field.parse().ok());
+            ticks.unwrap_or(0.0) / per_second
+        };
         let (user_seconds, system_seconds) = (next(), next());
         Ok(Cost {
             cpu_seconds: user_seconds + system_seconds,

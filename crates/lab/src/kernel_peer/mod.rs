@@ -8,25 +8,24 @@ mod cost;
 mod transfer;
 
 use std::io::{self, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use braid_testbed::kernel_tcp as socket;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::cli::{PeerArgs, Transport};
 use braid::failure::Failure;
 
 pub use cost::Cost;
-pub use transfer::{Direction, Report, hex};
+pub use transfer::{Direction, Report, bytes_to_send, compare, next_write};
 
 /// Accepts `connections` connections (0: any number, without end), and transfers on all at the same time as
 /// `args` say.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
-    let listener = socket::listen(address, args.transport, &args.congestion)
-        .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
-    announce(listener.local_addr()?)?;
+    let listener = bind(address, args.transport, &args.congestion)?;
     let mut served = Vec::new();
     let mut all_ok = true;
     while connections == 0 || (served.len() as u64) < u64::from(connections) {
@@ -41,12 +40,15 @@ pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<
     for serving in served {
         all_ok &= matches!(serving.join(), Ok(Ok(true)));
     }
-    print_line(&Cost::so_far()?)?;
-    if all_ok {
-        Ok(())
-    } else {
-        Err(Failure::Run("a transfer failed".to_owned()))
-    }
+    finish(all_ok)
+}
+
+/// Listens, and prints the address for the process that started this one.
+fn bind(address: SocketAddr, transport: Transport, cc: &str) -> Result<TcpListener, Failure> {
+    let listener = socket::listen(address, transport.into(), cc)
+        .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
+    print_line(&json!({ "listening": listener.local_addr()? }))?;
+    Ok(listener)
 }
 
 /// Connects, transfers as `args` say, and reports.
@@ -57,12 +59,15 @@ pub fn connect(
 ) -> Result<(), Failure> {
     let stream = socket::connect(address, bind, args.transport, &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
-    let ok = report(&stream, "connect", args)?;
+    finish(report(&stream, "connect", args)?)
+}
+
+/// Prints the cost of this process at its end, and fails unless every transfer succeeded.
+pub fn finish(all_ok: bool) -> Result<(), Failure> {
     print_line(&Cost::so_far()?)?;
-    if ok {
-        Ok(())
-    } else {
-        Err(Failure::Run("the transfer failed".to_owned()))
+    match all_ok {
+        true => Ok(()),
+        false => Err(Failure::Run("a transfer failed".to_owned())),
     }
 }
 
@@ -74,9 +79,7 @@ pub fn relay(
     (accept, connect): (Transport, Transport),
     congestion: &str,
 ) -> Result<(), Failure> {
-    let listener = socket::listen(listen, accept, congestion)
-        .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
-    announce(listener.local_addr()?)?;
+    let listener = bind(listen, accept, congestion)?;
     loop {
         let accepted = socket::accept(&listener, congestion)?;
         let congestion = congestion.to_owned();
@@ -95,10 +98,8 @@ fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     thread::scope(|scope| {
         let up = scope.spawn(|| pump(near, far));
         let down = pump(far, near);
-        let up = up
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("relay thread failed")));
-        down.and(up)
+        let failed = |_| Err(io::Error::other("relay thread failed"));
+        down.and(up.join().unwrap_or_else(failed))
     })
 }
 
@@ -121,15 +122,6 @@ fn report(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> io::Result
     let report = transfer::run(stream, role, args);
     print_line(&report)?;
     Ok(report.ok)
-}
-
-/// Prints the address on which the process listens, for the process that started it.
-fn announce(listening: SocketAddr) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Listening {
-        listening: SocketAddr,
-    }
-    print_line(&Listening { listening })
 }
 
 /// Prints one line of JSON and flushes it, since another process may wait for the line.

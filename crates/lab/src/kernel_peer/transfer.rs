@@ -1,8 +1,10 @@
-//! One connection of the kernel peer. It sends and receives at the same time, and reports the result.
+//! One connection of the kernel peer. It sends and receives at the same time, and reports the result. The engine
+//! peer shares the directions and the report.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::panic;
 use std::thread;
 use std::time::Instant;
 
@@ -10,7 +12,6 @@ use braid_testbed::Pattern;
 use braid_testbed::kernel_tcp as socket;
 use braid_testbed::mptcp_info::mptcp_info;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::cli::PeerArgs;
 
@@ -28,8 +29,6 @@ pub struct Report {
     pub ok: bool,
     /// The first failure.
     pub error: Option<String>,
-    /// Address of the peer on the first subflow.
-    pub peer: Option<SocketAddr>,
     /// Congestion control of the socket at its start.
     pub congestion: String,
     /// True if the connection is plain TCP, by request or by fallback.
@@ -49,115 +48,171 @@ pub struct Direction {
     pub bytes: u64,
     /// Time from the start of the connection to the end of this direction.
     pub seconds: f64,
-    /// SHA-256 of the payload; none with `--fast`.
-    pub sha256: Option<String>,
 }
 
-/// The result of one direction, and the connection's state as observed from that direction.
-#[derive(Default)]
-struct Half {
-    transferred: Direction,
-    error: Option<String>,
-    subflows: u8,
-    fallback: bool,
+impl Report {
+    /// Returns the report on a connection that has just begun.
+    pub fn new(role: &'static str, args: &PeerArgs) -> Report {
+        Report {
+            role,
+            ok: false,
+            error: None,
+            congestion: args.congestion.clone(),
+            fallback: false,
+            subflows: 0,
+            sent: Direction::default(),
+            received: Direction::default(),
+        }
+    }
+
+    /// Stores the error of `result` if it is the first.
+    pub fn keep_error(&mut self, result: Result<(), String>) {
+        self.error = self.error.take().or(result.err());
+    }
+
+    /// Returns the report on a connection that has ended.
+    pub fn finish(mut self, args: &PeerArgs) -> Report {
+        let received = self.received.bytes;
+        if let Some(expected) = args.expect.filter(|expected| *expected != received) {
+            self.keep_error(Err(format!("received {received} of {expected} bytes")));
+        }
+        self.ok = self.error.is_none();
+        self
+    }
+}
+
+/// Returns the bytes to send, or `None` for a fast transfer, which sends any bytes.
+pub fn bytes_to_send(args: &PeerArgs) -> Option<Pattern> {
+    (!args.fast).then(|| Pattern::new(args.seed))
+}
+
+/// Returns the number of bytes of the next write after `sent` bytes.
+pub fn next_write(sent: u64, args: &PeerArgs) -> usize {
+    args.send.saturating_sub(sent).min(CHUNK_LEN as u64) as usize
+}
+
+/// Compares received bytes with the `expected` ones, if there are any.
+pub fn compare(expected: &mut Option<Pattern>, bytes: &[u8]) -> Result<(), String> {
+    let compared = expected.as_mut().map_or(Ok(()), |all| all.check(bytes));
+    compared.map_err(|at| format!("byte {at} differs from what was expected"))
 }
 
 /// Runs the connection to the end of both directions.
 pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
-    let peer = stream.peer_addr().ok();
-    let congestion = socket::congestion(stream).unwrap_or_default();
-    let (sent, received) = thread::scope(|scope| {
-        let sending = scope.spawn(|| send(stream, args));
-        let received = receive(stream, args);
-        let sent = sending.join().unwrap_or_else(|_| Half {
-            error: Some("the sending thread failed".to_owned()),
-            ..Half::default()
-        });
-        (sent, received)
+    let mut report = Report::new(role, args);
+    report.congestion = socket::congestion(stream).unwrap_or_default();
+    let [sent, received] = thread::scope(|scope| {
+        let sending = scope.spawn(|| Meter::run(stream, |meter| meter.send(args)));
+        let received = Meter::run(stream, |meter| meter.receive(args));
+        let sent = sending.join();
+        let sent = sent.unwrap_or_else(|payload| panic::resume_unwind(payload));
+        [sent, received]
     });
-    let missed = args
-        .expect
-        .filter(|expected| *expected != received.transferred.bytes)
-        .map(|expected| {
-            format!(
-                "received {} of {expected} bytes",
-                received.transferred.bytes
-            )
-        });
-    let error = received
-        .error
-        .clone()
-        .or(missed)
-        .or_else(|| sent.error.clone());
-    Report {
-        role,
-        ok: error.is_none(),
-        error,
-        peer,
-        congestion,
-        fallback: sent.fallback || received.fallback,
-        subflows: sent.subflows.max(received.subflows),
-        sent: sent.transferred,
-        received: received.transferred,
-    }
+    report.fallback = sent.fallback || received.fallback;
+    report.subflows = sent.subflows.max(received.subflows);
+    report.keep_error(received.result);
+    report.keep_error(sent.result);
+    report.sent = sent.direction;
+    report.received = received.direction;
+    report.finish(args)
 }
 
-/// Sends the bytes that `args` ask for, and then closes the direction, unless this side only receives.
-fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
-    let mut meter = Meter::new(stream, args.fast);
-    let mut pattern = Pattern::new(args.seed);
-    let mut buf = vec![0; CHUNK_LEN];
-    // A fast transfer sends this block again and again.
-    if args.fast {
-        pattern.fill(&mut buf);
-    }
-    let mut writer = stream;
-    while meter.half.transferred.bytes < args.send {
-        let n = CHUNK_LEN
-            .min(usize::try_from(args.send - meter.half.transferred.bytes).unwrap_or(CHUNK_LEN));
-        if !args.fast {
-            pattern.fill(&mut buf[..n]);
-        }
-        if let Err(error) = writer.write_all(&buf[..n]) {
-            return meter.end(Some(format!("sending: {}", name_stall(error))));
-        }
-        meter.count(&buf[..n]);
-    }
-    let error = if args.only_receives() {
-        None
-    } else {
-        stream.shutdown(Shutdown::Write).err()
-    };
-    meter.end(error.map(|e| format!("ending the sending direction: {e}")))
+/// One direction of a connection, which also reads the connection's state now and then.
+struct Meter<'a> {
+    stream: &'a TcpStream,
+    direction: Direction,
+    result: Result<(), String>,
+    chunks: u64,
+    subflows: u8,
+    fallback: bool,
 }
 
-/// Receives to the end of the direction, and compares the bytes with the expected ones if `args` ask for it.
-fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
-    let mut meter = Meter::new(stream, args.fast);
-    let mut expected = args.verify.map(Pattern::new);
-    let mut buf = vec![0; CHUNK_LEN];
-    let mut reader = stream;
-    loop {
-        let n = match reader.read(&mut buf) {
-            Ok(0) => {
-                // A side that only receives closes its direction now, after the peer.
-                let ended = args
-                    .only_receives()
-                    .then(|| stream.shutdown(Shutdown::Write));
-                let error = ended.and_then(Result::err);
-                return meter.end(error.map(|e| format!("ending the sending direction: {e}")));
-            }
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return meter.end(Some(format!("receiving: {}", name_stall(error)))),
+impl<'a> Meter<'a> {
+    /// Carries out one direction, and stores its end.
+    fn run(stream: &'a TcpStream, work: impl FnOnce(&mut Self) -> Result<(), String>) -> Self {
+        let start = Instant::now();
+        let mut meter = Meter {
+            stream,
+            direction: Direction::default(),
+            result: Ok(()),
+            chunks: 0,
+            subflows: 0,
+            fallback: false,
         };
-        meter.count(&buf[..n]);
-        if args.aborts_at(meter.half.transferred.bytes) {
-            let aborted = socket::reset_on_drop(stream).err();
-            return meter.end(aborted.map(|e| format!("aborting: {e}")));
+        meter.result = work(&mut meter);
+        meter.sample();
+        meter.direction.seconds = start.elapsed().as_secs_f64();
+        meter
+    }
+
+    /// Sends the bytes that `args` ask for, and then closes the direction, unless this side only receives.
+    fn send(&mut self, args: &PeerArgs) -> Result<(), String> {
+        let mut buf = vec![0; CHUNK_LEN];
+        let mut pattern = bytes_to_send(args);
+        // A fast transfer sends this block again and again.
+        Pattern::new(args.seed).fill(&mut buf);
+        let mut writer = self.stream;
+        while self.direction.bytes < args.send {
+            let chunk = &mut buf[..next_write(self.direction.bytes, args)];
+            if let Some(pattern) = &mut pattern {
+                pattern.fill(chunk);
+            }
+            let written = writer.write_all(chunk);
+            written.map_err(|error| format!("sending: {}", name_stall(error)))?;
+            self.count(chunk.len());
         }
-        if let Some(Err(at)) = expected.as_mut().map(|pattern| pattern.check(&buf[..n])) {
-            return meter.end(Some(format!("byte {at} differs from what was expected")));
+        match args.only_receives() {
+            true => Ok(()),
+            false => self.end_sending(),
+        }
+    }
+
+    /// Receives to the end of the direction, and compares the bytes with the expected ones if `args` ask for it.
+    fn receive(&mut self, args: &PeerArgs) -> Result<(), String> {
+        let mut buf = vec![0; CHUNK_LEN];
+        let mut expected = args.verify.map(Pattern::new);
+        let mut reader = self.stream;
+        loop {
+            let n = match reader.read(&mut buf) {
+                // A side that only receives closes its direction now, after the peer.
+                Ok(0) if args.only_receives() => return self.end_sending(),
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(format!("receiving: {}", name_stall(error))),
+            };
+            self.count(n);
+            if args.aborts_at(self.direction.bytes) {
+                return socket::reset_on_drop(self.stream).map_err(|e| format!("aborting: {e}"));
+            }
+            compare(&mut expected, &buf[..n])?;
+        }
+    }
+
+    fn end_sending(&self) -> Result<(), String> {
+        let ended = self.stream.shutdown(Shutdown::Write);
+        ended.map_err(|e| format!("ending the sending direction: {e}"))
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.direction.bytes += bytes as u64;
+        if self.chunks.is_multiple_of(SAMPLE_EVERY_CHUNKS) {
+            self.sample();
+        }
+        self.chunks += 1;
+    }
+
+    /// Reads the connection's state. Stores the maximum number of subflows, since a connection that ends loses
+    /// its subflows one by one.
+    fn sample(&mut self) {
+        match mptcp_info(self.stream.as_fd()) {
+            Ok(Some(info)) => {
+                self.subflows = self.subflows.max(info.subflows);
+                self.fallback |= info.fallback;
+            }
+            Ok(None) => self.fallback = true,
+            // A failed reading is left out; it says nothing about the transfer.
+            Err(_) => {}
         }
     }
 }
@@ -170,71 +225,4 @@ fn name_stall(error: io::Error) -> io::Error {
         }
         _ => error,
     }
-}
-
-/// A counter and hash of one direction, which also reads the connection's state now and then.
-struct Meter<'a> {
-    stream: &'a TcpStream,
-    start: Instant,
-    hash: Option<Sha256>,
-    chunks: u64,
-    half: Half,
-}
-
-impl<'a> Meter<'a> {
-    fn new(stream: &'a TcpStream, fast: bool) -> Self {
-        let hash = (!fast).then(Sha256::new);
-        let half = Half::default();
-        Meter {
-            stream,
-            start: Instant::now(),
-            hash,
-            chunks: 0,
-            half,
-        }
-    }
-
-    fn count(&mut self, bytes: &[u8]) {
-        self.half.transferred.bytes += bytes.len() as u64;
-        if let Some(hash) = &mut self.hash {
-            hash.update(bytes);
-        }
-        if self.chunks.is_multiple_of(SAMPLE_EVERY_CHUNKS) {
-            self.sample();
-        }
-        self.chunks += 1;
-    }
-
-    /// Reads the connection's state. Stores the maximum number of subflows, since a connection that ends loses
-    /// its subflows one by one.
-    fn sample(&mut self) {
-        match mptcp_info(self.stream.as_fd()) {
-            Ok(Some(info)) => {
-                self.half.subflows = self.half.subflows.max(info.subflows);
-                self.half.fallback |= info.fallback;
-            }
-            Ok(None) => self.half.fallback = true,
-            // A failed reading is left out; it says nothing about the transfer.
-            Err(_) => {}
-        }
-    }
-
-    fn end(mut self, error: Option<String>) -> Half {
-        self.sample();
-        self.half.transferred.seconds = self.start.elapsed().as_secs_f64();
-        self.half.transferred.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
-        self.half.error = error;
-        self.half
-    }
-}
-
-/// Returns the bytes as lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use braid_testbed::Role;
 use braid_testbed::fixture::{self, Fixture};
 
-use crate::backend::fixture::interrupted;
+use crate::backend::interrupted;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 

@@ -10,9 +10,8 @@ use braid_testbed::Pattern;
 use braid_testbed::kernel_tcp::{self as socket, Transport};
 use braid_testbed::netns;
 
-use crate::backend::Error;
-use crate::backend::fixture::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
+use crate::backend::{Error, interrupted, run_error};
 use crate::case::ReceivedBytes;
 
 /// Interval between two words. The bound of the claim is a pause of 600 ms, which ten words a second show
