@@ -125,7 +125,7 @@ pub trait Session {
     /// Runs the scenario that the session was opened for, with the random numbers of `seed`.
     ///
     /// # Errors
-    /// The errors of [`SessionScenario::run_on`].
+    /// The session does not open, an oracle found a violation, or the machine is too busy.
     fn trace(&mut self, scenario: &SessionScenario<'_>, seed: u64) -> Result<SessionTrace, Error>;
 
     /// Returns the testbed, if the backend has one.

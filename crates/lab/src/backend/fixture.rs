@@ -32,6 +32,7 @@ const PREFIX: &str = "braidlab";
 
 /// The testbed of measurements over links.
 pub struct Fixture {
+    /// Client and server, their links, and the hosts of background traffic.
     pub testbed: Testbed,
     /// [`MAX_DELIVERY_LAG_US`], or infinity if late runs are kept.
     pub max_lag_us: f64,
