@@ -7,8 +7,8 @@ use braid_wire::{Instant, Rng};
 use crate::codel;
 use crate::counters::Counters;
 use crate::line::Line;
-use crate::queue::{Queue, QueuedPacket};
-use crate::random::{LossState, PacketDraw};
+use crate::queue::{PacketDraw, Queue, QueuedPacket};
+use crate::random::LossState;
 use crate::settings::{Rate, Settings};
 
 /// Maximum number of packets in the queue, on the line and in flight together. The link drops further packets as

@@ -1,11 +1,11 @@
 //! The queue of packets that wait for the line.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use braid_wire::Instant;
 
 use crate::counters::Tally;
-use crate::random::PacketDraw;
 
 /// The bound of a queue. The packet that is being serialised is not in the queue, so even a bound of 0 lets single
 /// packets pass.
@@ -37,6 +37,18 @@ pub(crate) struct QueuedPacket<P> {
     /// The random events, drawn when the packet enters the link, so that the order of the draws does not depend on
     /// the rate.
     pub draw: PacketDraw,
+}
+
+/// The random events of one packet.
+#[derive(Debug)]
+pub(crate) struct PacketDraw {
+    /// The additional delay by jitter.
+    pub jitter: Duration,
+    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
+    /// detour.
+    pub detour: Duration,
+    /// The bit to flip if the packet is corrupted.
+    pub flip: Option<u32>,
 }
 
 /// A droptail queue.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use braid_wire::Rng;
 
+use crate::queue::PacketDraw;
 use crate::settings::{Loss, Reorder, Settings};
 
 /// The state of random loss.
@@ -29,20 +30,9 @@ impl LossState {
     }
 }
 
-/// The random events of one packet. Disabled features draw no random numbers, so that they do not change the
-/// numbers that other features get.
-#[derive(Debug)]
-pub(crate) struct PacketDraw {
-    /// The additional delay by jitter.
-    pub jitter: Duration,
-    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
-    /// detour.
-    pub detour: Duration,
-    /// The bit to flip if the packet is corrupted.
-    pub flip: Option<u32>,
-}
-
 impl PacketDraw {
+    /// Draws the events of a packet. Disabled features draw no random numbers, so that they do not change the
+    /// numbers that other features get.
     pub fn draw(settings: &Settings, len: u32, rng: &mut Rng) -> PacketDraw {
         PacketDraw {
             jitter: draw_jitter(settings.jitter, rng),
