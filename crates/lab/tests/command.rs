@@ -383,7 +383,8 @@ fn a_swarm_closes_with_a_line_of_figures() {
     let one = lab(&["swarm", "--seeds", "1", "--first-seed", "7", "-v"]);
     let stdout = String::from_utf8_lossy(&one.stdout);
     assert!(
-        stdout.starts_with("seed 7: Hosts(") || stdout.starts_with("seed 7: Gateways("),
+        stdout.starts_with("seed 7: HostScenario {")
+            || stdout.starts_with("seed 7: GatewayScenario {"),
         "{stdout}"
     );
 }
