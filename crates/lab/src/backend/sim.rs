@@ -229,6 +229,9 @@ pub struct Recording {
     pub logs: Option<PathBuf>,
 }
 
+/// Writes the rest of a file, and returns the first error of its writing.
+type Finish = Box<dyn FnOnce() -> io::Result<()>>;
+
 /// Makes run `index` of `case` and records it in files whose names begin with `name`. Recording does not
 /// change the result.
 ///
@@ -241,7 +244,7 @@ pub fn record(
     name: &str,
 ) -> Result<RunResult, Error> {
     let observe = |transfer: &mut Transfer| {
-        let mut files: Vec<(PathBuf, Box<dyn FnOnce() -> io::Result<()>>)> = Vec::new();
+        let mut files: Vec<(PathBuf, Finish)> = Vec::new();
         if let Some(directory) = &recording.captures {
             for end in transfer.ends() {
                 let name = format!("{name}-{}.pcapng", transfer.name(end));

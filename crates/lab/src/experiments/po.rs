@@ -152,7 +152,6 @@ pub(super) fn video((_, _, priorities): &Scheme<[u8; 3]>) -> Video {
     Video {
         important: (IMPORTANT, priorities[0]),
         other: (IMPORTANT + 1, priorities[1]),
-        ..Video::default()
     }
 }
 

@@ -45,7 +45,7 @@ pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<
 
 /// Listens, and prints the address for the process that started this one.
 fn bind(address: SocketAddr, transport: Transport, cc: &str) -> Result<TcpListener, Failure> {
-    let listener = socket::listen(address, transport.into(), cc)
+    let listener = socket::listen(address, transport, cc)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
     print_line(&json!({ "listening": listener.local_addr()? }))?;
     Ok(listener)

@@ -190,10 +190,10 @@ impl Draw {
             burst: 0,
             delay,
             queue,
-            jitter: self
-                .chance(0.2)
-                .then(|| self.up_to_ms(10))
-                .unwrap_or_default(),
+            jitter: match self.chance(0.2) {
+                true => self.up_to_ms(10),
+                false => Duration::ZERO,
+            },
             codel: self.codel(),
             loss: self.loss(),
             reorder: Reorder {
