@@ -121,10 +121,8 @@ pub fn download(
         if net.run(POLL_INTERVAL, |net| net.duration(id).is_some()) {
             let received = net.at_user(id).received;
             let took = net.duration(id).filter(|_| received == bytes);
-            let why_not = format_args!("{received} of {bytes} bytes arrived");
-            return took
-                .map(|took| took.as_secs_f64())
-                .ok_or_else(|| run_error(why_not));
+            let incomplete = || run_error(format_args!("{received} of {bytes} bytes arrived"));
+            return took.map(|took| took.as_secs_f64()).ok_or_else(incomplete);
         }
         if passed > DOWNLOAD_TIMEOUT || net.at_user(id).closed.is_some() {
             let why = "a download stalled, or its connection was aborted";
