@@ -35,6 +35,13 @@ impl<T> Worker<T> {
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
-        self.stop();
+        self.stop.store(true, Ordering::Release);
+        let result = self.thread.take().map(JoinHandle::join);
+        // A second panic while this thread unwinds would abort the process, and what it has set up would stay.
+        if let Some(Err(panic)) = result
+            && !thread::panicking()
+        {
+            resume_unwind(panic);
+        }
     }
 }

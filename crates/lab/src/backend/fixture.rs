@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use braid_testbed as testbed;
-use braid_testbed::emulator::EMULATOR_PRIORITY;
-use braid_testbed::emulator::ScheduledSettings;
+use braid_testbed::emulator::{EMULATOR_PRIORITY, ScheduledSettings};
 use braid_testbed::netns;
 use braid_testbed::{Options, Spec, Testbed};
 

@@ -322,11 +322,15 @@ impl End<'_> {
     fn meet(&mut self) -> io::Result<()> {
         self.meetings += 1;
         self.transfer.met.fetch_add(1, Ordering::AcqRel);
-        while self.transfer.met.load(Ordering::Acquire) < 2 * self.meetings {
-            self.transfer.end.check()?;
+        loop {
+            // The other end may come as far and then end, so its end is read before the number of meetings.
+            let may_go_on = self.transfer.end.check();
+            if self.transfer.met.load(Ordering::Acquire) >= 2 * self.meetings {
+                return Ok(());
+            }
+            may_go_on?;
             thread::sleep(POLL_INTERVAL);
         }
-        Ok(())
     }
 
     /// Sends bytes until `end` bytes have been sent in total.

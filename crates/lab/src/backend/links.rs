@@ -376,7 +376,7 @@ impl Meter for FlowMeter<'_> {
             let time = now.saturating_since(self.released.unwrap_or(START));
             self.arrivals.record(time, end.stream.received);
             // The timeout is read only until the outage starts.
-            if now < START + outage.from {
+            if now < START + outage.from && end.ended().is_none() {
                 self.outage_rto = flow::outage_rto(self.case, stack, conn);
             }
         }

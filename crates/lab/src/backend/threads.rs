@@ -63,10 +63,11 @@ impl EndSignal {
     pub fn check(&self) -> io::Result<()> {
         let (kind, why) = if interrupted() {
             (ErrorKind::Other, "interrupted")
+        } else if self.deadline.is_some_and(|at| at <= Instant::now()) {
+            // The other end may have seen the deadline first, so the deadline counts before its end.
+            (ErrorKind::TimedOut, "the transfer did not complete in time")
         } else if self.over.load(Ordering::Acquire) {
             (ErrorKind::ConnectionAborted, "the other end has ended")
-        } else if self.deadline.is_some_and(|at| at <= Instant::now()) {
-            (ErrorKind::TimedOut, "the transfer did not complete in time")
         } else {
             return Ok(());
         };

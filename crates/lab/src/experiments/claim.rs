@@ -159,8 +159,10 @@ impl Claim {
         };
         let mut values = term(&self.of);
         if let Some(less) = &self.less {
-            for ((_, value), (_, less)) in values.iter_mut().zip(term(less)) {
-                *value -= less;
+            let less = term(less);
+            for (n, (_, value)) in values.iter_mut().enumerate() {
+                // The value of a variant that does not exist is NaN, which makes the claim fail.
+                *value -= less.get(n).map_or(f64::NAN, |(_, less)| *less);
             }
         }
         if !self.over.is_empty() {

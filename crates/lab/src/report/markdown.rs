@@ -112,8 +112,9 @@ fn table(table: &Table) -> String {
     };
     let row = |row: &Vec<String>| {
         let mut row = row.clone();
-        if table.columns[0] == "id" {
-            row[0] = format!("[{0}](#{0})", row[0]);
+        let has_ids = table.columns.first().is_some_and(|column| column == "id");
+        if let Some(id) = row.first_mut().filter(|_| has_ids) {
+            *id = format!("[{id}](#{id})");
         }
         line(&row)
     };

@@ -16,7 +16,7 @@ mod scenario;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 use serde::Serialize;
 
@@ -96,19 +96,18 @@ pub fn run(
         threads,
         progress,
     };
-    let run_seed = |index| {
-        let seed = first + index;
-        (seed, catch_panic(|| check_seed(worlds, seed)))
-    };
-    let results = runs.collect(|| Ok(()), |(), index| Ok(run_seed(index)), drop);
-    let mut report = Report {
+    // Figures are added up as they come, because all of them would take much memory.
+    let report = Mutex::new(Report {
         worlds,
         first_seed: first,
         seeds,
         violations: Vec::new(),
         figures: Figures::default(),
-    };
-    for (seed, result) in results.expect("a violation is a result, not an error") {
+    });
+    let run_seed = |(): &mut (), index| {
+        let seed = first + index;
+        let result = catch_panic(|| check_seed(worlds, seed));
+        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(figures) => report.figures += figures,
             Err(what) => report.violations.push(Violation {
@@ -117,7 +116,14 @@ pub fn run(
                 replay: replay(worlds, seed),
             }),
         }
-    }
+        Ok(())
+    };
+    let done = runs.collect(|| Ok(()), run_seed, drop);
+    done.expect("a violation is a result, not an error");
+    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report
+        .violations
+        .sort_unstable_by_key(|violation| violation.seed);
     report
 }
 

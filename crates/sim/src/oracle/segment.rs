@@ -1,4 +1,5 @@
-//! The parts of a TCP segment that oracles check. They are parsed once, and independently of the engine.
+//! The parts of a TCP segment that oracles check. They are parsed once, by the parsers that the engine uses too;
+//! only the tests of `wire` find a fault of these.
 
 use core::net::SocketAddr;
 

@@ -215,8 +215,8 @@ impl Engine {
 
     pub fn set(&mut self, link: usize, directions: [ScheduledSettings; 2]) {
         let now = self.now();
-        for (lane, scheduled) in self.lanes[2 * link..].iter_mut().zip(directions) {
-            lane.set(now, scheduled);
+        for (index, scheduled) in (2 * link..).zip(directions) {
+            self.lanes[index].set(now, scheduled);
         }
     }
 
