@@ -81,10 +81,14 @@ impl ControlSocket {
                 _ => {}
             }
         }
-        // A process that accepts nobody still holds its socket.
-        match connect_within(path, CLIENT_TIMEOUT).map_err(|e| e.kind()) {
-            Ok(_) | Err(ErrorKind::TimedOut) => return Err(ErrorKind::AddrInUse.into()),
-            Err(_) => {}
+        match connect_within(path, CLIENT_TIMEOUT) {
+            Ok(_) => return Err(ErrorKind::AddrInUse.into()),
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {}
+                // A process that accepts nobody still holds its socket.
+                ErrorKind::TimedOut => return Err(ErrorKind::AddrInUse.into()),
+                _ => return Err(error),
+            },
         }
         match fs::remove_file(path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -234,7 +238,9 @@ impl fmt::Display for AskError {
             ErrorKind::NotFound => f.write_str("no such file"),
             ErrorKind::ConnectionRefused => f.write_str("no process listens there"),
             ErrorKind::PermissionDenied => f.write_str("permission denied"),
-            ErrorKind::TimedOut => f.write_str("no answer in time: the process is busy or hangs"),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => f.write_str(
+                "no answer in time: the process is busy or hangs; restart it if it stays so",
+            ),
             _ => error.fmt(f),
         }
     }
@@ -258,14 +264,16 @@ pub(crate) fn ask_within(
     timeout: Duration,
 ) -> Result<Answer, AskError> {
     let system = |e| AskError::System(path.to_owned(), e);
-    let stream = connect_within(path, CLIENT_TIMEOUT).map_err(|e| match e.kind() {
+    let deadline = std::time::Instant::now() + timeout;
+    let stream = connect_within(path, timeout.min(CLIENT_TIMEOUT)).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             AskError::NotRunning(path.to_owned(), e)
         }
         _ => system(e),
     })?;
     lines::write(&stream, request, CLIENT_TIMEOUT).map_err(system)?;
-    lines::read(&stream, MAX_ANSWER_LEN, timeout).map_err(system)
+    let time_left = deadline.saturating_duration_since(std::time::Instant::now());
+    lines::read(&stream, MAX_ANSWER_LEN, time_left).map_err(system)
 }
 
 /// Connects to the socket at `path`. `UnixStream::connect` would wait without limit once [`BACKLOG`] clients wait for
@@ -280,9 +288,11 @@ fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // The limit also holds for connecting (socket(7)).
+    // The limit also holds for connecting (socket(7)). A limit of zero would mean that there is none.
+    let timeout = timeout.max(Duration::from_millis(1));
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    match connect(&socket, &SocketAddrUnix::new(path)?) {
+    let address = SocketAddrUnix::new(path)?;
+    match rustix::io::retry_on_intr(|| connect(&socket, &address)) {
         Ok(()) => Ok(socket.into()),
         Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
@@ -394,6 +404,8 @@ mod tests {
         let waiting = connect_within(&path, timeout).unwrap();
         let refused = connect_within(&path, timeout).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::TimedOut);
+        let taken = ControlSocket::open(&path).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
         drop((waiting, listener));
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
