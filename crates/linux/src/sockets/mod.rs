@@ -290,7 +290,10 @@ impl Sockets {
             let fd = (token & !LISTENER_TOKEN) as i32;
             // The listener may have been closed since the event was queued.
             let at = self.listeners.iter().position(|l| l.fd.as_raw_fd() == fd);
-            at.into_iter().for_each(|at| self.accept(at, ACCEPT_BATCH));
+            let room = MAX_EVENTS.saturating_sub(self.events.len());
+            if let Some(at) = at {
+                self.accept(at, room.min(ACCEPT_BATCH));
+            }
         } else if token & RESOLVER_TOKEN != 0 {
             for (id, addresses) in self.resolver.finished() {
                 self.events
@@ -406,12 +409,9 @@ impl Sockets {
         Some(stream.fd)
     }
 
-    /// Accepts a batch of connections from a listener.
+    /// Accepts at most `max` connections from a listener.
     fn accept(&mut self, listener: usize, max: usize) {
         for _ in 0..max {
-            if self.events.len() >= MAX_EVENTS {
-                return;
-            }
             let Listener { fd, arrival, .. } = &self.listeners[listener];
             let (arrival, flags) = (*arrival, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
             match rustix::net::acceptfrom_with(fd, flags) {

@@ -287,7 +287,7 @@ fn waiting_connections_are_accepted_before_interception_ends() {
         .listener(intercepts, Arrival::Intercepted);
     event_loop.sockets.listeners.push(opened.unwrap());
     let mut user = TcpStream::connect(addr).unwrap();
-    // The listener's queue has room for 128 connections.
+    // More than a batch, and less than the listener's queue holds.
     let others: Vec<TcpStream> = (0..super::ACCEPT_BATCH)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
