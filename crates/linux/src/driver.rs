@@ -33,6 +33,9 @@ const GATHER_AFTER_BYTES: u64 = 128 << 10;
 /// Time during which packets gather. At 5 Gbit/s, [`GATHER_AFTER_BYTES`] arrive in this time. At lower rates
 /// fewer bytes arrive, so the loop does not wait twice in a row.
 const GATHER_DELAY: Duration = Duration::from_micros(200);
+/// Pause before the loop watches a removed packet device again. It is a guess between the processor time of the
+/// attempts and the delay after the device is back.
+const REMOVED_DEVICE_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of events of one kind that the core gets at a time.
 const EVENT_BATCH: usize = 256;
 /// Maximum number of ready descriptors that are handled in a turn of the loop.
@@ -182,6 +185,8 @@ pub struct Driver<P, C, H> {
     end: Option<Instant>,
     tx_log: RateLimit,
     rx_log: RateLimit,
+    /// Set after another program removed the packet device: the time at which the loop watches it again.
+    unwatched_until: Option<Instant>,
 }
 
 impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
@@ -217,6 +222,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             end: None,
             tx_log: RateLimit::default(),
             rx_log: RateLimit::default(),
+            unwatched_until: None,
         })
     }
 
@@ -347,6 +353,10 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
 
     /// Handles the timers of core, sockets and host that are due.
     fn handle_timers(&mut self, now: Instant) {
+        if self.unwatched_until.take_if(|at| *at <= now).is_some() {
+            let watched = watch(&self.epoll, self.packets.fd(), PACKETS_TOKEN);
+            self.unwatched_until = watched.is_err().then(|| now + REMOVED_DEVICE_PAUSE);
+        }
         let (core, mut ctx) = self.core(now);
         app::serve_timers(core, &mut ctx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -415,6 +425,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             self.core.next_timeout(),
             self.sockets.next_timeout(),
             self.host.next_timeout(),
+            self.unwatched_until,
             self.end,
         ];
         let next = deadlines.into_iter().flatten().min()?;
@@ -463,6 +474,15 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 }
                 Ok(None) => {
                     self.should_gather = self.counters.rx_bytes - before >= GATHER_AFTER_BYTES;
+                    break;
+                }
+                // A removed device is always ready, and each read fails until the device is created again.
+                Err(error) if error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) => {
+                    if let Some(suppressed) = self.rx_log.admit(now) {
+                        tracing::warn!(suppressed, "another program removed the TUN device");
+                    }
+                    let _ = epoll::delete(&self.epoll, self.packets.fd());
+                    self.unwatched_until = Some(now + REMOVED_DEVICE_PAUSE);
                     break;
                 }
                 Err(error) => {

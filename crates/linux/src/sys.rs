@@ -274,6 +274,23 @@ pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
 }
 
+/// Returns the name of the TUN device of the descriptor `device`; `None` after the device was removed.
+///
+/// # Errors
+/// Fails if `TUNGETIFF` fails.
+pub(crate) fn tun_name(device: &OwnedFd) -> io::Result<Option<String>> {
+    // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
+    let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and TUNGETIFF writes one `ifreq`.
+    match check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNGETIFF, &raw mut answer) }) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Ok(None),
+        result => result?,
+    }
+    let bytes = answer.ifr_name.iter().map(|c| *c as u8);
+    let name = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8(name).map(Some).map_err(io::Error::other)
+}
+
 /// Tells the kernel which offloads (`TUN_F_…`) the reader of a TUN device can handle.
 ///
 /// # Errors

@@ -149,15 +149,29 @@ pub struct TunHandle {
 }
 
 impl TunHandle {
-    /// Creates the device `name` again after it was removed. It is down and has no address. The [`Tun`] serves the
-    /// new device.
+    /// Returns the name of the device; `None` if the device was removed.
     ///
     /// # Errors
-    /// Fails if the device exists, if the name is taken, or if the [`Tun`] was dropped.
+    /// Fails if the kernel does not answer, or if the [`Tun`] was dropped.
+    pub fn name(&self) -> io::Result<Option<String>> {
+        let fd = self.fd()?;
+        sys::tun_name(&fd)
+    }
+
+    /// Creates the device `name` again after it was removed. The new device is down and has no address. The [`Tun`]
+    /// then reads from it and writes to it.
+    ///
+    /// # Errors
+    /// Fails if the old device still exists, if another device has the name, or if the [`Tun`] was dropped.
     pub fn recreate(&self, name: &str) -> io::Result<()> {
-        let fd = self.fd.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let fd = self.fd()?;
         sys::attach_tun(&fd, name)?;
         sys::set_tun_offload(&fd, self.offload.flags())
+    }
+
+    fn fd(&self) -> io::Result<Arc<OwnedFd>> {
+        let fd = self.fd.upgrade();
+        fd.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 

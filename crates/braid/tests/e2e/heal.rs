@@ -186,6 +186,27 @@ fn device_and_settings_come_back() {
     }
 }
 
+/// A device that another program renamed cannot be repaired: the status says how to, and all is as before after that.
+#[test]
+#[ignore = "network"]
+fn a_renamed_device_is_reported() {
+    let mut bed = Fixture::up();
+    let before = set_up(&bed, "box");
+    bed.run("box", "sh", &["-ec", &rename("braid0", "other")]);
+    let expected = "renamed to `other`; rename it back";
+    bed.wait_for("the reason", |bed| match status(bed, "box").rules {
+        RulesStatus::Missing { why } => why.contains(expected),
+        _ => false,
+    });
+    expect_healed(&mut bed, "box", &before, &rename("other", "braid0"));
+    bed.fetch(100_000);
+}
+
+/// Returns a command that renames a device.
+fn rename(from: &str, to: &str) -> String {
+    format!("ip link set {from} down && ip link set {from} name {to}")
+}
+
 /// The status tells what was repaired, and which program made that necessary. A program that keeps removing
 /// rules is named, and does not keep them away for good.
 #[test]

@@ -266,19 +266,11 @@ impl Links {
         Ok(Shortcut::ports())
     }
 
-    /// Loads the rules of the shortcut again if it is installed. To be called when the device has another index.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the rules. The next [refresh](Self::refresh) tries again.
-    pub fn reload_shortcut(&mut self) -> Result<()> {
-        let Some(mut shortcut) = self.shortcut.take() else {
-            return Ok(());
-        };
-        shortcut.invalidate();
-        let updated = self.update_shortcut(&mut shortcut);
-        self.needs_retry |= updated.is_err();
-        self.shortcut = Some(shortcut);
-        updated.map(drop)
+    /// Returns the index of the TUN device; `None` while it does not exist.
+    fn tun_index(&self) -> Option<u32> {
+        let tun = self.instance_names.tun();
+        let mut interfaces = self.interfaces.iter();
+        interfaces.find(|i| i.name == tun).map(|tun| tun.index)
     }
 
     /// Adapts the rules of the shortcut to the links, and returns the links whose packets may have another
@@ -286,7 +278,9 @@ impl Links {
     fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {
         let cannot = SystemError::cannot("read which interfaces shape received packets");
         let shaped = self.netlink.shaped_on_receipt().map_err(cannot)?;
-        shortcut.update(&self.specs, &self.states, &self.addresses, &shaped)
+        let tun_index = self.tun_index().unwrap_or_default();
+        let host = (&*self.addresses, &*shaped, tun_index);
+        shortcut.update(&self.specs, &self.states, host)
     }
 
     /// Reads the state of the links from the kernel and adapts routes, rules and shortcut to it. Returns the
@@ -325,12 +319,16 @@ impl Links {
     /// Adapts the shortcut to the links, and adds to `changed` the links whose packets may have another source
     /// address. Loads rules that another program removed only if `restores` is true.
     fn refresh_shortcut(&mut self, restores: bool, changed: &mut Vec<(usize, bool)>) {
+        // Without the TUN device there can be no rules; the refresh after its return loads them.
+        let Some(tun_index) = self.tun_index() else {
+            return;
+        };
         let Some(mut shortcut) = self.shortcut.take() else {
             return;
         };
         // The kernel itself removes the rules of an interface that vanishes. So missing rules count as
         // another program's damage only if no link changed.
-        let damaged = shortcut.is_damaged() && changed.is_empty();
+        let damaged = shortcut.is_damaged(tun_index) && changed.is_empty();
         if damaged && !restores {
             self.repairs.pending = true;
         } else {

@@ -80,17 +80,15 @@ impl Shortcut {
     }
 
     /// Returns whether another program removed or changed the rules since they were loaded, or whether they
-    /// cannot be read. If so, the next [update](Self::update) loads them again.
-    pub fn is_damaged(&mut self) -> bool {
+    /// cannot be read. If so, the next [update](Self::update) loads them again. Rules for another TUN device than
+    /// the one with the index `tun_index` do not count: the kernel may have removed them with that device.
+    pub fn is_damaged(&mut self, tun_index: u32) -> bool {
         let is_intact = self.read_tables().is_ok_and(|tables| tables == self.loaded);
-        let damaged = self.applied && !is_intact;
+        let rules = self.rules.as_ref();
+        let is_of_device = rules.is_some_and(|rules| rules.tun_index == tun_index);
+        let damaged = self.applied && !is_intact && is_of_device;
         self.applied &= is_intact;
         damaged
-    }
-
-    /// Makes the next [update](Self::update) load the rules again, because they name a device by an old index.
-    pub fn invalidate(&mut self) {
-        self.applied = false;
     }
 
     /// Reads the tables of the rules from the kernel.
@@ -112,8 +110,8 @@ impl Shortcut {
     }
 
     /// Adapts the rules to the links, and returns the links whose packets may have another source address than
-    /// before. `own_addresses` holds the addresses of this host. Links on the interfaces `shaped` get no
-    /// shortcut, since the shaping takes incoming packets past the rules.
+    /// before. `own_addresses` holds the addresses of this host, and `tun_index` the index of the TUN device. Links
+    /// on the interfaces `shaped` get no shortcut, since the shaping takes incoming packets past the rules.
     ///
     /// # Errors
     /// Fails if the kernel refuses the rules. The rules are then removed, if possible, and the kernel routes
@@ -122,8 +120,7 @@ impl Shortcut {
         &mut self,
         specs: &[LinkSpec],
         states: &[LinkState],
-        own_addresses: &[Address],
-        shaped: &[u32],
+        (own_addresses, shaped, tun_index): (&[Address], &[u32], u32),
     ) -> Result<Vec<usize>> {
         // Packets to this host's own addresses never leave it, so such servers need no shortcut.
         let is_far = |s: &&SocketAddr| {
@@ -145,6 +142,7 @@ impl Shortcut {
         }
         let rules = ShortcutRules {
             tun: self.tun.clone(),
+            tun_index,
             ports: SHORTCUT_PORTS,
             servers,
             links,

@@ -28,6 +28,8 @@ const TABLE: &str = "braid-shortcut";
 pub struct ShortcutRules {
     /// The TUN device.
     pub tun: String,
+    /// Index of the TUN device. Rules keep the index of a device, so a new device needs new rules.
+    pub tun_index: u32,
     /// Local ports of the engine. No other socket uses them towards these servers.
     pub ports: RangeInclusive<u16>,
     /// The addresses at which the engine's peers listen. None is an address of this host.
@@ -296,6 +298,7 @@ mod tests {
     fn rules() -> ShortcutRules {
         ShortcutRules {
             tun: "braid0".to_owned(),
+            tun_index: 3,
             ports: 10_000..=32_767,
             servers: vec!["192.0.2.1:4433".parse().unwrap()],
             links: vec![ShortcutLink {

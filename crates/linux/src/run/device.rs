@@ -84,18 +84,34 @@ impl Device {
             }
         }
         self.own_settings = self.settings.len();
-        netlink
-            .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(cannot())?;
-        for (addr, prefix_len) in config.own_addresses() {
-            match self.add_address(&mut netlink, (addr, prefix_len)) {
-                Ok(()) => self.addresses.push((addr, prefix_len)),
-                Err(error) if addr.is_ipv6() => {
+        self.add_addresses(&mut netlink, config.own_addresses())
+    }
+
+    /// Brings the device up and adds its addresses. A kernel without IPv6 for the device refuses IPv6 addresses; the
+    /// device then has none.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses anything else.
+    fn add_addresses(
+        &mut self,
+        netlink: &mut Netlink,
+        addresses: impl IntoIterator<Item = (IpAddr, u8)>,
+    ) -> Result<()> {
+        let name = self.instance_names.tun();
+        let cannot = || SystemError::cannot(format!("set up {name}"));
+        let brought_up = netlink.bring_up(self.index, TUN_MTU, TXQUEUELEN);
+        brought_up.map_err(cannot())?;
+        let mut added = Vec::new();
+        for address in addresses {
+            match self.add_address(netlink, address) {
+                Ok(()) => added.push(address),
+                Err(error) if address.0.is_ipv6() => {
                     tracing::warn!(%error, "cannot add IPv6 addresses to {name}: the box works with IPv4 only");
                 }
                 Err(error) => return Err(cannot()(error)),
             }
         }
+        self.addresses = added;
         Ok(())
     }
 
@@ -113,10 +129,11 @@ impl Device {
         })
     }
 
-    /// Returns whether the device is up and has its MTU and all its addresses, according to `interfaces` and
+    /// Returns whether the device is up and has its name, its MTU and all its addresses, according to `interfaces` and
     /// `addresses`.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
-        let own = interfaces.iter().find(|i| i.index == self.index);
+        let is_own = |i: &&Interface| i.index == self.index && i.name == self.instance_names.tun();
+        let own = interfaces.iter().find(is_own);
         let has_address = |addr| {
             addresses
                 .iter()
@@ -126,30 +143,39 @@ impl Device {
             && self.addresses.iter().all(|(addr, _)| has_address(*addr))
     }
 
-    /// Brings the device up again, with its addresses. Creates the device again if it was removed, and returns
-    /// whether it was; the new device has another index.
+    /// Brings the device up again, with its addresses. Creates the device again if it was removed; the new device
+    /// has another index.
     ///
     /// # Errors
-    /// Fails if the kernel refuses.
-    pub fn restore(&mut self) -> Result<bool> {
+    /// Fails if the device was renamed, if another device has its name, or if the kernel refuses.
+    pub fn restore(&mut self) -> Result<()> {
         let name = self.instance_names.tun();
         let cannot = || SystemError::cannot(format!("set up {name} again"));
         let mut netlink = Netlink::open().map_err(cannot())?;
-        let was_removed = netlink.interface(name).map_err(cannot())?.is_none();
-        if was_removed {
-            self.tun.recreate(name).map_err(cannot())?;
-            self.index = device_index(&mut netlink, name).map_err(cannot())?;
-            for setting in &self.settings[..self.own_settings] {
-                setting.apply()?;
+        let taken = netlink.interface(name).map_err(cannot())?.is_some();
+        // An earlier attempt may have failed after it had created the device, so each one reads what holds now.
+        let why_not = match self.tun.name().map_err(cannot())? {
+            None if taken => {
+                Some("another program has created a device of this name; remove it".to_owned())
             }
+            None => {
+                self.tun.recreate(name).map_err(cannot())?;
+                None
+            }
+            Some(other) if other != name => {
+                Some(format!("it was renamed to `{other}`; rename it back"))
+            }
+            Some(_) => None,
+        };
+        if let Some(why_not) = why_not {
+            return Err(SystemError::other(format!("set up {name} again"), why_not));
         }
-        netlink
-            .bring_up(self.index, TUN_MTU, TXQUEUELEN)
-            .map_err(cannot())?;
-        for address in &self.addresses {
-            self.add_address(&mut netlink, *address).map_err(cannot())?;
+        self.index = device_index(&mut netlink, name).map_err(cannot())?;
+        for setting in &self.settings[..self.own_settings] {
+            setting.apply()?;
         }
-        Ok(was_removed)
+        let addresses = self.addresses.clone();
+        self.add_addresses(&mut netlink, addresses)
     }
 
     /// Returns the names and numbers of what the instance creates.

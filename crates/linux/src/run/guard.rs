@@ -196,7 +196,7 @@ impl Guard {
             }
         } else if restores {
             self.pace.note_damage(now);
-            self.restore(now, &damage, links);
+            self.restore(now, &damage);
         } else {
             self.pace.note_damage(now);
             self.is_missing = true;
@@ -232,8 +232,8 @@ impl Guard {
     }
 
     /// Restores the missing parts, and writes log and status.
-    fn restore(&mut self, now: Instant, damage: &Damage, links: &mut Links) {
-        match self.try_restore(damage, links) {
+    fn restore(&mut self, now: Instant, damage: &Damage) {
+        match self.try_restore(damage) {
             Ok(()) => {
                 self.is_missing = false;
                 self.restoration_count += 1;
@@ -274,17 +274,19 @@ impl Guard {
     }
 
     /// Restores rules, device and settings. Routes and routing rules were restored by the refresh of the links.
-    fn try_restore(&mut self, damage: &Damage, links: &mut Links) -> Result<()> {
-        // The kernel refuses rules that belong to a device which does not exist, so the device comes first.
-        if damage.device && self.device.restore()? {
-            links.reload_shortcut()?;
-        }
-        if damage.rules
-            && let Some((rules, _)) = self.rules.clone()
-        {
-            self.apply_rules(rules)?;
-        }
-        apply_settings(&damage.settings)?;
+    fn try_restore(&mut self, damage: &Damage) -> Result<()> {
+        // What cannot be restored does not keep the rest away. Without the rules no connection of a user works, so
+        // they come first.
+        let rules = match (damage.rules, self.rules.clone()) {
+            (true, Some((rules, _))) => self.apply_rules(rules),
+            _ => Ok(()),
+        };
+        let device = match damage.device {
+            true => self.device.restore(),
+            false => Ok(()),
+        };
+        let settings = apply_settings(&damage.settings);
+        rules.and(device).and(settings)?;
         match damage.routing.pending {
             true => Err(SystemError::other(
                 "add routes and rules",
@@ -384,7 +386,7 @@ impl std::fmt::Display for Damage {
             parts.push("routes or routing rules".to_owned());
         }
         if self.device {
-            parts.push("the TUN device's state and addresses".to_owned());
+            parts.push("the TUN device, its state or its addresses".to_owned());
         }
         if !self.settings.is_empty() {
             let mut settings = "kernel settings".to_owned();

@@ -304,6 +304,8 @@ fn shortcut(hops: &[Hop]) -> ShortcutRules {
     };
     ShortcutRules {
         tun: "tun".to_owned(),
+        // The rules are loaded once, and only a reload compares it.
+        tun_index: 0,
         ports: 10_000..=32_767,
         servers: servers(),
         links: vec![link(0), link(1)],
