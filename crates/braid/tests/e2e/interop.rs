@@ -245,8 +245,8 @@ impl Interop {
     fn data_lost(&self, link: &str) -> u64 {
         let status = self.bed.testbed.link_status(link).expect("statistics");
         let way = status.forward;
-        let bytes = way.bytes_offered - way.bytes_delivered;
-        let packets = way.packets_offered - way.packets_delivered;
+        let bytes = way.bytes_offered.saturating_sub(way.bytes_delivered);
+        let packets = way.packets_offered.saturating_sub(way.packets_delivered);
         bytes.saturating_sub(way.queue_bytes + packets * MAX_ACK_LEN)
     }
 

@@ -100,7 +100,8 @@ impl ReachedFamilies {
     }
 
     /// Sets the offered families to `families`. An added family waits until [`MIN_REFUSAL`] after the last
-    /// withdrawal; a withdrawal takes effect at once, because connections of that family would fail.
+    /// withdrawal. A withdrawal takes effect at once, because connections of that family would fail; a family that
+    /// the same report adds does not wait either.
     fn offer(&mut self, now: Instant, families: Families) {
         if families == self.offered {
             self.offer_at = None;
