@@ -14,15 +14,20 @@ use super::ask::columns::{Align, Columns};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Version of the JSON form. It is raised when a change would break the readers of the form.
+/// Version of the JSON output of `check`. It is raised by a change that existing programs which read the output
+/// cannot handle.
 const JSON_VERSION: u32 = 1;
-/// Exit codes, documented in `braid box check --help`. Code 2 is left for wrong usage.
+/// Exit codes of `check`, documented in `braid box check --help`. For `check`, a mistake in the file is a result
+/// (code 4), so code 2 means only a wrong command line. A refused start has other codes (see [`MACHINE_CHECKS`]).
 const EXIT_WARNINGS: u8 = 3;
 const EXIT_WOULD_NOT_WORK: u8 = 4;
 const EXIT_COULD_NOT_CHECK: u8 = 1;
-/// Names of the checks of the machine. If no other check refuses a start, the exit code is 1 (a failure at run
-/// time), since another start can succeed with the same file. Otherwise the exit code is 2, since the file is
-/// wrong.
+/// Names of the checks of the machine, which decide the exit code of a refused start. If only these checks refuse
+/// the start, the code is 1 (a failure at run time), since a later start with the same file can succeed. If any
+/// other check refuses it, the code is 2 (wrong usage), since the file has to be changed.
+///
+/// The names repeat those in `braid_linux::check` as text, and nothing tests that they agree. They are stable
+/// between versions. If one of them changed there but not here, its refusals would get code 2.
 const MACHINE_CHECKS: [&str; 6] = [
     "privileges",
     "tun.device",
@@ -53,7 +58,8 @@ pub fn check_box(file: &Path, json: bool) -> Result<(), Failure> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A signal has cut the check short, so its findings are incomplete.
+    // A signal has cut the check short, so its findings are incomplete. A poll that fails is no sign of a signal,
+    // so the findings are shown then.
     if poll(&mut fds, Some(&no_wait)).is_ok_and(|n| n > 0) {
         return Err(Failure::Run(
             "interrupted before the check was complete; its changes to the system are undone"
@@ -78,8 +84,9 @@ pub fn check_server(file: &Path, json: bool) -> Result<(), Failure> {
     show("server", &name, findings, json)
 }
 
-/// Checks a box before its start. Fails if a fault would keep the box from working for as long as it runs. Logs
-/// a warning for each other fault.
+/// Checks a box before its start. Fails if the box cannot work, and the cause cannot end while the box runs. Logs
+/// a warning for each other fault. The file is read again, because some checks need its text, which `config` does
+/// not keep.
 pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -136,13 +143,16 @@ fn file_mistake(error: &ConfigError) -> Finding {
         None => String::new(),
     };
     let message = format!(
-        "{}: with this mistake, nothing can be started from the file, and no further check is possible",
+        "{}: the file cannot be loaded because of this mistake, so no start is possible, and nothing else was \
+         checked",
         error.message
     );
+    // `check` reports the mistake as a finding, with code 4, so that its JSON output covers this case too. A start
+    // fails to load the file before any check, with code 2.
     Finding::failure(("file", subject), message, remedy)
 }
 
-/// Puts the finding that the file can be read before the others.
+/// Adds a first finding, which says that the file can be read.
 fn with_readable_file(name: &str, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.insert(0, Finding::ok(("file", name), "the file can be read"));
     findings
@@ -161,7 +171,8 @@ struct Report<'a> {
 /// Prints the findings, and returns the worst verdict as an exit code.
 fn show(role: &str, file: &str, findings: Vec<Finding>, json: bool) -> Result<(), Failure> {
     // `NotChecked` stands for a check that is impossible on this machine. An operator can do nothing about it, so
-    // it does not count.
+    // it does not count. A warning outranks `CouldNotCheck`, because a warning is a known fault. The summary
+    // counts both.
     let verdicts = findings.iter().map(|f| f.verdict);
     let worst = verdicts.filter(|v| *v != Verdict::NotChecked).max();
     let verdict = worst.unwrap_or(Verdict::Ok);
@@ -283,7 +294,7 @@ mod tests {
         assert!(may_start(vec![finding(Verdict::Failure).healing()]).is_ok());
         let refused = may_start(vec![finding(Verdict::Failure)]).unwrap_err();
         assert!(matches!(&refused, Failure::Usage(text) if text.contains("to do: write 30s")));
-        // A check of the machine is a failure at run time.
+        // If a check of the machine refuses the start, the same file may work later: a failure at run time.
         let busy = Finding::failure(("instance", "tun braid0"), "it is there", "");
         assert!(matches!(may_start(vec![busy]), Err(Failure::Run(_))));
     }
