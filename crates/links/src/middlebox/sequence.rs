@@ -12,7 +12,8 @@ use super::{Direction, Middlebox, Output, Packet};
 /// sequence numbers from those of earlier connections.
 ///
 /// Each direction has its own amount. Acknowledgement numbers and SACK blocks are shifted back by the amount of
-/// the opposite direction. The amounts follow from the addresses and a key, so that the firewall needs no state.
+/// the opposite direction. The amounts follow from a key and from the addresses and ports, so that the firewall
+/// needs no state. So a later connection with the same addresses and ports gets the same amounts.
 #[derive(Debug, Clone)]
 pub struct SequenceShift {
     key: u64,
@@ -29,8 +30,8 @@ impl SequenceShift {
         }
     }
 
-    /// Leaves SACK blocks unchanged, as some firewalls did. The blocks then acknowledge sequence numbers that the
-    /// sender has never used.
+    /// Leaves SACK blocks unchanged, as some firewalls did. The host that sent the data then receives blocks with
+    /// sequence numbers that it has not sent.
     #[must_use]
     pub fn forgetting_sack(mut self) -> Self {
         self.forgets_sack = true;
@@ -44,8 +45,8 @@ impl SequenceShift {
     }
 
     fn apply(&self, direction: Direction, packet: &mut [u8], segment: &Segment) {
-        // `seq_shift` is the amount for the direction of this segment. `ack_shift` is that of the opposite
-        // direction, which the segment acknowledges.
+        // `seq_shift` is the amount of this segment's direction. `ack_shift` is the amount of the opposite
+        // direction: the segment acknowledges sequence numbers of that direction.
         let (seq_shift, ack_shift) = match direction {
             Direction::Outbound => self.shifts(segment.src, segment.dst),
             Direction::Inbound => {
@@ -55,6 +56,7 @@ impl SequenceShift {
         };
         let acknowledges = segment.flags.contains(Flags::ACK);
         let shifts_sack = acknowledges && !self.forgets_sack;
+        // This function adjusts the TCP checksum to the change, so that a wrong checksum stays wrong.
         segment::edit_header(packet, segment, |header| {
             shift(&mut header[4..8], seq_shift);
             if acknowledges {
@@ -63,6 +65,8 @@ impl SequenceShift {
             let (_, options) = header.split_at_mut(HEADER_LEN);
             let shifted = |option: &&mut [u8]| shifts_sack && option[0] == kind::SACK;
             for option in segment::options_mut(options).filter(shifted) {
+                // The edges follow the bytes of kind and length, which `options_mut` guarantees. If the length is
+                // malformed, the last bytes form no edge and are not changed.
                 for edge in option[2..].chunks_exact_mut(4) {
                     shift(edge, ack_shift.wrapping_neg());
                 }
@@ -86,7 +90,7 @@ impl Middlebox for SequenceShift {
     }
 }
 
-/// Adds `amount` to the sequence number in `field`.
+/// Adds `amount` to the sequence number in `field`, which has four bytes.
 fn shift(field: &mut [u8], amount: u32) {
     if let Some(field) = field.first_chunk_mut() {
         let shifted = Seq32(u32::from_be_bytes(*field)).add(amount);
