@@ -34,7 +34,8 @@ pub struct File<'a, C> {
 }
 
 /// Checks file, machine and links of a box. Ends early if `stop` becomes readable. The check takes up to 12
-/// seconds.
+/// seconds: up to 2.5 s until a running instance answers, and up to 9 s for the probes of all links, which run in
+/// parallel.
 pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding> {
     let CheckResult {
         mut found,
@@ -53,7 +54,7 @@ pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding
     found.push(Finding::new(
         Verdict::CouldNotCheck,
         ("link.tcp", "links"),
-        "nothing was sent over them: that takes CAP_NET_ADMIN and CAP_NET_RAW",
+        "the links were not probed: that needs CAP_NET_ADMIN and CAP_NET_RAW",
         "run the check as root",
     ));
     found
@@ -62,7 +63,7 @@ pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding
 /// Checks file and machine of a server.
 pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
     let mut found = of_server(&file, false);
-    let message = "whether boxes reach the port from outside is to be seen at a box only";
+    let message = "only a box can show whether boxes reach the port from outside";
     let remedy = "on a box: braid box check";
     let at = ("listen.outside", "listen");
     found.push(Finding::new(Verdict::NotChecked, at, message, remedy));
@@ -70,7 +71,8 @@ pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
 }
 
 /// Checks file and machine at the start of a box. A finding that [refuses](Finding::refuses_start) the start
-/// means that the box cannot work.
+/// means that the box cannot work. The links are not probed: this takes seconds, and a link that fails now may
+/// work later, so its failure would not refuse the start.
 pub fn box_starts(file: File<'_, BoxConfig>) -> Vec<Finding> {
     of_box(&file, true).found
 }
@@ -89,13 +91,16 @@ struct CheckResult {
     status: Option<Box<Status>>,
 }
 
-/// Checks file and machine of a box. `at_start` is true at its start, and false for a check.
+/// Checks file and machine of a box. `at_start` is true if the box is about to start, and false for
+/// `braid box check`.
 fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
     add_key(file.path, text, &config.key, at_start, &mut found);
     let machine = match Machine::read() {
         Ok(machine) => machine,
+        // Most of the further checks compare the configuration with the network, so all of them are left out.
+        // The finding is no failure, so it does not refuse a start.
         Err(error) => {
             found.push(unreadable(&error));
             return CheckResult {
@@ -111,6 +116,7 @@ fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     } = running::find(&WantedInstance::of_box(config), &machine, at_start);
     let is_running = own_status.is_some();
     found.extend(findings);
+    // If a box of this configuration runs, it is the program that listens at the SOCKS address.
     found.extend(boxes::findings(config, &machine, is_running));
     found.extend(system::findings(
         &Needs::of_box(config),
@@ -124,7 +130,8 @@ fn of_box(file: &File<'_, BoxConfig>, at_start: bool) -> CheckResult {
     }
 }
 
-/// Checks file and machine of a server. `at_start` is true at its start, and false for a check.
+/// Checks file and machine of a server. `at_start` is true if the server is about to start, and false for
+/// `braid server check`.
 fn of_server(file: &File<'_, ServerConfig>, at_start: bool) -> Vec<Finding> {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
@@ -139,21 +146,23 @@ fn of_server(file: &File<'_, ServerConfig>, at_start: bool) -> Vec<Finding> {
     let running = running::find(&WantedInstance::of_server(config), &machine, at_start);
     let is_running = running.own_status.is_some();
     found.extend(running.findings);
+    // A running server needs no exception here: it has no kernel sockets at its endpoints.
     found.extend(servers::findings(config, &machine));
     let needs = Needs::of_server(config, &machine);
     found.extend(system::findings(&needs, at_start, is_running));
     found
 }
 
-/// Adds the findings on the file of the private key.
+/// Adds the findings on the file of the private key. A configuration keeps the key but not the name of its file,
+/// so the name is read from `text`.
 fn add_key(file: &Path, text: &str, key: &PrivateKey, at_start: bool, found: &mut Vec<Finding>) {
     let Some(path) = key_file(&file.display().to_string(), text) else {
         return;
     };
     found.extend(keys::mode(&path, at_start));
     if let Some(swapped) = keys::swapped(&path, key) {
-        // The check of the file only suspects this mistake. Its finding is replaced by this one, which names the
-        // right file.
+        // The check of the configuration alone may have reported this mistake too, under the same id, but it cannot
+        // name the right file. So this finding replaces that one.
         found.retain(|other| other.id != swapped.id);
         found.push(swapped);
     }
