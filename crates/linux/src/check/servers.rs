@@ -15,6 +15,9 @@ const TCP_LISTEN_STATE: &str = "0A";
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = addresses(config, machine);
     for range in config.tun.ranges() {
+        // Packets for the addresses of the range go to the TUN device. If boxes connect over an interface whose
+        // network is in the range, this includes the server's answers. The text continues "the range overlaps
+        // NETWORK of INTERFACE, ".
         let harm_if_needed = |name: &str| {
             let mut carriers = config
                 .listen
@@ -39,15 +42,17 @@ fn addresses(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         }
         let own = machine.own_addresses();
         let message = format!(
-            "no interface of this machine has this address ({}): no box can connect there until one has",
+            "no interface of this machine has this address, so no box can connect to it for now ({})",
             match own.is_empty() {
-                true => "there is none at present".to_owned(),
-                false => format!("at present: {own}"),
+                true => "the machine has no address".to_owned(),
+                false => format!("addresses of the machine: {own}"),
             }
         );
         let remedy = "write an address that `ip address` shows; if the provider translates a public address, \
                       write the private one";
         let at = ("listen", format!("listen {addr}"));
+        // A warning suffices as long as boxes can use another address. An interface may also get the address while
+        // the server runs, so the start is not refused even if no address is left.
         found.push(Finding::warning(at, message, remedy).healing());
         broken += 1;
     }
@@ -55,17 +60,19 @@ fn addresses(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         config.listen.len(),
         broken,
         &mut found,
-        "no usable address is left to which boxes can connect",
+        "no usable address is left, so no box can connect",
     );
     found
 }
 
-/// Finds programs that listen at the server's endpoints. When the server starts, its rules take over the new
-/// connections to these programs.
+/// Finds programs that listen at the server's endpoints. While the server runs, its rules send all packets for
+/// these endpoints to the server, so that no client reaches these programs. A running instance of the server is
+/// not found, because its TCP runs in the process and has no kernel sockets at the endpoints.
 fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     let is_taken = |endpoint: &SocketAddr| {
         kernel.iter().any(|other| {
-            // A socket at :: usually accepts IPv4 connections too.
+            // A socket at :: usually accepts IPv4 connections too. A socket at an IPv4-mapped address
+            // (::ffff:192.0.2.1) accepts them as well, but the comparison below misses it.
             let any_address = other.ip().is_unspecified()
                 && (other.is_ipv6() || other.is_ipv4() == endpoint.is_ipv4());
             other.port() == endpoint.port() && (any_address || other.ip() == endpoint.ip())
@@ -73,18 +80,19 @@ fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     };
     let found = config.endpoints().filter(is_taken).map(|endpoint| {
         let message = format!(
-            "another program listens at {endpoint}: while the server runs, that program's connections reach the \
-             server instead"
+            "another program listens at {endpoint}: while the server runs, connections to this endpoint reach the \
+             server instead of that program"
         );
         let port = endpoint.port();
         let remedy = format!("write another `port`, or stop that program (see: ss -ltnp 'sport = {port}')");
+        // Only the other program suffers: the server works in any case, so its start is not refused.
         Finding::warning(("port", format!("listen {endpoint}")), message, remedy)
     });
     found.collect()
 }
 
-/// Returns the addresses at which sockets of this network namespace listen. The list is empty if the kernel's list
-/// cannot be read.
+/// Returns the addresses at which sockets of this network namespace listen. If a file of the kernel cannot be
+/// read, its sockets are missing and nothing is reported, because the server works in any case.
 fn kernel_listeners() -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for file in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
@@ -96,6 +104,7 @@ fn kernel_listeners() -> Vec<SocketAddr> {
 
 /// Returns the local address of a line of `/proc/net/tcp` or `tcp6` if the socket listens.
 fn listener(line: &str) -> Option<SocketAddr> {
+    // The fields of a line: number, local address, remote address, state, and more (Linux, proc_net_tcp.rst).
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next()?;
     if fields.nth(1)? != TCP_LISTEN_STATE {
