@@ -33,9 +33,9 @@ const MAX_MAPPING_LEN: u64 = u16::MAX as u64 - 1;
 const MAX_CAPABLE_SYNS: u32 = 2;
 /// The hop limit of all packets (the default that IANA's IP parameters recommend).
 const HOP_LIMIT: u8 = 64;
-/// The maximum number of subflows shown to a strategy at once. It bounds the memory of the views, which live on
-/// the call stack. The value is twice the default of `Config::max_subflows`, so the bound matters only with
-/// other settings.
+/// The maximum number of subflows shown to a strategy at once. It bounds the memory of their `SubflowView`s, which
+/// are on the call stack. The value is twice the default of `Config::max_subflows`, so it matters only if that
+/// setting is raised.
 pub(super) const MAX_VIEWS: usize = 16;
 
 /// The payload of an outgoing packet.
@@ -53,23 +53,27 @@ pub(crate) struct Outgoing {
     pub subflow: SubflowId,
     pub kind: SegmentKind,
     pub tuple: FourTuple,
-    /// The offset of the segment in the subflow's sequence.
+    /// The offset of the segment from the subflow's initial sequence number; the SYN has offset 0.
     pub seq: u64,
     /// The length of the IP header in bytes.
     pub ip_len: usize,
     /// The length of the TCP header with its options, in bytes.
     pub header_len: usize,
     pub body: Body,
-    /// The payload bytes per segment if the device has to cut the packet; otherwise 0.
+    /// The GSO size: the payload bytes of each segment into which the device divides the packet; 0 if the packet
+    /// is a single segment.
     pub gso_size: u16,
 }
 
 impl Connection {
-    /// Returns the next packet, if any. Handshakes and retransmissions go first, because other segments wait
-    /// for them. FINs and acknowledgements go last, because a data segment may carry the acknowledgement.
+    /// Returns the next packet, if any. Handshakes and retransmissions go first, because other segments wait for
+    /// them. Signals, such as MP_PRIO, go before new data, so that a steady stream of data does not delay them.
+    /// Acknowledgements go after data, because a data segment may carry them. FINs also go after data, because
+    /// data is more urgent than the end of a subflow.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let has_due_segment = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        // Most calls find no subflow with a due segment, so all passes start at the first such subflow.
+        // Most calls find no subflow with a due segment. The passes below skip the subflows before the first one
+        // that has a due segment.
         let first = self.transport.subflows.iter().position(has_due_segment);
         let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
@@ -89,7 +93,7 @@ impl Connection {
             }
         }
         // After a timeout, F-RTO (RFC 5682) sends new data first. There was no new data, so the subflow
-        // retransmits now.
+        // retransmits now. The recursion ends, because a subflow that resumes no longer waits for new data.
         for i in owing.clone() {
             if self.transport.subflows[i]
                 .snd
@@ -105,8 +109,8 @@ impl Connection {
         })
     }
 
-    /// Returns the next segment of one subflow that goes out before new data: a handshake segment, a reset,
-    /// an acknowledgement of a gap, a retransmission or a probe.
+    /// Returns the next segment of one subflow, if the segment has to leave before new data: a handshake segment,
+    /// a reset, an acknowledgement that reports gaps in the received data, a retransmission or a probe.
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.transport.subflows[i];
         match subflow.phase {
@@ -115,6 +119,8 @@ impl Connection {
             Phase::Resetting => self.transport.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
+                // Only the opener's third ACK can be due here. It carries the keys, and is repeated until the peer
+                // answers it or data carries the keys too.
                 if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
@@ -167,7 +173,8 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        // `tries` counts every segment. `unanswered` counts only segments sent while the link stayed up: silence
+        // `tries` counts every SYN or SYN/ACK. `unanswered` is reset when the link is back (`repeat_opening`,
+        // `repeat_join`), or when the SYN moves away from a path whose link is down (`try_next_path`): silence
         // while the link is down does not show that the network drops MP_CAPABLE.
         subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
@@ -186,8 +193,8 @@ impl Connection {
             mss: Some(subflow.size.announced_mss()),
             ..Options::default()
         };
-        // A SYN/ACK may carry only options that the SYN had (RFC 2018, RFC 7323). If both shifts are 0, the
-        // window scale option would change nothing.
+        // A SYN/ACK may carry only options that the SYN had (RFC 2018, RFC 7323). If both shifts are 0, the SYN
+        // had no window scale option, or the option would change nothing.
         options.sack_permitted = !is_syn_ack || subflow.agreed.sack;
         if !is_syn_ack || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
             options.window_scale = Some(window_shift(&ctx.shared.config));
@@ -209,18 +216,23 @@ impl Connection {
                 mptcp.and_then(|m| m.join_syn_ack(subflow, self.transport.joins.secret()))
             }
         };
+        // A SYN/ACK without MP_CAPABLE shows that the network drops the option only if a SYN offered it on the
+        // path.
         if !is_syn_ack && matches!(mptcp, Some(MptcpOption::Capable(_))) {
             self.paths.on_offer(subflow.path);
         }
         options.mptcp.extend(mptcp);
         let joins = subflow.opens != Opens::Connection;
-        // Only a SYN that opens a connection may carry payload (see `syn_data`).
+        // Only the handshake that opens a connection uses TCP Fast Open (module `syn_data`). Its SYN may carry
+        // payload, and its SYN/ACK may grant a cookie.
         let body = match (joins, is_syn_ack) {
             (true, _) => Body::None,
             (false, true) => self.transport.subflows[i].grant_cookie(&mut options),
             (false, false) => self.transport.open_fast(ctx, i, &mut options),
         };
         let subflow = &self.transport.subflows[i];
+        // Only the first SYN offers ECN, because the network may have dropped it for that (RFC 3168 section
+        // 6.1.1.1).
         let flags = match is_syn_ack {
             true => Flags::SYN | Flags::ACK | subflow.ecn.of_syn_ack(),
             false => Flags::SYN | EcnState::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
@@ -244,12 +256,14 @@ impl Transport {
         if !subflow.rcv.finished() {
             return None;
         }
+        // The peer has received the data elsewhere: the case for which RFC 8684 section 3.6 defines this reason.
         let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
         subflow.begin_reset(kind, SubflowCloseReason::Finished);
         self.send_reset(ctx, i)
     }
 
-    /// Sends a RST, with the MPTCP option of its kind if MPTCP is in use.
+    /// Sends a RST, with the MPTCP option of its kind if MPTCP is in use. The result is always `Some`, which is
+    /// the type that the callers return.
     pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
@@ -261,6 +275,8 @@ impl Transport {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
+        // A peer that misses earlier data expects a lower number than `nxt`, and accepts a RST only at the number
+        // that it expects (RFC 5961 section 3.2).
         let seq = subflow.ending.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
@@ -273,7 +289,8 @@ impl Transport {
                     }
                 }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
-                    // These causes may pass, so the peer may open the subflow again (RFC 8684 section 3.6).
+                    // These causes may be temporary, so the peer may open the subflow again later (RFC 8684
+                    // section 3.6).
                     transient: matches!(
                         reason,
                         ResetReason::UnacceptablePerformance
@@ -300,13 +317,14 @@ impl Transport {
         if room == 0 {
             return None;
         }
+        // A retransmission is bounded by one burst, as new data is, so that the pacer spreads a long lost range.
         let max = room.min(snd.burst()).min(max_payload_total(subflow, ctx));
         let sent = self.subflows[i].snd.retransmit(ctx.now, max)?;
         Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission))
     }
 
-    /// Sends DATA_FIN without payload if all data was sent before the stream was closed (RFC 8684 section
-    /// 3.3.3). The first segments carry MP_CAPABLE in place of DSS, so DATA_FIN waits until the connection
+    /// Sends DATA_FIN without payload if it is due and no unsent data is left that could carry it (RFC 8684
+    /// section 3.3.3). The first segments carry MP_CAPABLE in place of DSS, so DATA_FIN waits until the connection
     /// is fully established.
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
@@ -325,6 +343,8 @@ impl Transport {
             fin: true,
             checksum: None,
         };
+        // The payload of the SYN matters neither for the checksum nor for the option, because a mapping without
+        // payload has subflow sequence number 0 in any case.
         let (buf, in_syn) = (&self.snd.buf, self.subflows[i].syn_data.sent);
         let mptcp = self.mode.mptcp();
         map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
@@ -369,8 +389,9 @@ impl Transport {
         Some(self.send_fin(ctx, i, seq))
     }
 
-    /// Sends the FIN at offset `seq`. After a fallback the FIN may be the first segment that the peer sees, so
-    /// the FIN carries the fallback notice as well.
+    /// Sends the FIN at offset `seq`. The FIN may be the first segment since a fallback that reaches the peer, so
+    /// it carries the infinite mapping. MP_FAIL, the other part of the fallback notice, goes only on
+    /// acknowledgements.
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
         let fallback_notice =
@@ -389,7 +410,8 @@ impl Transport {
         self.send_ack(ctx, i)
     }
 
-    /// Sends an acknowledgement, with as many SACK blocks as the other options leave room for.
+    /// Sends an acknowledgement, with as many SACK blocks as the other options leave room for. The result is
+    /// always `Some`, which is the type that the callers return.
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
         options.mptcp.extend(self.fallback_notice.take_mp_fail());
@@ -434,8 +456,9 @@ impl Transport {
     }
 
     /// Sends a segment with a sequence number below the window, which the peer must acknowledge (RFC 9293
-    /// section 3.8.4). The segment has no payload: a garbage byte might be covered by our last mapping, and a
-    /// peer that acknowledged but dropped the mapped data would take the byte for a part of the stream.
+    /// section 3.8.4). The segment has no payload, although one garbage byte would be allowed. Our last mapping
+    /// might cover that byte. If the peer has acknowledged the mapped data but dropped it, it would then take the
+    /// garbage for a part of the stream.
     pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
@@ -455,11 +478,13 @@ impl Transport {
         let may_carry_fin =
             range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
         let is_fin_due = self.closing.is_due();
+        // Once one segment with the last byte has carried DATA_FIN, all later ones have to (see `fin_rides`).
         self.snd.fin_rides |= may_carry_fin && is_fin_due && kind == SegmentKind::New;
         let fin = may_carry_fin && self.snd.fin_rides;
         if fin && is_fin_due {
             self.note_data_fin(ctx.now, i);
         }
+        // The rate may have grown since the last mapping, and 4-byte DSNs may be too short for the new rate.
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
@@ -475,11 +500,14 @@ impl Transport {
         let mptcp = self.mode.mptcp();
         map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
+        // In regular TCP one subflow carries everything, so its own scoreboard suffices.
         if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let scoreboard = &mut self.snd.scoreboard;
             scoreboard.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
         }
+        // The first mapping carries the keys and takes the whole initial window (`first_flight`), so it may be
+        // larger than one packet of the device. Later ranges are never larger (`chunk`).
         match with_keys {
             true => self.send_in_parts(ctx, i, sent),
             false => self.send_record(ctx, i, &sent, kind),
@@ -522,8 +550,8 @@ impl Transport {
         };
         if let Mode::Mptcp(m) = &self.mode {
             let in_syn = self.subflows[i].syn_data.sent;
-            // In the stream and on the subflow, the first mapping starts behind the payload of the SYN. Segments
-            // of the first mapping carry the keys until the peer is known to have them (RFC 8684 section 3.1).
+            // The first mapping starts directly after the payload of the SYN, at the data level and at the subflow
+            // level. Its segments carry the keys until the peer is known to have them (RFC 8684 section 3.1).
             let start = (m.syn_data.sent, 1 + in_syn);
             let is_first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match is_first {
@@ -559,6 +587,7 @@ impl Transport {
         options: Options,
         body: Body,
     ) -> Outgoing {
+        // Every segment announces a window, so the window follows the current share of the memory.
         self.rcv.size_window(ctx.shared);
         let window = self.window_field(i, flags);
         let options_len = options.len();
@@ -583,7 +612,7 @@ impl Transport {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
-        // A probe of the path MTU is larger than a segment and must not be cut.
+        // A probe of the path MTU is larger than a segment, and has to leave as one packet.
         let is_size_probe = subflow.snd.is_size_probe(seq, payload_len as u64);
         let is_single = payload_len <= mss as usize || is_size_probe;
         let header_len = tcp::HEADER_LEN + options_len;
@@ -625,8 +654,8 @@ impl Transport {
         let field = (window >> shift).min(u64::from(u16::MAX));
         let edge = self.rcv.buf.rcv_nxt() + (field << shift);
         self.rcv.edge = self.rcv.edge.max(edge);
-        // All subflows share one window, so this edge is only the largest offset that the peer may use here.
-        // Data on other subflows may use up the room before the peer reaches this offset.
+        // All subflows share the window of the connection. So `advertised_end` is only the largest offset that the
+        // peer may use on this subflow: data on other subflows may use up the window earlier.
         let rcv = &mut self.subflows[i].rcv;
         rcv.advertised_end = rcv.advertised_end.max(rcv.nxt + (field << shift));
         field as u16
@@ -647,9 +676,10 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Returns the subflow for a signal that was sent `tries` times without an answer. The first two tries use
-    /// the fastest subflow, the next two the second fastest, and so on in turn, because a path may carry
-    /// segments but drop their options.
+    /// Returns the subflow for the next try of a signal, after `tries` tries without an answer. The first two
+    /// tries use the fastest subflow, the next two the second fastest, and so on in turn, because a path may
+    /// carry segments but drop their options. Each subflow gets two tries, because one segment may be lost by
+    /// chance.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
         let stale = |i: &usize| self[*i].is_stale();
         let usable = (0..self.len()).filter(|i| self[*i].can_carry());
@@ -671,7 +701,8 @@ impl Subflow {
             size => len.div_ceil(u64::from(size)),
         };
         let is_copy = out.kind == SegmentKind::Copy;
-        // New data is unsent until its packet leaves, so a packet of new data always counts.
+        // New data is unsent until its packet leaves, so a packet of new data was always sent while data was
+        // unsent.
         let while_unsent = !is_copy || has_unsent;
         let traffic = &mut self.snd.traffic;
         if out.kind == SegmentKind::Retransmission {
@@ -690,7 +721,7 @@ impl Subflow {
 }
 
 /// Returns the maximum number of payload bytes of one packet handed to the device: a multiple of the segment
-/// size, or a single segment if the device cannot cut larger packets.
+/// size, or a single segment if the device has no segmentation offload (GSO).
 pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
     let mtu = usize::from(ctx.shared.paths[usize::from(subflow.path.0)].config.mtu);
