@@ -1,5 +1,5 @@
-//! A subflow: a TCP connection that is a part of an MPTCP connection (RFC 8684 section 1.3), or the only one
-//! of a connection that runs as regular TCP.
+//! A subflow: a TCP connection that is a part of an MPTCP connection (RFC 8684 section 1.3). A connection that
+//! runs as regular TCP has only one subflow after its handshake.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -23,8 +23,9 @@ use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
-/// The time without an acknowledgement of data after which a subflow beside others is given up. The value is a
-/// guess. Other subflows carry the data meanwhile, so this subflow can be kept through an outage of seconds.
+/// The time without an acknowledgement of data after which a subflow is given up if the connection has others.
+/// The value is a guess. Other subflows carry the data meanwhile, so this subflow can be kept through an outage
+/// of seconds.
 const MIN_STUCK_TIME: Duration = Duration::from_secs(20);
 /// The time without an acknowledgement of data after which even a lone subflow is given up. RFC 9293 section
 /// 3.8.3 asks for at least 100 s (R2).
@@ -73,15 +74,15 @@ pub(crate) enum Opens {
 /// Parameters that both sides agreed on in the SYNs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Negotiated {
-    /// The shift of windows that the peer announces.
+    /// The shift of the windows in the peer's segments.
     pub peer_shift: u8,
-    /// The shift of windows announced here; 0 if the peer does not scale.
+    /// The shift of the windows in our segments; 0 if the peer does not scale windows.
     pub local_shift: u8,
     pub sack: bool,
     pub timestamps: bool,
 }
 
-/// The part of a subflow's measurements that has been recorded.
+/// The counts of a subflow at its last record, and the time of the next record.
 #[derive(Debug, Clone, Copy, Default)]
 struct RecordedCounts {
     sent: u64,
@@ -94,8 +95,8 @@ struct RecordedCounts {
 pub(crate) struct Priority {
     /// Set if this side wants the subflow to be a backup.
     pub own: bool,
-    /// Set if the peer may not know the value of `own`: it changed during the handshake, or the subflow
-    /// opened the connection, and MP_CAPABLE has no backup bit.
+    /// Set if the peer may not know the value of `own`. Either the value changed during the handshake, or the
+    /// subflow opened the connection: MP_CAPABLE has no backup bit to announce it.
     pub unannounced: bool,
     /// Set if the peer wants the subflow to be a backup.
     pub peer: bool,
@@ -147,15 +148,16 @@ pub(crate) struct Subflow {
     pub owed: Owed,
     pub closing: FinState,
     pub ending: Ending,
-    /// The subflow's place in the connection's scoreboard, and its progress in the search for copies.
+    /// The subflow's place in the connection's scoreboard, and the progress of its search for data to copy.
     pub place: Place,
     /// The time until which a further penalty by a strategy has no effect: one round trip after the last
     /// penalty.
     pub penalised_until: Instant,
-    /// The measurements recorded last, and the time of the next record.
+    /// The state of the subflow's records of the path.
     recorded: RecordedCounts,
-    /// The offset of our timestamps from the millisecond clock, so that they reveal neither the time nor
-    /// other connections (RFC 7323 section 5.4).
+    /// The offset of our timestamps from the millisecond clock. A hash with a secret gives each 4-tuple its own
+    /// offset. So a peer can neither read the clock nor relate connections to each other (RFC 7323
+    /// section 5.4).
     ts_base: u32,
     pub size: SegmentSize,
 }
@@ -179,6 +181,9 @@ pub(crate) struct SignsOfLife {
 }
 
 impl Subflow {
+    /// Creates a subflow that this side opens; `Transport::accept_subflow` turns it into one that the peer opened.
+    /// `iss` and `ts_base` are a pair, because both come from one hash of
+    /// the 4-tuple.
     pub fn new(
         id: SubflowId,
         path: PathId,
@@ -248,7 +253,8 @@ impl Subflow {
         self.refresh_mss();
     }
 
-    /// Tells the sender the segment size, and the size of segments that pass in any case.
+    /// Tells the sender the segment size, and the segment size at the next lower path MTU. If only segments above
+    /// the lower size are lost, the path drops large packets.
     fn refresh_mss(&mut self) {
         self.snd.set_mss(self.size.mss());
         let fallback_size = self.size.mtu.smaller();
@@ -263,11 +269,14 @@ impl Subflow {
         match self.size.mtu.on_report(now, mtu) {
             Report::Smaller => {
                 self.refresh_mss();
+                // The path drops packets of the old size, so the data in flight is retransmitted at once in
+                // smaller ones.
                 self.snd.revive(now);
             }
             Report::TooLarge => self.snd.on_size_probe_lost(),
             Report::NoNews => return,
         }
+        // Either report may have ended a probe, whose result is processed now.
         self.judge_sizes(now);
     }
 
@@ -296,8 +305,9 @@ impl Subflow {
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
-    /// Makes the next `len` bytes of payload a probe of the path MTU, if a probe is due and `len` is more than a
-    /// segment but no more than the payload of the probe.
+    /// Makes the next `len` bytes of payload a probe of the path MTU, which leaves as one packet. Does nothing
+    /// unless a probe is due, `len` is more than a segment, and the packet is not larger than the size to be
+    /// probed.
     pub fn begin_mtu_probe(&mut self, now: Instant, len: u64) {
         let exceeds_mss = u64::from(self.snd.mss()) < len;
         if self
@@ -328,6 +338,7 @@ impl Subflow {
         let age = Duration::from_millis(u64::from(self.ts_now(now).wrapping_sub(echo)));
         // The timestamp counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
         let granularity = Duration::from_millis(1);
+        // An echo from before the handshake cannot be of our SYN or SYN/ACK: the peer or a middlebox made it up.
         let is_plausible = age <= since_opened;
         (self.agreed.timestamps && is_plausible).then_some(since_opened.min(age + granularity))
     }
@@ -361,9 +372,10 @@ impl Subflow {
         self.ecn.sends_ect() && self.snd.owes_cwr()
     }
 
-    /// Returns the timestamps of a segment, if both sides agreed on them. The answer to an old segment echoes
-    /// the timestamp of that segment, not TS.Recent. Otherwise, after an outage, the sender of the old segment
-    /// would take the outage for the round trip.
+    /// Returns the timestamps of a segment, if both sides agreed on them. The answer to a retransmission of data
+    /// that has arrived already echoes the timestamp of that retransmission (`echo_once`). This deviates from RFC
+    /// 7323 section 5.3 (R2), by which the answer echoes TS.Recent. TS.Recent may be from before an outage, and
+    /// the peer would then take the outage for the round trip.
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
@@ -389,14 +401,14 @@ impl Subflow {
         timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
     }
 
-    /// Returns whether `ack` acknowledges our SYN, and no more than the payload that the SYN carried.
+    /// Returns whether `ack` acknowledges our SYN, and nothing beyond the payload that the SYN carried.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
         let offered = self.handshake.offer.map_or(0, |offer| offer.len);
         let ahead = ack.diff(self.snd.iss.add(1));
         u64::try_from(ahead).is_ok_and(|ahead| ahead <= offered)
     }
 
-    /// Returns the subflow offset of the subflow sequence number `seq` in a mapping.
+    /// Returns the subflow offset at which a mapping of the peer starts; `seq` is its subflow sequence number.
     // Conforms: 8684-B.2-2
     pub(super) fn mapped_from(&self, seq: u32) -> Option<u64> {
         // Sequence numbers of mappings do not count the payload of the SYN.
@@ -405,9 +417,11 @@ impl Subflow {
         Some(sub + in_syn)
     }
 
-    /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie), with a window up to offset
-    /// `advertised_end`. The time of that SYN/ACK was not kept. So `tries` is set to 2, as if the SYN/ACK was
-    /// repeated: then only a timestamp gives the round-trip time ([`handshake_rtt`](Self::handshake_rtt)).
+    /// Continues a handshake whose SYN/ACK was sent without state (SYN cookie). That SYN/ACK had the initial
+    /// sequence number `iss`, timestamps with the offset `ts_base`, and a window up to offset `advertised_end`.
+    /// Its time was not kept. So `tries` is set to 2, as if the SYN/ACK was repeated: then only a timestamp gives
+    /// the round-trip time ([`handshake_rtt`](Self::handshake_rtt)). `opened_at` is the earliest time, so that
+    /// any age of the echo is plausible.
     pub fn resume(&mut self, iss: Seq32, ts_base: u32, advertised_end: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
@@ -437,7 +451,8 @@ impl Subflow {
     }
 
     /// Returns whether a segment is due that does not depend on new data: an acknowledgement, a probe, a
-    /// handshake segment, the rest of a record, FIN or RST.
+    /// handshake segment, the rest of a record, FIN or RST. Lost data does not count, because congestion window
+    /// and pacer decide when it is retransmitted.
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
             || self.handshake.is_due(now)
@@ -449,19 +464,21 @@ impl Subflow {
             || self.closing.owes_fin()
     }
 
-    /// Returns whether this is a join that the listener cannot have accepted yet, so that the subflow never
-    /// carried data.
+    /// Returns whether the subflow is a join that its listener cannot have accepted yet, because the third ACK has
+    /// not left or has not arrived. Such a subflow has never carried data.
     pub fn is_unaccepted_join(&self) -> bool {
         let is_unaccepted = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
-            // The third ACK, by which the listener accepts the join, has not left.
+            // In this phase `tries` counts third ACKs. The first one, by which the listener accepts the join, has
+            // not left.
             Phase::JoinAcked => self.handshake.tries == 0,
             _ => false,
         };
         is_unaccepted && self.opens != Opens::Connection
     }
 
-    /// Ends the subflow by a RST.
+    /// Ends the subflow by a RST. The handshake's timers are stopped, because the subflow remains until the RST is
+    /// sent.
     pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
         if self.phase == Phase::Closed {
             return;
@@ -472,15 +489,16 @@ impl Subflow {
         self.handshake.stop();
     }
 
-    /// Ends the subflow silently.
+    /// Ends the subflow silently. Its timers are not stopped, because a closed subflow is removed.
     pub fn close(&mut self, reason: SubflowCloseReason) {
         self.ending.reason = reason;
         self.phase = Phase::Closed;
     }
 
-    /// Returns whether no data was acknowledged for so long that the subflow is not worth keeping beside
-    /// others. A peer that answers but acknowledges no data is no better than a silent one. Three timeouts in
-    /// a row are required as well, so that a few losses on a path with a long timeout do not suffice.
+    /// Returns whether the subflow is to be given up if the connection has others, because no data was
+    /// acknowledged on it for [`MIN_STUCK_TIME`]. A peer that answers but acknowledges no data is no better than
+    /// a silent one. Three timeouts in a row are required as well, so that a few losses on a path with a long
+    /// timeout do not suffice.
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.snd.backoff() >= 3 && self.snd.stuck_for(now) > MIN_STUCK_TIME
     }
@@ -515,8 +533,8 @@ impl Subflow {
         records.get(self.tuple.remote.ip(), self.path)
     }
 
-    /// Restarts the sender if it paused, from the record of the path. Other subflows may have updated that
-    /// record.
+    /// Restarts the sender if it was idle. It starts with the measurements in the record of the path, which other
+    /// subflows may have updated meanwhile.
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {
@@ -531,7 +549,7 @@ impl Subflow {
         now >= self.recorded.next
     }
 
-    /// Adds the measurements since the last call to the record of the path.
+    /// Updates the record of the path with the measurements of the subflow since its last record.
     pub fn remember(&mut self, now: Instant, records: &mut Records) {
         let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
         // Without a round-trip sample nothing was measured.
@@ -539,6 +557,7 @@ impl Subflow {
             return;
         }
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
+        // Loss by congestion depends on the load, not on the path alone, so it is not recorded.
         let lost = self.snd.non_congestive_loss();
         let measured = PathRecord {
             at: now,
@@ -578,6 +597,7 @@ impl Subflow {
             rttvar: self.snd.rtt.rttvar(),
             latest_rtt: self.snd.rtt.latest(),
             base_rtt: self.snd.rtt.base(),
+            // This timeout includes the backoff of the `timeouts`.
             rto: self.snd.rto(),
             timeouts: self.snd.backoff(),
             cwnd: self.snd.cwnd(),
@@ -606,13 +626,15 @@ impl Subflow {
     /// subflow. `has_data` is set if the connection has data for any subflow with room.
     pub fn next_timeout(&self, has_data: bool, now: Instant) -> Option<Instant> {
         let sendable = self.snd.board.lost() > 0 || (has_data && self.snd.peer_room() > 0);
-        // Without room in the window, the next acknowledgement wakes the sender, not the pacer.
+        // Without room in the congestion window, nothing can be sent when the pacer allows it. Then the next
+        // acknowledgement makes room, and is an event of its own.
         let paced = self.snd.pacer.blocked_until(now);
         let pacing = paced.filter(|_| sendable && self.snd.cwnd_room() > 0);
         let ack = match self.rcv.due {
             AckDue::At(at) => Some(at),
             _ => None,
         };
+        // In the other phases, the sender's timers do not count: the handshake and the end have their own timers.
         let send = if self.is_established() {
             self.snd.next_timeout()
         } else {
@@ -621,6 +643,7 @@ impl Subflow {
         let (handshake, repeat) = (self.handshake.at, self.ending.repeats.at);
         Instant::earliest([
             handshake,
+            // Then a second SYN leaves on another path, unless this subflow's SYN is answered before.
             self.handshake.second_syn_at,
             repeat,
             pacing,
