@@ -1,8 +1,11 @@
 //! TUN devices with segmentation and receive offload.
 //!
-//! Every packet has a `virtio_net_hdr` in front of it. So a super-segment of up to 64 kB passes the kernel's
-//! stack as one buffer, in both directions. No library is used for the device: libraries with TUN offload split
-//! and merge super-segments in user space, and this costs the copies and the time per packet that offload saves.
+//! Every packet has a `virtio_net_hdr` in front of it. This header has the payload length of the packets that a
+//! super-segment stands for, and the place of their checksum. So process and kernel exchange a super-segment of up
+//! to 64 kB as one buffer, in both directions, and the kernel's stack handles it as one packet.
+//!
+//! No library is used for the device. Libraries with TUN offload split and merge super-segments in user space.
+//! Their callers copy the payload and handle each packet, which is the work that offload saves.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,15 +23,17 @@ use crate::sys;
 /// Length of the `virtio_net_hdr` in front of each packet in bytes. This is the device's default: the length of
 /// a header without the field `num_buffers`.
 pub const VNET_HDR_LEN: usize = 10;
-/// Maximum length in bytes of a packet that the kernel delivers or accepts. It is the maximum length of an IPv4
-/// packet.
+/// Maximum length in bytes of a packet that the kernel delivers. It is the maximum length of an IPv4 packet and
+/// the largest MTU of a TUN device. Super-segments over IPv6 can be longer, but the defaults of `gso_max_size` and
+/// `gro_max_size`, 65,536 bytes, keep them within this length.
 const MAX_PACKET_LEN: usize = 65_535;
 const _: () = assert!(MAX_PACKET_LEN <= PacketBuffer::CAPACITY);
 
 /// Flag of the header's first byte: the checksum of the packet is not complete. The field of the checksum has
 /// only the sum over the pseudo-header.
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
-// The other flag (the checksum was verified) and the kinds of segmentation (linux/virtio_net.h).
+// The other values of the header's first two bytes (linux/virtio_net.h): a flag that says that the checksum was
+// verified, the kinds of segmentation, and a bit that marks the kind of a super-segment with CWR (ECN).
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
 const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
@@ -54,7 +59,7 @@ pub trait PacketIo {
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 
-/// A borrowed device, for a caller that keeps the device after the end of its driver.
+/// A borrowed device: a driver that only borrows it leaves the device open when the driver ends.
 impl<P: PacketIo> PacketIo for &mut P {
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
@@ -80,6 +85,9 @@ pub enum Offload {
 
 impl Offload {
     /// Returns the flags of `TUNSETOFFLOAD`.
+    ///
+    /// `TUN_F_TSO_ECN` is not among them, so the kernel itself cuts a super-segment with CWR. Such super-segments
+    /// are rare: a sender sets CWR at most once a round trip (RFC 3168 section 6.1.2).
     fn flags(self) -> libc::c_uint {
         match self {
             Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
@@ -91,6 +99,8 @@ impl Offload {
 /// A TUN device of this process. The kernel removes the device when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Tun {
+    /// The only lasting reference to the file. A [`TunHandle`] has a weak one, so that dropping this value closes
+    /// the file and thus removes the device.
     fd: Arc<OwnedFd>,
     offload: Offload,
     buffer: PacketBuffer,
@@ -109,7 +119,8 @@ impl Tun {
             offload: Offload::None,
             buffer: PacketBuffer::new(),
         };
-        // A kernel may lack the offloads; the engine then works without them.
+        // A kernel may lack the offloads; the engine then works without them. Any error selects this fallback: an
+        // error with another cause also fails the second call, which reports it.
         if tun.set_offload(Offload::Segmentation).is_err() {
             tun.set_offload(Offload::None)
                 .map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
@@ -135,13 +146,14 @@ impl Tun {
         }
     }
 
-    /// Returns the offloads that packets may use.
+    /// Returns the offloads that packets from the kernel to this process may use.
     pub fn offload(&self) -> Offload {
         self.offload
     }
 }
 
-/// The file of a [`Tun`], which this value does not keep open.
+/// A weak reference to the file of a [`Tun`]. The file is closed when the [`Tun`] is dropped, even if this value
+/// still exists.
 #[derive(Debug)]
 pub struct TunHandle {
     fd: Weak<OwnedFd>,
@@ -158,8 +170,8 @@ impl TunHandle {
         sys::tun_name(&fd)
     }
 
-    /// Creates the device `name` again after it was removed. The new device is down and has no address. The [`Tun`]
-    /// then reads from it and writes to it.
+    /// Creates the device `name` again after it was removed. The new device is down and has no address. The
+    /// [`Tun`] then reads from it and writes to it.
     ///
     /// # Errors
     /// Fails if the old device still exists, if another device has the name, or if the [`Tun`] was dropped.
@@ -182,22 +194,27 @@ impl PacketIo for Tun {
 
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
         let vnet = VnetHdr::of(transmit).emit();
-        // Room for both headers and the slices of a payload.
+        // The slices are the `virtio_net_hdr`, the packet's headers and the payload. The payload's type limits the
+        // payload to 8 slices (`SEND_SLICES` of the engine), so 10 slices always suffice.
         let mut parts = ArrayVec::<IoSlice<'_>, 10>::new();
         parts.push(IoSlice::new(&vnet));
         parts.push(IoSlice::new(transmit.header));
         parts.extend(transmit.payload.iter().map(|p| IoSlice::new(p)));
-        // There are no short writes: a TUN device accepts a whole packet or fails.
+        // There are no short writes: a TUN device accepts a whole packet or fails. EINTR is an error like others,
+        // after which the packet counts as lost. A non-blocking write does not sleep, so EINTR is not expected.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
 
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
         let mut vnet = [0; VNET_HDR_LEN];
+        // The memory of a `PacketBuffer` is two blocks.
         let [head, rest] = self.buffer.slices_mut();
         let mut parts = [IoSliceMut::new(&mut vnet), head, rest];
         let read = match rustix::io::readv(&self.fd, &mut parts) {
             Ok(read) => read,
+            // After EINTR the packet is still in the device's queue. The descriptor stays readable, so the packet
+            // is read by a later call.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -251,8 +268,9 @@ struct VnetHdr {
 impl VnetHdr {
     fn of(transmit: &Transmit<'_>) -> VnetHdr {
         let mut hdr = VnetHdr {
-            // The number of bytes that the kernel makes contiguous. It is the length of the headers, since the
-            // kernel changes nothing else.
+            // The number of bytes that the kernel stores contiguously. The kernel parses and rewrites headers, so
+            // these must be contiguous, and the payload need not be. Headers have at most 100 bytes, so the
+            // conversion does not fail. 0 would be valid too: the kernel then chooses the number itself.
             hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
             ..VnetHdr::default()
         };
@@ -261,6 +279,9 @@ impl VnetHdr {
             hdr.csum_start = start;
             hdr.csum_offset = offset;
         }
+        // A super-segment always has a partial checksum, since only the device that cuts it can compute the
+        // checksums of its packets. If the device's self-test fails, the engine makes neither super-segments nor
+        // partial checksums.
         if transmit.gso_size > 0 {
             hdr.gso_size = transmit.gso_size;
             hdr.gso_type = if transmit.v6 {
@@ -295,7 +316,9 @@ impl VnetHdr {
         }
     }
 
-    /// Returns the offload state of a received packet; `None` for a kind of segmentation that was not requested.
+    /// Returns the offload state of a received packet; `None` for a kind of segmentation that no [`Offload`]
+    /// requests. Super-segments of TCP are accepted with any [`Offload`], because packets that are in the device's
+    /// queue when the offloads change were made with the earlier ones.
     fn meta(&self) -> Option<RxMeta> {
         let gso_size = match self.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
             VIRTIO_NET_HDR_GSO_NONE => 0,
@@ -349,6 +372,7 @@ mod tests {
         let hdr = VnetHdr::default();
         assert_eq!(hdr.meta(), Some(RxMeta::default()));
         let udp_gso = VnetHdr {
+            // `VIRTIO_NET_HDR_GSO_UDP_L4`: a kind of segmentation that is never requested.
             gso_type: 5,
             ..VnetHdr::default()
         };
