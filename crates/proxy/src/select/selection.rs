@@ -1,5 +1,6 @@
 //! Proxy location selection (PLS) of T-MPTCP (Han et al., "Transparent Multipath: Using Double MPTCP Proxies",
-//! IEEE Network, 2021): chooses the server for a new connection, from numbers alone.
+//! IEEE Network, 2021): chooses the server for a new connection. The module only computes. Other modules measure
+//! the servers, and open the connections.
 //!
 //! The input for each server is its free bandwidth and round-trip time over each path, (B_1, D_1) to (B_N, D_N),
 //! and its egress metrics, (B_s, D_s): bandwidth and round-trip time from the server to destinations. The paper
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::protocol::quality::Quality;
 
-/// The minimum relative change that shortens the interval between measurements. The value is a guess: about the
-/// difference between two measurements of an unchanged path.
+/// The minimum relative change that shortens the interval between measurements. The value is a guess: two
+/// measurements of an unchanged path differ by about this much.
 const MIN_CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
 
@@ -24,16 +25,18 @@ const MINUTES_A_DAY: u64 = 24 * 60;
 pub struct Measured {
     /// Free bandwidth and round-trip time of each path to the server, (B_i, D_i).
     pub paths: Vec<Quality>,
-    /// Egress metrics: bandwidth and round-trip time from the server to destinations, (B_s, D_s).
+    /// Egress metrics: bandwidth and round-trip time from the server to destinations, (B_s, D_s). Files and JSON
+    /// keep the earlier name `beyond`, so that existing ones stay valid.
     #[serde(default, rename = "beyond")]
     pub egress: Quality,
 }
 
-/// The rule by which the box chooses among the servers that answer.
+/// The rule that selects one of the servers that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Select {
-    /// The shortest round-trip time for connections that are known to carry less than 1 MiB (mosquitoes and mice),
-    /// and the highest free bandwidth for the others.
+    /// The shortest round-trip time for connections whose hints give a size of less than 1 MiB, and the highest
+    /// free bandwidth for the others. From 1 MiB on, a connection is an elephant (see
+    /// [`Limits`](braid_strategy::parts::flow::Limits)).
     #[default]
     Auto,
     /// The highest free bandwidth.
@@ -55,6 +58,7 @@ impl Select {
 
     /// Returns the rule's name.
     pub fn name(self) -> &'static str {
+        // `NAMES` has all rules, so the search does not fail.
         let row = Select::NAMES.iter().find(|(_, select)| *select == self);
         row.map_or("auto", |(name, _)| name)
     }
@@ -75,16 +79,17 @@ impl Need {
 }
 
 impl Measured {
-    /// Returns the bandwidth through the server over all paths, bit/s; `None` if no path was measured. A server
-    /// without egress metrics is assumed not to be the bottleneck.
+    /// Returns the bandwidth through the server over all paths, bit/s; `None` if no path was measured. Paths
+    /// without a measurement do not count, so that the result is a lower bound. A server without egress metrics is
+    /// assumed not to be the bottleneck.
     pub fn bandwidth(&self) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.bandwidth);
         let sum = known.reduce(|sum, path| sum + path)?;
         Some(self.egress.bandwidth.map_or(sum, |b| b.min(sum)))
     }
 
-    /// Returns the shortest round-trip time over any path, ms: to destinations if `egress` is true, otherwise to
-    /// the server. `None` if it is unknown.
+    /// Returns the round-trip time over the path on which it is shortest, ms; `None` if it is unknown. If `egress`
+    /// is true, this is the time to destinations, otherwise the time to the server.
     pub fn delay_ms(&self, egress: bool) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.delay_ms);
         let shortest = known.reduce(f64::min)?;
@@ -117,8 +122,10 @@ pub struct Candidate<'a> {
 /// Returns the indices of the usable servers, the best for `need` first. Unmeasured servers rank last; ties keep
 /// the configuration's order.
 ///
-/// Egress delays count only if all usable servers have them: a server whose egress delay is unknown would
-/// otherwise seem closer to destinations than the others.
+/// Egress delays count only if all usable servers have them. A single server without one makes the round-trip
+/// times to the servers decide: its own time to destinations is unknown, so that only these times can be compared
+/// for all servers. If egress delays were added where they are known, this server would seem closer to
+/// destinations than the others.
 pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let usable = |c: &&Candidate<'_>| c.usable;
     let has_egress_delay = |c: &Candidate<'_>| c.measured.egress.delay_ms.is_some();
@@ -136,9 +143,10 @@ pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     ranked
 }
 
-/// Chooses the server for `need`; `None` if no server is usable. A usable `current` server is kept unless another
-/// one is better by more than the share `gain`. A change has costs: parallel connections run through different
-/// servers, and idle connections are closed.
+/// Chooses the server for `need`; `None` if no server is usable. A usable `current` server is kept unless the best
+/// server is better by more than the share `gain`, because a change has costs: older connections stay with the
+/// earlier server, so a user's parallel connections reach destinations from two addresses, and idle connections to
+/// the earlier server are closed.
 pub fn choose(
     need: Need,
     candidates: &[Candidate<'_>],
@@ -150,6 +158,8 @@ pub fn choose(
     let Some(current) = usable_current else {
         return Some(best);
     };
+    // The ranking may have ignored egress delays because a third server lacks them. If both servers of this pair
+    // have them, their times to destinations are compared: the change must be a gain for users.
     let pair = [candidates[best], candidates[current]];
     let egress = pair.iter().all(|c| c.measured.egress.delay_ms.is_some());
     let [best_score, current_score] = pair.map(|c| c.measured.score(need, egress));
@@ -161,15 +171,17 @@ pub fn choose(
     Some(if is_better { best } else { current })
 }
 
-/// Settings of measurements. Unless an operator requests them, measurements run only while users send; they use at
-/// most 1 % of a link.
+/// Settings of measurements. Measurements use at most 1 % of a link's capacity. They run only while users send, or
+/// if an operator requests them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measuring {
-    /// The minimum interval between measurements of a server over a link, used while results change.
+    /// The minimum interval between measurements of a path (from the box over one link to one server), used while
+    /// results change.
     pub least: Duration,
-    /// The maximum interval, used while results do not change.
+    /// The maximum interval, used while results do not change. It must not be less than `least`.
     pub most: Duration,
-    /// The share by which another server must be better than a working server to replace it.
+    /// The advantage that another server needs to replace the chosen server while that one answers: with 0.15 the
+    /// other server must be more than 15 % better.
     pub gain: f64,
     /// Times of the day, UTC, at which nothing is measured unless requested.
     pub quiet: Vec<Quiet>,
@@ -178,8 +190,8 @@ pub struct Measuring {
 impl Default for Measuring {
     fn default() -> Self {
         Measuring {
-            // Guesses: with the minimum, users feel a slow server for few seconds. With the maximum, an unchanged
-            // path is measured 12 times an hour.
+            // Guesses. With the minimum, a server that has become slow is still chosen for some seconds. With the
+            // maximum, an unchanged path is measured 12 times an hour.
             least: Duration::from_secs(5),
             most: Duration::from_secs(300),
             // A guess: smaller differences are within the error of measurements.
@@ -190,7 +202,8 @@ impl Default for Measuring {
 }
 
 impl Measuring {
-    /// Returns the minimum and the maximum interval.
+    /// Returns the minimum and the maximum interval. The check of the configuration refuses a minimum above the
+    /// maximum.
     pub(crate) fn bounds(&self) -> RangeInclusive<Duration> {
         self.least..=self.most
     }
@@ -206,6 +219,9 @@ pub(crate) struct MeasuringInterval {
 impl MeasuringInterval {
     /// Returns the time until the next measurement, after a result with the relative change `change`. The interval
     /// is halved after a change and doubled without a change.
+    ///
+    /// # Panics
+    /// Panics if the start of `bounds` is after their end. The bounds of a checked [`Measuring`] never are so.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (min, max) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
@@ -239,8 +255,8 @@ impl Recent {
         self.known = (self.known + 1).min(self.values.len());
     }
 
-    /// Returns the median of three values, which ignores a single outlier. If there are fewer values, returns the
-    /// newest.
+    /// Returns the median of three values, which ignores a single outlier. With two values nothing shows which of
+    /// them is the outlier, so the newest value is returned. `None` if there is no value.
     pub(crate) fn median(&self) -> Option<f64> {
         match self.known {
             0 => None,
@@ -255,6 +271,7 @@ impl Recent {
 
     /// Forgets all but the newest value, because the quantity has changed.
     pub(crate) fn forget_older(&mut self) {
+        // The older values stay in the array, but do not count.
         self.known = self.known.min(1);
     }
 }
@@ -329,7 +346,7 @@ mod tests {
         let table = table();
         assert_eq!(chosen(Need::Throughput, &table, None), Some(2));
         assert_eq!(chosen(Need::Latency, &table, None), Some(1));
-        // The sums of B_1 and B_2, which B_s limits nowhere, in units of 10 kbit/s.
+        // Each server's B_1 + B_2 in units of 10 kbit/s: no B_s is lower than this sum.
         let sums: Vec<f64> = table.iter().filter_map(Measured::bandwidth).collect();
         let mbits: Vec<i64> = sums.iter().map(|b| (b / 1e4).round() as i64).collect();
         assert_eq!(mbits, [3534, 3801, 4732, 1529, 1800]);
@@ -449,6 +466,7 @@ mod tests {
 
     #[test]
     fn quiet_hours_may_pass_midnight() {
+        // A day has 86,400,000 ms. The days before, 1,800,000 in number, must not matter.
         let at = |hour: u64, minute: u64| (hour * 60 + minute) * 60_000 + 1_800_000 * 86_400_000;
         let night = Quiet {
             from: 22 * 60,
