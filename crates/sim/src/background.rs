@@ -23,17 +23,21 @@ pub struct Background {
     pub udp_rate: u64,
     /// The sizes of the UDP generator's IP packets, bytes.
     pub udp_sizes: RangeInclusive<u16>,
-    /// The time for which the generators send.
+    /// The time for which the UDP generator sends. The roles of the TCP generators have their own times, because a
+    /// connection's time starts when it opens.
     pub span: Duration,
 }
 
-/// The rate of each generator, bit/s: the rate of the UDP generator in the paper on MPTCP-MAPS. With four TCP
-/// generators of the same rate, TCP has 80 % of the traffic, as in both papers.
+/// The rate of each generator, bit/s: the rate of the UDP generator in the paper on MPTCP-MAPS. The papers on
+/// PO-MPTCP and MPTCP-MAPS give TCP 80 % of the traffic. Four TCP generators have this share if they have the same
+/// rate; their rate is a choice of this simulator. The rate counts payload for TCP and IP packets for UDP, so
+/// headers make the real share of TCP slightly larger.
 const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {
     /// Returns the background traffic of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one UDP
-    /// generator with 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
+    /// generator with 448 kbit/s each, so that about 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes,
+    /// as in the paper on MPTCP-MAPS.
     pub fn published(span: Duration) -> Self {
         let capped = Role::Capped {
             rate: GENERATOR_RATE,
@@ -55,8 +59,12 @@ impl Background {
         }
     }
 
-    /// Starts the traffic over path `path` from the router `from` to the router `to`. [`End::router`] has made
-    /// the routers, and their interfaces 0 and 1 are connected. `engine` holds the settings of the TCP hosts.
+    /// Starts the traffic over path `path` from the router `from` to the router `to`. `engine` holds the settings
+    /// of the TCP hosts.
+    ///
+    /// The caller must have made the routers with [`End::router`], and must have connected their interfaces
+    /// [`HOST`] and [`LINK`], and no others: this function connects the interfaces [`TCP`] and [`UDP`], which get
+    /// the next numbers.
     pub(crate) fn start(
         &self,
         world: &mut World,
@@ -65,6 +73,8 @@ impl Background {
         engine: &Config,
     ) -> Result<(), ApiError> {
         let mut add_tcp_host = |(end, router): (End, NodeId)| {
+            // Generators use regular TCP (`tcp_options` below). So their traffic stays on this path, and their
+            // hosts need only one.
             let config = HostConfig {
                 engine: engine.clone(),
                 ..HostConfig::new(vec![PathConfig::v4(end.host(path, TCP))])
@@ -81,13 +91,16 @@ impl Background {
             rate: self.udp_rate,
             sizes: self.udp_sizes.clone(),
             end: Some(world.now() + self.span),
-            // Port 9 is "discard" (RFC 863). The fields above replace the rate and the size.
+            // Port 9 is "discard" (RFC 863). The zeros of the rate and the size are not used, because the fields
+            // above replace them.
             ..UdpFlow::constant(addr(from, UDP, 9), addr(to, UDP, 9), 0, 0)
         };
         let udp_source = world.add(|rng| UdpSource::new(flow, rng));
         world.connect(udp_source, from.1, access_link(), access_link());
         let udp_sink = world.add(|_| UdpSink::new());
         world.connect(udp_sink, to.1, access_link(), access_link());
+        // Each generator has a port of its own at the sink. The ports are from the dynamic range, which starts at
+        // 49,152 (RFC 6335), and are otherwise arbitrary.
         for (port, role) in (50_000..).zip(&self.tcp) {
             let remote = addr(to, TCP, port);
             world.serve(sink, remote, Stream::new(Role::Sink))?;
@@ -104,16 +117,21 @@ pub(crate) enum End {
     Server,
 }
 
-/// The interfaces of a router, in the order in which they are connected: to the transfer's host, to the router at
-/// the other end of the link, to the TCP host and to the UDP host of the background.
+// The interfaces of a router. A world numbers interfaces in the order in which they are connected.
+/// The interface to the transfer's host.
 const HOST: u32 = 0;
+/// The interface to the router at the other end of the link.
 const LINK: u32 = 1;
+/// The interface to the host of the TCP generators or their sinks.
 const TCP: u32 = 2;
+/// The interface to the UDP generator or its sink.
 const UDP: u32 = 3;
 
 impl End {
-    /// Returns the address of the host behind an interface of the router at this end of a path.
+    /// Returns the address of the background's host behind the interface [`TCP`] or [`UDP`] of the router at this
+    /// end of a path. The addresses differ from those of the transfer's hosts, which begin with 10.0.
     fn host(self, path: usize, iface: u32) -> Ipv4Addr {
+        // Neither number is cut: interfaces are at most 3, and a `PathId` is a `u8`.
         let end = if self == End::Client { 1 } else { 2 };
         Ipv4Addr::new(10, end, path as u8, iface as u8)
     }
@@ -122,6 +140,7 @@ impl End {
     pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
         let all = all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let [tcp, udp] = [TCP, UDP].map(|iface| IpAddr::V4(self.host(path, iface)));
+        // A router uses the route with the longest prefix, so the order does not matter.
         Router::new()
             .route(IpAddr::V4(addr), HOST)
             .route(all, LINK)
@@ -131,7 +150,8 @@ impl End {
 }
 
 /// Returns one direction of the link between a router and a generator or sink: 100 Mbit/s and 25 ms, as in the
-/// paper on MPTCP-MAPS.
+/// paper on MPTCP-MAPS. Generators and sinks both have such a link, so it adds 50 ms to each direction of the
+/// background's way, and nothing to the way of the transfer.
 fn access_link() -> Settings {
     Settings {
         rate: Rate::bits_per_second(100_000_000),
