@@ -1,4 +1,5 @@
-//! An engine under an oracle, and the transmission of its packets by a node.
+//! An engine whose input, events and packets an oracle checks. The module also cuts the engine's super-segments
+//! into the packets that a node sends.
 
 use core::net::IpAddr;
 
@@ -17,8 +18,11 @@ pub(crate) struct WatchedStack {
 }
 
 impl WatchedStack {
-    /// Makes a stack without paths; `rng` is its random stream. Checksum offload is always on: if the world uses
-    /// checksums, the node itself completes them, as a network card would.
+    /// Makes a stack without paths; `rng` is its random stream.
+    ///
+    /// Checksum offload is always on, whatever `config` says: the world decides about checksums, not the engine.
+    /// If the world uses checksums, the node completes them, as a network card would. Otherwise no node
+    /// computes them, and the run takes less time.
     pub fn new(config: Config, rng: Rng, strategy: StrategyFactory) -> Self {
         let config = Config {
             checksum_offload: true,
@@ -33,10 +37,13 @@ impl WatchedStack {
     /// Hands a packet to the stack.
     pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
         self.stack.receive(now, packet, meta);
+        // The oracle comes after the stack, because the stack's counters tell it whether the stack has dropped the
+        // packet as damaged.
         self.oracle.on_received(now, packet, &self.stack);
     }
 
-    /// Runs the stack's timers that are due.
+    /// Runs the stack's timers that are due. Does nothing if none is due, so that a node can call this on every
+    /// turn.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.stack.next_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
@@ -52,14 +59,19 @@ impl WatchedStack {
 
     /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+        // Checks the previous packet: the stack is borrowed as long as the caller has a packet, so its statistics
+        // can be compared only now. `end_turn` does the same for the last packet.
         self.oracle.check_sent(now, &self.stack);
         let transmit = self.stack.poll_transmit(now)?;
         self.oracle.on_transmit(now, &transmit);
         Some(transmit)
     }
 
-    /// Sends all packets of the stack, each by the interface that `iface` returns. Calls `on_sent` with each
-    /// packet and its number. Returns whether there was a packet.
+    /// Sends all packets of the stack, each by the interface that `iface` returns. Returns whether there was a
+    /// packet.
+    ///
+    /// Calls `on_sent` once for each packet or super-segment of the engine, with its number. A super-segment's
+    /// number is the one of its first packet.
     pub fn send_all(
         &mut self,
         turn: &mut Turn<'_>,
@@ -81,16 +93,18 @@ impl WatchedStack {
     }
 
     /// Returns the violations that the oracle has seen. To be called when the stack has no more events and
-    /// packets: timers and bounds need to hold only then.
+    /// packets. Only then must all timers lie in the future, and must memory and connections be within their
+    /// bounds.
     pub fn end_turn(&mut self, now: Instant) -> Vec<Violation> {
+        // Checks the turn's last packet, see `poll_transmit`. The oracle checks no packet twice.
         self.oracle.check_sent(now, &self.stack);
         self.oracle.end_turn(now, &self.stack);
         self.oracle.take()
     }
 }
 
-/// Returns the properties of a received packet. A world without checksums acts like a network card that has
-/// verified the checksums.
+/// Returns the properties of a received packet. In a world without checksums no node computes them, so the
+/// checksum counts as verified, as if a network card had done so. No packet is a merged one.
 pub(crate) fn meta(turn: &Turn<'_>) -> RxMeta {
     RxMeta {
         checksum_ok: !turn.checksums,
@@ -101,12 +115,16 @@ pub(crate) fn meta(turn: &Turn<'_>) -> RxMeta {
 /// Returns the destination of a packet.
 pub(crate) fn destination(transmit: &Transmit<'_>) -> IpAddr {
     let header = ip::Repr::parse_head(transmit.header, usize::MAX);
-    header.expect("a packet of the engine").0.dst
+    header.expect("the engine makes valid IP headers").0.dst
 }
 
 /// Cuts a super-segment into packets as a network card does, and sends them by `iface`. Each packet has the
 /// super-segment's header, but its own length and sequence number. Returns the number of the first packet; the
 /// others have the following numbers.
+///
+/// All packets have the super-segment's TCP flags. A network card would clear PSH in all packets but the last, but
+/// PSH has no effect here. Other flags that only one packet may have do not occur in super-segments: a SYN has
+/// at most one segment of payload, a FIN has none, and the engine sends CWR in single packets only.
 fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let payload = transmit.payload.concat();
     let size = match transmit.gso_size {
@@ -115,6 +133,7 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     };
     let mut first = None;
     let mut done = 0;
+    // The test is at the end of the loop, so that a packet without payload is sent as well.
     loop {
         let end = payload.len().min(done + size);
         let mut buffer = turn.buffer();
@@ -125,12 +144,13 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
             patch_header(&mut buffer, done as u32);
         }
         if turn.checksums {
-            tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
+            tcp::complete_checksum(&mut buffer).expect("the engine makes valid TCP segments");
         }
         let id = turn.send(iface, Packet::new(buffer));
         first.get_or_insert(id);
         done = end;
         if done == payload.len() {
+            // `first` is always set here.
             return first.unwrap_or(id);
         }
     }
@@ -138,14 +158,16 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
 
 /// Adapts the headers of `packet`, whose payload starts `offset` bytes into the super-segment.
 fn patch_header(packet: &mut [u8], offset: u32) {
-    // IPv4: the total length at byte 2 includes the IP header. IPv6: the payload length at byte 4 does not.
+    // IPv4: the total length at byte 2 includes the IP header. IPv6: the payload length at byte 4 does not include
+    // the header of 40 bytes.
     let (length_at, length) = match packet[0] >> 4 {
         4 => (2, packet.len()),
         _ => (4, packet.len() - 40),
     };
     packet[length_at..length_at + 2].copy_from_slice(&(length as u16).to_be_bytes());
-    let mut ip = ip::Packet::new(packet).expect("a packet of the engine");
+    let mut ip = ip::Packet::new(packet).expect("the engine makes valid IP headers");
+    // Routers verify the checksum of the IPv4 header, even in worlds without TCP checksums.
     ip.fill_checksum();
-    let mut tcp = tcp::Packet::new(ip.payload_mut()).expect("a packet of the engine");
+    let mut tcp = tcp::Packet::new(ip.payload_mut()).expect("the engine makes valid TCP segments");
     tcp.set_seq(tcp.seq().add(offset));
 }
