@@ -1,4 +1,5 @@
-//! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
+//! A testbed with a box and a server, and operations on it: start, wait, download, cross traffic. The demo, the
+//! lab, the end-to-end tests and the benchmarks use it.
 
 mod cross_traffic;
 mod download;
@@ -22,11 +23,16 @@ use crate::layout::InterfaceLayout;
 use crate::spec::{SegmentKind, Spec};
 use crate::testbed::{Options, Testbed};
 
-/// Interval at which waits check their condition.
+/// Interval at which waits check their condition. The value is a guess: a wait lasts at most about this much too
+/// long, and the checks, some of which start a process, cost little processor time.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a description that follows the line with the name, with a user behind a box. The user's only
-/// gateway is the box, so the user does not see the links.
+/// A part of a testbed's description: a user, and the LAN between user and box. The description must have the box
+/// itself elsewhere. The user's only gateway is the box, so the user does not see the links.
+///
+/// The part begins with a setting of the whole testbed, so it must come before all tables of the description. This
+/// setting is the congestion control of the kernel's TCP on all hosts. Cubic is the default of descriptions too;
+/// it is written here so that benchmarks can replace it.
 pub const USER_BEHIND_BOX: &str = r#"
 congestion = "cubic"
 
@@ -41,7 +47,12 @@ hosts = ["box", "user"]
 private = true
 "#;
 
-/// The other hosts of a description, and a LAN. The LAN connects these hosts, except the box.
+/// The other part of a description: box, router (`internet`), server and content host, and the LAN that connects
+/// the last three. The links between box and router are missing, because [`description`] and [`unshaped`] differ
+/// in them.
+///
+/// With `start = "manual"` the testbed does not start box and server. [`Fixture::start`] starts each of them, and
+/// waits until it is ready.
 const HOSTS: &str = r#"
 [[host]]
 name = "box"
@@ -81,7 +92,7 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     with_links(name, links)
 }
 
-/// Returns the same description, but with plain LANs in place of the emulated links.
+/// Returns a description as [`description`] does, but with two plain LANs in place of the emulated links.
 pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
@@ -93,11 +104,13 @@ fn with_links(name: &str, links: impl Iterator<Item = String>) -> String {
     format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
-/// Reads a description that is not in a file.
+/// Parses a description that is not in a file.
 ///
 /// # Errors
 /// Fails if the description is wrong.
 pub fn spec(description: &str) -> Result<Spec, Error> {
+    // Errors show this name as the name of the file. It has no directory, so relative paths in the description
+    // start at the working directory.
     Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
 
@@ -118,7 +131,8 @@ impl std::fmt::Debug for Fixture {
 }
 
 impl Fixture {
-    /// Builds the testbed. Every wait ends with an error as soon as `interrupted` returns true.
+    /// Builds the testbed. Later, every wait of the fixture ends with an error as soon as `interrupted` returns
+    /// true. The building itself is not interrupted.
     ///
     /// # Errors
     /// Fails as [`Testbed::up`] does.
@@ -133,7 +147,8 @@ impl Fixture {
         })
     }
 
-    /// Returns the IPv4 address of a host's first interface.
+    /// Returns the IPv4 address of a host's first interface. LANs come before links, each in the description's
+    /// order.
     ///
     /// # Errors
     /// Fails if there is no such host, or it has no interface.
@@ -141,7 +156,8 @@ impl Fixture {
         Ok(self.interface(host, |_| true)?.address4.into())
     }
 
-    /// Returns the IPv4 address of a host on its first LAN.
+    /// Returns the IPv4 address of a host on the first of its LANs, in the description's order. For the box this
+    /// is the LAN with the user.
     ///
     /// # Errors
     /// Fails if there is no such host, or it is on no LAN.
@@ -162,7 +178,7 @@ impl Fixture {
         let mut all = self.testbed.layout().host(host)?.interfaces.iter();
         all.find(|i| wanted(i)).ok_or_else(|| {
             let missing = io::Error::from(io::ErrorKind::AddrNotAvailable);
-            Error::system(format!("look for an interface of {host}"), missing)
+            Error::system(format!("find the interface of host `{host}`"), missing)
         })
     }
 
@@ -217,6 +233,7 @@ impl Fixture {
     /// # Errors
     /// Fails if the process ends, or takes longer than `timeout`.
     pub fn start(&mut self, host: &str, timeout: Duration) -> Result<(), Error> {
+        // The process appends to the log of an earlier process, which may have a line with `READY` too.
         let old_log_len = self.log(host).len();
         self.testbed.start(host)?;
         self.wait_for(&format!("the {host} to get ready"), timeout, |fixture| {
@@ -228,6 +245,7 @@ impl Fixture {
             // A log that cannot be read counts as empty. It may then be shorter than before, so `get` may return
             // nothing.
             let new_log = log.get(old_log_len..).unwrap_or_default();
+            // The whole line is, for example, "braid box demo: ready".
             Ok(new_log.lines().any(|line| line.ends_with(READY)))
         })
     }
@@ -238,7 +256,8 @@ impl Fixture {
     /// Fails if that takes longer than `timeout`.
     pub fn wait_for_interception(&mut self, timeout: Duration) -> Result<(), Error> {
         self.wait_for("the box to reach the server", timeout, |fixture| {
-            // Only the intercepting listener of the box has this address.
+            // In the box's network namespace, only the listener for intercepted connections has this address. It
+            // listens only while the box intercepts. `-H` omits the heading, so no output means no listener.
             let only = ["-Hltn", "src", "127.0.0.1"];
             let listening = fixture.exec("box", "ss")?.args(only).output();
             let listening = listening.map_err(|e| Error::system("run ss", e))?;
@@ -255,7 +274,8 @@ impl Fixture {
         links.iter().map(bytes).collect()
     }
 
-    /// Returns the log of a host's process so far; empty if there is no process or no log.
+    /// Returns the log of a host's processes so far; empty if no process was started, or if the log cannot be
+    /// read. A missing log is no error, because callers also ask before the start and for error messages.
     pub fn log(&self, host: &str) -> String {
         fs::read_to_string(self.testbed.log(host)).unwrap_or_default()
     }
