@@ -1,4 +1,7 @@
 //! Parsing and emitting of MPTCP options.
+//!
+//! Comments such as `Conforms: 8684-3.6-2` name demands of `docs/conformance.md`: the RFC, its section, and the
+//! number that this page gives the demand within the section. RFCs do not number their demands.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,9 +31,14 @@ const LOW_FLAG: u8 = 0x01;
 impl MptcpOption {
     /// Parses one whole option, kind and length bytes included.
     ///
-    /// Reserved bits are ignored. Returns `BadOption` if the subtype has no form of this length. Returns
-    /// `Unsupported` if RFC 8684 does not define the subtype, or if the option is an MP_CAPABLE of another
-    /// version.
+    /// Reserved bits are ignored.
+    ///
+    /// # Errors
+    /// - `Truncated`: `option` has fewer than 3 bytes, or ends within a field.
+    /// - `BadLength`: the length byte is not the length of `option`.
+    /// - `BadOption`: the kind is not that of MPTCP, or the subtype has no form of this length.
+    /// - `Unsupported`: RFC 8684 does not define the subtype, or the option is the MP_CAPABLE of a third ACK or of
+    ///   data with another version. The MP_CAPABLE of a SYN or SYN/ACK may have any version.
     // Conforms: 8684-3.4.1-11, 8684-3.6-2
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
@@ -74,6 +82,7 @@ impl MptcpOption {
                 transient: low & LOW_FLAG != 0,
                 reason: ResetReason::from(body.u8()?),
             }),
+            // A subtype of RFC 8684 whose only form has another length.
             (0..=subtype::TCPRST, _) => Err(Error::BadOption),
             _ => Err(Error::Unsupported),
         }
@@ -112,6 +121,7 @@ impl MptcpOption {
     // Conforms: 8684-3.6-1
     pub(crate) fn emit(&self, w: &mut Writer<'_>) {
         w.u8(KIND);
+        // The longest form has 30 bytes, so the length is not cut.
         w.u8(self.len() as u8);
         match self {
             MptcpOption::Capable(capable) => emit_capable(capable, w),
@@ -160,7 +170,12 @@ fn checksum_len(checksum: Option<u16>) -> usize {
 }
 
 /// Parses MP_CAPABLE (section 3.1, figure 4). The forms on SYN and SYN/ACK negotiate the version, so they may have
-/// any version. The later forms must have the negotiated version.
+/// any version. The later forms must have [`VERSION`], the only version that this crate can have negotiated: other
+/// versions may give later forms of the same length another meaning.
+///
+/// The length alone determines the form. The SYN of version 0 (RFC 6824) has 12 bytes too, so it parses as
+/// [`Capable::SynAck`]. The caller knows whether the segment is a SYN. On a SYN it does not accept this form, and
+/// falls back to regular TCP.
 fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
     let flags = CapableFlags::from(body.u8()?);
     match len {
@@ -190,6 +205,7 @@ fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
 fn emit_capable(capable: &Capable, w: &mut Writer<'_>) {
     let (version, flags) = match *capable {
         Capable::Syn { version, flags } | Capable::SynAck { version, flags, .. } => {
+            // The field has 4 bits. A larger number must not change the subtype beside it.
             (version & 0x0f, flags)
         }
         Capable::Ack { flags, .. } | Capable::Data { flags, .. } => (VERSION, flags),
@@ -226,6 +242,7 @@ fn emit_capable(capable: &Capable, w: &mut Writer<'_>) {
 
 /// Parses MP_JOIN (section 3.2, figures 5 to 7).
 fn join(backup: bool, len: u8, body: &mut Reader<'_>) -> Result<Join> {
+    // The third ACK has no address ID: this byte is reserved there, and its value is ignored.
     let address_id = body.u8()?;
     match len {
         12 => Ok(Join::Syn {
@@ -273,6 +290,7 @@ fn emit_join(join: &Join, w: &mut Writer<'_>) {
             w.u32(nonce);
         }
         Join::Ack { ref hmac } => {
+            // The 12 bits after the subtype are reserved and sent as 0.
             w.u16(u16::from(subtype::JOIN) << 12);
             w.put(hmac);
         }
@@ -315,6 +333,7 @@ fn dss(body: &mut Reader<'_>) -> Result<Dss> {
     Ok(Dss {
         data_ack,
         mapping,
+        // A flag without a mapping is no error. It has no meaning, and callers ignore it.
         data_fin: flags & dss_flag::DATA_FIN != 0,
     })
 }
@@ -355,7 +374,8 @@ fn emit_dsn(dsn: WireDsn, w: &mut Writer<'_>) {
 }
 
 /// Parses ADD_ADDR (section 3.4.1, figure 12). The length determines the address family and whether there is a
-/// port.
+/// port. `echo` is the E flag: an echo has no HMAC, and every other ADD_ADDR has one. So [`AddAddr`] has no field
+/// for the flag: it is set exactly if `hmac` is `None`.
 fn add_addr(echo: bool, len: u8, body: &mut Reader<'_>) -> Result<AddAddr> {
     let without_hmac = if echo {
         len
@@ -387,6 +407,7 @@ fn add_addr(echo: bool, len: u8, body: &mut Reader<'_>) -> Result<AddAddr> {
 
 // Conforms: 8684-3.4.1-10
 fn emit_add_addr(add: &AddAddr, w: &mut Writer<'_>) {
+    // The E flag is set if there is no HMAC, see `add_addr`.
     w.u8(subtype::ADD_ADDR << 4 | u8::from(add.hmac.is_none()));
     w.u8(add.address_id);
     match add.addr {
