@@ -173,7 +173,7 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        // `tries` counts every SYN or SYN/ACK. `unanswered` is reset when the link is back (`repeat_opening`,
+        // `tries` counts every SYN or SYN/ACK. `unanswered` is lowered when the link is back (`repeat_opening`,
         // `repeat_join`), or when the SYN moves away from a path whose link is down (`try_next_path`): silence
         // while the link is down does not show that the network drops MP_CAPABLE.
         subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;

@@ -156,8 +156,8 @@ pub(crate) struct Subflow {
     /// The state of the subflow's records of the path.
     recorded: RecordedCounts,
     /// The offset of our timestamps from the millisecond clock. A hash with a secret gives each 4-tuple its own
-    /// offset. So a peer can neither read the clock nor relate connections to each other (RFC 7323
-    /// section 5.4).
+    /// offset. So a peer can neither read the clock nor relate connections to each other (RFC 7323 section
+    /// 5.4).
     ts_base: u32,
     pub size: SegmentSize,
 }
@@ -182,8 +182,7 @@ pub(crate) struct SignsOfLife {
 
 impl Subflow {
     /// Creates a subflow that this side opens; `Transport::accept_subflow` turns it into one that the peer opened.
-    /// `iss` and `ts_base` are a pair, because both come from one hash of
-    /// the 4-tuple.
+    /// `iss` and `ts_base` are a pair, because both come from one hash of the 4-tuple.
     pub fn new(
         id: SubflowId,
         path: PathId,
