@@ -123,11 +123,8 @@ impl EncodedVideo {
             ),
             false => (&[], ",format=yuv420p"),
         };
-        // With some lost frames ffmpeg 5.1 shows the last picture once more after the end.
-        let compare = format!(
-            "{BLACK}:duration={span}{overlay},trim=duration={span}[seen];\
-             [seen][0:v]psnr=stats_file=-:shortest=1"
-        );
+        let compare =
+            format!("{BLACK}:duration={span}{overlay}[seen];[seen][0:v]psnr=stats_file=-");
         let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
         let output = ["-lavfi", &compare, "-f", "null", "-"];
         let args = [&input[..], &[&pictures], second_input, &output].concat();
@@ -137,7 +134,8 @@ impl EncodedVideo {
             let value = field(line, "psnr_avg:")?.parse::<f64>().ok()?;
             Some(value.min(EQUAL_PICTURES_PSNR_DB))
         });
-        let values: Vec<f64> = values.collect();
+        // With some lost frames ffmpeg 5.1 compares the last picture once more after the end.
+        let values: Vec<f64> = values.take(self.units.len()).collect();
         check_count("compared", values.len(), self.units.len())?;
         Ok(values)
     }

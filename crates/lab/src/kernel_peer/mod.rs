@@ -7,7 +7,7 @@
 mod cost;
 mod transfer;
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -86,11 +86,20 @@ pub fn relay(
         thread::spawn(move || {
             let result = socket::connect(to, None, connect, &congestion)
                 .and_then(|connected| relay_one(&accepted, &connected));
-            if let Err(error) = result {
-                tracing::warn!(%to, %error, "relay failed");
+            match result {
+                Ok(()) => {}
+                // A user who ends early is no failure of the relay.
+                Err(error) if is_early_end(&error) => tracing::debug!(%to, %error, "ended early"),
+                Err(error) => tracing::warn!(%to, %error, "relay failed"),
             }
         });
     }
+}
+
+/// Returns whether one side of a relay has ended its connection before the other side.
+fn is_early_end(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 /// Copies the bytes of both directions. At the end of a direction, closes it towards the other side too.
