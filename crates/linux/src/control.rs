@@ -161,14 +161,20 @@ impl ControlSocket {
     }
 }
 
-/// Listens at `path`. Other users have no access at any moment.
-fn listen_privately(path: &Path) -> io::Result<UnixListener> {
-    let socket = socket_with(
+/// Returns a UNIX stream socket without an address.
+fn stream_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
-        SocketFlags::CLOEXEC,
+        flags,
         None,
-    )?;
+    )?)
+}
+
+/// Listens at `path`. Other users have no access at any moment.
+fn listen_privately(path: &Path) -> io::Result<UnixListener> {
+    let socket = stream_socket()?;
     // `bind` creates the file with the mode of the socket. A change of the mode after `bind` would leave a
     // moment in which other users could connect.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -280,14 +286,9 @@ pub(crate) fn ask_within(
 /// a process that hangs.
 ///
 /// # Errors
-/// Fails with `TimedOut` if the process has not got room for another client within `timeout`.
+/// Fails with `TimedOut` if the queue of the process has no room for another client within `timeout`.
 fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = stream_socket()?;
     // The limit also holds for connecting (socket(7)). A limit of zero would mean that there is none.
     let timeout = timeout.max(Duration::from_millis(1));
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
