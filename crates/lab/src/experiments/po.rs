@@ -87,8 +87,8 @@ pub const PO_7: Definition = Definition {
 
 /// The compared schemes, each with the priorities of I frames, other frames and bulk data: standard MPTCP,
 /// PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a scheme by its index. Standard MPTCP
-/// uses its subflows in turn and gives all streams the same priority. PO-MPTCP builds on round robin here.
-/// It thus differs from standard MPTCP only in the handling of priorities.
+/// uses its subflows in turn and gives all streams the same priority. PO-MPTCP builds on round robin here,
+/// so it differs from standard MPTCP only in the handling of priorities.
 pub(super) const SCHEMES: [Scheme<[u8; 3]>; 3] = [
     ("standard MPTCP", "roundrobin", [3, 3, 3]),
     ("PO-MPTCP", "po:base=roundrobin", [1, 3, 5]),

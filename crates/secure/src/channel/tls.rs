@@ -1,8 +1,8 @@
 //! The TLS 1.3 (RFC 8446) configuration of both ends, with raw public keys (RFC 7250). Box and server have one key
 //! each, so there are no certificates to manage.
 //!
-//! A ticket is valid for one connection: the server forgets the ticket when a client uses it. If somebody replays
-//! a first flight, the server no longer knows the ticket in that flight. Whoever replays then has to prove the
+//! A ticket is valid for one connection: the server forgets the ticket when a client uses it. If an attacker
+//! replays a first flight, the server no longer knows the ticket in that flight. The attacker then has to prove the
 //! client's key by a full handshake, and cannot.
 
 use core::fmt;
