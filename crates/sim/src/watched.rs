@@ -2,6 +2,7 @@
 //! into the packets that a node sends.
 
 use core::net::IpAddr;
+use std::borrow::Cow;
 
 use braid_engine::{Config, ConnId, Event, RxMeta, Stack, StrategyFactory, Transmit};
 use braid_wire::{Instant, Rng, ip, tcp};
@@ -126,7 +127,10 @@ pub(crate) fn destination(transmit: &Transmit<'_>) -> IpAddr {
 /// PSH has no effect here. Other flags that only one packet may have do not occur in super-segments: a SYN has
 /// at most one segment of payload, a FIN has none, and the engine sends CWR in single packets only.
 fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
-    let payload = transmit.payload.concat();
+    let payload: Cow<'_, [u8]> = match transmit.payload[..] {
+        [whole] => whole.into(),
+        ref parts => parts.concat().into(),
+    };
     let size = match transmit.gso_size {
         0 => payload.len(),
         size => usize::from(size),

@@ -17,7 +17,7 @@ mod segment;
 mod tests;
 mod violation;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,8 +32,27 @@ use self::segment::Segment;
 use self::violation::ViolationLog;
 pub use self::violation::{Rule, Violation};
 
-/// The local and the remote address of a subflow.
-type Tuple = (SocketAddr, SocketAddr);
+/// The addresses and ports of a subflow, as numbers that are fast to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tuple {
+    ports: (u16, u16),
+    local: u128,
+    remote: u128,
+}
+
+impl Tuple {
+    fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        let number = |addr: SocketAddr| match addr.ip() {
+            IpAddr::V4(addr) => addr.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(addr) => addr.to_bits(),
+        };
+        Tuple {
+            ports: (local.port(), remote.port()),
+            local: number(local),
+            remote: number(remote),
+        }
+    }
+}
 
 /// An observer of one engine. The node that owns the engine calls in this order:
 ///
@@ -99,7 +118,7 @@ impl Oracle {
         let Some(segment) = Segment::parse(packet, None) else {
             return;
         };
-        let tuple = (segment.dst, segment.src);
+        let tuple = Tuple::new(segment.dst, segment.src);
         if segment.has(Flags::SYN) {
             self.on_syn_received(now, tuple, &segment, stack);
             return;
@@ -125,7 +144,7 @@ impl Oracle {
         }
         let alive = flow.conn.is_some_and(|conn| {
             let mut subflows = stack.subflows(conn).into_iter();
-            subflows.any(|s| (s.local, s.remote) == tuple && Some(s.id) == flow.id)
+            subflows.any(|s| Tuple::new(s.local, s.remote) == tuple && Some(s.id) == flow.id)
         });
         if !answer {
             // RFC 5961 section 4.2: a SYN does not reset an existing subflow. The subflow answers with a challenge
@@ -252,7 +271,7 @@ impl Oracle {
         let Some(segment) = &Segment::parse(transmit.header, Some(payload)) else {
             return checker.check(false, Rule::Info, || "not a TCP segment".to_owned());
         };
-        let tuple = (segment.src, segment.dst);
+        let tuple = Tuple::new(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
             let first = flow.on_syn_sent(segment, &mut checker);

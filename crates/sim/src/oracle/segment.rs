@@ -25,17 +25,18 @@ impl Segment {
     /// of the payload, or `None` if the payload follows in `header`.
     pub fn parse(header: &[u8], payload: Option<u64>) -> Option<Segment> {
         let len = header.len() + payload.unwrap_or(0) as usize;
-        let (ip, within) = ip::Repr::parse_head(header, len).ok()?;
-        if ip.protocol != ip::PROTO_TCP {
+        // The engine verifies the checksum of what it receives, and drops what is damaged.
+        let ip = ip::Packet::of_head(header, len).ok()?;
+        let (protocol, segment) = ip.transport().ok()?;
+        if protocol != ip::PROTO_TCP {
             return None;
         }
-        let segment = &header[within.start..within.end.min(header.len())];
         // Receivers ignore a malformed MPTCP option, and so does this parser.
         let (tcp, rest) = tcp::Repr::parse(segment).ok()?;
         let is_ack = |o: &MptcpOption| matches!(o, MptcpOption::Dss(dss) if dss.mapping.is_none());
         Some(Segment {
-            src: SocketAddr::new(ip.src, tcp.src_port),
-            dst: SocketAddr::new(ip.dst, tcp.dst_port),
+            src: SocketAddr::new(ip.src(), tcp.src_port),
+            dst: SocketAddr::new(ip.dst(), tcp.dst_port),
             len: payload.unwrap_or(rest.len() as u64),
             signals: !tcp.options.mptcp.iter().all(is_ack),
             tcp,

@@ -500,7 +500,7 @@ impl Flight {
         pair.send();
         let subflows = pair.client.subflows(pair.conn);
         let stats = subflows.into_iter().find(|s| s.in_flight > 0).unwrap();
-        let tuple = (stats.local, stats.remote);
+        let tuple = Tuple::new(stats.local, stats.remote);
         Flight { pair, tuple, stats }
     }
 

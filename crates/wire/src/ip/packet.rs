@@ -30,7 +30,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// Creates a view of a packet from `head`, its first bytes. The buffer for the whole packet has `len` bytes.
     /// The payload of the view ends where `head` ends.
-    pub(crate) fn of_head(head: T, len: usize) -> Result<Packet<T>> {
+    pub fn of_head(head: T, len: usize) -> Result<Packet<T>> {
         let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
             4 if bytes.len() < V4_HEADER_LEN => return Err(Error::Truncated),
