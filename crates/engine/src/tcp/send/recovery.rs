@@ -25,6 +25,10 @@ const REO_WND_PERSIST: u32 = 16;
 /// the number in 8 bits. The smoothed round trip bounds the window in any case.
 const MAX_REO_WND_MULT: u32 = 255;
 
+/// The time by which a record may be marked as lost late, so that one timer serves the records that are due within
+/// this time. Each timer searches the whole flight. 1 ms, the resolution of many timers, is a guess.
+const REORDER_TIMER_SPAN: Duration = Duration::from_millis(1);
+
 /// The maximum time before a tail loss probe. Even while a long queue drains, acknowledgements keep arriving. So a
 /// second without acknowledgements shows that the tail of the flight is lost, even if round trips through the
 /// queue take longer than a second.
@@ -303,17 +307,20 @@ impl Sender {
         }
         let wait = self.rack.rtt + self.reordering_window();
         let in_flight = self.in_flight();
-        let mut next_due: Option<Instant> = None;
+        let mut waiting: Option<(Instant, Instant)> = None;
         let lost = self.board.mark_lost(newest, |r| {
             let due = r.sent_at + wait;
             if due <= now {
                 note_lost_record(&mut self.sizes, &mut self.rate, r);
                 return true;
             }
-            next_due = Some(next_due.map_or(due, |earliest| earliest.min(due)));
+            waiting =
+                Some(waiting.map_or((due, due), |(first, last)| (first.min(due), last.max(due))));
             false
         });
-        self.timers.reorder_at = next_due;
+        // RFC 8985 waits until all of these records are due. If the last one is due much later, the first ones are
+        // marked earlier here; records that are due at almost the same time share a timer.
+        self.timers.reorder_at = waiting.map(|(first, last)| last.min(first + REORDER_TIMER_SPAN));
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
