@@ -239,12 +239,14 @@ impl Host {
         }
     }
 
-    /// Lets the stream of `conn`, which has waited for this call, start to write.
+    /// Lets the stream of `conn`, which has waited for this call, start to write: a connection that was opened in
+    /// advance gets its flow.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.awaiting_release = false;
-            // The result is ignored: the call fails only for an unknown connection, and the host keeps no stream
+            // The results are ignored: the calls fail only for an unknown connection, and the host keeps no stream
             // of such a connection.
+            let _ = self.engine.stack.begin_flow(now, conn);
             let _ = self.engine.stack.set_flow_size(now, conn, stream.flow_size);
             self.engine.pump(now, conn, stream);
         }

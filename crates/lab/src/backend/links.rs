@@ -286,6 +286,10 @@ impl End {
     /// Starts a transfer that has waited for warm subflows.
     fn release(&mut self, now: Instant, stack: &mut Stack) {
         self.stream.awaiting_release = false;
+        if let Some(conn) = self.conn {
+            // The call fails only for an unknown connection, and this connection is open.
+            let _ = stack.begin_flow(now, conn);
+        }
         self.declare_size(now, stack);
         self.pump(now, stack);
     }
