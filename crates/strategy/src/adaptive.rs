@@ -13,7 +13,7 @@ use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
 use crate::parts::attempt;
-use crate::parts::estimate::Estimate;
+use crate::parts::estimate::{Estimate, LOWEST_RATE};
 use crate::parts::flow::size;
 use crate::parts::table::PerSubflow;
 use crate::parts::urgency;
@@ -29,7 +29,9 @@ const MAX_SUBFLOWS: usize = 16;
 /// Smaller flows have no budget, because a single loss costs them most.
 const SHORT_FLOW_BYTES: u64 = 256 << 10;
 /// The budget stays below the goal of 10 %, because it does not limit copies of lost and late data.
-const MAX_COPIED_SHARE: f64 = 0.08;
+const MAX_COPIED_SHARE: f64 = 0.09;
+/// The part of the budget that is kept until all data was sent once, because copies help most at the end.
+const TAIL_SHARE: f64 = 0.75;
 /// Flows of this size (in bytes) or larger get no copies if the share of lost bytes is `CLEAN_LOSS_SHARE` or less.
 const LONG_FLOW_BYTES: u64 = 1 << 20;
 const CLEAN_LOSS_SHARE: f64 = 0.001;
@@ -43,13 +45,30 @@ const PRIOR_PACKETS: f64 = 20.0;
 const RECORDED_PACKETS: f64 = 200.0;
 /// The probability that a packet with an overdue acknowledgement was lost instead of delayed. 0.9 is a guess.
 const OVERDUE_LOSS: f64 = 0.9;
+/// The round trips after which RACK marks a packet as lost: a quarter of a round trip after later data was
+/// acknowledged (RFC 8985 section 6.2).
+const RACK_DETECTION: f64 = 1.25;
 /// The approximate time by which a retransmission timeout exceeds a round trip, seconds: the minimum of the
 /// engine's timeout margin, as in Linux.
 const TIMEOUT_MARGIN_SECONDS: f64 = 0.2;
 
+/// The share of the sum of the rates below which a path is negligible. A flow loses at most so much speed without
+/// the path. 2 % is a guess.
+const MIN_RATE_SHARE: f64 = 0.02;
+/// The number of packets in flight that keep the measurements of a negligible path current. A guess.
+const MEASURING_PACKETS: f64 = 4.0;
+
 /// A copy waits for a round trip divided by this number if the application may write more, so that new data goes
 /// first. 8 is a guess.
 const COPY_WAIT_RTT_DIVISOR: u32 = 8;
+
+/// Copies of data that is only late have to need less time than the original by this factor, because both times
+/// are estimates. 1.5 is a guess.
+const MIN_LEAD: f64 = 1.5;
+
+/// The smallest expected gain for which a copy is sent, as a share of the time that the copy takes. 0.1 % is a
+/// guess.
+const MIN_GAIN_SHARE: f64 = 0.001;
 
 /// The number of packets that may wait in the queue of any path. 20 is a guess: shorter queues come from bursts,
 /// and delay little.
@@ -81,7 +100,11 @@ impl Strategy for Adaptive {
         // A path whose SYN is unanswered is no candidate while there are other paths.
         let may_open = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
         let candidates = view.paths.iter().filter(may_open);
-        let costs = candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)));
+        let flow = size(view.flow_size, view.seen.max(view.unsent)).max(1);
+        // The other paths join when a flow exceeds the initial window, so only so much depends on the first one.
+        let bytes = flow.min(view.initial_window) as f64;
+        let costs =
+            candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?, bytes), p.id)));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, path)) => Some(Opening {
                 path,
@@ -96,7 +119,10 @@ impl Strategy for Adaptive {
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
-        if size(view.flow_size, view.seen) > view.initial_window {
+        // A flow of unknown size that has filled an initial window probably goes on.
+        let is_full =
+            view.flow_size == FlowSize::Unknown && 10 * view.seen >= 9 * view.initial_window;
+        if is_full || size(view.flow_size, view.seen) > view.initial_window {
             return Some(view.now);
         }
         // A flow of one initial window needs one round trip after the handshake. A flow that is not over half a
@@ -133,13 +159,17 @@ impl Strategy for Adaptive {
 ///
 /// The cost is two round trips (handshake; request and first data) and the expected time to repeat lost packets.
 /// This time is, for each of the four packets, the probability of its loss times the time to repeat it.
-fn opening_cost(record: &PathRecord) -> f64 {
+fn opening_cost(record: &PathRecord, bytes: f64) -> f64 {
     /// Approximate bytes of a packet: records count bytes, the prior counts packets.
     const PACKET_BYTES: f64 = 1_500.0;
     let rtt = record.base_rtt.as_secs_f64();
     let prior = PRIOR_PACKETS * PACKET_BYTES;
     let loss = (record.bytes_lost as f64 + PRIOR_LOSS * prior) / (record.bytes_sent as f64 + prior);
-    2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT_MARGIN_SECONDS)
+    let transfer = match record.delivery_rate {
+        0 => 0.0,
+        rate => bytes / rate as f64,
+    };
+    2.0 * rtt + transfer + 4.0 * loss * (rtt + TIMEOUT_MARGIN_SECONDS)
 }
 
 /// Returns the number of bytes still to be sent for the first time.
@@ -188,17 +218,14 @@ impl<'a> DecisionInput<'a> {
         // If every path has a long queue, all of them stay candidates.
         let all_slow = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
-        // The assumed rate of a path without a measured rate is the highest measured one. If no rate is measured,
-        // rates do not matter.
-        let highest_rate = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
-        let assumed_rate = match highest_rate {
-            0 => f64::INFINITY,
-            rate => rate as f64,
-        };
         let next_urgency = urgency::next_urgency(view);
+        let recorded_rate = |subflow: &SubflowView| {
+            let record = records.get(subflow.id).and_then(Option::as_ref);
+            record.map_or(0, |r| r.delivery_rate)
+        };
         let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
             subflow,
-            estimate: Estimate::new(view.now, subflow, assumed_rate),
+            estimate: Estimate::new(view.now, subflow, recorded_rate(subflow)),
             ready: subflow.ready && !urgency::yields_path(next_urgency, subflow),
         });
         let mut input = DecisionInput {
@@ -227,13 +254,14 @@ impl<'a> DecisionInput<'a> {
         self.sum(Estimate::speed).max(1.0)
     }
 
-    /// Returns when all data of the flow has arrived if nothing is lost, seconds from now. The flow ends when all
-    /// its bytes have passed at the sum of the rates, but not before each subflow has delivered the bytes in
-    /// flight on it.
-    fn end(&self) -> f64 {
-        let at_full_speed = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
-        let drained = self.subflows.iter().map(|c| c.estimate.drained());
-        drained.fold(at_full_speed, f64::max)
+    /// Returns when the data that was never sent has arrived if nothing is lost; 0 if there is none.
+    fn sent_by(&self) -> f64 {
+        if self.remaining == 0.0 {
+            return 0.0;
+        }
+        let one_way = self.subflows.iter().map(|c| c.estimate.one_way);
+        (self.remaining + self.sum(|e| e.queue)) / self.speed()
+            + one_way.fold(f64::INFINITY, f64::min)
     }
 
     fn decide(&self) -> Decision {
@@ -265,19 +293,25 @@ impl<'a> DecisionInput<'a> {
     fn new_data(&self) -> Option<Decision> {
         let arrival = |c: &Candidate<'_>| {
             let segment = f64::from(c.subflow.mss).min(self.remaining);
-            c.estimate.arrival(segment)
+            c.estimate.arrival(segment) + self.expected_repair(c)
         };
         if self.next_urgency.is_some_and(urgency::is_important) {
             return urgency::on_best_path(self.view);
         }
-        let ready = self.subflows.iter().filter(|c| c.ready);
+        let ready = self.subflows.iter().filter(|c| c.ready && self.may_try(c));
         let best = ready
             .map(|c| (c, arrival(c)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
         let (best, arrival) = best?;
+        // The others are credited with what they deliver in the best case, so this subflow is too.
+        let segment = f64::from(best.subflow.mss).min(self.remaining);
+        let earliest = best.estimate.earliest(segment) + self.expected_repair(best);
         let others = self.subflows.iter();
         let others = others.filter(|c| c.subflow.id != best.subflow.id);
-        let within = |c: &Candidate<'_>| c.estimate.delivered_within(arrival);
+        let within = |c: &Candidate<'_>| {
+            let time = earliest - self.expected_repair(c);
+            c.estimate.delivered_within(time)
+        };
         let elsewhere: f64 = others.clone().map(within).sum();
         // The peer's window does not move past data that is sent now on the best subflow until this data arrives.
         // Until then the subflows share at most the present window.
@@ -285,17 +319,68 @@ impl<'a> DecisionInput<'a> {
         // Only subflows without room are worth waiting for: a subflow with room delivers no sooner than the best
         // one, and two subflows must not wait for each other. If nothing is in flight, no event would end the
         // wait, so there is none.
-        let by_full_subflows: f64 = others.filter(|c| !c.ready).map(within).sum();
+        let by_full_subflows: f64 = others.clone().filter(|c| !c.ready).map(within).sum();
         // One byte of tolerance absorbs rounding errors of the estimates.
         if by_full_subflows > to_share + 1.0 && self.view.outstanding > 0 {
             return None;
         }
-        let max_bytes = (to_share - elsewhere).max(f64::from(best.subflow.mss));
+        let mss = f64::from(best.subflow.mss);
+        let share = (to_share - elsewhere).max(mss);
+        // The end of a large chunk may arrive so late that the others could have sent it. Then the subflow gets a
+        // segment at a time.
+        let chunk = share.min(best.subflow.window_room() as f64);
+        let chunk_arrival = arrival + best.estimate.arrival(chunk) - best.estimate.arrival(mss);
+        let by_then: f64 = others
+            .map(|c| c.estimate.delivered_within(chunk_arrival))
+            .sum();
+        let max_bytes = if by_then + chunk > to_share + mss {
+            mss
+        } else {
+            share
+        };
         Some(Decision::Send {
             subflow: best.subflow.id,
             data: Payload::New,
             max_bytes: max_bytes as u32,
         })
+    }
+
+    /// Returns the expected time by which losses delay new data on `c`: the probability that a packet of the data
+    /// for which there is room is lost, times the time to find and repeat it.
+    fn expected_repair(&self, c: &Candidate<'_>) -> f64 {
+        let mss = f64::from(c.subflow.mss);
+        let packets = (self.remaining.min(c.subflow.window_room() as f64) / mss).max(1.0);
+        let loss = (loss(c.subflow, self.records) * packets).min(1.0);
+        let round_trip = c.estimate.arrival(mss) + c.estimate.one_way;
+        loss * RACK_DETECTION * round_trip.max(c.estimate.rtt)
+    }
+
+    /// Returns whether new data may go on `c`.
+    ///
+    /// A path without measurements may be very slow. If no copy may overtake the data there, the path gets only
+    /// what arrives before the others have sent the rest, even at [`LOWEST_RATE`]. A path whose rate is a
+    /// negligible part of the sum gets only a few packets at a time, early in the flow: they keep its measurements
+    /// current, but more of them could delay the end by more than they bring.
+    fn may_try(&self, c: &Candidate<'_>) -> bool {
+        let size = size(self.view.flow_size, self.view.sent + self.view.unsent);
+        let may_rescue = size < LONG_FLOW_BYTES || loses_much(self.view);
+        let tried = self.subflows.iter().filter(|o| !o.estimate.untried);
+        // The window of a new subflow doubles each round trip, so its path counts for more than its present speed.
+        let speed = tried.map(|o| o.estimate.rate.min(2.0 * o.estimate.speed()));
+        let speed: f64 = speed.sum();
+        if speed == 0.0 {
+            return true;
+        }
+        let end = self.remaining / speed;
+        let bytes = (c.subflow.in_flight + u64::from(c.subflow.mss)) as f64;
+        if c.estimate.untried {
+            may_rescue || c.estimate.one_way + bytes / LOWEST_RATE < end
+        } else if c.estimate.rate < MIN_RATE_SHARE * speed {
+            let few = MEASURING_PACKETS * f64::from(c.subflow.mss);
+            bytes <= few && 2.0 * c.estimate.arrival(bytes) < end
+        } else {
+            true
+        }
     }
 
     /// Returns whether more data on this subflow would only wait in the path's queue, or be lost there. If so, the
@@ -322,6 +407,12 @@ impl<'a> DecisionInput<'a> {
         if surplus <= allowed_queue || self.subflows.len() < 2 {
             return false;
         }
+        // In a paced slow start the measured rate is below the bottleneck's, so that there is a surplus without a
+        // queue. The quarter is a guess: the sample of the round trip is older than the newest packets.
+        let delay = c.subflow.latest_rtt.saturating_sub(c.subflow.base_rtt);
+        if delay.as_secs_f64() * rate < surplus / 4.0 {
+            return false;
+        }
         let speed = self.speed();
         let announced = size(self.view.flow_size, 0).saturating_sub(self.view.sent) as f64;
         let remaining = self.remaining.max(announced);
@@ -337,26 +428,25 @@ impl<'a> DecisionInput<'a> {
         slow_start && lost_by_chance < MIN_CHANCE_LOSSES && queued < 2.0 * surplus
     }
 
-    /// Returns when data that `c` sent `age` seconds ago will arrive if it was lost, in seconds from now.
+    /// Returns when data that `c` sent `age` seconds ago will arrive if it was lost, in seconds from now: by its
+    /// retransmission, and by a retransmission timeout if the retransmission is lost too.
     ///
-    /// Acknowledgements of later packets reveal the loss or, without later packets, a tail loss probe does. The
-    /// subflow then retransmits the data. If the retransmission is lost too, a timeout follows.
-    fn recovery_arrival(&self, c: &Candidate<'_>, age: f64, loss: f64) -> f64 {
+    /// Acknowledgements of later packets reveal the loss or, without later packets, a tail loss probe does.
+    fn recovery_arrivals(&self, c: &Candidate<'_>, age: f64) -> [f64; 2] {
         let Estimate { rtt, one_way, .. } = c.estimate;
-        let timeout = c.subflow.rto.as_secs_f64();
-        // RACK marks a packet as lost a quarter of a round trip after later data was acknowledged. Without later
-        // data, a tail loss probe leaves after two round trips (RFC 8985 sections 6.2 and 7.2).
+        // Without later data, a tail loss probe leaves after two round trips (RFC 8985 section 7.2).
         let detected_at = if self.remaining > 0.0 {
-            1.25 * rtt
+            RACK_DETECTION * rtt
         } else {
             2.0 * rtt
         };
+        let timeout = (c.subflow.rto.as_secs_f64() - age).max(0.0) + one_way;
         // Older data has probably lost its retransmission too, so only the timeout can recover it.
-        let wait = match age < detected_at + rtt {
-            true => (detected_at - age).max(0.0) + loss * timeout,
-            false => timeout - age,
-        };
-        wait.max(0.0) + one_way
+        if age < detected_at + rtt {
+            [(detected_at - age).max(0.0) + one_way, timeout]
+        } else {
+            [timeout; 2]
+        }
     }
 
     /// Returns the earliest time at which a copy of `data` may be sent.
@@ -383,15 +473,21 @@ impl<'a> DecisionInput<'a> {
             && size(view.flow_size, view.sent) >= SHORT_FLOW_BYTES
     }
 
-    /// Returns the time at which the next data in flight becomes old enough for a copy.
+    /// Returns the next time at which a copy of data in flight may begin to pay.
     fn next_copy_at(&self) -> Option<Instant> {
         if self.keeps_room() {
             return None;
         }
         let ready = self.subflows.iter().filter(|c| c.ready);
         let data = ready.filter_map(|c| c.subflow.copies.single);
-        let at = data.map(|data| self.copied_from(&data));
-        at.filter(|at| *at > self.view.now).min()
+        let at = data.flat_map(|data| {
+            // The gain grows when the acknowledgement is overdue, and when that of the retransmission is.
+            let sender = self.last_sender(&data);
+            let overdue = sender.map(|c| data.sent_at + overdue_after(c));
+            let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt);
+            [Some(self.copied_from(&data)), overdue, repeated]
+        });
+        at.flatten().filter(|at| *at > self.view.now).min()
     }
 
     fn last_sender(&self, data: &InFlight) -> Option<&Candidate<'a>> {
@@ -413,14 +509,14 @@ impl<'a> DecisionInput<'a> {
         let eligible = self.subflows.iter().filter(can_copy);
         // The early return avoids the expensive estimates below in most decisions.
         eligible.clone().next()?;
-        let end = self.end();
         let (target, data, gain) = eligible
             .filter_map(|c| {
                 let data = c.subflow.copies.single?;
-                Some((c, data, self.gain(c, &data, end)?))
+                Some((c, data, self.gain(c, &data)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
-        let pays = gain > 0.0 && is_affordable(view, &data);
+        let min_gain = MIN_GAIN_SHARE * target.estimate.arrival((data.end - data.start) as f64);
+        let pays = gain > min_gain && is_affordable(view, &data);
         pays.then(|| Decision::copy_on(target.subflow.id, data))
     }
 
@@ -449,25 +545,48 @@ impl<'a> DecisionInput<'a> {
         2.0 * arrival < original
     }
 
-    /// Returns by how many seconds a copy of `data` on `target` is expected to end the flow earlier. `end` is the
-    /// end of the flow without losses, seconds from now. The flow cannot end before `end`, so a copy that arrives
-    /// before `end` gains no more than one that arrives at `end`.
-    fn gain(&self, target: &Candidate<'_>, data: &InFlight, end: f64) -> Option<f64> {
-        let last_sender = self.last_sender(data)?;
+    /// Returns by how many seconds a copy of `data` on `target` is expected to end the flow earlier. The flow does
+    /// not end before the data of the other subflows has arrived, so a copy that arrives earlier gains no more.
+    fn gain(&self, target: &Candidate<'_>, data: &InFlight) -> Option<f64> {
+        let sender = self.last_sender(data)?;
+        let others = self
+            .subflows
+            .iter()
+            .filter(|c| c.subflow.id != data.last_sender);
+        let drained = others.map(|c| c.estimate.drained());
+        let end = drained.fold(self.sent_by(), f64::max);
+        let earlier = |original: f64, copy: f64| (original.max(end) - copy.max(end)).max(0.0);
+
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
-        // An acknowledgement is overdue after the smoothed round-trip time and two deviations. A retransmission
-        // timeout waits for four deviations (RFC 6298).
-        let overdue_age = last_sender.estimate.rtt + 2.0 * last_sender.subflow.rttvar.as_secs_f64();
-        let path_loss = loss(last_sender.subflow, self.records);
-        let loss = if age > overdue_age {
-            OVERDUE_LOSS
-        } else {
-            path_loss
-        };
+        let path_loss = loss(sender.subflow, self.records);
+        let is_overdue = age >= overdue_after(sender).as_secs_f64();
+        let loss = if is_overdue { OVERDUE_LOSS } else { path_loss };
         let arrival = target.estimate.arrival((data.end - data.start) as f64);
-        let recovered = self.recovery_arrival(last_sender, age, path_loss);
-        Some(loss * (recovered - arrival.max(end)))
+        let [repaired, timed_out] = self.recovery_arrivals(sender, age);
+        let if_lost = (1.0 - path_loss) * earlier(repaired, arrival)
+            + path_loss * earlier(timed_out, arrival);
+
+        // If nothing is lost, a copy helps if the path of the original is slow. Then all data there needs copies.
+        let in_flight = sender.subflow.in_flight as f64;
+        let original = if sender.estimate.untried {
+            sender.estimate.one_way + in_flight / LOWEST_RATE - age
+        } else {
+            sender.estimate.drained()
+        };
+        let copies = target.estimate.arrival(in_flight);
+        let if_slow = if original > MIN_LEAD * copies {
+            earlier(original, copies)
+        } else {
+            0.0
+        };
+        Some(loss * if_lost + (1.0 - loss) * if_slow)
     }
+}
+
+/// Returns the age from which the acknowledgement of data on `c` is overdue: the smoothed round-trip time and two
+/// deviations. A retransmission timeout waits for four deviations (RFC 6298).
+fn overdue_after(c: &Candidate<'_>) -> Duration {
+    c.subflow.srtt + 2 * c.subflow.rttvar
 }
 
 fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
@@ -486,7 +605,11 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
         _ => view.sent + view.unsent,
     };
     let copied = view.copied + (data.end - data.start);
-    if copied as f64 > MAX_COPIED_SHARE * bytes as f64 {
+    let share = match view.unsent {
+        0 => MAX_COPIED_SHARE,
+        _ => MAX_COPIED_SHARE * (1.0 - TAIL_SHARE),
+    };
+    if copied as f64 > share * bytes as f64 {
         return false;
     }
     size < LONG_FLOW_BYTES || loses_much(view)

@@ -38,10 +38,10 @@ fn overdue_at(last_sender: &SubflowView, data: &InFlight) -> Option<braid_wire::
     has_sample.then(|| data.sent_at + last_sender.base_rtt + 2 * grace_period(last_sender))
 }
 
-/// Returns a copy of the oldest data in flight for a faster subflow, if the peer's window is used up and more data
-/// waits to be sent. The window stays shut until the oldest data arrives. The subflow that carries the oldest data
-/// is penalised (its congestion window is halved), because it filled the peer's window with data that it delivers
-/// late.
+/// Returns a copy of data in flight for a faster subflow, if the peer's window is used up and more data waits to
+/// be sent. The copied data is on the subflow of the oldest data, because the window stays shut until this data
+/// arrives. The subflow is penalised (its congestion window is halved), because it filled the peer's window with
+/// data that it delivers late.
 ///
 /// This is opportunistic retransmission and penalising (Raiciu et al., "How Hard Can It Be? Designing and
 /// Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2).
@@ -51,7 +51,7 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
     }
     let oldest = view.oldest?;
     let (target, data) = fastest_worthwhile(view, |s, last_sender, data| {
-        data.start == oldest.start && s.srtt < last_sender.srtt
+        data.last_sender == oldest.last_sender && s.srtt < last_sender.srtt
     })?;
     Some(Decision::Send {
         subflow: target.id,

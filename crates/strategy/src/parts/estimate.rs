@@ -3,10 +3,17 @@
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
-/// The assumed rate of a path that has not delivered anything yet, as a share of the fastest path's rate. The
-/// share is below 1, because an overestimate costs more than an underestimate. Data stuck on an overestimated path
-/// delays the whole flow; an underestimated path only carries less for a while. One half is a guess.
-const UNTRIED_RATE_SHARE: f64 = 0.5;
+/// The lowest rate that is expected of a path without measurements, bytes/s. 0.5 Mbit/s is a guess: slower access
+/// links are rare.
+pub const LOWEST_RATE: f64 = 62_500.0;
+
+/// The queueing delay, as a share of the round trip, from which the bottleneck limits the rate of slow start. One
+/// eighth is a guess.
+const QUEUE_SHARE: f64 = 0.125;
+
+/// The factor by which the rate of a path may exceed the rate of slow start as long as there is no queue. 2, one
+/// more round trip of slow start, is a guess.
+const SLOW_START_HEADROOM: f64 = 2.0;
 
 /// An estimate of the times at which a subflow delivers data. Times are in seconds from now, amounts in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,10 +22,16 @@ pub struct Estimate {
     pub one_way: f64,
     /// The round-trip time, queues included.
     pub rtt: f64,
-    /// The highest rate at which the path delivers, bytes/s; infinite if no path's rate is known.
+    /// The highest rate at which the path delivers, bytes/s.
     pub rate: f64,
+    /// The rate that later round trips may reach, bytes/s.
+    max_rate: f64,
+    /// True if the path has delivered nothing yet and has no record, so that `rate` is only an assumption.
+    pub untried: bool,
     /// Bytes in the queue of the path's bottleneck.
-    queue: f64,
+    pub queue: f64,
+    /// The time from which the bottleneck is idle; negative if it is idle already.
+    idle_from: f64,
     in_flight: f64,
     /// The time since the oldest byte in flight was sent.
     age: f64,
@@ -32,9 +45,11 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates `subflow`. If the subflow's rate is unknown, the estimate assumes `assumed_rate`, or a share of
-    /// it until the subflow has delivered its first bytes.
-    pub fn new(now: Instant, subflow: &SubflowView, assumed_rate: f64) -> Estimate {
+    /// Estimates `subflow`, whose record of the path has the rate `recorded` (bytes/s, 0 for none). A path of
+    /// unknown rate is assumed to carry a congestion window each round trip, as slow start assumes.
+    ///
+    /// In slow start without a queue, the sender limits the measured rate, so that the path's is higher.
+    pub fn new(now: Instant, subflow: &SubflowView, recorded: u64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value
         // for its round-trip time.
@@ -42,41 +57,49 @@ impl Estimate {
             true => [subflow.rto; 2],
             false => [subflow.base_rtt, subflow.srtt],
         }
-        .map(|time| time.as_secs_f64());
-        let rate = match subflow.peak_rate {
-            0 if subflow.delivery_rate == 0 => UNTRIED_RATE_SHARE * assumed_rate,
-            0 => assumed_rate,
-            rate => rate as f64,
+        // Times and rates are divisors.
+        .map(|time| time.as_secs_f64().max(1e-6));
+        let in_slow_start = subflow.cwnd < subflow.ssthresh;
+        let queueing = subflow.latest_rtt.saturating_sub(subflow.base_rtt);
+        let is_limited_by_sender = in_slow_start && queueing.as_secs_f64() < QUEUE_SHARE * base;
+        let presumed = match (recorded, subflow.delivery_rate) {
+            (1.., 0) => recorded,
+            _ => (subflow.cwnd as f64 / base) as u64,
         };
+        let is_measured = subflow.peak_rate > 0 && !is_limited_by_sender;
+        let rate = if is_measured {
+            subflow.peak_rate
+        } else {
+            presumed.max(subflow.peak_rate).max(subflow.delivery_rate)
+        };
+        let rate = rate.max(1) as f64;
         let sent = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(sent).as_secs_f64();
-        // Bytes in flight beyond the path's capacity must be in its queue (`min_queue`). Data that was sent in
-        // bursts may make the queue longer: `backlog` is the data that cannot have passed the bottleneck yet at
-        // the path's rate.
-        let queue = match rate.is_finite() {
-            true => {
-                let backlog = match subflow.peak_rate {
-                    0 => in_flight - rate * age,
-                    _ => rate * subflow.drained_at.saturating_since(now).as_secs_f64(),
-                };
-                let min_queue = (in_flight - rate * base).max(0.0);
-                backlog.min(in_flight).max(min_queue)
-            }
-            false => 0.0,
+        // The time from which the bottleneck is idle, seconds from now; negative if it is idle already. Without a
+        // measured rate, the data in flight is assumed to have left all at once.
+        let idle_from = if is_measured {
+            let ahead = subflow.drained_at.saturating_since(now);
+            ahead.as_secs_f64() - now.saturating_since(subflow.drained_at).as_secs_f64()
+        } else {
+            in_flight / rate - age
         };
+        // Bytes in flight beyond the path's capacity must be in its queue.
+        let min_queue = (in_flight - rate * base).max(0.0);
         Estimate {
             one_way: base / 2.0,
-            // `speed` and `released` divide by the round-trip time, so it must not be zero.
-            rtt: rtt.max(1e-6),
+            rtt,
             rate,
-            queue,
+            untried: subflow.peak_rate == 0 && subflow.delivery_rate == 0,
+            queue: (rate * idle_from).min(in_flight).max(min_queue),
+            idle_from,
             in_flight,
             age,
             room: subflow.window_room() as f64,
-            growth: if subflow.cwnd < subflow.ssthresh {
-                2.0
+            growth: if in_slow_start { 2.0 } else { 1.0 },
+            max_rate: if is_limited_by_sender {
+                SLOW_START_HEADROOM * rate
             } else {
-                1.0
+                rate
             },
             ssthresh: subflow.ssthresh as f64,
             is_shut: !subflow.ready && subflow.in_flight == 0,
@@ -89,9 +112,15 @@ impl Estimate {
         self.one_way + (self.queue + bytes) / self.rate
     }
 
-    /// Returns the bytes in flight beyond [`pipe`](Self::pipe); 0 if the rate is unknown.
+    /// Returns when `bytes` that are sent now will have arrived at the earliest: at the rate that later round trips
+    /// may reach.
+    pub fn earliest(&self, bytes: f64) -> f64 {
+        self.one_way + (self.queue + bytes) / self.max_rate
+    }
+
+    /// Returns the bytes in flight beyond [`pipe`](Self::pipe).
     pub fn surplus(&self) -> f64 {
-        (self.in_flight - self.rate * 2.0 * self.one_way).max(0.0)
+        (self.in_flight - self.pipe()).max(0.0)
     }
 
     /// Returns the bandwidth-delay product: the bytes in flight that the path carries without a queue.
@@ -99,21 +128,12 @@ impl Estimate {
         self.rate * 2.0 * self.one_way
     }
 
-    /// Returns the bytes in flight that have not arrived yet; 0 if the rate is unknown. The other bytes in flight
-    /// have arrived, and their acknowledgements are on the way back. They are as many as the path delivers in half
-    /// a round trip.
-    pub fn under_way(&self) -> f64 {
-        (self.in_flight - self.rate * self.one_way).max(0.0)
-    }
-
     /// Returns when everything in flight will have arrived.
     pub fn drained(&self) -> f64 {
-        match self.rate.is_finite() {
-            true => self.under_way() / self.rate,
-            // Without a rate, data in flight is assumed to be half-way to the receiver.
-            false if self.in_flight > 0.0 => self.one_way / 2.0,
-            false => 0.0,
+        if self.in_flight == 0.0 {
+            return 0.0;
         }
+        (self.one_way + self.idle_from.max(self.queue / self.rate)).max(0.0)
     }
 
     /// Returns the rate at which the subflow can send over the next round trip, bytes/s. Either the path limits
@@ -130,14 +150,14 @@ impl Estimate {
             return 0.0;
         }
         // The upper bound is the number of bytes that the bottleneck can pass after those in its queue.
-        let max_passed = (self.rate * sending - self.queue).max(0.0);
+        let max_passed = (self.max_rate * sending - self.queue).max(0.0);
         // The window has room for some bytes now. Acknowledgements make room for further bytes; the first one
         // comes after `first_ack`.
         let at_once = self.room.min(max_passed);
         let first_ack = (self.rtt - self.age).max(0.0);
         let later = self
             .released(sending)
-            .min(self.rate * (sending - first_ack).max(0.0));
+            .min(self.max_rate * (sending - first_ack).max(0.0));
         (at_once + later).min(max_passed)
     }
 

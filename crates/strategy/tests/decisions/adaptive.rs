@@ -116,7 +116,9 @@ fn a_record_alone_does_not_shut_a_path() {
         oldest_sent: Some(NOW),
         ..recorded
     };
-    assert_eq!(beside(under_way), Decision::WAIT);
+    // The next question is due when the acknowledgement of the data is overdue.
+    let until = Some(NOW + Duration::from_millis(56));
+    assert_eq!(beside(under_way), Decision::Wait { until });
 }
 
 /// If the application waits for room, the remaining bytes are those of the announced size or, without one, as many
@@ -151,6 +153,7 @@ fn deep() -> SubflowView {
         cwnd: 100_000,
         in_flight: 41_000,
         oldest_sent: Some(NOW - Duration::from_millis(20)),
+        latest_rtt: Duration::from_millis(41),
         ..steady(0, 20)
     }
 }
@@ -250,8 +253,10 @@ fn the_tail_is_copied_if_that_helps() {
     let data = sent_range(1, 0, 5);
     let fast = [single(steady(0, 20), data), sent(1, 100)];
     assert_eq!(adaptive(&at_the_end(&fast)), copy(0, data));
+    // The acknowledgement of data that was sent 5 ms ago on a path of 20 ms is overdue in 17 ms.
     let slow = [single(steady(0, 300), data), sent(1, 20)];
-    assert_eq!(adaptive(&at_the_end(&slow)), Decision::WAIT);
+    let until = Some(NOW + Duration::from_millis(17));
+    assert_eq!(adaptive(&at_the_end(&slow)), Decision::Wait { until });
     // New data makes better use of the room.
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
@@ -289,8 +294,9 @@ fn an_open_flow_is_not_copied_at_once() {
     assert!(!copies(Writer::Open, 9));
 }
 
-/// Flows from 256 kB on may copy 8 % of their bytes: of 500,000 bytes 40,000, the last copy of 1,000 included.
-/// Flows from 1 MB on may copy none, unless paths have non-congestive losses.
+/// Flows from 256 kB on may copy 9 % of their bytes: of 500,000 bytes 45,000, the last copy of 1,000 included.
+/// Before all data was sent once, they may copy a quarter of this. Flows from 1 MB on may copy none, unless paths
+/// have non-congestive losses.
 #[test]
 fn copies_stay_within_their_budget() {
     let data = sent_range(1, 0, 5);
@@ -309,8 +315,21 @@ fn copies_stay_within_their_budget() {
         adaptive(&end) == copy(0, data)
     };
     assert!(copies(&clean, 100_000, 90_000));
-    assert!(copies(&clean, 500_000, 39_000));
-    assert!(!copies(&clean, 500_000, 39_001));
+    assert!(copies(&clean, 500_000, 44_000));
+    assert!(!copies(&clean, 500_000, 44_001));
+    let before_the_end = |copied| {
+        // The fast path has room for copies, but the peer's window has none for the last bytes.
+        let waiting = SendView {
+            flow_size: FlowSize::Declared(500_000),
+            sent: 490_000,
+            copied,
+            may_send_new: false,
+            ..with_unsent(view(&clean), 10_000)
+        };
+        adaptive(&waiting) == copy(0, data)
+    };
+    assert!(before_the_end(10_250));
+    assert!(!before_the_end(10_251));
     assert!(!copies(&clean, 1 << 20, 0));
     let mut lossy = clean;
     lossy[1].non_congestive_loss = 1_000;
