@@ -32,7 +32,7 @@ pub struct Maps {
     measured: bool,
     /// True if only the best path carries new data.
     single: bool,
-    /// The weight of a new sample in the smoothed round-trip time.
+    /// The weight of the old value in the smoothed round-trip time (the paper's epsilon).
     eps: f64,
     weights: Weights,
     paths: PerSubflow<PathState>,
@@ -67,8 +67,8 @@ impl Maps {
         Ok(Maps {
             measured: settings.one_of("plr", false, &plr)?,
             single: settings.flag("single")?,
-            // RFC 6298 smooths the round-trip time with the same weight.
-            eps: settings.share("eps", 0.125)?,
+            // The paper's value, which RFC 6298 uses too.
+            eps: settings.share("eps", 0.875)?,
             weights: Weights {
                 rtt: settings.share("alpha", 0.5)?,
                 loss: settings.share("beta", 0.5)?,
@@ -199,7 +199,7 @@ impl PathState {
         if *rtt == 0.0 {
             *rtt = subflow.srtt.as_secs_f64();
         } else if has_new_sample {
-            *rtt += eps * (subflow.latest_rtt.as_secs_f64() - *rtt);
+            *rtt += (1.0 - eps) * (subflow.latest_rtt.as_secs_f64() - *rtt);
         }
     }
 }
