@@ -223,6 +223,9 @@ pub struct SubflowView {
     /// The urgency of the most urgent data that this host currently sends to the same address over the same
     /// path, on any connection; `None` if there is no such data, or all data is equally urgent.
     pub most_urgent: Option<Urgency>,
+    /// The time at which this host last sent data more urgent than background data (urgency 7) to the same
+    /// address over the same path, on any connection; `None` if it never did, or all data is equally urgent.
+    pub foreground_at: Option<Instant>,
     /// The sent data that may be sent on this subflow as well.
     pub copies: Copies,
     #[doc(hidden)]
@@ -286,6 +289,7 @@ impl SubflowView {
             stale: false,
             ready: true,
             most_urgent: None,
+            foreground_at: None,
             copies: Copies::default(),
             _non_exhaustive: NonExhaustive::MARK,
         }

@@ -226,7 +226,7 @@ impl<'a> DecisionInput<'a> {
         let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
             subflow,
             estimate: Estimate::new(view.now, subflow, recorded_rate(subflow)),
-            ready: subflow.ready && !urgency::yields_path(next_urgency, subflow),
+            ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
         });
         let mut input = DecisionInput {
             view,
@@ -297,6 +297,9 @@ impl<'a> DecisionInput<'a> {
         };
         if self.next_urgency.is_some_and(urgency::is_important) {
             return urgency::on_best_path(self.view);
+        }
+        if self.next_urgency == Some(Urgency::LEAST_URGENT) {
+            return urgency::on_spare_paths(self.view);
         }
         let ready = self.subflows.iter().filter(|c| c.ready && self.may_try(c));
         let best = ready

@@ -1,21 +1,22 @@
 //! PO: sends important data first, on the best path.
 
-use braid_engine::StrategyFactory;
 use braid_engine::strategy::{
     Decision, OpenView, Opening, PathView, SendView, Strategy, StrategyEvent,
 };
+use braid_engine::{StrategyFactory, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
 use crate::parts::rank::{by_rtt_and_window, first_with_room};
-use crate::parts::urgency::IMPORTANT_LEVELS;
+use crate::parts::urgency::{IMPORTANT_LEVELS, is_important, next_urgency, on_spare_paths};
 
 /// The PO scheduler (Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler", Int. J. Digital
 /// Multimedia Broadcasting, 2018).
 ///
 /// The engine's send queue puts important data before other data. This strategy sends important data on the
 /// subflow of lowest round-trip time (among equals, on the one with the larger window) or, if that subflow is
-/// full, on the next one. A base strategy decides everything else.
+/// full, on the next one. Background data (urgency 7), which the paper does not have, fills the other subflows
+/// first. A base strategy decides everything else.
 #[derive(Debug)]
 pub struct Po {
     base: Box<dyn Strategy>,
@@ -42,15 +43,19 @@ impl Strategy for Po {
     }
 
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
-        let urgencies = &view.unsent_by_urgency;
-        let important: u64 = urgencies[..IMPORTANT_LEVELS].iter().sum();
-        if important == 0 || !view.may_send_new {
+        let Some(next) = next_urgency(view).filter(|_| view.may_send_new) else {
             return self.base.next(view, rng);
-        }
-        // While important data waits, the base strategy is not asked, so its copies of lost data are made here.
-        again::lost(view)
-            .or_else(|| first_with_room(view, important, by_rtt_and_window, |_| true))
-            .unwrap_or(Decision::WAIT)
+        };
+        let new_data = if is_important(next) {
+            let important = view.unsent_by_urgency[..IMPORTANT_LEVELS].iter().sum();
+            first_with_room(view, important, by_rtt_and_window, |_| true)
+        } else if next == Urgency::LEAST_URGENT {
+            on_spare_paths(view)
+        } else {
+            return self.base.next(view, rng);
+        };
+        // The base strategy was not asked, so its copies of lost data are made here.
+        again::lost(view).or(new_data).unwrap_or(Decision::WAIT)
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {

@@ -194,8 +194,8 @@ impl Transport {
                     .copies(&mut subflow.place.cursors, subflow.place.slot),
                 false => Copies::default(),
             };
-            let most_urgent = ctx.shared.claims.most_urgent(ctx.now, subflow.link());
-            views.push(subflow.view(ready, copies, most_urgent));
+            let claim = ctx.shared.claims.of(ctx.now, subflow.link());
+            views.push(subflow.view(ready, copies, claim));
         }
     }
 

@@ -12,7 +12,7 @@ use super::opening::{Handshake, SynData};
 use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
 use crate::non_exhaustive::NonExhaustive;
-use crate::path::Records;
+use crate::path::{Claim, Records};
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::closing::FinState;
@@ -21,7 +21,7 @@ use crate::tcp::path_mtu::Report;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
-use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
+use crate::{Config, PathId, PathRecord, SubflowId};
 
 /// The time without an acknowledgement of data after which a subflow is given up if the connection has others.
 /// The value is a guess. Other subflows carry the data meanwhile, so this subflow can be kept through an outage
@@ -585,10 +585,10 @@ impl Subflow {
         new_room.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
-    /// Returns the view of the subflow for a strategy. `most_urgent` is the most urgent data that this host
-    /// sends on any connection between the same addresses.
+    /// Returns the view of the subflow for a strategy. `claim` tells of the data that this host sends on any
+    /// connection between the same addresses.
     // Conforms: 8684-3.3.8-1
-    pub fn view(&self, ready: bool, copies: Copies, most_urgent: Option<Urgency>) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies, claim: Claim) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -615,7 +615,8 @@ impl Subflow {
             backup: self.is_backup(),
             stale: self.is_stale(),
             ready,
-            most_urgent,
+            most_urgent: claim.most_urgent,
+            foreground_at: claim.foreground_at,
             copies,
             _non_exhaustive: NonExhaustive::MARK,
         }

@@ -13,6 +13,15 @@ use crate::{PathId, Urgency};
 /// trips are shorter, and so are the pauses of interactive traffic such as calls.
 const CLAIM_TIME: Duration = Duration::from_millis(300);
 
+/// The use of a path by the data of all connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The highest urgency of the data that is currently sent.
+    pub most_urgent: Option<Urgency>,
+    /// The time at which data more urgent than background data was last sent.
+    pub foreground_at: Option<Instant>,
+}
+
 /// The time at which data of each urgency was last sent, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
@@ -51,16 +60,21 @@ impl Claims {
         self.claims.entry(key).or_default()[urgency.index()] = Some(now);
     }
 
-    /// Returns the highest urgency of the data that is currently sent on the path `key`.
-    pub fn most_urgent(&self, now: Instant, key: (IpAddr, PathId)) -> Option<Urgency> {
+    /// Returns what is known of the data that is sent on the path `key`.
+    pub fn of(&self, now: Instant, key: (IpAddr, PathId)) -> Claim {
         if self.claims.is_empty() {
-            return None;
+            return Claim::default();
         }
-        let claim = self.claims.get(&key)?;
-        let level = claim
-            .iter()
-            .position(|at| at.is_some_and(|at| at + CLAIM_TIME > now))?;
-        Urgency::new(level as u8)
+        let Some(claim) = self.claims.get(&key) else {
+            return Claim::default();
+        };
+        let is_present = |at: &Option<Instant>| at.is_some_and(|at| at + CLAIM_TIME > now);
+        let level = claim.iter().position(is_present);
+        let foreground = &claim[..Urgency::LEAST_URGENT.index()];
+        Claim {
+            most_urgent: level.and_then(|level| Urgency::new(level as u8)),
+            foreground_at: foreground.iter().flatten().max().copied(),
+        }
     }
 }
 
@@ -79,12 +93,21 @@ mod tests {
         let at = Instant::from_millis;
         claims.note(at(0), KEY, Urgency::default());
         // A single urgency claims nothing.
-        assert_eq!(claims.most_urgent(at(0), KEY), None);
+        assert_eq!(claims.of(at(0), KEY).most_urgent, None);
         claims.note(at(100), KEY, Urgency::MOST_URGENT);
         claims.note(at(200), KEY, Urgency::default());
-        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST_URGENT));
-        assert_eq!(claims.most_urgent(at(400), KEY), Some(Urgency::default()));
-        assert_eq!(claims.most_urgent(at(500), KEY), None);
+        assert_eq!(
+            claims.of(at(399), KEY).most_urgent,
+            Some(Urgency::MOST_URGENT)
+        );
+        assert_eq!(
+            claims.of(at(400), KEY).most_urgent,
+            Some(Urgency::default())
+        );
+        assert_eq!(claims.of(at(500), KEY).most_urgent, None);
+        assert_eq!(claims.of(at(500), KEY).foreground_at, Some(at(200)));
+        claims.note(at(600), KEY, Urgency::LEAST_URGENT);
+        assert_eq!(claims.of(at(600), KEY).foreground_at, Some(at(200)));
     }
 
     #[test]
@@ -95,12 +118,12 @@ mod tests {
         claims.note(at(0), KEY, Urgency::LEAST_URGENT);
         claims.note(at(1), KEY, Urgency::MOST_URGENT);
         claims.note(at(2), other, Urgency::MOST_URGENT);
-        assert_eq!(claims.most_urgent(at(2), other), None);
+        assert_eq!(claims.of(at(2), other).most_urgent, None);
         claims.note(at(1_100), other, Urgency::MOST_URGENT);
         assert_eq!(
-            claims.most_urgent(at(1_100), other),
+            claims.of(at(1_100), other).most_urgent,
             Some(Urgency::MOST_URGENT)
         );
-        assert_eq!(claims.most_urgent(at(1_100), KEY), None);
+        assert_eq!(claims.of(at(1_100), KEY).most_urgent, None);
     }
 }

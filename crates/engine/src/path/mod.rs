@@ -21,7 +21,7 @@ use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
 
 pub(crate) use attempts::{Failure, Target};
 pub(crate) use blackholes::Blackholes;
-pub(crate) use claim::Claims;
+pub(crate) use claim::{Claim, Claims};
 pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;

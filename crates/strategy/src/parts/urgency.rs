@@ -1,6 +1,8 @@
 //! Precedence by urgency, within one connection and between the connections over a path. Important data takes the
-//! best path. Less urgent data gives way on a path that carries more urgent data.
+//! best path. Less urgent data gives way on a path that carries more urgent data. Background data (urgency 7) fills
+//! the other paths first, and keeps the queue of the best path short.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use braid_engine::Urgency;
@@ -12,6 +14,10 @@ use super::usable::{keeps_waiting, usable};
 /// The queueing delay above which less urgent data yields to more urgent data. Less urgent data may delay more
 /// urgent data by this much. 7 ms is a guess.
 const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
+
+/// The time for which the best of several paths is left to data that is more urgent than background data, after the
+/// last such data. The value is a guess: it bridges the pauses of a user who types or follows links.
+const RESERVED_TIME: Duration = Duration::from_secs(3);
 
 /// The number of important urgency levels: 0, 1 and 2. Lower levels are more urgent; 3 is the default (RFC 9218).
 pub const IMPORTANT_LEVELS: usize = 3;
@@ -27,19 +33,31 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
     Urgency::new(u8::try_from(level).ok()?)
 }
 
-/// Returns whether new data of the urgency `next` yields on `subflow`, because more urgent data of any connection
-/// uses the same path.
+/// Returns whether new data of the urgency `next` yields on `subflow` to more urgent data of any connection over
+/// the same path.
 ///
-/// Background data yields except for two packets, which keep the path's measurements current. Other data yields
-/// only if the path has a queue and its full capacity is in flight, so that yielding shortens the queue without
-/// leaving the path idle.
-pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
-    let Some(next) = next.filter(|next| subflow.most_urgent.is_some_and(|m| m < *next)) else {
+/// Data yields if more urgent data uses the path and the path has a queue and its full capacity is in flight. So
+/// yielding shortens the queue without leaving the path idle.
+///
+/// Background data yields more. Where more urgent data passes, only two background packets are in flight, which
+/// keep the path's measurements current. The best of several paths is left to more urgent data in this way for 3 s
+/// after the last such data. Later, background data uses its capacity too, but keeps the queue short, so that other
+/// data finds next to no queue.
+pub fn yields_path(view: &SendView<'_>, next: Option<Urgency>, subflow: &SubflowView) -> bool {
+    let Some(next) = next else {
         return false;
     };
+    let is_urgent_path = subflow.most_urgent.is_some_and(|m| m < next);
+    let is_background = next == Urgency::LEAST_URGENT;
     let min_in_flight = 2 * u64::from(subflow.mss);
-    if next == Urgency::LEAST_URGENT {
+    let is_best = is_background && is_best_of_several(view, subflow);
+    let had_foreground = |at| view.now.saturating_since(at) < RESERVED_TIME;
+    let is_reserved = is_best && subflow.foreground_at.is_some_and(had_foreground);
+    if is_reserved || is_urgent_path && is_background {
         return subflow.in_flight >= min_in_flight;
+    }
+    if !is_urgent_path && !is_best {
+        return false;
     }
     let capacity = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
     subflow.in_flight >= min_in_flight.max(capacity as u64)
@@ -54,6 +72,28 @@ pub fn on_best_path(view: &SendView<'_>) -> Option<Decision> {
     first_with_room(view, waiting, by_base_rtt, |s| {
         all_slow || !keeps_waiting(s)
     })
+}
+
+/// Returns whether `subflow` has the lowest round-trip time of several usable paths.
+fn is_best_of_several(view: &SendView<'_>, subflow: &SubflowView) -> bool {
+    let best = usable(view).min_by_key(|s| by_base_rtt(s));
+    best.is_some_and(|best| best.id == subflow.id) && usable(view).count() > 1
+}
+
+/// Returns new background data for the path of highest round-trip time or, if that path is full, for the next one.
+/// The best path thus comes last, with the part of its capacity that other data leaves. Skips paths with long
+/// queues, unless all paths have long queues.
+///
+/// Metered links need no rule here: the box opens subflows on them only if the other links do not suffice.
+pub fn on_spare_paths(view: &SendView<'_>) -> Option<Decision> {
+    let waiting = view.unsent_by_urgency[Urgency::COUNT - 1];
+    let all_slow = usable(view).all(keeps_waiting);
+    first_with_room(
+        view,
+        waiting,
+        |s| Reverse(by_base_rtt(s)),
+        |s| (all_slow || !keeps_waiting(s)) && !yields_path(view, Some(Urgency::LEAST_URGENT), s),
+    )
 }
 
 /// Returns a copy of data that keeps the peer from reading important data after it.

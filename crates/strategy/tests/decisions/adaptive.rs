@@ -365,6 +365,54 @@ fn less_urgent_data_yields() {
     assert_eq!(on_path(&[queued, steady(1, 80)], 3), Some(0));
 }
 
+/// Background data fills the path of highest round-trip time first. It leaves the best path to other data for 3 s
+/// after the last such data, and keeps the queue short there.
+#[test]
+fn background_data_fills_the_other_paths_first() {
+    let [best, middle, slow] = [steady(0, 20), steady(1, 60), steady(2, 80)];
+    for name in ["adaptive", "po", "po:base=roundrobin"] {
+        let on_path = |subflows: &[SubflowView]| {
+            on(decide(
+                name,
+                &urgent(with_unsent(view(subflows), 0), 7, 50_000),
+            ))
+        };
+        assert_eq!(on_path(&[best, middle, slow]), Some(2), "{name}");
+        assert_eq!(on_path(&[best, middle, used_up(slow)]), Some(1), "{name}");
+        let others_full = [best, used_up(middle), used_up(slow)];
+        assert_eq!(on_path(&others_full), Some(0), "{name}");
+        // 2,500 bytes are in flight, 100,000 bytes/s times 20 ms are 2,000, and the queue has 11 ms.
+        let queued = SubflowView {
+            latest_rtt: best.base_rtt + Duration::from_millis(11),
+            delivery_rate: 100_000,
+            in_flight: 2_500,
+            ..best
+        };
+        assert_eq!(on_path(&[queued, used_up(slow)]), None, "{name}");
+        assert_eq!(on_path(&[queued, slow]), Some(2), "{name}");
+        let short = SubflowView {
+            latest_rtt: best.base_rtt + Duration::from_millis(7),
+            ..queued
+        };
+        assert_eq!(on_path(&[short, used_up(slow)]), Some(0), "{name}");
+        // Other data used the best path 3 s ago or later: two packets of 1,000 bytes may be in flight there.
+        let reserved = |ago, in_flight| SubflowView {
+            foreground_at: Some(NOW - Duration::from_millis(ago)),
+            in_flight,
+            ..best
+        };
+        assert_eq!(on_path(&[reserved(2_999, 2_000), used_up(slow)]), None);
+        assert_eq!(on_path(&[reserved(2_999, 1_000), used_up(slow)]), Some(0));
+        assert_eq!(on_path(&[reserved(3_000, 2_000), used_up(slow)]), Some(0));
+        assert_eq!(on_path(&[reserved(2_999, 2_000)]), Some(0), "{name}");
+        // Without another usable path, congestion control alone decides.
+        assert_eq!(on_path(&[queued]), Some(0), "{name}");
+        assert_eq!(on_path(&[queued, stale(slow)]), Some(0), "{name}");
+        // A backup path is no other path while there is a regular one.
+        assert_eq!(on_path(&[queued, backup(slow)]), Some(0), "{name}");
+    }
+}
+
 /// Important data takes the fastest path with room, regardless of the less urgent data after it.
 #[test]
 fn important_data_goes_on_the_best_path() {
