@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use braid_engine::ConnId;
 use braid_secure::keys::PrivateKey;
-use tls::Program;
+use tls::{GREETING, Program};
 use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, payload};
 
@@ -280,6 +280,37 @@ fn nobody_learns_whether_a_guessed_key_is_a_users() {
     let own = Program::pretending(&mut w, stranger.public(), &stranger);
     assert_eq!(own.alerts, [49]);
     assert!(Program::connect(&mut w).alerts.is_empty());
+}
+
+/// A server tells a user about destinations only what it measured on connections of this user.
+#[test]
+fn nobody_learns_where_others_go_from_the_egress_metrics() {
+    let other = PrivateKey::from_seed([7; 32]);
+    let user = format!("[[user]]\nname = \"other\"\nkey = \"{}\"\n", other.public());
+    let setup = Setup {
+        server: &user,
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    // Probes for no records, and for the metrics of 198.51.100.0/24 and 198.51.101.0/24.
+    let train = [0xb7, 0, 17, 1, 5, 0, 0, 0, 0, 0];
+    let probe = [
+        &GREETING[..],
+        &train,
+        &[4, 3, 198, 51, 100, 4, 3, 198, 51, 101],
+    ]
+    .concat();
+    let told = [&box_key(), &other].map(|key| {
+        let mut program = Program::pretending(&mut w, key.public(), key);
+        program.say(&mut w, &probe);
+        // The answer begins with the number of records.
+        assert!(holds(&program.got, &[1, 2, 0, 0]), "{:?}", program.got);
+        [100, 101].map(|prefix| holds(&program.got, &[4, 7, 198, 51, prefix]))
+    });
+    assert_eq!(told, [[true, false], [false, false]]);
 }
 
 /// The size of a record reveals neither its content nor the length of a destination's name.

@@ -62,9 +62,9 @@ pub fn server_addr(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, 1 + server as u8)
 }
 
-/// Returns the address of a content host.
+/// Returns the address of a content host. Each host has a /24 prefix of its own, by which servers measure.
 pub fn content_addr(content: usize) -> Ipv4Addr {
-    Ipv4Addr::new(198, 51, 100, 1 + content as u8)
+    Ipv4Addr::new(198, 51, 100 + content as u8, 1)
 }
 
 /// Returns the key of the box, the same in every run.
@@ -115,6 +115,8 @@ pub struct ServerSettings {
     pub cross: Vec<UdpFlow>,
     /// The link to each content host; `up` leads to the host.
     pub to_content: PathSettings,
+    /// The links to the first content hosts, where they differ from `to_content`.
+    pub to_first_contents: Vec<PathSettings>,
     /// The settings of the server's sockets towards content hosts.
     pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the box's. The clocks matter, because a server
@@ -161,6 +163,7 @@ impl AggregationConfig {
                 from_access: Vec::new(),
                 cross: Vec::new(),
                 to_content: gigabit(),
+                to_first_contents: Vec::new(),
                 downstream: DownstreamConfig::default(),
                 clock_ahead: Duration::ZERO,
             })
@@ -665,8 +668,9 @@ fn connect_server(
         connect(world, junction, server, &gigabit());
         connect(world, source, junction, &gigabit());
     }
-    for content in contents {
-        connect(world, server, *content, &settings.to_content);
+    for (n, content) in contents.iter().enumerate() {
+        let own = settings.to_first_contents.get(n);
+        connect(world, server, *content, own.unwrap_or(&settings.to_content));
     }
     server_links
 }

@@ -184,6 +184,18 @@ pub struct ServerStatus {
     /// True if a choice by delay selects this server.
     #[serde(default)]
     pub by_delay: bool,
+    /// The destinations whose own measurements select this server, although it is not the usual one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationStatus>,
+}
+
+/// Destinations with a choice of their own among the servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestinationStatus {
+    /// The prefix of the destinations, such as `198.51.100.0/24`.
+    pub prefix: String,
+    /// True for a choice by delay, false for one by bandwidth.
+    pub by_delay: bool,
 }
 
 /// The version and features in use under TLS (`docs/protocol.md`, "Versions").

@@ -4,6 +4,7 @@
 //! and does not depend on sessions or connections. `braid-secure` protects the messages.
 
 pub(crate) mod hints;
+pub(crate) mod prefix;
 pub(crate) mod probe;
 pub(crate) mod quality;
 pub mod socks;

@@ -13,6 +13,7 @@ use core::time::Duration;
 use braid_secure::channel::RECORD_OVERHEAD;
 use braid_wire::Instant;
 
+use super::prefix::Prefix;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
 
@@ -47,9 +48,12 @@ const MIN_GAPS: usize = 4;
 const ANSWER: u8 = 0xb3;
 /// Number of bytes before the fields of an answer: the first byte and a length of two bytes.
 const ANSWER_HEAD_LEN: usize = 3;
-/// Maximum number of bytes of the fields in an answer. Those of this version have 20 bytes; the rest is room for
-/// fields of later versions.
+/// Maximum number of bytes of the fields in an answer. Those of this version have at most 100 bytes; the rest is
+/// room for fields of later versions.
 const MAX_FIELDS: usize = 256;
+/// Maximum number of prefixes that a probe asks for. With this number, request and answer still fit the 128 bytes
+/// to which protection pads every message, so asking costs no byte on the wire.
+pub(crate) const MAX_ASKED_PREFIXES: usize = 4;
 /// The bytes before a plaintext answer: the server's choice of a method (SOCKS 5, method 2, RFC 1928 section 3),
 /// and the status of the sign-in (RFC 1929).
 const SIGNED_IN: [u8; 4] = [
@@ -66,6 +70,7 @@ const WELCOME: [u8; 2] = [5, 0];
 const TRAIN: u8 = 1;
 const BANDWIDTH: u8 = 2;
 const DELAY: u8 = 3;
+const PREFIX: u8 = 4;
 
 /// A train of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -120,6 +125,25 @@ impl Train {
     }
 }
 
+/// Adds the question for the egress metrics of `prefix` to the fields of a request. A server without an answer, or
+/// of an earlier release, skips the field.
+pub(crate) fn ask(fields: &mut Vec<u8>, prefix: Prefix) {
+    let bytes = prefix.bytes();
+    fields.extend([PREFIX, bytes.len() as u8]);
+    fields.extend(bytes);
+}
+
+/// Decodes the prefixes that a request asks for; those beyond [`MAX_ASKED_PREFIXES`] are ignored.
+pub(crate) fn asked(fields: &[u8]) -> Vec<Prefix> {
+    let mut asked = Vec::new();
+    each_field(fields, |kind, value| {
+        if kind == PREFIX && asked.len() < MAX_ASKED_PREFIXES {
+            asked.extend(Prefix::decode(value));
+        }
+    });
+    asked
+}
+
 /// The capacity of the bottleneck, estimated from a burst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Capacity {
@@ -134,8 +158,14 @@ pub(crate) enum Capacity {
 }
 
 /// Encodes the answer before a train of `records`. The server's pacing does not delay the first `unpaced` of
-/// them, so only their spacing is meaningful.
-pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
+/// them, so only their spacing is meaningful. `egress` has the metrics over all destinations, `prefixes` those of
+/// the prefixes that the request asked for and that were measured.
+pub(crate) fn answer(
+    records: u8,
+    unpaced: u8,
+    egress: Quality,
+    prefixes: &[(Prefix, Quality)],
+) -> Vec<u8> {
     let mut fields = vec![TRAIN, 2, records, unpaced];
     if let Some(bits) = egress.bandwidth {
         fields.extend([BANDWIDTH, 8]);
@@ -143,13 +173,50 @@ pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
     }
     if let Some(ms) = egress.delay_ms {
         fields.extend([DELAY, 4]);
-        fields.extend(((ms * 1e3) as u32).to_be_bytes());
+        fields.extend(micros(ms));
+    }
+    for (prefix, quality) in prefixes {
+        let mut value = prefix.bytes().to_vec();
+        value.extend(quality.delay_ms.map_or([0; 4], micros));
+        value.extend(
+            quality
+                .bandwidth
+                .iter()
+                .flat_map(|bits| (*bits as u64).to_be_bytes()),
+        );
+        fields.extend([PREFIX, value.len() as u8]);
+        fields.extend(value);
     }
     let length = u16::try_from(fields.len()).unwrap_or(u16::MAX);
     let mut out = vec![ANSWER];
     out.extend(length.to_be_bytes());
     out.extend(fields);
     out
+}
+
+fn micros(ms: f64) -> [u8; 4] {
+    ((ms * 1e3) as u32).to_be_bytes()
+}
+
+/// Decodes the metrics of a prefix.
+fn read_prefix(value: &[u8]) -> Option<(Prefix, Quality)> {
+    // 4 bytes of delay follow the prefix, or 12 of delay and bandwidth.
+    let prefix_len = match value.len() {
+        7 | 15 => 3,
+        10 | 18 => 6,
+        _ => return None,
+    };
+    let (prefix, metrics) = value.split_at_checked(prefix_len)?;
+    let (delay, bandwidth) = metrics.split_first_chunk()?;
+    let bandwidth = bandwidth.try_into().map(u64::from_be_bytes);
+    let quality = Quality {
+        bandwidth: bandwidth.ok().map(|bits| bits as f64),
+        delay_ms: match u32::from_be_bytes(*delay) {
+            0 => None,
+            us => Some(f64::from(us) / 1e3),
+        },
+    };
+    Some((Prefix::decode(prefix)?, quality))
 }
 
 /// Returns a record that leaves at the time `since_answer` after the answer.
@@ -193,6 +260,7 @@ pub(crate) struct TrainReceiver {
     /// The number of leading records that pacing did not delay.
     unpaced: u8,
     egress: Quality,
+    prefixes: Vec<(Prefix, Quality)>,
     /// Number of bytes received of the current record.
     partial: usize,
     /// The departure time in the current record.
@@ -263,6 +331,7 @@ impl TrainReceiver {
             return Ok(());
         }
         let (mut train, mut egress) = ((0, 0), Quality::default());
+        let prefixes = &mut self.prefixes;
         each_field(fields, |kind, value| match (kind, value) {
             (TRAIN, [records, unpaced]) => train = (*records, *unpaced),
             (BANDWIDTH, value) => {
@@ -272,6 +341,10 @@ impl TrainReceiver {
             (DELAY, value) => {
                 let us = value.try_into().map(u32::from_be_bytes);
                 egress.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
+            }
+            (PREFIX, value) => {
+                // `MAX_FIELDS` bounds the number.
+                prefixes.extend(read_prefix(value));
             }
             _ => {}
         });
@@ -287,6 +360,11 @@ impl TrainReceiver {
     /// Returns the server's egress metrics.
     pub(crate) fn egress(&self) -> Quality {
         self.egress
+    }
+
+    /// Returns the egress metrics of the prefixes that the request asked for, as far as the server has any.
+    pub(crate) fn prefixes(&self) -> &[(Prefix, Quality)] {
+        &self.prefixes
     }
 
     /// Returns the rates in bit/s at which the first `records` departed and arrived, each at most
@@ -405,6 +483,8 @@ fn after_bucket(gaps: &[Duration]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use core::net::IpAddr;
+
     use super::*;
 
     const MBIT: f64 = 1e6;
@@ -416,7 +496,12 @@ mod tests {
         let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * received);
         let head = [
             &SIGNED_IN[..],
-            &answer(MAX_TRAIN_RECORDS, MAX_TRAIN_RECORDS, Quality::default()),
+            &answer(
+                MAX_TRAIN_RECORDS,
+                MAX_TRAIN_RECORDS,
+                Quality::default(),
+                &[],
+            ),
         ]
         .concat();
         assert_eq!(arrivals.input(at(0), &head), Ok(false));
@@ -445,7 +530,7 @@ mod tests {
         let records = came.len() as u8;
         let head = [
             &SIGNED_IN[..],
-            &answer(records, records, Quality::default()),
+            &answer(records, records, Quality::default(), &[]),
         ]
         .concat();
         let start = Instant::from_millis(500);
@@ -488,7 +573,7 @@ mod tests {
     /// must not count.
     #[test]
     fn paced_records_have_no_effect_on_the_result() {
-        let head = answer(MAX_TRAIN_RECORDS, UNPACED_RECORDS, Quality::default());
+        let head = answer(MAX_TRAIN_RECORDS, UNPACED_RECORDS, Quality::default(), &[]);
         let mut arrivals = TrainReceiver::new(false);
         let head = [&SIGNED_IN[..], &head].concat();
         assert_eq!(arrivals.input(Instant::ZERO, &head), Ok(false));
@@ -564,7 +649,17 @@ mod tests {
             bandwidth: Some(98.4e6),
             delay_ms: Some(36.05),
         };
-        let head = [&SIGNED_IN[..], &answer(0, 0, egress)].concat();
+        let addr = |text: &str| Prefix::from(text.parse::<IpAddr>().unwrap());
+        let asked = [addr("198.51.100.7"), addr("2001:db8::1"), addr("192.0.2.1")];
+        let mut fields = train.encode();
+        asked.iter().for_each(|prefix| ask(&mut fields, *prefix));
+        assert_eq!(super::asked(&fields), asked);
+        let delay_alone = Quality {
+            bandwidth: None,
+            delay_ms: Some(7.125),
+        };
+        let prefixes = [(asked[0], egress), (asked[1], delay_alone)];
+        let head = [&SIGNED_IN[..], &answer(0, 0, egress, &prefixes)].concat();
         for cut in 0..head.len() {
             let mut arrivals = TrainReceiver::new(false);
             assert_eq!(
@@ -578,8 +673,32 @@ mod tests {
                 "{cut}"
             );
             assert_eq!(arrivals.egress(), egress);
+            assert_eq!(arrivals.prefixes(), prefixes);
             assert_eq!(arrivals.capacity(), None);
         }
+    }
+
+    /// A release that knows no prefixes reads the other fields, in the request and in the answer. With the maximum
+    /// of prefixes, both fit the least padding: 127 bytes besides the type.
+    #[test]
+    fn prefixes_cost_no_byte_on_the_wire() {
+        let prefix = |n: u8| Prefix::from(IpAddr::from([0x2001, 0xdb8, n.into(), 0, 0, 0, 0, 1]));
+        let all: Vec<_> = (0..MAX_ASKED_PREFIXES as u8).map(prefix).collect();
+        let mut fields = Train::BURST.encode();
+        all.iter().for_each(|prefix| ask(&mut fields, *prefix));
+        ask(&mut fields, prefix(99));
+        assert_eq!(asked(&fields), all);
+        assert_eq!(Train::decode(&fields), Train::BURST);
+        let greeting_and_head = 3 + 3;
+        assert!(greeting_and_head + fields.len() <= 127);
+        let metrics = Quality {
+            bandwidth: Some(1e9),
+            delay_ms: Some(10.0),
+        };
+        let all: Vec<_> = all.into_iter().map(|prefix| (prefix, metrics)).collect();
+        assert!(WELCOME.len() + answer(10, 10, metrics, &all).len() <= 127);
+        assert_eq!(read_prefix(&[1, 2, 3, 0, 0, 0]), None);
+        assert_eq!(read_prefix(&[0; 16]), None);
     }
 
     #[test]

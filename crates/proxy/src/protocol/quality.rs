@@ -15,3 +15,13 @@ pub struct Quality {
     #[serde(default)]
     pub delay_ms: Option<f64>,
 }
+
+impl Quality {
+    /// Returns these values, and in place of an unknown one the value of `other`.
+    pub(crate) fn or(self, other: Quality) -> Quality {
+        Quality {
+            bandwidth: self.bandwidth.or(other.bandwidth),
+            delay_ms: self.delay_ms.or(other.delay_ms),
+        }
+    }
+}

@@ -90,6 +90,11 @@ impl Choice {
         self.chosen[need as usize]
     }
 
+    /// Returns whether measurements made the choice, and not the operator or the configuration's order.
+    pub(crate) fn is_by_measurements(&self) -> bool {
+        self.measured && self.operator_choice.is_none() && self.select != Select::Order
+    }
+
     /// Returns the need of flows of unknown size. Most flows are of unknown size.
     pub(crate) fn default_need(&self) -> Need {
         match self.select {

@@ -386,6 +386,25 @@ mod tests {
         assert_eq!(chosen(Need::Latency, &servers, Some(2)), Some(1));
     }
 
+    /// The metrics of a destination take the place of those over all destinations.
+    #[test]
+    fn a_destination_may_have_another_server() {
+        let near = [(20.0, 20.0), (10.0, 40.0)];
+        let far = [(20.0, 40.0), (10.0, 60.0)];
+        let mut servers = vec![server(&near, (100.0, 10.0)), server(&far, (100.0, 10.0))];
+        let both = |servers: &[Measured]| Need::ALL.map(|need| chosen(need, servers, Some(0)));
+        // 30 Mbit/s each; 20 + 10 ms against 40 + 10 ms.
+        assert_eq!(both(&servers), [Some(0), Some(0)]);
+        // The first server measured the destination: min(30, 5) Mbit/s, and 20 + 150 ms.
+        servers[0].egress = quality((5.0, 150.0));
+        assert_eq!(both(&servers), [Some(1), Some(1)]);
+        // The second server measured it too: min(30, 5.5) Mbit/s, 10 % more, and 40 + 120 ms, 6 % less.
+        servers[1].egress = quality((5.5, 120.0));
+        assert_eq!(both(&servers), [Some(0), Some(0)]);
+        servers[1].egress = quality((9.0, 8.0));
+        assert_eq!(both(&servers), [Some(1), Some(1)]);
+    }
+
     #[test]
     fn a_server_without_answers_is_not_chosen() {
         let table = table();

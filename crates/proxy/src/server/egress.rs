@@ -2,20 +2,26 @@
 //!
 //! The server measures users' connections, and connects to the configured targets. A box can request a measurement
 //! but cannot choose its target, so that the server cannot be made to attack a third host.
+//!
+//! A box may ask for the metrics of single prefixes. The answer is only from connections of the box's own user, so
+//! that no user learns where others go.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use braid_wire::Instant;
-use ipnet::IpNet;
 
 use crate::admin::status::milliseconds;
 use crate::app::{ConnectFailure, Ctx, DownstreamEvent, DownstreamId};
+use crate::protocol::prefix::Prefix;
 use crate::select::selection::Quality;
 
-/// Maximum number of destination prefixes that are remembered. A guess: each answer to a probe reads all of them.
+/// Maximum number of destination prefixes that are remembered of all users together. A guess: each answer to a
+/// probe reads all of them.
 const MAX_PREFIXES: usize = 256;
+/// Maximum number of destination prefixes that are remembered of one user. A guess: as many as a box remembers.
+const MAX_USER_PREFIXES: usize = 64;
 /// Time for which the measurements of a prefix are used. A guess: twice the longest interval between a box's
 /// measurements, 5 min by default.
 const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
@@ -38,7 +44,9 @@ const MIN_PERIOD_BYTES: u64 = 64 << 10;
 /// The measurements of all destinations.
 #[derive(Debug)]
 pub(super) struct EgressMeter {
-    prefixes: BTreeMap<IpNet, PrefixMetrics>,
+    all: PrefixTable,
+    /// The measurements of each user's connections, by the user's index.
+    pub(super) users: Vec<PrefixTable>,
     /// The targets as a ring: the next target to be measured is first, and the last measured target is at the end.
     targets: Vec<Target>,
     /// The current connection attempt to a target.
@@ -47,7 +55,11 @@ pub(super) struct EgressMeter {
     attempted_at: Option<Instant>,
 }
 
-/// The measurements of destinations with one prefix (/24 or /48).
+/// Measurements by the prefix of the destination.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PrefixTable(BTreeMap<Prefix, PrefixMetrics>);
+
+/// The measurements of destinations with one prefix.
 #[derive(Debug, Clone, Copy)]
 struct PrefixMetrics {
     /// The time of the last measurement.
@@ -81,42 +93,19 @@ fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
     old.map_or(new, |old| (old * 3 + new) / 4)
 }
 
-fn prefix(addr: IpAddr) -> IpNet {
-    // Prefixes in BGP usually have at most these lengths, so addresses with the same prefix share a path.
-    let length = if addr.is_ipv4() { 24 } else { 48 };
-    IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
-}
-
-impl EgressMeter {
-    pub(super) fn new(targets: &[SocketAddr]) -> Self {
-        let targets = targets.iter().map(|addr| Target {
-            addr: *addr,
-            attempted: false,
-            delay: None,
-        });
-        EgressMeter {
-            prefixes: BTreeMap::new(),
-            targets: targets.collect(),
-            attempt: None,
-            attempted_at: None,
-        }
-    }
-
-    /// Records the time that connecting to a destination `took`.
-    pub(super) fn on_connected(&mut self, now: Instant, addr: IpAddr, took: Duration) {
-        let key = prefix(addr);
-        if let Some(metrics) = self.prefixes.get_mut(&key) {
+impl PrefixTable {
+    /// Records the time that connecting to a destination `took`. In place of a new prefix beyond `max`, the one
+    /// with the oldest measurement is forgotten.
+    fn on_connected(&mut self, now: Instant, prefix: Prefix, took: Duration, max: usize) {
+        if let Some(metrics) = self.0.get_mut(&prefix) {
             metrics.delay = smoothed(Some(metrics.delay), took);
             metrics.measured_at = now;
             return;
         }
-        if self.prefixes.len() >= MAX_PREFIXES {
-            let oldest = self
-                .prefixes
-                .iter()
-                .min_by_key(|(_, metrics)| metrics.measured_at);
-            let oldest = oldest.map(|(key, _)| *key);
-            oldest.map(|key| self.prefixes.remove(&key));
+        if self.0.len() >= max {
+            let oldest = self.0.iter().min_by_key(|(_, metrics)| metrics.measured_at);
+            let oldest = oldest.map(|(prefix, _)| *prefix);
+            oldest.map(|prefix| self.0.remove(&prefix));
         }
         let metrics = PrefixMetrics {
             measured_at: now,
@@ -124,13 +113,12 @@ impl EgressMeter {
             limited_rate: None,
             max_rate: 0.0,
         };
-        self.prefixes.insert(key, metrics);
+        self.0.insert(prefix, metrics);
     }
 
-    /// Records that a relay received `rate` bit/s from the destination `addr`. `limited` is true if the relay
-    /// waited for the destination, so that the rate shows the bandwidth of that path.
-    pub(super) fn on_rate(&mut self, now: Instant, addr: IpAddr, (rate, limited): (f64, bool)) {
-        let Some(metrics) = self.prefixes.get_mut(&prefix(addr)) else {
+    /// Records the rate of a relay; see [`EgressMeter::on_rate`].
+    fn on_rate(&mut self, now: Instant, prefix: Prefix, (rate, limited): (f64, bool)) {
+        let Some(metrics) = self.0.get_mut(&prefix) else {
             return;
         };
         metrics.measured_at = now;
@@ -140,8 +128,75 @@ impl EgressMeter {
             metrics.limited_rate = Some(highest);
         }
     }
+}
 
-    /// Returns the egress metrics for a box.
+impl PrefixMetrics {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_since(self.measured_at) < MEASUREMENT_LIFETIME
+    }
+
+    /// Returns the bandwidth, bit/s; unknown as in [`EgressMeter::quality`].
+    fn bandwidth(&self) -> Option<f64> {
+        self.limited_rate.filter(|rate| *rate >= self.max_rate)
+    }
+}
+
+impl EgressMeter {
+    pub(super) fn new(targets: &[SocketAddr], users: usize) -> Self {
+        let targets = targets.iter().map(|addr| Target {
+            addr: *addr,
+            attempted: false,
+            delay: None,
+        });
+        EgressMeter {
+            all: PrefixTable::default(),
+            users: vec![PrefixTable::default(); users],
+            targets: targets.collect(),
+            attempt: None,
+            attempted_at: None,
+        }
+    }
+
+    /// Records the time that connecting to a destination of `user` took.
+    pub(super) fn on_connected(
+        &mut self,
+        now: Instant,
+        user: Option<usize>,
+        addr: IpAddr,
+        took: Duration,
+    ) {
+        let prefix = addr.into();
+        self.all.on_connected(now, prefix, took, MAX_PREFIXES);
+        if let Some(table) = user.and_then(|user| self.users.get_mut(user)) {
+            table.on_connected(now, prefix, took, MAX_USER_PREFIXES);
+        }
+    }
+
+    /// Records that a relay of `user` received `rate` bit/s from the destination `addr`. `limited` is true if the
+    /// relay waited for the destination, so that the rate shows the bandwidth of that path.
+    pub(super) fn on_rate(
+        &mut self,
+        now: Instant,
+        user: Option<usize>,
+        addr: IpAddr,
+        rate: (f64, bool),
+    ) {
+        let table = user.and_then(|user| self.users.get_mut(user));
+        for table in core::iter::once(&mut self.all).chain(table) {
+            table.on_rate(now, addr.into(), rate);
+        }
+    }
+
+    /// Returns the egress metrics of `prefix` from connections of `user`; `None` if there is no recent one.
+    pub(super) fn quality_of(&self, now: Instant, user: usize, prefix: Prefix) -> Option<Quality> {
+        let metrics = self.users.get(user)?.0.get(&prefix)?;
+        metrics.is_recent(now).then(|| Quality {
+            bandwidth: metrics.bandwidth(),
+            delay_ms: milliseconds(metrics.delay),
+        })
+    }
+
+    /// Returns the egress metrics over all destinations, for a box.
     ///
     /// The bandwidth is the highest rate of a relay that waited for its destination and not for the path to the
     /// box. The bandwidth is unknown if any other relay was faster, because then single destinations were slow,
@@ -150,10 +205,7 @@ impl EgressMeter {
     /// The delay is the mean over the targets that answer. If no target answers, the delay is the median over the
     /// prefixes, because a few distant destinations do not shift a median.
     pub(super) fn quality(&self, now: Instant) -> Quality {
-        let is_recent = |metrics: &&PrefixMetrics| {
-            now.saturating_since(metrics.measured_at) < MEASUREMENT_LIFETIME
-        };
-        let prefixes = || self.prefixes.values().filter(is_recent);
+        let prefixes = || self.all.0.values().filter(|p| p.is_recent(now));
         let limited_rate = prefixes().filter_map(|p| p.limited_rate).reduce(f64::max);
         let max_rate = prefixes().map(|p| p.max_rate).fold(0.0, f64::max);
         let mut delays: Vec<Duration> = prefixes().map(|p| p.delay).collect();
@@ -301,6 +353,7 @@ impl RelayRate {
 mod tests {
     use super::*;
 
+    const USER: Option<usize> = Some(0);
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     fn addr(a: u8, b: u8) -> IpAddr {
@@ -313,40 +366,65 @@ mod tests {
 
     #[test]
     fn delays_are_by_prefix_and_expire() {
-        let mut egress = EgressMeter::new(&[]);
+        let mut egress = EgressMeter::new(&[], 2);
         assert_eq!(egress.quality(at(0)), Quality::default());
-        egress.on_connected(at(0), addr(1, 1), MS(40));
-        egress.on_connected(at(1), addr(1, 2), MS(80));
+        egress.on_connected(at(0), USER, addr(1, 1), MS(40));
+        egress.on_connected(at(1), USER, addr(1, 2), MS(80));
         // Both addresses have the prefix 198.51.1.0/24: 3/4 * 40 ms + 1/4 * 80 ms = 50 ms.
         assert_eq!(egress.quality(at(2)).delay_ms, Some(50.0), "one prefix");
-        egress.on_connected(at(3), addr(2, 1), MS(90));
-        egress.on_connected(at(3), addr(3, 1), MS(91));
+        egress.on_connected(at(3), USER, addr(2, 1), MS(90));
+        egress.on_connected(at(3), USER, addr(3, 1), MS(91));
         assert_eq!(egress.quality(at(4)).delay_ms, Some(90.0), "the middle one");
         // All measurements are older than 600 s.
         assert_eq!(egress.quality(at(700)), Quality::default());
         for n in 0..1000u32 {
             let [_, _, a, b] = n.to_be_bytes();
-            egress.on_connected(at(5), [10, a, b, 1].into(), MS(1));
+            egress.on_connected(at(5), USER, [10, a, b, 1].into(), MS(1));
         }
-        assert_eq!(egress.prefixes.len(), MAX_PREFIXES);
+        assert_eq!(egress.all.0.len(), MAX_PREFIXES);
+        assert_eq!(egress.users[0].0.len(), MAX_USER_PREFIXES);
     }
 
     #[test]
     fn only_relays_that_wait_for_the_destination_show_a_bandwidth() {
-        let mut egress = EgressMeter::new(&[]);
-        egress.on_connected(at(0), addr(1, 1), MS(40));
-        egress.on_connected(at(0), addr(2, 1), MS(40));
-        egress.on_rate(at(1), addr(1, 1), (30e6, false));
+        let mut egress = EgressMeter::new(&[], 2);
+        egress.on_connected(at(0), USER, addr(1, 1), MS(40));
+        egress.on_connected(at(0), USER, addr(2, 1), MS(40));
+        egress.on_rate(at(1), USER, addr(1, 1), (30e6, false));
         assert_eq!(egress.quality(at(1)).bandwidth, None);
-        egress.on_rate(at(1), addr(2, 1), (10e6, true));
+        egress.on_rate(at(1), USER, addr(2, 1), (10e6, true));
         assert_eq!(
             egress.quality(at(1)).bandwidth,
             None,
             "another one was faster"
         );
-        egress.on_rate(at(1), addr(2, 1), (40e6, true));
-        egress.on_rate(at(1), addr(2, 1), (35e6, true));
+        egress.on_rate(at(1), USER, addr(2, 1), (40e6, true));
+        egress.on_rate(at(1), USER, addr(2, 1), (35e6, true));
         assert_eq!(egress.quality(at(1)).bandwidth, Some(40e6));
+    }
+
+    /// A user is told of the prefixes of its own connections, and of no other user's.
+    #[test]
+    fn prefixes_are_told_to_the_user_who_went_there() {
+        let mut egress = EgressMeter::new(&[], 2);
+        let [near, far] = [addr(1, 1), addr(2, 1)];
+        egress.on_connected(at(0), Some(0), near, MS(10));
+        egress.on_connected(at(0), Some(1), near, MS(50));
+        egress.on_connected(at(0), Some(1), far, MS(90));
+        egress.on_connected(at(0), None, far, MS(70));
+        egress.on_rate(at(1), Some(1), far, (40e6, true));
+        egress.on_rate(at(1), Some(0), far, (50e6, true));
+        let told = |egress: &EgressMeter, user, prefix: IpAddr, s| {
+            let quality = egress.quality_of(at(s), user, prefix.into());
+            quality.map(|q| (q.delay_ms.unwrap(), q.bandwidth))
+        };
+        assert_eq!(told(&egress, 0, near, 1), Some((10.0, None)));
+        assert_eq!(told(&egress, 1, near, 1), Some((50.0, None)));
+        assert_eq!(told(&egress, 0, far, 1), None);
+        assert_eq!(told(&egress, 1, far, 1), Some((90.0, Some(40e6))));
+        assert_eq!(told(&egress, 1, addr(1, 99), 1), Some((50.0, None)));
+        assert_eq!(told(&egress, 2, near, 1), None);
+        assert_eq!(told(&egress, 1, near, 600), None, "600 s later");
     }
 
     #[test]
@@ -371,7 +449,7 @@ mod tests {
     #[test]
     fn only_the_first_attempt_to_a_target_does_not_wait() {
         let targets: [SocketAddr; 2] = [1, 2].map(|n| (addr(1, n), 443).into());
-        let mut egress = EgressMeter::new(&targets);
+        let mut egress = EgressMeter::new(&targets, 0);
         assert_eq!(egress.next_target(at(1)), Some(targets[0]));
         assert_eq!(egress.next_target(at(1)), Some(targets[1]));
         // Neither has answered.

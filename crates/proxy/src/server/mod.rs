@@ -160,7 +160,7 @@ impl ServerCore {
             handshakes: Handshakes::new(config.users.len()),
             lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
-            egress: EgressMeter::new(&config.targets),
+            egress: EgressMeter::new(&config.targets, config.users.len()),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -621,7 +621,7 @@ impl ServerCore {
                 ..
             } if downstream == stream => {
                 let took = ctx.now.saturating_since(since);
-                self.egress.on_connected(ctx.now, addr, took);
+                self.egress.on_connected(ctx.now, session.user, addr, took);
                 addr
             }
             _ => return,
@@ -671,6 +671,7 @@ impl ServerCore {
         let Session {
             channel,
             stage: Stage::Relaying(relay, relay_rate),
+            user,
             ..
         } = session
         else {
@@ -687,7 +688,7 @@ impl ServerCore {
             sniff_response(ctx, channel.conn, relay);
         }
         if let Some(rate) = relay_rate.on_moved(ctx.now, turn.moved.to_conn) {
-            self.egress.on_rate(ctx.now, relay_rate.addr, rate);
+            self.egress.on_rate(ctx.now, *user, relay_rate.addr, rate);
         }
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_downstream;

@@ -56,7 +56,10 @@ impl ServerCore {
         // result.
         self.egress.connect_to_target(ctx);
         let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
-        let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now));
+        let asked = probe::asked(&metadata.hints).into_iter();
+        let known = asked.filter_map(|p| Some((p, self.egress.quality_of(ctx.now, user, p)?)));
+        let known: Vec<_> = known.collect();
+        let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now), &known);
         let began = ctx.now;
         if let Some(session) = self.sessions.get_mut(id) {
             if !send_all(ctx, &mut session.channel, &answer) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::app::Ctx;
 
+use super::egress::PrefixTable;
 use super::session::{Session, Stage};
 use super::train::Allowance;
 use super::{ServerCore, join_group};
@@ -106,20 +107,22 @@ impl ServerCore {
         self.per_user = move_all(&self.per_user, new_indices, vec![0; count]);
         self.handshakes.waiting = move_all(&self.handshakes.waiting, new_indices, vec![0; count]);
         self.lookups.move_users(new_indices, count);
+        let unused = vec![PrefixTable::default(); count];
+        self.egress.users = move_all(&self.egress.users, new_indices, unused);
         self.user_names = config.users.iter().map(|u| u.name.clone()).collect();
     }
 }
 
 /// Copies each user's entry from `old` to the user's new index in `entries`, and returns `entries`. The caller has
 /// filled `entries` with the entries of new users.
-pub(super) fn move_all<T: Copy>(
+pub(super) fn move_all<T: Clone>(
     old: &[T],
     new_indices: &[Option<usize>],
     mut entries: Vec<T>,
 ) -> Vec<T> {
     for (entry, new_index) in old.iter().zip(new_indices) {
         if let Some(new_index) = *new_index {
-            entries[new_index] = *entry;
+            entries[new_index] = entry.clone();
         }
     }
     entries

@@ -14,7 +14,6 @@ use super::links::Links;
 use super::{Context, Upstream};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
-use crate::select::selection::Need;
 
 /// The cost of one connection, bits. The cost divided by the link's rate is the connection's load in seconds. The
 /// same number is the rate assumed for a link whose rate is unknown, 1 Mbit/s. So a connection over such a link
@@ -45,13 +44,19 @@ impl Upstream {
     ) -> Result<Checkout, ApiError> {
         self.note_traffic(cx.now);
         let need = self.servers.choice.need(request.hints);
-        let mut candidates = self.candidates(need, request.tried, request.destination_ip);
+        let chosen = self.server_for(cx.now, need, request.destination_ip);
+        let mut candidates = self.candidates(chosen, request.tried, request.destination_ip);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
-        if let Some(server) = best.filter(|_| !request.skip_pool)
-            && let Some(checkout) =
-                self.take_idle(cx.now, (need, server), request.destination_ip, cx.stack)
-        {
+        // A server that only the destination has chosen.
+        let other = Some(chosen).filter(|chosen| *chosen != self.servers.current(need));
+        let idle = best.filter(|_| !request.skip_pool).and_then(|server| {
+            if Some(server) == other {
+                return self.take_idle_to(cx.now, server, cx.stack);
+            }
+            self.take_idle(cx.now, (need, server), request.destination_ip, cx.stack)
+        });
+        if let Some(checkout) = idle {
             cx.counters.idle_used += 1;
             // The strategy's knowledge of an earlier user's flow does not apply to this one. An error means that
             // the connection is gone; its `Closed` event follows.
@@ -93,16 +98,15 @@ impl Upstream {
     /// Returns the pairs of server and link to try, each with its rank; lower is better.
     ///
     /// A server ranks higher if it answers. Among equals it ranks higher if it has no recent failure, then if it
-    /// reaches the address family of `to`, then if it is the chosen server, and last by the configuration's order.
+    /// reaches the address family of `to`, then if it is the `chosen` one, and last by the configuration's order.
     /// The links to one server are ranked by these criteria in turn: no failures, Multipath TCP, not a backup,
     /// short round-trip time. Links without Multipath TCP take turns in proportion to their rates.
     pub(super) fn candidates(
         &self,
-        need: Need,
+        chosen: usize,
         tried: &[(usize, PathId)],
         to: Option<IpAddr>,
     ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
-        let chosen = self.servers.current(need);
         let mut candidates = Vec::new();
         for server in 0..self.servers.entries.len() {
             // The engine itself tries the other paths to a server that does not answer. So after a failed attempt

@@ -1,5 +1,7 @@
 //! The choice of servers, and changes to it.
 
+use core::net::IpAddr;
+
 use braid_engine::Stack;
 use braid_wire::Instant;
 
@@ -7,7 +9,8 @@ use super::Upstream;
 use super::health::Reach;
 use super::servers::Servers;
 use crate::config::AUTO;
-use crate::select::selection::{Candidate, Measured, Quality};
+use crate::protocol::prefix::Prefix;
+use crate::select::selection::{self, Candidate, Measured, Need, Quality};
 
 impl Servers {
     /// Selects the server with the name `name` by hand; [`AUTO`] ends the selection.
@@ -40,7 +43,7 @@ impl Upstream {
         });
         Measured {
             paths: paths.collect(),
-            egress: self.meter.egress[server].map_or(Quality::default(), |(_, egress)| egress),
+            egress: self.meter.egress.over_all(server),
         }
     }
 
@@ -51,13 +54,7 @@ impl Upstream {
         let usable = self.usable_servers();
         let mut answering = servers.filter(|s| usable[*s]);
         let all_tried = answering.all(|s| self.links.is_tried(s));
-        let candidates = measured.iter().zip(&usable);
-        let candidates: Vec<Candidate<'_>> = candidates
-            .map(|(measured, usable)| Candidate {
-                measured,
-                usable: *usable,
-            })
-            .collect();
+        let candidates = candidates(&measured, &usable);
         let may_measure = self.meter.may_measure;
         let choice = &mut self.servers.choice;
         if choice.choose(now, &candidates, may_measure, all_tried) {
@@ -65,6 +62,54 @@ impl Upstream {
             tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;
         }
+    }
+
+    /// Returns the server for a user's connection with this need to the destination `to`.
+    ///
+    /// Where the metrics of the destination's prefix are known, they count in place of those over all destinations.
+    /// As long as they do not make another server better by the configured gain, the connection goes to the server
+    /// that is chosen for all.
+    pub(super) fn server_for(&mut self, now: Instant, need: Need, to: Option<IpAddr>) -> usize {
+        let usual = self.servers.current(need);
+        let Some(prefix) = to.map(Prefix::from).filter(|_| self.servers.has_choice()) else {
+            return usual;
+        };
+        let egress = &mut self.meter.egress;
+        egress.on_used(now, prefix);
+        let Some(metrics) = egress
+            .to_prefix(now, prefix)
+            .filter(|_| self.servers.choice.is_by_measurements())
+        else {
+            egress.set_chosen(need, prefix, None);
+            return usual;
+        };
+        let before = egress.chosen(need, prefix);
+        let measured = metrics.into_iter().enumerate().map(|(s, egress)| Measured {
+            egress,
+            ..self.measured(s)
+        });
+        let measured: Vec<Measured> = measured.collect();
+        let usable = self.usable_servers();
+        let candidates = candidates(&measured, &usable);
+        // The usual server has idle connections, so another server is left once it has no advantage. That is so if
+        // a destination turns out to be as far from the other server.
+        let is_better = |other: &usize| {
+            let pair = [candidates[usual], candidates[*other]];
+            selection::choose(need, &pair, Some(0), 0.0) == Some(1)
+        };
+        let current = before.filter(is_better).unwrap_or(usual);
+        let gain = self.servers.choice.gain;
+        let chosen = selection::choose(need, &candidates, Some(current), gain).unwrap_or(usual);
+        let other = Some(chosen).filter(|chosen| *chosen != usual);
+        self.meter.egress.set_chosen(need, prefix, other);
+        chosen
+    }
+
+    /// Returns whether new connections go to `server`, all or those to some destinations.
+    pub(super) fn is_current(&self, server: usize) -> bool {
+        let mut needs = self.servers.needs();
+        needs.any(|need| self.servers.current(need) == server)
+            || self.meter.egress.choices().any(|(.., s)| s == server)
     }
 
     /// Returns for each server whether it is usable: over some open link no handshake has failed or is late.
@@ -87,4 +132,14 @@ impl Upstream {
         self.update(now, stack);
         Ok(())
     }
+}
+
+/// Returns the servers as input of the choice.
+fn candidates<'a>(measured: &'a [Measured], usable: &[bool]) -> Vec<Candidate<'a>> {
+    let all = measured.iter().zip(usable);
+    let all = all.map(|(measured, usable)| Candidate {
+        measured,
+        usable: *usable,
+    });
+    all.collect()
 }

@@ -9,10 +9,9 @@ use braid_wire::Instant;
 use super::checkout;
 use super::meter::{ClosingTrain, PendingTrain};
 use super::{Context, Upstream};
-use crate::protocol::probe::{Capacity, MalformedAnswer, Train, TrainReceiver};
+use crate::protocol::probe::{Capacity, MalformedAnswer, Train, TrainReceiver, ask};
 use crate::protocol::socks::{self, RequestMetadata};
 use crate::relay::read_step;
-use crate::select::selection::Quality;
 
 impl Upstream {
     /// Requests one measurement of every server over every link, also in quiet hours.
@@ -99,7 +98,9 @@ impl Upstream {
         };
         let (mut channel, sign_in) = self.servers.channel((now, server), options, stack)?;
         let keys = (&self.servers.key, self.servers.entries[server].key);
-        let hints = train.encode();
+        let mut hints = train.encode();
+        let prefixes = self.meter.egress.ask(now, server);
+        prefixes.iter().for_each(|prefix| ask(&mut hints, *prefix));
         let sign_in = sign_in.as_ref();
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
         let messages = [
@@ -154,15 +155,10 @@ impl Upstream {
     fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         let (link, server) = (pending.link, pending.server);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
-        let reported = pending.receiver.egress();
-        let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
-        let egress = Quality {
-            bandwidth: reported.bandwidth,
-            // A report may lack the delay while the server's targets do not answer; the last known delay is then
-            // the best estimate.
-            delay_ms: reported.delay_ms.or(before),
-        };
-        self.meter.egress[server] = Some((cx.now, egress));
+        let (over_all, prefixes) = (pending.receiver.egress(), pending.receiver.prefixes());
+        self.meter
+            .egress
+            .on_report(cx.now, server, over_all, prefixes);
         let PendingTrain {
             channel,
             capacity,

@@ -6,15 +6,15 @@ use braid_engine::{Event, Stack};
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
+use super::egress::Egress;
 use super::health::{Reach, ServerHealth};
 use super::links::Links;
 use super::probe_pace::ProbePace;
 use super::servers::Servers;
-use crate::config::{Measuring, Select};
+use crate::config::Measuring;
 use crate::protocol::probe::{MEASUREMENT_BYTES, TrainReceiver};
 use crate::relay::StepError;
 use crate::select::gauge::pause_after;
-use crate::select::selection::Quality;
 
 /// Users count as sending for this time after their last bytes. The value is a guess: it bridges the pauses while
 /// a user reads a page.
@@ -35,8 +35,7 @@ pub(super) struct Meter {
     pub(super) closing: Option<ClosingTrain>,
     /// True while measurements may run: there are servers to choose from, users send, and it is no quiet hour.
     pub(super) may_measure: bool,
-    /// The latest egress metrics of each server, with the time of the report.
-    pub(super) egress: Vec<Option<(Instant, Quality)>>,
+    pub(super) egress: Egress,
 }
 
 /// A train that was requested and has not arrived completely.
@@ -71,7 +70,7 @@ impl Meter {
             pending: None,
             closing: None,
             may_measure: false,
-            egress: vec![None; servers],
+            egress: Egress::new(servers),
         }
     }
 
@@ -84,8 +83,8 @@ impl Meter {
     ) {
         let unix_ms = servers.clock.unix_ms(now);
         let quiet = self.settings.quiet.iter().any(|q| q.contains(unix_ms));
-        let has_choice = servers.entries.len() > 1 && servers.choice.select != Select::Order;
-        self.may_measure = has_choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
+        self.may_measure =
+            servers.has_choice() && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
     }
 
     /// Returns time, link and server of the next measurement. If several measurements are due on a link, the

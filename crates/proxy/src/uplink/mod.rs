@@ -10,6 +10,7 @@ mod acquire;
 mod checkout;
 mod choose;
 mod diagnosis;
+mod egress;
 mod evidence;
 mod examine;
 mod families;

@@ -20,14 +20,11 @@ impl Servers {
         usize::from(self.current(need) != self.current(default))
     }
 
-    /// Returns for each pool the server to which its connections lead, and the need that they serve; `None` for an
-    /// unused pool.
-    fn pools(&self) -> [Option<(Need, usize)>; 2] {
+    /// Returns for each pool the server to which its connections lead; `None` for an unused pool.
+    fn pools(&self) -> [Option<usize>; 2] {
         let mut servers = [None; 2];
         for need in self.needs() {
-            let pool = self.pool(need);
-            // If both needs have the same server, the more frequent need counts; it comes first.
-            servers[pool] = servers[pool].or(Some((need, self.current(need))));
+            servers[self.pool(need)] = Some(self.current(need));
         }
         servers
     }
@@ -70,9 +67,7 @@ impl Upstream {
     /// Returns the index of the pool whose connections lead to `server`.
     fn pool_to(&self, server: usize) -> Option<usize> {
         let servers = self.pool_servers();
-        servers
-            .iter()
-            .position(|to| to.is_some_and(|(_, to)| to == server))
+        servers.iter().position(|to| *to == Some(server))
     }
 
     /// Takes a connection to `server` from the pool for `need`, or a connection to another server that is usable
@@ -91,9 +86,21 @@ impl Upstream {
         self.pools.all[pool].take((now, stack), server, |s| suits[s])
     }
 
-    /// Returns for each pool the server to which its connections should lead, and the need that they serve; `None`
-    /// if the pool should be empty.
-    fn pool_servers(&self) -> [Option<(Need, usize)>; 2] {
+    /// Takes a connection to `server`, which is the best for the user's destination. A connection to another server
+    /// is no substitute: it would save one round trip to the server, and lose by every round trip to the
+    /// destination.
+    pub(super) fn take_idle_to(
+        &mut self,
+        now: Instant,
+        server: usize,
+        stack: &Stack,
+    ) -> Option<Checkout> {
+        let pool = self.pool_to(server)?;
+        self.pools.all[pool].take((now, stack), server, |_| false)
+    }
+
+    /// Returns for each pool the server to which its connections should lead; `None` if the pool should be empty.
+    fn pool_servers(&self) -> [Option<usize>; 2] {
         // Idle connections need keepalives and handshakes, and these cost money over metered links.
         let is_metered_used = || self.links.open().any(|l| l.metered);
         let are_useful =
@@ -108,7 +115,6 @@ impl Upstream {
     /// Closes useless idle connections.
     pub(super) fn trim_pools(&mut self, now: Instant, stack: &mut Stack) {
         let servers = self.pool_servers();
-        let servers = servers.map(|server| server.map(|(_, server)| server));
         let usable = self.usable_servers();
         self.pools.trim(now, servers, &usable, stack);
     }
@@ -117,9 +123,9 @@ impl Upstream {
     pub(super) fn fill_pools(&mut self, cx: &mut Context<'_>) {
         self.trim_pools(cx.now, cx.stack);
         for (pool, wanted) in self.pool_servers().into_iter().enumerate() {
-            while self.pools.all[pool].needs_more(cx.now, wanted.map(|(_, server)| server)) {
-                let best = wanted.and_then(|(need, server)| {
-                    let all = self.candidates(need, &[], None).into_iter();
+            while self.pools.all[pool].needs_more(cx.now, wanted) {
+                let best = wanted.and_then(|server| {
+                    let all = self.candidates(server, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
                     // If another server ranks first, `server` has a problem now.
                     (best == server).then_some((best, path))

@@ -158,7 +158,7 @@ impl Upstream {
 
     /// Returns the time between two probes of a server over the link of `path`.
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
-        let current = self.servers.is_current(server);
+        let current = self.is_current(server);
         let link = self.links.find(path);
         match link.and_then(|l| Some((l, l.health.get(server)?))) {
             Some(at) => self.probe_pace.interval(now, at, current),

@@ -117,8 +117,8 @@ impl Meter {
     /// Applies the settings, and moves the egress metrics to the servers' new indices.
     fn reload(&mut self, config: &BoxConfig, moved: &Moved) {
         let indices = 0..config.servers.len();
-        let egress = indices.map(|new| moved.old_index(new).and_then(|old| self.egress[old]));
-        self.egress = egress.collect();
+        let old_indices: Vec<_> = indices.map(|new| moved.old_index(new)).collect();
+        self.egress.reload(&old_indices);
         self.settings = config.measuring.clone();
     }
 }

@@ -80,7 +80,8 @@ impl Upstream {
                 keep(server, Some(link.name.clone()), result)
             })
         });
-        let egress = self.meter.egress.iter().enumerate();
+        // Destinations of users are not saved.
+        let egress = self.meter.egress.over_all.iter().enumerate();
         let egress = egress.filter_map(|(server, report)| keep(server, None, (*report)?));
         links.chain(egress).collect()
     }
@@ -100,7 +101,7 @@ impl Upstream {
                 continue;
             };
             let Some(name) = &saved.link else {
-                self.meter.egress[server] = Some((now - age, saved.quality));
+                self.meter.egress.over_all[server] = Some((now - age, saved.quality));
                 continue;
             };
             if let Some(link) = self.links.all.iter_mut().find(|l| l.name == *name)

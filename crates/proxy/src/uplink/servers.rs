@@ -85,9 +85,9 @@ impl Servers {
         self.choice.server(need)
     }
 
-    /// Returns whether new connections go to `server`.
-    pub(super) fn is_current(&self, server: usize) -> bool {
-        self.needs().any(|need| self.current(need) == server)
+    /// Returns whether measurements choose among several servers.
+    pub(super) fn has_choice(&self) -> bool {
+        self.entries.len() > 1 && self.choice.select != Select::Order
     }
 
     /// Returns the needs of connections, the more frequent first.

@@ -7,8 +7,8 @@ use super::health::{Reach, ServerHealth};
 use super::links::{Link, Links};
 use super::{Trouble, Upstream};
 use crate::admin::status::{
-    IdlePoolStatus, PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, milliseconds,
-    score,
+    DestinationStatus, IdlePoolStatus, PathState, PathStatus, ProxyStatus, SelectStatus,
+    ServerStatus, milliseconds, score,
 };
 use crate::admin::verdict::Condition;
 use crate::config::{Protection, ServerEntry};
@@ -86,6 +86,7 @@ impl Upstream {
             over_links: self.links.all.iter().map(|l| l.condition_over(i)).collect(),
             by_bandwidth: self.servers.current(Need::Throughput) == i,
             by_delay: self.servers.current(Need::Latency) == i,
+            destinations: self.destinations_of(i),
             addresses: [server.endpoint_v4(), server.endpoint_v6()]
                 .into_iter()
                 .flatten()
@@ -93,9 +94,19 @@ impl Upstream {
             reached: !self.links.is_server_down(i),
             families: self.servers.families_of(i),
             protocol: agreed.flatten(),
-            current: self.servers.is_current(i),
+            current: self.is_current(i),
             protected: server.protection != Protection::None,
         }
+    }
+
+    /// Returns the destinations whose own metrics choose the server with index `i`.
+    fn destinations_of(&self, i: usize) -> Vec<DestinationStatus> {
+        let choices = self.meter.egress.choices().filter(|(.., s)| *s == i);
+        let status = choices.map(|(prefix, need, _)| DestinationStatus {
+            prefix: prefix.to_string(),
+            by_delay: need == Need::Latency,
+        });
+        status.collect()
     }
 
     pub(crate) fn select_status(&self) -> SelectStatus {

@@ -212,6 +212,47 @@ fn cross_traffic_moves_the_choice() {
     assert_eq!(chosen(&net).0, 2);
 }
 
+/// Server 1 is the nearer one to the box and over all destinations. Content 1 is near server 2 alone. The box
+/// learns that from its first connections to content 1, and then each content has the better server.
+#[test]
+fn each_destination_has_the_server_that_is_best_for_it() {
+    let (near, far) = ((50.0, 10.0), (50.0, 160.0));
+    let mut config = servers(&[
+        [(20.0, 20.0), (10.0, 40.0), near],
+        [(20.0, 40.0), (10.0, 60.0), near],
+    ]);
+    config.contents = 2;
+    config.servers[0].to_first_contents = vec![path(near), path(far)];
+    config.boxed.select = Select::Delay;
+    config.boxed.measuring.most = secs(20);
+    let mut net = start(&config);
+    // Returns how many of 40 connections to a content each server led there.
+    let share = |net: &mut Aggregation, content| {
+        let before = [0, 1].map(|server| connected(net, server));
+        for _ in 0..40 {
+            net.open(0, content, Load::Down(20_000)).unwrap();
+            net.run_for(millis(200));
+        }
+        net.run_for(secs(1));
+        [0, 1].map(|server| connected(net, server) - before[server])
+    };
+    browse(&mut net, secs(20));
+    assert_eq!(chosen(&net), (1, 1));
+    share(&mut net, 1);
+    share(&mut net, 1);
+    assert_eq!(share(&mut net, 1), [0, 40]);
+    assert_eq!(share(&mut net, 0), [40, 0]);
+    assert_eq!(chosen(&net), (1, 1));
+    let servers = status(&net).servers;
+    let prefixes = |server: usize| {
+        let all = servers[server].destinations.iter();
+        all.map(|d| (d.prefix.as_str(), d.by_delay))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(prefixes(0), []);
+    assert_eq!(prefixes(1), [("198.51.101.0/24", true)]);
+}
+
 /// Opens connections with short answers, so that links are idle though users are active.
 fn chat(net: &mut Aggregation, time: Duration) -> u64 {
     for _ in 0..time.as_millis() / 500 {

@@ -2,7 +2,7 @@
 //! server's egress, and the criteria (bandwidth, delay) by which a server is the best.
 
 use braid_proxy::selection::{Measured, Quality};
-use braid_proxy::status::ServerStatus;
+use braid_proxy::status::{DestinationStatus, ServerStatus};
 use braid_secure::Families;
 use braid_secure::channel::Versions;
 
@@ -32,7 +32,8 @@ pub fn table(servers: &[ServerStatus], with_measurements: bool) -> String {
         let mut cells = vec![server.name.clone(), state(server)];
         cells.extend(qualities.chain([*egress]).flat_map(quality));
         cells.push(best_by(server).to_owned());
-        columns.row(cells, Vec::new());
+        let with_measurements = server.destinations.iter().filter(|_| with_measurements);
+        columns.row(cells, with_measurements.map(destination).collect());
     }
     if !with_measurements {
         columns.hide(&measured);
@@ -72,6 +73,15 @@ pub fn state(server: &ServerStatus) -> String {
         _ => "",
     };
     format!("{}{in_use}{families}{plaintext}{older}", server.condition)
+}
+
+/// Returns the line of destinations with a choice of their own.
+fn destination(destination: &DestinationStatus) -> String {
+    let criterion = match destination.by_delay {
+        true => "delay",
+        false => "bandwidth",
+    };
+    format!("also to {}, by {criterion}", destination.prefix)
 }
 
 /// Returns the criteria by which the server is the best one.
@@ -125,6 +135,13 @@ mod tests {
             },
             by_bandwidth: name == "rome",
             by_delay: name == "bern",
+            destinations: match name {
+                "bern" => vec![DestinationStatus {
+                    prefix: "198.51.100.0/24".to_owned(),
+                    by_delay: false,
+                }],
+                _ => Vec::new(),
+            },
         };
         let servers = [
             server(
@@ -142,6 +159,7 @@ mod tests {
         let expected = "  \
 server  state                                              B_1    D_1          B_2    D_2          B_s    D_s  chosen
   bern    working, reaches IPv4 only, older release  22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+      also to 198.51.100.0/24, by bandwidth
   rome    working, in use                            27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
   oslo    no answers, not protected                            -      -            -      -            -      -
 ";

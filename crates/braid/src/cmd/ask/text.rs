@@ -396,6 +396,7 @@ mod tests {
                 reached: true,
                 current: true,
                 protected: true,
+                destinations: Vec::new(),
             }],
             select: None,
             idle_pool: Some(IdlePoolStatus {
