@@ -456,7 +456,9 @@ pub enum Decision {
         /// The data to send.
         data: Payload,
         /// The maximum number of bytes to send; the engine bounds bursts in addition. If the number is less than
-        /// a segment, new data waits until no data is outstanding (RFC 9293 section 3.8.6.2.1).
+        /// a segment, new data waits until no data is outstanding (RFC 9293 section 3.8.6.2.1). New bytes of one
+        /// decision have the same urgency; only the last packet is filled with less urgent bytes, beyond
+        /// `max_bytes` if need be.
         max_bytes: u32,
     },
     /// Send nothing until the view changes, or until the given time.

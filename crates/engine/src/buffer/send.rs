@@ -19,7 +19,8 @@ use crate::{Class, Urgency};
 pub const WRITE_SLICES: usize = 8;
 
 /// The maximum number of slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous in their
-/// blocks, so these slices have far more bytes than a packet.
+/// blocks, so these slices have far more bytes than a packet. There are as many slices as urgencies, so that each
+/// urgency can fill what more urgent bytes leave of a packet.
 pub const SEND_SLICES: usize = 8;
 
 /// The capacity above which lists of spans are reduced when they become empty, so that idle connections hold
@@ -259,18 +260,17 @@ impl SendBuffer {
 
     // --- sending
 
-    /// Returns the number of next bytes that have the same urgency: the maximum that
-    /// [`map_next`](Self::map_next) maps.
+    /// Returns the number of next bytes that have the same urgency.
     pub fn next_run(&self) -> u64 {
         self.queue.run()
     }
 
-    /// Assigns the next offsets of the stream to up to `max` bytes, and returns their range. The bytes have the
-    /// same urgency and fit into [`SEND_SLICES`] slices, so that one packet can carry them. The range is empty
-    /// if no bytes wait.
+    /// Assigns the next offsets of the stream to up to `max` bytes, the most urgent ones first, and returns their
+    /// range. The bytes fit into [`SEND_SLICES`] slices, so that one packet can carry them. The range is empty if
+    /// no bytes wait.
     pub fn map_next(&mut self, max: u64) -> Range<u64> {
         let start = self.nxt;
-        let mut left = max.min(self.next_run()) as usize;
+        let mut left = usize::try_from(max).unwrap_or(usize::MAX);
         let mut slices = 0;
         while left > 0
             && slices < SEND_SLICES

@@ -64,21 +64,20 @@ impl Connection {
                 max_bytes,
             } => {
                 let i = self.transport.subflows.chosen(ctx, subflow)?;
-                let max_len = match self.transport.mode.keys_may_lack() {
-                    true => self.transport.subflows.first_flight(ctx, i),
-                    false => self
-                        .transport
-                        .subflows
-                        .chunk(ctx, i)
-                        .min(u64::from(max_bytes.max(1))),
+                let (room, max_len) = if self.transport.mode.keys_may_lack() {
+                    (self.transport.subflows.first_flight(ctx, i), u64::MAX)
+                } else {
+                    let room = self.transport.subflows.chunk(ctx, i);
+                    (room, u64::from(max_bytes.max(1)))
                 };
                 match data {
-                    Payload::New if may_send_new => self.transport.send_new(ctx, i, max_len),
+                    Payload::New if may_send_new => self.transport.send_new(ctx, i, room, max_len),
                     Payload::New => {
                         debug_assert!(false, "a strategy sent new data where there may be none");
                         None
                     }
                     Payload::Copy { data, penalise } => {
+                        let max_len = max_len.min(room);
                         self.transport.send_copy(ctx, i, max_len, (data, penalise))
                     }
                 }
@@ -120,23 +119,28 @@ impl Connection {
 }
 
 impl Transport {
-    /// Sends up to `max_len` bytes that were never sent before.
+    /// Sends up to `max_len` bytes of the same urgency that were never sent before. If these are all bytes of that
+    /// urgency, less urgent bytes fill the last packet, as far as `room` allows.
     // Conforms: 9293-3.8.6.2.1-1
-    pub(super) fn send_new(
+    fn send_new(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,
+        room: u64,
         max_len: u64,
     ) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
         let probe_len = subflow.mtu_probe_payload(ctx.now);
-        // Bytes of different urgency do not share a mapping, so a run ends where the urgency changes.
         let run = self.snd.buf.next_run();
-        let mut len = run.min(self.snd.peer_window()).min(max_len);
-        // Unless the data ends here, only full segments are sent: a short one would cost a packet for little
-        // payload. A probe of the path MTU keeps its length.
-        if len < run && len > mss && probe_len != Some(len) {
+        let room = room.min(self.snd.peer_window());
+        let mut len = run.min(room).min(max_len);
+        if len == run {
+            // A short packet would cost as much as a full one. No further packet is filled, because the strategy
+            // chose the subflow for the more urgent bytes, and may choose another one for the rest.
+            len = len.next_multiple_of(mss).min(self.snd.unsent()).min(room);
+        } else if len > mss && probe_len != Some(len) {
+            // Unless the data ends here, only full segments are sent. A probe of the path MTU keeps its length.
             len -= len % mss;
         }
         // The sender avoids the silly window syndrome (RFC 9293 section 3.8.6.2.1).

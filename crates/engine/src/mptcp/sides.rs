@@ -78,7 +78,7 @@ impl SendSide {
     }
 
     /// Assigns the next offsets of the stream to up to `max` of the most urgent unsent bytes, which are about
-    /// to be sent. All assigned bytes have the same urgency, so there may be fewer than `max`.
+    /// to be sent. There may be fewer than `max` (see [`SendBuffer::map_next`]).
     pub fn map_next(&mut self, max: u64) -> Range<u64> {
         let range = self.buf.map_next(max);
         self.nxt = range.end;

@@ -146,8 +146,9 @@ impl Transport {
         let range = match mss {
             Some(mss) => {
                 subflow.size.seed_mss(mss);
-                self.snd
-                    .map_next(subflow.size.max_payload(options.len()).into())
+                // Less urgent bytes do not fill the SYN, because `Offer` has a single urgency.
+                let max_len = u64::from(subflow.size.max_payload(options.len()));
+                self.snd.map_next(max_len.min(self.snd.buf.next_run()))
             }
             None => 0..0,
         };
