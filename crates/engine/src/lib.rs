@@ -10,6 +10,7 @@
 //! - `path`: the path manager of a connection, and the records of paths that outlive connections.
 //! - [`buffer`]: buffers of payload, in blocks of one bounded pool.
 //! - [`strategy`]: the trait by which a strategy decides, and the plain data on which it decides.
+//! - [`streams`]: several streams over one connection, each with an urgency, for programs that use the engine.
 //!
 //! **Architecture Invariant:** the same calls with the same seed give the same packets. Nothing iterates over a
 //! hash table, and no strategy is known by name.
@@ -29,6 +30,7 @@ mod path;
 mod stack;
 pub mod stats;
 pub mod strategy;
+pub mod streams;
 mod tcp;
 
 pub use class::{Class, Urgency};

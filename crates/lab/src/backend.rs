@@ -10,6 +10,7 @@ mod kernel;
 mod links;
 mod setup;
 pub mod sim;
+mod streams;
 mod tap;
 mod threads;
 

@@ -169,13 +169,13 @@ impl<C> Host<C> for () {}
 pub struct Driver<P, C, H> {
     clock: Clock,
     epoll: OwnedFd,
+    /// The machine around the core. It is dropped before the device, for which it may have made rules.
+    pub host: H,
     packets: P,
     /// The engine.
     pub stack: Stack,
     /// The core.
     pub core: C,
-    /// The machine around the core.
-    pub host: H,
     /// Kernel sockets.
     pub sockets: Sockets,
     counters: Counters,
@@ -269,12 +269,15 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // between two packets of a fast path, so the slack is set to 1 ns, the minimum.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
+        let mut is_over = false;
         loop {
             let is_idle = self.run_turn();
-            let is_over = end.is_some_and(|end| end <= self.clock.now());
             if is_over || finished(self) {
                 return Ok(());
             }
+            // Input that is waiting is read even if the end has passed, so that a caller with a series of short runs
+            // does not starve the engine.
+            is_over = end.is_some_and(|end| end <= self.clock.now());
             if mem::take(&mut self.should_gather) && is_idle {
                 let next = self.timeout().unwrap_or(GATHER_DELAY);
                 thread::sleep(next.min(GATHER_DELAY));

@@ -18,6 +18,7 @@ pub mod nft;
 mod random;
 pub mod run;
 pub mod selftest;
+pub mod session;
 pub mod sockets;
 pub mod store;
 pub mod sys;

@@ -20,7 +20,7 @@ pub use config::{BoxConfig, ConfigError, ServerConfig, policy};
 pub use gateway::BoxCore;
 pub use protocol::hints::FlowHints;
 pub use protocol::socks;
-pub use relay::{sniff, streams};
+pub use relay::sniff;
 pub use select::{plan, selection};
 pub use server::{Routes, ServerCore};
 pub use uplink::{LinkAddresses, Notice, trial};

@@ -17,7 +17,7 @@ use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
-use braid_sim::traffic::Stream;
+use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{REMOTE, SERVER as SERVER_ADDR, client_addr, external_addr};
 use braid_sim::world::{START, node_streams};
 use braid_testbed::netns;
@@ -29,7 +29,7 @@ use super::history::Memory;
 use super::setup::{CLIENT, FIRST_TABLE, SERVER, Setup, link_name};
 use super::tap::{Tap, match_packets};
 use super::threads::{END_CHECK_INTERVAL, EndGuard, EndSignal, join_thread};
-use super::{Session, flow};
+use super::{Session, flow, streams};
 use crate::case::{Case, ReceivedBytes, RunResult};
 use crate::session_trace::{SAMPLE_INTERVAL, Samples, SessionScenario, SessionTrace};
 
@@ -184,6 +184,17 @@ fn run_session(
     let clock = Clock::starting_at(START);
     let paths = scenario.paths.len();
     let mut taps = devices.map(|device| Tap::new(clock, device, paths));
+    if let Role::Send(sends) = &scenario.sends {
+        let (count, options) = (scenario.samples(), setup.config().options());
+        let observed = streams::run(sends, count, (clock, options), taps.each_mut(), stacks)?;
+        let packets = match_packets(&taps[1].seen, &taps[0].seen);
+        let no_stream = Stream::default();
+        return Ok(SessionTrace {
+            messages: observed.messages,
+            written: observed.written,
+            ..SessionTrace::new(packets, observed.samples, [&no_stream, &no_stream])
+        });
+    }
     let mut samplers = [Some(scenario), None].map(|moving| Sampler {
         moving,
         samples: Samples::default(),

@@ -1,12 +1,13 @@
 //! Runs applications that use the engine without a proxy, as tests and benchmarks do.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use braid_engine::{Config, PathConfig, PathId, Stack};
 use braid_proxy::app::Core;
 use braid_proxy::config::{LinkConfig, MptcpHosts, Quic, TunConfig};
 use braid_wire::Instant;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::guard::Guard;
 use super::ingress::Ingress;
@@ -47,12 +48,33 @@ pub enum Role {
 pub struct AppConfig {
     /// TUN device and its addresses.
     pub tun: TunConfig,
-    /// Settings of the engine. [`run_app`] adapts them to the device.
+    /// Settings of the engine, which are adapted to the device.
     pub engine: Config,
     /// Name of the strategy of accepted connections.
     pub strategy: String,
     /// The role in opening connections.
     pub role: Role,
+}
+
+impl AppConfig {
+    /// Returns settings with the default strategy, and with the device and addresses that are a box's defaults for
+    /// [`Role::Connect`] and a server's for [`Role::Listen`].
+    pub fn new(role: Role) -> Self {
+        let (v4, v6) = match role {
+            Role::Connect { .. } => (77, 0x77),
+            Role::Listen { .. } => (78, 0x78),
+        };
+        AppConfig {
+            tun: TunConfig {
+                name: "braid0".to_owned(),
+                v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 215, v4, 0), 24),
+                v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfdb7, 0xa1d0, v6, 0, 0, 0, 0, 0), 64),
+            },
+            engine: Config::default(),
+            strategy: braid_strategy::DEFAULT.to_owned(),
+            role,
+        }
+    }
 }
 
 /// Runs an application until `stop` is readable, or until `finished` returns true after a turn of the loop.
@@ -68,6 +90,21 @@ pub fn run_app<C: Core>(
     stop: BorrowedFd<'_>,
     mut finished: impl FnMut(Instant, &mut C, &mut Stack) -> bool,
 ) -> Result<(C, Counters)> {
+    let mut driver = start_app(config, |now, stack| Ok(start(now, stack)))?;
+    driver.run(stop, |driver| {
+        let now = driver.clock().now();
+        finished(now, &mut driver.core, &mut driver.stack)
+    })?;
+    let counters = driver.counters();
+    Ok((driver.core, counters))
+}
+
+/// Sets up the paths and returns the application, created by `start`, on a driver. If the driver is dropped,
+/// everything that was created or changed is removed or restored.
+pub(crate) fn start_app<C: Core>(
+    config: &AppConfig,
+    start: impl FnOnce(Instant, &mut Stack) -> Result<C>,
+) -> Result<Driver<Tun, C, AppHost>> {
     let clock = Clock::new();
     let mut engine = config.engine.clone();
     let (tun, guard, mut stack, links) = match &config.role {
@@ -92,22 +129,13 @@ pub fn run_app<C: Core>(
             (paths.tun, paths.guard, stack, None)
         }
     };
-    let core = start(clock.now(), &mut stack);
+    let core = start(clock.now(), &mut stack)?;
     let host = AppHost {
         links,
         refresh_at: None,
+        _guard: guard,
     };
-    let mut driver = Driver::new(clock, tun, stack, core, host, Limits::default())?;
-    driver.run(stop, |driver| {
-        let now = driver.clock().now();
-        finished(now, &mut driver.core, &mut driver.stack)
-    })?;
-    let counters = driver.counters();
-    let Driver { core, host, .. } = driver;
-    // `host` is dropped first, so that its links release the shortcut before the guard's device removes the
-    // rules.
-    drop((host, guard));
-    Ok((core, counters))
+    Driver::new(clock, tun, stack, core, host, Limits::default())
 }
 
 type Connected = (Tun, Guard, Stack, Option<Links>);
@@ -150,13 +178,15 @@ fn set_up_connect(
     Ok((paths.tun, paths.guard, stack, Some(paths.links)))
 }
 
-/// Tells the engine about changes of the links.
+/// The machine around an application. It tells the engine about changes of the links.
 #[derive(Debug)]
-struct AppHost {
+pub struct AppHost {
     /// The links of an application that connects.
     links: Option<Links>,
     /// Time of the next refresh of the links, after a notification.
     refresh_at: Option<Instant>,
+    /// The rules. They are dropped after the links, which release the shortcut before the rules are removed.
+    _guard: Guard,
 }
 
 impl<C: Core> Host<C> for AppHost {

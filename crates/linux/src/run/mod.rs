@@ -18,7 +18,8 @@ mod signals;
 mod suspend;
 mod uplinks;
 
-pub use app::{AppConfig, Role, run_app};
+pub(crate) use app::start_app;
+pub use app::{AppConfig, AppHost, Role, run_app};
 pub use device::Device;
 pub use gateway_box::run_box;
 pub use reload::Reload;

@@ -220,22 +220,7 @@ fn servers(config: &BoxConfig) -> Vec<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use braid_proxy::config::Gateway;
-
     use super::*;
-
-    fn link(name: &str) -> LinkConfig {
-        LinkConfig {
-            name: name.to_owned(),
-            interface: name.to_owned(),
-            gateway: Gateway::Auto,
-            v4: true,
-            v6: true,
-            backup: false,
-            metered: false,
-            mtu: None,
-        }
-    }
 
     fn names(places: &Places) -> Vec<&str> {
         let names = places.links.iter();
@@ -244,7 +229,7 @@ mod tests {
 
     #[test]
     fn links_keep_their_places_and_new_ones_get_free_ones() {
-        let [a, b, c, d] = ["a", "b", "c", "d"].map(link);
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(LinkConfig::new);
         let soon = Instant::from_millis(3_000);
         let mut places = Places::new(&[a.clone(), b.clone()]);
         // `a` is removed; its place is not free until the grace period of `a` is over.
@@ -278,7 +263,9 @@ mod tests {
         let mut places = Places::new(&[]);
         let soon = Instant::from_millis(1);
         let many = |n: usize| -> Vec<LinkConfig> {
-            (0..16).map(|i| link(&format!("wan{n}.{i}"))).collect()
+            (0..16)
+                .map(|i| LinkConfig::new(format!("wan{n}.{i}")))
+                .collect()
         };
         assert_eq!(
             places.change(&many(0), soon).map(|added| added.len()),

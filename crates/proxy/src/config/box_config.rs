@@ -127,6 +127,23 @@ pub struct LinkConfig {
     pub mtu: Option<u16>,
 }
 
+impl LinkConfig {
+    /// Returns a link over a network interface, with the defaults of the file.
+    pub fn new(interface: impl Into<String>) -> Self {
+        let interface = interface.into();
+        LinkConfig {
+            name: interface.clone(),
+            interface,
+            gateway: Gateway::Auto,
+            v4: true,
+            v6: true,
+            backup: false,
+            metered: false,
+            mtu: None,
+        }
+    }
+}
+
 /// The next hop of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateway {

@@ -4,12 +4,11 @@
 //! engine's receive buffer into the socket, directly or through a batch of the [`Channel`]'s records. If one side
 //! takes no data, the relay therefore stops reading from the other side (end-to-end back-pressure).
 //!
-//! The module has the parts that the sessions of box and server share: the table of sessions, the examination of
-//! first bytes, and frames of several streams. It depends neither on the protocol by which a session begins, nor
-//! on the origin of its connection.
+//! The module has the parts that the sessions of box and server share: the table of sessions, and the examination
+//! of first bytes. It depends neither on the protocol by which a session begins, nor on the origin of its
+//! connection.
 
 pub mod sniff;
-pub mod streams;
 pub(crate) mod table;
 
 use core::time::Duration;

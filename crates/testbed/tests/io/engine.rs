@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::run::{AppConfig, Role, run_app};
 use braid_proxy::app::{Core, Ctx};
-use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
+use braid_proxy::config::LinkConfig;
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -118,7 +118,7 @@ impl Core for Transfer<'_> {
     }
 }
 
-fn two_links() -> World {
+pub fn two_links() -> World {
     let world = World::new(&["client", "server"]);
     for n in [1, 2] {
         world.veth(
@@ -132,27 +132,6 @@ fn two_links() -> World {
     world
 }
 
-fn tun(subnet: u8) -> TunConfig {
-    TunConfig {
-        name: "braid0".to_owned(),
-        v4: format!("10.215.{subnet}.0/24").parse().unwrap(),
-        v6: format!("fdb7:a1d0:{subnet}::/64").parse().unwrap(),
-    }
-}
-
-fn link(n: u8) -> LinkConfig {
-    LinkConfig {
-        name: format!("link{n}"),
-        interface: format!("wan{n}"),
-        gateway: Gateway::Auto,
-        v4: true,
-        v6: true,
-        backup: false,
-        metered: false,
-        mtu: None,
-    }
-}
-
 fn connect(now: Instant, stack: &mut Stack, remote: SocketAddr) {
     let strategy = braid_strategy::by_name(braid_strategy::DEFAULT).unwrap();
     stack
@@ -160,19 +139,12 @@ fn connect(now: Instant, stack: &mut Stack, remote: SocketAddr) {
         .unwrap();
 }
 
-fn app(role: Role, subnet: u8) -> AppConfig {
-    AppConfig {
-        tun: tun(subnet),
-        engine: Config::default(),
-        strategy: braid_strategy::DEFAULT.to_owned(),
-        role,
-    }
-}
-
 /// Connects to `server` over `links` links, sends, and returns once the connection is closed.
 fn client<'a>(links: u8, server: SocketAddr, up: Amount<'a>, stop: &OwnedFd) -> Transfer<'a> {
     let role = Role::Connect {
-        links: (1..=links).map(link).collect(),
+        links: (1..=links)
+            .map(|n| LinkConfig::new(format!("wan{n}")))
+            .collect(),
         servers: vec![server],
     };
     let start = |now: Instant, stack: &mut Stack| {
@@ -183,9 +155,12 @@ fn client<'a>(links: u8, server: SocketAddr, up: Amount<'a>, stop: &OwnedFd) -> 
         }
     };
     let limit = Instant::ZERO + 5 * TIMEOUT;
-    run_app(&app(role, 77), start, stop.as_fd(), |now, core, _| {
-        core.closed.is_some() || now > limit
-    })
+    run_app(
+        &AppConfig::new(role),
+        start,
+        stop.as_fd(),
+        |now, core, _| core.closed.is_some() || now > limit,
+    )
     .unwrap()
     .0
 }
@@ -220,7 +195,7 @@ fn run<'a>(
                     }
                 };
                 // Runs until `stop`: the server may have to repeat its last acknowledgements.
-                run_app(&app(role, 78), start, stop.as_fd(), |_, core, _| {
+                run_app(&AppConfig::new(role), start, stop.as_fd(), |_, core, _| {
                     closed.fetch_or(core.closed.is_some(), Ordering::Relaxed);
                     false
                 })

@@ -4,6 +4,7 @@ mod engine;
 mod example;
 mod interception;
 mod offload;
+mod session;
 mod shortcut;
 mod stale_resources;
 mod support;

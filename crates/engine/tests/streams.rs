@@ -4,10 +4,10 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, RxMeta, Stack, Urgency};
-use braid_proxy::streams::{
+use braid_engine::streams::{
     BadFrame, HEADER_LEN, MAX_FRAME_LEN, MAX_STREAMS, MAX_UNREAD_BYTES, Read, StreamError, Streams,
 };
+use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, RxMeta, Stack, Urgency};
 use braid_wire::{Instant, Rng};
 use proptest::prelude::*;
 

@@ -20,8 +20,9 @@
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 
-use braid_engine::{ApiError, Class, ConnId, Stack, Urgency};
 use braid_wire::Instant;
+
+use crate::{ApiError, Class, ConnId, Stack, Urgency};
 
 /// Number of bytes of a frame's header.
 pub const HEADER_LEN: usize = 16;
@@ -123,9 +124,9 @@ pub enum Read {
 ///
 /// # Use
 ///
-/// After [`Event::Readable`](braid_engine::Event::Readable), call [`receive`](Self::receive), and then
+/// After [`Event::Readable`](crate::Event::Readable), call [`receive`](Self::receive), and then
 /// [`read`](Self::read) for each of [`incoming`](Self::incoming). Reads make room, so call `receive` again after
-/// them. After [`Event::Writable`](braid_engine::Event::Writable), repeat writes that did not take all bytes.
+/// them. After [`Event::Writable`](crate::Event::Writable), repeat writes that did not take all bytes.
 #[derive(Debug)]
 pub struct Streams {
     conn: ConnId,
@@ -269,13 +270,15 @@ impl Streams {
         Ok(written)
     }
 
-    /// Reads frames from the connection until it has no more bytes or a limit is reached.
+    /// Reads frames from the connection until it has no more bytes or a limit is reached. Returns whether there was
+    /// anything new: bytes, or the end of the connection.
     ///
     /// # Errors
     /// [`StreamError::BadFrame`]: the peer violates the format and must not be read any more.
     /// [`StreamError::Connection`].
-    pub fn receive(&mut self, (now, stack): (Instant, &mut Stack)) -> Result<(), StreamError> {
+    pub fn receive(&mut self, (now, stack): (Instant, &mut Stack)) -> Result<bool, StreamError> {
         let conn = self.conn;
+        let mut has_news = false;
         loop {
             if let Some(header) = self.waiting_header.take() {
                 self.begin(header)?;
@@ -291,10 +294,13 @@ impl Streams {
                 }
                 Ok::<_, StreamError>(taken)
             })?;
+            has_news |= n > 0;
             if n == 0 {
                 // The bytes behind a waiting header are still unread.
-                self.conn_ended |= stack.read_finished(conn) && self.waiting_header.is_none();
-                return Ok(());
+                let ended = stack.read_finished(conn) && self.waiting_header.is_none();
+                has_news |= ended && !self.conn_ended;
+                self.conn_ended |= ended;
+                return Ok(has_news);
             }
         }
     }
@@ -302,6 +308,11 @@ impl Streams {
     /// Returns the numbers of the peer's streams that are not yet read to their end.
     pub fn incoming(&self) -> impl Iterator<Item = u32> + '_ {
         self.incoming.keys().copied()
+    }
+
+    /// Returns whether the peer writes no more and all its streams were read to their ends.
+    pub fn has_ended(&self) -> bool {
+        self.conn_ended && self.incoming.is_empty()
     }
 
     /// Reads from `stream` into `buf`.
