@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint semver deny bench results faults aggregation settings conformance fuzz man install-deps
+.PHONY: help demo test soak lint semver deny bench results results-check faults aggregation settings conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,14 @@ bench: export BRAID_RELAYS = 1
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh $(BENCH_ARGS)
 
+# Results name the commit that they were made from.
+results results-check faults: export BRAID_COMMIT = $(shell git describe --always --dirty --abbrev=12 --exclude '*')
+
 results: ## run the simulator's experiments and write docs/results.md (see docs/lab.md)
 	@scripts/results.sh $(RESULTS_ARGS)
+
+results-check: install-deps ## repeat three drawn lines of docs/results.md on each backend, and compare
+	@scripts/results-check.sh
 
 faults: install-deps ## what fourteen faults of a link do to users, over emulated links; minutes
 	$(CARGO) build --release -p braid -p braid-lab

@@ -109,6 +109,15 @@ impl Paths {
     pub fn specs(&self) -> &[PathSpec] {
         &self.specs
     }
+
+    /// Returns path `n`, counted from 0, alone; no path if there is none of this number.
+    pub fn only(&self, n: usize) -> Paths {
+        let text = self.text.split(';').nth(n).unwrap_or_default();
+        Paths {
+            text: text.trim().to_owned(),
+            specs: self.specs.get(n).cloned().into_iter().collect(),
+        }
+    }
 }
 
 impl FromStr for Paths {

@@ -24,6 +24,18 @@ pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
     Some(t * sd / (sample.len() as f64).sqrt())
 }
 
+/// Returns half the width of the confidence interval of an estimate, from the values that the estimate has without
+/// each of several equal groups of the sample (the delete-a-group jackknife; Efron and Tibshirani, "An Introduction
+/// to the Bootstrap", 1993, chapter 11). `None` with fewer than two groups, or if a value is not finite.
+pub fn jackknife(without: &[f64], confidence: f64) -> Option<f64> {
+    let mean = mean(without)?;
+    let groups = without.len() as f64;
+    let squares: f64 = without.iter().map(|x| (x - mean).powi(2)).sum();
+    let t = student_t(without.len() as u64 - 1, confidence)?;
+    let half = t * ((groups - 1.0) / groups * squares).sqrt();
+    half.is_finite().then_some(half)
+}
+
 /// Returns the critical value t of Student's distribution with `freedom` degrees of freedom: the share
 /// `confidence` of the distribution lies between -t and t. `None` if `freedom` is 0, or if `confidence` is
 /// not above 0 and below 1.
@@ -134,6 +146,17 @@ mod tests {
         // t is 2.3646 for 7 degrees of freedom and 95 %.
         let half = half_width(&sample, 0.95).unwrap();
         assert!((half - 2.3646 * sd / 8f64.sqrt()).abs() < 1e-4, "{half}");
+    }
+
+    /// Without each of its values in turn, the mean has the interval that Student's t gives it.
+    #[test]
+    fn the_jackknife_of_a_mean_is_the_interval_of_the_mean() {
+        let sample = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        let without = sample.map(|x| (40.0 - x) / 7.0);
+        let half = jackknife(&without, 0.95).unwrap();
+        assert!((half - half_width(&sample, 0.95).unwrap()).abs() < 1e-9);
+        assert_eq!(jackknife(&[1.0], 0.95), None);
+        assert_eq!(jackknife(&[1.0, f64::NAN], 0.95), None);
     }
 
     #[test]

@@ -270,8 +270,8 @@ fn an_experiment_is_listed_run_and_reported() {
     let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
-    // 6 sizes and 4 variants of the start, with 2 initial windows.
-    assert_eq!(cases.expect("the cases"), 48);
+    // 6 sizes and 6 variants, with 2 congestion controls and 2 initial windows.
+    assert_eq!(cases.expect("the cases"), 144);
 }
 
 /// One experiment of each kind: flows, captures, a session over time, a change of address, box and

@@ -9,16 +9,19 @@ use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
 /// The quality of a link: Mbit/s, round-trip time in ms, share of packets lost.
 type Quality = (f64, f64, f64);
 
+/// The quality of the cellular network. The paper gives its rate and a propagation delay of 10 ms.
+const CELLULAR: Quality = (10.0, 20.0, 0.02);
+
 /// The quality of the WiFi at some times, in seconds from the start. Between these times it changes linearly. At
 /// the times of [`CROSSINGS`] it equals the quality of the cellular network.
 const WIFI: [(u64, Quality); 8] = [
     (0, (11.0, 20.0, 0.01)),
     (10, (11.0, 20.0, 0.01)),
-    (20, (10.0, 40.0, 0.02)),
+    (20, CELLULAR),
     (30, (0.5, 200.0, 0.2)),
-    (60, (10.0, 40.0, 0.02)),
+    (60, CELLULAR),
     (70, (11.0, 20.0, 0.01)),
-    (75, (10.0, 40.0, 0.02)),
+    (75, CELLULAR),
     (80, (0.5, 200.0, 0.2)),
 ];
 /// The times at which WiFi and cellular network are equally good: when the host leaves, when it returns, and when
@@ -51,7 +54,7 @@ pub fn wifi() -> Settings {
 
 /// Returns one direction of the cellular network, which does not change.
 pub fn cellular() -> Settings {
-    settings((10.0, 40.0, 0.02))
+    settings(CELLULAR)
 }
 
 /// Returns the changes of either direction of the WiFi.

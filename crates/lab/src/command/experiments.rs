@@ -91,15 +91,10 @@ fn chosen(
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
     let mut text = format!("{} ({}): {}\n", outcome.id, outcome.backend, outcome.title);
     for verdict in &outcome.verdicts {
-        let word = if verdict.holds {
-            "holds        "
-        } else {
-            "DOES NOT HOLD"
-        };
-        let (expected, measured) = (verdict.expected(), verdict.measured());
-        text += &format!("  {word}  {expected}; measured: {measured}\n");
-        if !verdict.why.is_empty() {
-            text += &format!("                 {}\n", verdict.why);
+        let (word, expected, measured) = (verdict.word(), verdict.expected(), verdict.measured());
+        text += &format!("  {expected}\n      {word}; measured: {measured}\n");
+        if !verdict.why().is_empty() {
+            text += &format!("      {}\n", verdict.why());
         }
     }
     text + &format!("  results: {}\n", place.display())

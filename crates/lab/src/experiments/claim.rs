@@ -4,7 +4,7 @@ use braid_strategy::parts::flow::Limits;
 use serde::Deserialize;
 
 use super::sweep::{self, Runs, Swept, divide_by_lowest};
-use super::verdict::{Bound, Verdict};
+use super::verdict::{Bound, Estimate, Verdict};
 use crate::backend::Error;
 use crate::case::Size;
 use crate::stats;
@@ -24,6 +24,8 @@ pub struct Claim {
     /// The reason why the claim may not hold.
     #[serde(default)]
     unless: String,
+    /// The confidence with which an order must be shown; 0.95 by default.
+    confidence: Option<f64>,
     #[serde(default)]
     measure: Measure,
     /// The variant whose measure is judged.
@@ -85,10 +87,40 @@ pub enum Measure {
     Bytes(usize),
 }
 
+/// Number of groups of runs of which each is left out once, to estimate the interval of a judged value. A guess:
+/// more groups narrow the interval of few runs little, and cost time.
+const JACKKNIFE_GROUPS: usize = 20;
+
 impl Measure {
+    /// Returns the name of the measure and its unit, as the label of an axis.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Mean => "flow completion time (ms)",
+            Measure::Sd => "standard deviation of the completion time (ms)",
+            Measure::DataSd => "standard deviation from the first byte (ms)",
+            Measure::Rtos => "timeouts per flow",
+            Measure::TimedOut => "share of flows with a timeout",
+            Measure::TimedOutPercent => "flows with a timeout (%)",
+            Measure::Copies => "share of copies on the second path",
+            Measure::CopiesLessAlpha => "share of copies less alpha (points)",
+            Measure::Joins => "SYNs with MP_JOIN per flow",
+            Measure::Bytes(_) => "bytes",
+        }
+    }
+
+    /// Returns the measure as a part of file names.
+    pub fn id(self) -> &'static str {
+        match self {
+            Measure::Mean => "fct",
+            Measure::Sd => "sd",
+            Measure::DataSd => "data-sd",
+            _ => "share",
+        }
+    }
+
     /// Returns the measure of `runs` of a flow of this size.
     pub fn of(self, size: &Size, runs: &Runs) -> f64 {
-        let flows = runs.0.len() as f64;
+        let flows = runs.len() as f64;
         match self {
             Measure::Mean => runs.mean(),
             Measure::Sd => runs.sd(),
@@ -124,16 +156,23 @@ impl Measure {
 
 impl Claim {
     /// Judges `values`, each with a label.
-    pub fn verdict(&self, values: Vec<(String, f64)>) -> Verdict {
+    pub fn verdict<E: Into<Estimate>>(&self, values: Vec<(String, E)>) -> Verdict {
         let verdict = Verdict::new(&self.claim, self.bound, &self.unit, values);
         verdict.reported(&self.reported).unless(&self.unless)
     }
 
-    /// Judges the claim on a sweep. `label` names the sweep.
-    pub fn judge(&self, label: &str, swept: &Swept) -> Result<Verdict, Error> {
-        let claim = format!("{label}: {}", self.claim);
-        let verdict = self.verdict(self.values(swept)?);
-        Ok(Verdict { claim, ..verdict })
+    /// Judges the claim on a sweep.
+    pub fn judge(&self, swept: &Swept) -> Result<Verdict, Error> {
+        let values = self.values(swept)?;
+        let groups = swept.runs().min(JACKKNIFE_GROUPS);
+        let without = (0..groups).map(|group| self.values(&swept.without(group, groups)));
+        let without = without.collect::<Result<Vec<_>, _>>()?;
+        let confidence = self.confidence.unwrap_or(0.95);
+        let values = values.into_iter().enumerate().map(|(n, (label, value))| {
+            let parts: Vec<f64> = without.iter().map(|values| values[n].1).collect();
+            (label, Estimate(value, stats::jackknife(&parts, confidence)))
+        });
+        Ok(self.verdict(values.collect()))
     }
 
     fn values(&self, swept: &Swept) -> Result<Vec<(String, f64)>, Error> {

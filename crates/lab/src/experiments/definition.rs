@@ -115,10 +115,19 @@ impl Definition {
     }
 }
 
+/// Name of the parameter with the commit that a result was made from.
+pub const COMMIT: &str = "commit";
+
 /// Returns the versions that the results depend on, as parameters. Results in the simulator depend on the
-/// build alone; results over links depend on the kernel too.
+/// build alone; results over links depend on the kernel too. The scripts that publish results set the commit when
+/// they build the program.
 fn versions(backend: Backend) -> Vec<(String, String)> {
-    let mut versions = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    let commit = option_env!("BRAID_COMMIT").unwrap_or("not recorded");
+    let commit = (COMMIT.to_owned(), commit.to_owned());
+    let mut versions = vec![
+        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        commit,
+    ];
     if !backend.is_virtual() {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy();

@@ -10,7 +10,7 @@ use super::outcome::Table;
 use super::plan::Plan;
 use super::session::Session;
 use super::sweep::Swept;
-use super::verdict::Verdict;
+use super::verdict::{Estimate, Verdict};
 use crate::backend::{Backend, Error};
 
 /// An entry. Its fields are those of [`Definition`](super::Definition).
@@ -54,12 +54,12 @@ pub fn sweeps(id: &str) -> &'static [Plan] {
     ENTRIES.get(id).map_or(&[], |entry| &entry.sweeps)
 }
 
-/// Measures and judges the sweeps of the session's experiment. Returns the results, each with the label
-/// that its claims show.
+/// Measures and judges the sweeps of the session's experiment. Returns the results, each with its label.
 pub fn measure(session: &mut Session<'_>) -> Result<Vec<(String, Swept)>, Error> {
     let mut all = Vec::new();
     for plan in sweeps(session.id()) {
-        all.extend(plan.run(session)?);
+        let results = plan.run(session)?.into_iter();
+        all.extend(results.map(|(place, swept)| (place.label(), swept)));
     }
     Ok(all)
 }
@@ -81,7 +81,10 @@ pub fn table(id: &str, name: &str, rows: Vec<Vec<String>>) -> Table {
 ///
 /// # Panics
 /// The entry has not `N` claims.
-pub fn judge<const N: usize>(id: &str, values: [Vec<(String, f64)>; N]) -> Vec<Verdict> {
+pub fn judge<E: Into<Estimate>, const N: usize>(
+    id: &str,
+    values: [Vec<(String, E)>; N],
+) -> Vec<Verdict> {
     let claims = ENTRIES[id].claims.iter();
     assert_eq!(claims.len(), N, "the claims of {id}");
     let pairs = claims.zip(values);

@@ -78,8 +78,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
         for (name, runs) in &swept.variants {
-            let runs = &runs[0].0;
-            let of_each = |value: fn(&RunResult) -> f64| values(runs, value);
+            let runs: Vec<RunResult> = runs[0].iter().cloned().collect();
+            let of_each = |value: fn(&RunResult) -> f64| values(&runs, value);
             let [pauses, rtos, recovery] = [pause, timeout, recovery_time].map(of_each);
             let [pause, rto, rate, recovered] =
                 [&pauses, &rtos, &of_each(full_rate), &recovery].map(|values| estimate(values).0);

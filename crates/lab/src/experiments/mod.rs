@@ -33,10 +33,10 @@ use std::sync::LazyLock;
 
 use crate::backend::Error;
 
-pub use definition::Definition;
+pub use definition::{COMMIT, Definition};
 pub use outcome::{ExperimentResult, Outcome, Request, Table};
 pub use session::Session;
-pub use verdict::{Bound, Verdict};
+pub use verdict::{Bound, Judgement, Verdict};
 
 /// All experiments, in the order in which they are listed.
 pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {

@@ -99,7 +99,7 @@ pub(super) fn row(cells: &[&dyn Display]) -> Vec<String> {
 impl Outcome {
     /// Returns whether all claims hold.
     pub fn holds(&self) -> bool {
-        self.verdicts.iter().all(|v| v.holds)
+        self.verdicts.iter().all(Verdict::holds)
     }
 
     /// Returns the outcome as JSON: reported and measured values by claim.

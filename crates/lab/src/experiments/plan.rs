@@ -4,33 +4,39 @@ use braid_units::value::ValueError;
 use serde::Deserialize;
 
 use super::claim::{Claim, Measure};
+use super::series::plane;
 use super::session::Session;
-use super::sweep::{self, Sweep, Swept, Variant};
+use super::sweep::{self, Runs, Sweep, Swept, Variant};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Records};
+use crate::plot::{Axis, Point, Series};
 
-/// A set of sweeps, one for each congestion control and initial window.
+/// A set of sweeps, one for each congestion control, initial window and loss.
 #[derive(Debug, Deserialize)]
 // Names and sizes are borrowed from the text of the file.
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 pub struct Plan {
-    /// Name of a sweep, with which the names of its records begin. `{cc}` and `{window}` stand for its
-    /// congestion control and initial window.
+    /// Name with which the names of the records of a sweep begin. Its congestion control, initial window and loss
+    /// follow.
+    #[serde(default)]
     name: String,
-    /// Label of a sweep in claims, tables and figures, with `{CC}` and `{window}`.
-    label: String,
     /// Title of the figures of completion times. Without a title there are neither these figures nor tables.
     title: Option<String>,
+    /// The paths, with `{loss}` in place of the swept loss.
     paths: String,
     /// Flow sizes, in the syntax of the command line.
     sizes: Vec<&'static str>,
-    /// Fewer sizes for runs over links, where they take long.
-    sizes_over_links: Option<Vec<&'static str>>,
     /// Congestion controls.
     ccs: Vec<String>,
     /// Initial windows, segments. RFC 6928 sets 10. RFC 3390, which older hosts follow, gives 3 for segments
-    /// of 1460 bytes. A claim must hold with both.
+    /// of 1460 bytes.
     windows: Vec<u32>,
+    /// Losses in percent, where the source gives none: a claim says with which of them it holds.
+    #[serde(default)]
+    losses: Vec<f64>,
+    /// Shorter lists for runs over links, which take as long as the flows do.
+    #[serde(default)]
+    over_links: Fewer,
     variants: Vec<Variant>,
     /// See [`Case::default_path`].
     default_path: String,
@@ -51,6 +57,60 @@ pub struct Plan {
     #[serde(default)]
     tables: Vec<ValueTable>,
     bars: Option<Bars>,
+    /// Figures of measures by loss, one for each congestion control with the first window.
+    #[serde(default)]
+    by_loss: Vec<ByLoss>,
+}
+
+/// Lists that replace those of a [`Plan`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
+struct Fewer {
+    sizes: Option<Vec<&'static str>>,
+    ccs: Option<Vec<String>>,
+    windows: Option<Vec<u32>>,
+    losses: Option<Vec<f64>>,
+}
+
+/// A figure with a line for each variant, whose points are means over all sizes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ByLoss {
+    title: String,
+    measure: Measure,
+    /// The variant by whose measure all others are divided, for each size; none for the measure itself.
+    over: Option<String>,
+}
+
+impl ByLoss {
+    fn name(&self, cc: &str) -> String {
+        format!("{}-by-loss-{cc}", self.measure.id())
+    }
+}
+
+/// The parameters of a sweep that the source of an experiment leaves open.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Congestion control and initial window, as claims, tables and figures show them.
+    pub setting: String,
+    /// The loss in percent, if it is swept.
+    loss: Option<f64>,
+    cc: String,
+    /// True for the first initial window, the only one with figures.
+    is_shown: bool,
+}
+
+impl Place {
+    /// Returns the value of the swept parameter as claims show it; empty if none is swept.
+    fn at(&self) -> String {
+        self.loss.map_or(String::new(), |loss| format!("{loss} %"))
+    }
+
+    /// Returns the setting and the value of the swept parameter.
+    pub fn label(&self) -> String {
+        let loss = self.loss.map(|loss| format!(", loss {loss} %"));
+        format!("{}{}", self.setting, loss.unwrap_or_default())
+    }
 }
 
 /// A table of a measure, with a row for each size and a column for each variant.
@@ -80,47 +140,75 @@ struct Bars {
 }
 
 impl Plan {
-    /// Returns the sweeps, each with the label that its claims, tables and figures show.
-    pub fn sweeps(&'static self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
+    /// Returns the sweeps, each with its place.
+    pub fn sweeps(&'static self, backend: Backend) -> Result<Vec<(Place, Sweep)>, Error> {
         let default_path = self.default_path.parse();
-        let case = Case {
-            default_path: default_path.map_err(|e: ValueError| Error::Usage(e.to_string()))?,
-            records: if self.warm_records {
-                Records::Warm
-            } else {
-                Records::Cold
-            },
-            warm_subflows: self.warm_subflows,
-            ..sweep::case(&self.paths)?
-        };
+        let default_path = default_path.map_err(|e: ValueError| Error::Usage(e.to_string()))?;
         let mut sweeps = Vec::new();
-        for cc in &self.ccs {
-            for window in &self.windows {
-                let fill = |text: &str| {
-                    let text = text.replace("{cc}", cc).replace("{CC}", &cc.to_uppercase());
-                    text.replace("{window}", &window.to_string())
-                };
-                let sweep = Sweep {
-                    name: fill(&self.name),
-                    sizes: self.sizes(backend),
-                    case: Case {
-                        cc: cc.clone(),
-                        initial_window: *window,
-                        ..case.clone()
+        for (cc, window, loss) in self.places(backend) {
+            let percent = loss.map_or(String::new(), |loss| format!("{loss}%"));
+            let name = [
+                self.name.clone(),
+                format!("{cc}-iw{window}"),
+                loss.map_or(String::new(), |loss| format!("loss{loss}")),
+            ];
+            let name = name.into_iter().filter(|part| !part.is_empty());
+            let sweep = Sweep {
+                name: name.collect::<Vec<_>>().join("-"),
+                sizes: self.over_links(backend, &self.sizes, &self.over_links.sizes),
+                case: Case {
+                    cc: cc.clone(),
+                    initial_window: window,
+                    default_path,
+                    records: if self.warm_records {
+                        Records::Warm
+                    } else {
+                        Records::Cold
                     },
-                    variants: self.variants(backend, cc),
-                };
-                sweeps.push((fill(&self.label), sweep));
-            }
+                    warm_subflows: self.warm_subflows,
+                    ..sweep::case(&self.paths.replace("{loss}", &percent))?
+                },
+                variants: self.variants(backend, cc),
+            };
+            let place = Place {
+                setting: format!("{}, IW {window}", cc.to_uppercase()),
+                loss,
+                cc: cc.clone(),
+                is_shown: window == self.windows[0],
+            };
+            sweeps.push((place, sweep));
         }
         Ok(sweeps)
     }
 
-    fn sizes(&self, backend: Backend) -> &[&'static str] {
-        match &self.sizes_over_links {
-            Some(sizes) if !backend.is_virtual() => sizes,
-            _ => &self.sizes,
+    /// Returns `fewer` over links if it has a list, else `all`.
+    fn over_links<'a, T>(
+        &self,
+        backend: Backend,
+        all: &'a [T],
+        fewer: &'a Option<Vec<T>>,
+    ) -> &'a [T] {
+        match fewer {
+            Some(fewer) if !backend.is_virtual() => fewer,
+            _ => all,
         }
+    }
+
+    /// Returns the congestion control, the initial window and the loss of each sweep.
+    fn places(&self, backend: Backend) -> Vec<(&String, u32, Option<f64>)> {
+        let fewer = &self.over_links;
+        let losses = self.over_links(backend, &self.losses, &fewer.losses);
+        let losses: Vec<Option<f64>> = match losses {
+            [] => vec![None],
+            losses => losses.iter().copied().map(Some).collect(),
+        };
+        let mut places = Vec::new();
+        for cc in self.over_links(backend, &self.ccs, &fewer.ccs) {
+            for window in self.over_links(backend, &self.windows, &fewer.windows) {
+                places.extend(losses.iter().map(|loss| (cc, *window, *loss)));
+            }
+        }
+        places
     }
 
     /// Returns the variants. The simulator cannot run the kernel's MPTCP. Over links the kernel runs only
@@ -133,39 +221,58 @@ impl Plan {
 
     /// Returns the number of cases of all sweeps, for progress.
     pub fn cases(&self, backend: Backend) -> usize {
-        let variants = self.ccs.iter().map(|cc| self.variants(backend, cc).len());
-        variants.sum::<usize>() * self.sizes(backend).len() * self.windows.len()
+        let places = self.places(backend);
+        let variants = places
+            .iter()
+            .map(|(cc, ..)| self.variants(backend, cc).len());
+        variants.sum::<usize>()
+            * self
+                .over_links(backend, &self.sizes, &self.over_links.sizes)
+                .len()
     }
 
     /// Measures and judges all sweeps, and adds their tables and figures.
-    pub fn run(&'static self, session: &mut Session<'_>) -> Result<Vec<(String, Swept)>, Error> {
+    pub fn run(&'static self, session: &mut Session<'_>) -> Result<Vec<(Place, Swept)>, Error> {
         let mut results = Vec::new();
-        for (label, sweep) in self.sweeps(session.backend())? {
+        for (place, sweep) in self.sweeps(session.backend())? {
             let swept = sweep.run(session)?;
             for claim in &self.claims {
-                session.verdict(claim.judge(&label, &swept)?);
+                let verdict = claim.judge(&swept)?.with(&place.setting);
+                session.verdict(match place.loss {
+                    Some(_) => verdict.at("loss", &place.at()),
+                    None => verdict,
+                });
             }
             if let Some(title) = &self.title {
-                self.show_times(session, title, &label, &swept);
+                self.show_times(session, title, &place, &swept);
             }
-            results.push((label, swept));
+            results.push((place, swept));
         }
-        for (label, swept) in &results {
+        for (place, swept) in &results {
             for table in &self.tables {
-                let title = format!("{}, {label}", table.title);
+                let title = format!("{}, {}", table.title, place.label());
                 session.table(swept.table_of(title, |size, runs| table.measure.text(size, runs)));
             }
         }
         if let Some(bars) = &self.bars {
             self.draw_bars(session, bars, &results);
         }
+        for figure in &self.by_loss {
+            self.draw_by_loss(session, figure, &results);
+        }
+        if let (Some(figure), Some(cc)) = (self.by_loss.first(), self.ccs.first()) {
+            session.put_first(&figure.name(cc));
+        }
         Ok(results)
     }
 
     /// Adds a figure and tables of completion times.
-    fn show_times(&self, session: &mut Session<'_>, title: &str, label: &str, swept: &Swept) {
-        let note = format!("{}; {label}, {} runs", self.paths, session.runs());
-        session.figure(&format!("fct-{}", swept.name), swept.figure(title, &note));
+    fn show_times(&self, session: &mut Session<'_>, title: &str, place: &Place, swept: &Swept) {
+        let label = place.label();
+        if place.is_shown {
+            let note = format!("{}; {label}, {} runs", swept.paths, session.runs());
+            session.figure(&format!("fct-{}", swept.name), swept.figure(title, &note));
+        }
         session.table(swept.table(&format!("Flow completion time, {label}")));
         for (path, which) in self.opened_on.iter().enumerate() {
             let part = swept.opened_on(path, self.opened_on.len());
@@ -173,14 +280,18 @@ impl Plan {
         }
     }
 
-    fn draw_bars(&self, session: &mut Session<'_>, bars: &Bars, results: &[(String, Swept)]) {
+    fn draw_bars(&self, session: &mut Session<'_>, bars: &Bars, results: &[(Place, Swept)]) {
+        let shown = results.iter().filter(|(place, _)| place.is_shown);
         let charts = if bars.first_only { 1 } else { results.len() };
-        let name = |swept: &Swept| match bars.first_only {
-            true => bars.name.clone(),
-            false => format!("{}-{}", bars.name, swept.name),
+        let name = |swept: &Swept| {
+            if bars.first_only {
+                bars.name.clone()
+            } else {
+                format!("{}-{}", bars.name, swept.name)
+            }
         };
-        for (label, swept) in &results[..charts] {
-            let note = format!("{}; {label}", self.paths);
+        for (place, swept) in shown.take(charts) {
+            let note = format!("{}; {}", swept.paths, place.label());
             let value = |size: &_, runs: &_| bars.measure.of(size, runs);
             session.figure(
                 &name(swept),
@@ -189,6 +300,45 @@ impl Plan {
         }
         if bars.leads {
             session.put_first(&name(&results[0].1));
+        }
+    }
+
+    /// Adds a figure of a measure by loss for each congestion control.
+    fn draw_by_loss(&self, session: &mut Session<'_>, figure: &ByLoss, results: &[(Place, Swept)]) {
+        for cc in self.over_links(session.backend(), &self.ccs, &self.over_links.ccs) {
+            let shown = results
+                .iter()
+                .filter(|(place, _)| place.is_shown && place.cc == *cc);
+            let shown: Vec<&(Place, Swept)> = shown.collect();
+            let Some((place, first)) = shown.first() else {
+                continue;
+            };
+            let line = |(variant, _): &(&'static str, Vec<Runs>)| {
+                let points = shown.iter().map(|(place, swept)| {
+                    let value = |size: &_, runs: &_| figure.measure.of(size, runs);
+                    let value = swept.overall(variant, figure.over.as_deref(), value);
+                    Point::new(place.loss.unwrap_or(f64::NAN), value)
+                });
+                Series::line(*variant, points)
+            };
+            let name = figure.measure.name();
+            let y = match &figure.over {
+                Some(over) => format!("{name} as a multiple of that of {over}"),
+                None => name.to_owned(),
+            };
+            let sizes = first.sizes.iter().map(ToString::to_string);
+            let sizes: Vec<String> = sizes.collect();
+            let note = format!(
+                "{}; {}, {} runs; means over {}",
+                self.paths.replace("{loss}", "loss"),
+                place.setting,
+                session.runs(),
+                sizes.join(", ")
+            );
+            let axes = [Axis::linear("loss (%)"), Axis::linear(&y)];
+            let lines = first.variants.iter().map(line);
+            let drawn = plane(&figure.title, &note, axes, lines.collect());
+            session.figure(&figure.name(cc), drawn);
         }
     }
 }

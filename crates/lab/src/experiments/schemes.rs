@@ -96,9 +96,10 @@ impl<R> Compared<R> {
         estimate(&gains(&self.values(scheme, &of), &self.values(0, &of)))
     }
 
-    /// Returns the scheme's mean value less the mean value of the first scheme.
-    pub fn difference(&self, scheme: usize, of: impl Fn(&R) -> f64) -> f64 {
-        self.estimate(scheme, &of).0 - self.estimate(0, &of).0
+    /// Returns the estimate of the scheme's value less the value of the first scheme.
+    pub fn difference(&self, scheme: usize, of: impl Fn(&R) -> f64) -> (f64, f64) {
+        let pairs = stats::differences(&self.values(scheme, &of), &self.values(0, &of));
+        estimate(&pairs.unwrap_or_default())
     }
 
     /// Returns a point at `x` with the estimate of a scheme's value.
@@ -153,10 +154,10 @@ impl<R> Compared<R> {
 }
 
 /// Returns a value of each setting, with the name of the setting.
-pub(super) fn in_each<R>(
+pub(super) fn in_each<R, V>(
     settings: &[Compared<R>],
-    value: impl Fn(&Compared<R>) -> f64,
-) -> Vec<(&str, f64)> {
+    value: impl Fn(&Compared<R>) -> V,
+) -> Vec<(&str, V)> {
     let settings = settings.iter();
     settings
         .map(|compared| (&*compared.setting, value(compared)))

@@ -145,14 +145,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Adds a verdict.
+    /// Adds a verdict. Verdicts on the same claim become parts of one.
     pub fn verdict(&mut self, verdict: Verdict) {
-        self.result.outcome.verdicts.push(verdict);
+        let verdicts = &mut self.result.outcome.verdicts;
+        match verdicts.iter_mut().find(|one| one.claim == verdict.claim) {
+            Some(known) => known.parts.extend(verdict.parts),
+            None => verdicts.push(verdict),
+        }
     }
 
     /// Adds verdicts.
     pub fn verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
-        self.result.outcome.verdicts.extend(verdicts);
+        verdicts
+            .into_iter()
+            .for_each(|verdict| self.verdict(verdict));
     }
 
     /// Adds a table.

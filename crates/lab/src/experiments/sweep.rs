@@ -1,5 +1,8 @@
 //! Sweeps: the same transfers in several variants, each with several flow sizes.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use super::outcome::Table;
@@ -7,7 +10,7 @@ use super::series::{bars, by_size, estimate};
 use super::session::Session;
 use crate::backend::{Backend, Error};
 use crate::case::{Case, DefaultPath, Records, RunResult, Size};
-use crate::paths::PathError;
+use crate::paths::{PathError, Paths};
 use crate::plot::{Axis, Figure, Point, Scale, Series};
 use crate::stats;
 
@@ -41,6 +44,8 @@ pub struct Variant {
     strategy: Option<&'static str>,
     /// The path on which connections open, if the variant sets it.
     opens_on: Option<usize>,
+    /// The only path, if the variant is a single flow over one path, as of plain TCP.
+    only: Option<usize>,
     /// Backend; `None` for the backend of the experiment.
     pub backend: Option<Backend>,
 }
@@ -52,6 +57,7 @@ impl Variant {
             name,
             strategy: None,
             opens_on: None,
+            only: None,
             backend: None,
         }
     }
@@ -64,6 +70,10 @@ impl Variant {
             _ => case.strategy = self.strategy.unwrap_or(self.name).to_owned(),
         }
         case.default_path = self.opens_on.map_or(case.default_path, DefaultPath::Path);
+        if let Some(path) = self.only {
+            case.paths = case.paths.only(path);
+            case.default_path = DefaultPath::Path(0);
+        }
         case
     }
 }
@@ -111,13 +121,14 @@ impl Sweep {
             let mut runs = Vec::new();
             for (name, case) in self.cases(variant, session.seed())? {
                 let backend = variant.backend.unwrap_or(session.backend());
-                runs.push(Runs(session.fct(backend, name, &case)?));
+                runs.push(Runs::new(session.fct(backend, name, &case)?));
             }
             variants.push((variant.name, runs));
         }
         let sizes = self.sizes.iter().map(|text| size(text));
         Ok(Swept {
             name: self.name.clone(),
+            paths: self.case.paths.clone(),
             sizes: sizes.collect::<Result<_, _>>()?,
             variants,
         })
@@ -129,6 +140,8 @@ impl Sweep {
 pub struct Swept {
     /// The name of the sweep.
     pub name: String,
+    /// The paths of variants with more than one.
+    pub paths: Paths,
     /// The sizes.
     pub sizes: Vec<Size>,
     /// For each variant, the runs of each size.
@@ -156,12 +169,50 @@ impl Swept {
             .collect()
     }
 
+    /// Returns the mean of a variant's `value` over all sizes. With `over`, the value of each size is divided by
+    /// that of the variant `over`, and the mean is geometric.
+    pub fn overall(
+        &self,
+        variant: &str,
+        over: Option<&str>,
+        value: impl Fn(&Size, &Runs) -> f64,
+    ) -> f64 {
+        let values = |variant| self.values(variant, (0, u64::MAX), &value);
+        let mut own = values(variant);
+        if let Some(over) = over {
+            divide_by_lowest(&mut own, &[values(over)]);
+        }
+        let own: Vec<f64> = own.into_iter().map(|(_, value)| value).collect();
+        let mean = match over {
+            Some(_) => stats::geometric_mean(&own),
+            None => stats::mean(&own),
+        };
+        mean.unwrap_or(f64::NAN)
+    }
+
     /// Returns the results with only those runs that opened on `path`. The function assumes that run n
     /// opened on path n modulo `paths`, as with `DefaultPath::Mix`.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
         let mut part = self.clone();
-        for Runs(runs) in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
-            *runs = runs.iter().skip(path).step_by(paths).cloned().collect();
+        for runs in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
+            let opened = runs.iter().skip(path).step_by(paths).cloned();
+            *runs = Runs::new(opened.collect());
+        }
+        part
+    }
+
+    /// Returns the number of runs of each variant and size.
+    pub fn runs(&self) -> usize {
+        let runs = self.variants.first().and_then(|(_, runs)| runs.first());
+        runs.map_or(0, Runs::len)
+    }
+
+    /// Returns the results without one of `groups` equal groups of runs, counted from 0.
+    pub fn without(&self, group: usize, groups: usize) -> Swept {
+        let mut part = self.clone();
+        for runs in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
+            let at = |group: usize| runs.all.len() * group / groups;
+            runs.left_out = at(group)..at(group + 1);
         }
         part
     }
@@ -247,9 +298,34 @@ pub fn divide_by_lowest(values: &mut [(String, f64)], others: &[Vec<(String, f64
 
 /// The results of a case's runs, in the order of the runs.
 #[derive(Debug, Clone)]
-pub struct Runs(pub Vec<RunResult>);
+pub struct Runs {
+    all: Arc<Vec<RunResult>>,
+    /// Runs that do not count; see [`Swept::without`].
+    left_out: Range<usize>,
+}
 
 impl Runs {
+    fn new(results: Vec<RunResult>) -> Runs {
+        Runs {
+            all: Arc::new(results),
+            left_out: 0..0,
+        }
+    }
+
+    /// Returns the results.
+    pub fn iter(&self) -> impl Iterator<Item = &RunResult> {
+        let (before, after) = (
+            &self.all[..self.left_out.start],
+            &self.all[self.left_out.end..],
+        );
+        before.iter().chain(after)
+    }
+
+    /// Returns the number of runs.
+    pub fn len(&self) -> usize {
+        self.all.len() - self.left_out.len()
+    }
+
     /// Returns the completion times, ms; NaN for a flow that did not complete. NaN makes means and
     /// verdicts fail, so that a lost flow cannot pass as a short one.
     pub fn fct(&self) -> Vec<f64> {
@@ -267,7 +343,7 @@ impl Runs {
             true => time_of(run).as_nanos() as f64 / 1e6,
             false => f64::NAN,
         };
-        self.0.iter().map(time).collect()
+        self.iter().map(time).collect()
     }
 
     /// Returns the mean completion time, ms.
@@ -292,13 +368,13 @@ impl Runs {
 
     /// Returns the sum of a counter over all runs.
     pub fn sum(&self, counter: impl Fn(&RunResult) -> u64) -> f64 {
-        self.0.iter().map(counter).sum::<u64>() as f64
+        self.iter().map(counter).sum::<u64>() as f64
     }
 
     /// Returns the cell of [`Swept::table`]. A single run has no interval and no deviation.
     fn text(&self) -> String {
         let ((mean, half), sd) = (estimate(&self.fct()), self.sd());
-        match self.0.len() {
+        match self.len() {
             0 | 1 => format!("{mean:.1}"),
             _ => format!("{mean:.1} ± {half:.1} ({sd:.1})"),
         }

@@ -14,7 +14,7 @@ h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.5rem;border-top:1px solid #
 table{border-collapse:collapse;margin:.7rem 0;font-size:.86rem}\
 th,td{border-bottom:1px solid #ddd;padding:.25rem .7rem;text-align:left;vertical-align:top}th{border-bottom:2px solid #999}\
 td .n{display:block;text-align:right;font-variant-numeric:tabular-nums}\
-td .yes{color:#00664a;font-weight:bold}td .no{color:#b03a00;font-weight:bold}svg{max-width:100%;height:auto}";
+td .yes{color:#00664a;font-weight:bold}td .no{color:#b03a00;font-weight:bold}td .some{color:#8a6000;font-weight:bold}svg{max-width:100%;height:auto}";
 
 /// Returns the page as one self-contained file: it embeds every figure and loads nothing.
 pub fn html(stored: &[Stored]) -> String {
@@ -43,10 +43,12 @@ fn with_class(event: Event<'_>) -> Event<'_> {
     let Event::Text(text) = &event else {
         return event;
     };
-    let class = if text.contains("does not hold") || text.ends_with("claims hold") {
+    let class = if text.contains("does not hold") || text.starts_with("no: ") {
         "no"
-    } else if text.starts_with("holds") {
+    } else if **text == *"holds" || text.starts_with("holds (") {
         "yes"
+    } else if text.contains("holds ") || text.contains("claims hold") || text.starts_with("tie: ") {
+        "some"
     } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
         // A measured value begins with a digit, or with a minus sign.
         "n"

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf, absolute};
 
 use super::store::{Stored, at, write};
-use super::tables::{by_experiment, by_source, claims, failing, parameters, reasons, summary};
+use super::tables::{self, by_experiment, claims, commits, parameters, summary, sweeps};
 use crate::backend::Error;
 use crate::experiments::{Outcome, Table};
 
@@ -12,8 +12,9 @@ const OPENING: &str = "\
 # Results
 
 An experiment repeats a measurement that a paper reports, or asks a question that no paper answers. It states its
-claims before it runs: each is a bound that all measured values must keep. A claim counts once for each backend
-that measured it, the simulator (`sim`) or emulated links (`links`).
+claims before it runs: each is a bound that all measured values must keep. Where a paper leaves a parameter open, the
+parameter is swept, and the verdict says with which values the claim holds. Two sides whose 95 % intervals do not tell
+them apart are a tie. Claims were measured in the simulator (`sim`) and over emulated links (`links`).
 ";
 
 const CLOSING: &str = "\
@@ -36,21 +37,15 @@ pub(super) fn page(
     complete: bool,
     image: impl Fn(&Outcome, &str) -> String,
 ) -> String {
-    let mut blocks = vec![OPENING.to_owned(), table(&by_source(stored))];
-    let failing = failing(stored);
-    if !failing.rows.is_empty() {
-        blocks.push("Claims that do not hold stay on this page:\n".to_owned());
-        blocks.push(table(&failing));
-    }
+    let mut blocks = vec![OPENING.to_owned(), tables::opening(stored)];
+    blocks.push(format!(
+        "Made from commit {}. `make results-check` repeats lines of this page and compares.\n",
+        commits(stored).join(" and ")
+    ));
     blocks.extend(["## Experiments\n".to_owned(), table(&summary(stored))]);
     for results in by_experiment(stored) {
         blocks.extend(opening(&results[0].outcome, complete));
         blocks.push(table(&claims(results)));
-        let reasons = reasons(results).into_iter();
-        let reasons: String = reasons
-            .map(|(claims, why)| format!("- {claims}: {why}\n"))
-            .collect();
-        blocks.extend((!reasons.is_empty()).then_some(reasons));
         let mut previous = None;
         for Stored { outcome, .. } in results {
             // Parameters that the previous backend has too are not repeated.
@@ -58,6 +53,7 @@ pub(super) fn page(
             let shown = if complete { usize::MAX } else { 1 };
             let figures = outcome.figures.iter().take(shown);
             blocks.extend(figures.map(|name| image(outcome, name) + "\n"));
+            blocks.extend(sweeps(outcome).iter().map(table));
             for one in outcome.tables.iter().filter(|_| complete) {
                 blocks.push(format!("{}: {}\n", outcome.backend, one.title));
                 blocks.push(table(one));

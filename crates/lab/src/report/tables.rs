@@ -1,15 +1,13 @@
 //! The tables and texts of a report. The tables have no titles: headings and texts of the page introduce them.
 
 use crate::backend::Backend;
-use crate::experiments::{Outcome, Table, Verdict};
+use crate::experiments::{COMMIT, Judgement, Outcome, Table, Verdict};
 
 use super::store::Stored;
 
-/// The row for experiments that no paper describes. Their sources differ in wording, so the report counts
-/// them together.
+/// The name of the claims that no paper makes: those of experiments beyond the papers, and those of this lab on the
+/// experiments of papers.
 const BEYOND: &str = "beyond the papers";
-/// The row with the sums.
-const ALL_SOURCES: &str = "all";
 
 /// Groups the results by experiment. [`super::store::load`] sorts them, so results of an experiment are
 /// next to each other.
@@ -17,68 +15,143 @@ pub(super) fn by_experiment(stored: &[Stored]) -> impl Iterator<Item = &[Stored]
     stored.chunk_by(|a, b| a.outcome.id == b.outcome.id)
 }
 
-/// Returns the number of claims, and the number of claims that hold. A claim counts once for each backend
-/// that measured it.
-fn count<'a>(results: impl IntoIterator<Item = &'a Stored>) -> (usize, usize) {
-    let verdicts = results.into_iter().flat_map(|one| &one.outcome.verdicts);
-    verdicts.fold((0, 0), |(claims, holding), verdict| {
-        (claims + 1, holding + usize::from(verdict.holds))
-    })
+/// A claim of an experiment over all backends that measured it.
+struct Claim<'a> {
+    id: &'a str,
+    /// The paper that makes the claim, or [`BEYOND`].
+    paper: &'a str,
+    /// The verdict of each backend, with the backend's name.
+    verdicts: Vec<(&'a str, &'a Verdict)>,
 }
 
-/// Returns a table of the number of experiments, claims, and claims that hold, by source. The last row
-/// has the sums.
-pub(super) fn by_source(stored: &[Stored]) -> Table {
-    let mut sources: Vec<&str> = Vec::new();
-    for source in by_experiment(stored).map(publication) {
-        if !sources.contains(&source) {
-            sources.push(source);
+impl Claim<'_> {
+    /// Returns the judgement over all backends.
+    fn judgement(&self) -> Judgement {
+        let each = self.verdicts.iter().map(|(_, verdict)| verdict.judgement());
+        let (worst, best) = (each.clone().min(), each.max());
+        match (worst, best) {
+            (Some(Judgement::Holds), _) => Judgement::Holds,
+            (_, Some(best)) => best.min(Judgement::HoldsWhere),
+            _ => Judgement::Fails,
         }
     }
-    sources.push(ALL_SOURCES);
-    let row = |name: &str| {
-        let of_source = by_experiment(stored);
-        let of_source = of_source.filter(|one| name == ALL_SOURCES || publication(one) == name);
-        let of_source: Vec<&[Stored]> = of_source.collect();
-        let (claims, holding) = count(of_source.iter().copied().flatten());
-        let numbers = [of_source.len(), claims, holding].map(|number| number.to_string());
-        [vec![name.to_owned()], numbers.to_vec()].concat()
-    };
-    Table::new(
-        "",
-        &["source", "experiments", "claims", "claims that hold"],
-        sources.into_iter().map(row).collect(),
-    )
+
+    /// Returns the verdict in words. Backends that agree need no names: one word stands for all.
+    fn word(&self) -> String {
+        let each = self.verdicts.iter();
+        let mut words: Vec<(&str, String)> = each.map(|(name, v)| (*name, v.word())).collect();
+        words.dedup_by(|(_, a), (_, b)| a == b);
+        match &words[..] {
+            [(_, word)] => word.clone(),
+            _ => {
+                let named = words.iter().map(|(name, word)| format!("{name} {word}"));
+                named.collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+
+    /// Returns the reason why the claim does not hold everywhere; empty if it does, or if none is known.
+    fn why(&self) -> &str {
+        let mut reasons = self.verdicts.iter().map(|(_, verdict)| verdict.why());
+        reasons.find(|why| !why.is_empty()).unwrap_or_default()
+    }
+}
+
+/// Returns the claims of an experiment. Backends share a claim if text and bound are equal.
+fn claims_of(results: &[Stored]) -> Vec<Claim<'_>> {
+    let mut claims: Vec<Claim<'_>> = Vec::new();
+    for Stored { outcome, .. } in results {
+        for verdict in &outcome.verdicts {
+            let one = (&*outcome.backend, verdict);
+            let same =
+                |claim: &&mut Claim<'_>| claim.verdicts[0].1.expected() == verdict.expected();
+            if let Some(claim) = claims.iter_mut().find(same) {
+                claim.verdicts.push(one);
+                continue;
+            }
+            let is_papers = !verdict.reported.is_empty();
+            claims.push(Claim {
+                id: &outcome.id,
+                paper: if is_papers {
+                    publication(outcome)
+                } else {
+                    BEYOND
+                },
+                verdicts: vec![one],
+            });
+        }
+    }
+    claims
 }
 
 /// Returns the publication of an experiment's source. A source such as `FSA-MPTCP, figure 2(a)` has it in front of
 /// the figure or table.
-fn publication(results: &[Stored]) -> &str {
-    let source = &results[0].outcome.source;
+fn publication(outcome: &Outcome) -> &str {
+    let source = &outcome.source;
     if source.starts_with("beyond") {
         return BEYOND;
     }
     source.split(',').next().unwrap_or(source)
 }
 
-/// Returns a table of the experiments with claims that do not hold, and the reasons where known.
-pub(super) fn failing(stored: &[Stored]) -> Table {
-    let row = |results: &[Stored]| {
-        let (claims, holding) = count(results);
-        let why: Vec<String> = reasons(results).into_iter().map(|(_, why)| why).collect();
-        let why = if why.is_empty() {
-            "not known yet".to_owned()
-        } else {
-            why.join("; ")
-        };
-        let failing = format!("{} of {claims}", claims - holding);
-        (holding < claims).then(|| vec![results[0].outcome.id.clone(), failing, why])
+/// Returns the number of claims, and the numbers of those that hold and of those that hold in a part.
+fn count(claims: &[&Claim<'_>]) -> [usize; 3] {
+    let count = |wanted| {
+        let of = claims.iter().filter(|claim| claim.judgement() == wanted);
+        of.count()
     };
-    Table::new(
-        "",
-        &["id", "claims that do not hold", "reason"],
-        by_experiment(stored).filter_map(row).collect(),
-    )
+    [
+        claims.len(),
+        count(Judgement::Holds),
+        count(Judgement::HoldsWhere),
+    ]
+}
+
+/// Returns the opening of the page: for each paper the number of its claims that hold, and the others by name, with
+/// where they hold and the reason if it is known.
+pub(super) fn opening(stored: &[Stored]) -> String {
+    let claims: Vec<Claim<'_>> = by_experiment(stored).flat_map(claims_of).collect();
+    let mut papers: Vec<&str> = Vec::new();
+    for claim in &claims {
+        if !papers.contains(&claim.paper) {
+            papers.push(claim.paper);
+        }
+    }
+    // The lab's own claims come last; the sort is stable.
+    papers.sort_by_key(|paper| *paper == BEYOND);
+    let mut text = String::new();
+    for paper in papers {
+        let of_paper: Vec<&Claim<'_>> =
+            claims.iter().filter(|claim| claim.paper == paper).collect();
+        let [all, holding, partly] = count(&of_paper);
+        let partly = match partly {
+            0 => String::new(),
+            partly => format!(", {partly} more in a part of what was swept"),
+        };
+        text += &format!("- **{paper}: {holding} of {all} claims hold{partly}**\n");
+        for claim in of_paper {
+            if claim.judgement() == Judgement::Holds {
+                continue;
+            }
+            let (id, expected) = (claim.id, claim.verdicts[0].1.expected());
+            let why = match claim.why() {
+                "" => String::new(),
+                why => format!(" ({why})"),
+            };
+            text += &format!("  - [{id}](#{id}), {expected}: {}{why}\n", claim.word());
+        }
+    }
+    text
+}
+
+/// Returns the commits that the results were made from.
+pub(super) fn commits(stored: &[Stored]) -> Vec<&str> {
+    let parameters = stored.iter().flat_map(|one| &one.outcome.parameters);
+    let commits = parameters.filter(|(name, _)| name == COMMIT);
+    let mut commits: Vec<&str> = commits.map(|(_, commit)| &**commit).collect();
+    commits.sort_unstable();
+    commits.dedup();
+    commits
 }
 
 /// Returns a table with a row for each experiment and a column for each backend that has results.
@@ -103,67 +176,75 @@ pub(super) fn summary(stored: &[Stored]) -> Table {
 
 /// Returns the verdict on an experiment in a few words.
 fn verdict_count(result: &Stored) -> String {
-    match count([result]) {
-        (claims, holding) if holding == claims => format!("holds ({claims} of {claims} claims)"),
-        (claims, holding) => format!("{holding} of {claims} claims hold"),
+    let claims = claims_of(std::slice::from_ref(result));
+    match count(&claims.iter().collect::<Vec<_>>()) {
+        [all, holding, _] if holding == all => format!("holds ({all} of {all} claims)"),
+        [all, holding, 0] => format!("{holding} of {all} claims hold"),
+        [all, holding, partly] => format!("{holding} of {all} claims hold, {partly} in a part"),
     }
 }
 
 /// Returns a table with a row for each claim: its bound, the reported value, the measured values of every
-/// backend, and the verdict. Backends share a row if claim and bound are equal.
-pub(super) fn claims<'a>(results: &'a [Stored]) -> Table {
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    for verdict in results.iter().flat_map(|one| &one.outcome.verdicts) {
-        let expected = verdict.expected();
-        if rows.iter().any(|row| row[0] == expected) {
-            continue;
-        }
-        let same_claim = |one: &'a Stored| {
-            let mut verdicts = one.outcome.verdicts.iter();
-            verdicts.find(|verdict| verdict.expected() == expected)
-        };
-        let mut row = vec![expected.clone(), verdict.reported.clone()];
-        row.extend(results.iter().map(|one| {
-            let verdict = same_claim(one);
-            verdict.map(Verdict::measured).unwrap_or_default()
+/// backend, and the verdict.
+pub(super) fn claims(results: &[Stored]) -> Table {
+    let backends: Vec<&str> = results.iter().map(|one| &*one.outcome.backend).collect();
+    let row = |claim: &Claim<'_>| {
+        let verdict = claim.verdicts[0].1;
+        let mut row = vec![verdict.expected(), verdict.reported.clone()];
+        row.extend(backends.iter().map(|backend| {
+            let mut measured = claim.verdicts.iter().filter(|(name, _)| name == backend);
+            measured
+                .next()
+                .map(|(_, v)| v.measured())
+                .unwrap_or_default()
         }));
-        let words = results.iter();
-        let words = words.filter_map(|one| Some((&*one.outcome.backend, same_claim(one)?.word())));
-        let mut words: Vec<(&str, &str)> = words.collect();
-        // Backends that agree need no names: one word stands for all.
-        words.dedup_by_key(|(_, word)| *word);
-        row.push(match &words[..] {
-            [(_, word)] => (*word).to_owned(),
-            _ => words
-                .iter()
-                .map(|(backend, word)| format!("{backend} {word}"))
-                .collect::<Vec<_>>()
-                .join("; "),
-        });
-        rows.push(row);
-    }
-    let backends = results.iter().map(|one| &one.outcome.backend);
-    let measured: Vec<String> = backends.map(|name| format!("measured ({name})")).collect();
+        row.push(claim.word());
+        row
+    };
+    let measured = backends.iter().map(|name| format!("measured ({name})"));
+    let measured: Vec<String> = measured.collect();
     let mut columns = vec!["must hold", "reported"];
     columns.extend(measured.iter().map(String::as_str));
     columns.push("holds?");
-    Table::new("", &columns, rows)
+    Table::new("", &columns, claims_of(results).iter().map(row).collect())
 }
 
-/// Returns the reasons why claims do not hold. Each entry has the claims that a reason explains, joined
-/// by semicolons, and the reason.
-pub(super) fn reasons(results: &[Stored]) -> Vec<(String, String)> {
-    let mut reasons: Vec<(String, String)> = Vec::new();
-    for Stored { outcome, .. } in results {
-        for verdict in outcome.verdicts.iter().filter(|v| !v.why.is_empty()) {
-            let claim = format!("{} ({})", verdict.claim, outcome.backend);
-            match reasons.iter_mut().find(|(_, why)| *why == verdict.why) {
-                Some((claims, _)) => *claims += &format!("; {claim}"),
-                None => reasons.push((claim, verdict.why.clone())),
+/// Returns tables of the claims of a result with several parts: the worst value in each setting, by the swept
+/// parameter. Claims with the same values of the parameter share a table.
+pub(super) fn sweeps(outcome: &Outcome) -> Vec<Table> {
+    let mut tables: Vec<Table> = Vec::new();
+    for verdict in outcome.verdicts.iter().filter(|v| v.parts.len() > 1) {
+        let mut at: Vec<String> = Vec::new();
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for part in &verdict.parts {
+            if !at.contains(&part.at) {
+                at.push(part.at.clone());
+            }
+            let worst = part.worst(verdict.bound).map(ToString::to_string);
+            let word = match part.judgement(verdict.bound) {
+                Judgement::Holds => "",
+                Judgement::Tie => "tie: ",
+                _ => "no: ",
+            };
+            let cell = format!("{word}{}", worst.unwrap_or_default());
+            match rows.iter_mut().find(|row| row[1] == part.setting) {
+                Some(row) => row.push(cell),
+                None => rows.push(vec![verdict.expected(), part.setting.clone(), cell]),
             }
         }
+        let heads = at.iter().map(|at| format!("{} {at}", verdict.swept));
+        let heads: Vec<String> = heads.map(|head| head.trim().to_owned()).collect();
+        let columns: Vec<&str> = ["claim", "with"]
+            .into_iter()
+            .chain(heads.iter().map(String::as_str))
+            .collect();
+        let title = "The worst value of each part";
+        match tables.iter_mut().find(|table| table.columns == columns) {
+            Some(table) => table.rows.extend(rows),
+            None => tables.push(Table::new(title, &columns, rows)),
+        }
     }
-    reasons
+    tables
 }
 
 /// Returns the parameters of a result, without parameters that `previous` has with the same value.

@@ -22,7 +22,7 @@ fn result(holds: bool) -> ExperimentResult {
         "arm": "sim",
         "runs": 30,
         "seed": 1,
-        "parameters": [["queue", "50"]],
+        "parameters": [["commit", "c0ffee"], ["queue", "50"]],
         "verdicts": [verdict.reported("+3 %").unless("too few")],
         "tables": [Table::new("ms", &["size", "mean"], vec![row.to_vec()])],
         "figures": ["fct"],
@@ -119,13 +119,13 @@ fn the_page_stands_alone_and_says_what_holds() {
     assert!(html(&[stored(false)]).contains(">does not hold<"));
     let text = markdown(&[stored(false)]);
     for expected in [
-        "| paper | 1 | 1 | 0 |\n| all | 1 | 1 | 0 |\n",
-        "| [x-1](#x-1) | 1 of 1 | too few |\n",
+        "- **paper: 0 of 1 claims hold**\n",
+        "  - [x-1](#x-1), a > b: above 5 | %: does not hold (too few)\n",
+        "Made from commit c0ffee.",
         "| id | what is compared | source | sim |\n",
         "| [x-1](#x-1) | A <b> & C | paper | 0 of 1 claims hold |\n",
         "| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold |\n",
-        "- a > b (sim): too few\n",
-        "**sim**: `braid-lab run x-1 --backend sim --runs 30 --seed 1`; queue: 50\n",
+        "**sim**: `braid-lab run x-1 --backend sim --runs 30 --seed 1`; commit: c0ffee; queue: 50\n",
         "![fct](x-1/sim/fct.svg)\n",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
@@ -148,13 +148,13 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
     assert!(error.contains("cannot link to figures"), "{error}");
 }
 
-/// Figures and tables of one paper are one source.
+/// Claims of one paper are counted together, and those that a paper does not make apart.
 #[test]
 fn claims_are_counted_by_publication() {
     let sources = [
         "FSA-MPTCP, figure 2(a)",
-        "T-MPTCP, table 1 and figure 4",
         "beyond the paper",
+        "T-MPTCP, table 1 and figure 4",
         "FSA-MPTCP, figure 3",
         "beyond the papers",
     ];
@@ -164,9 +164,33 @@ fn claims_are_counted_by_publication() {
         one.outcome.source = source.to_owned();
         one
     });
-    let rows = "| FSA-MPTCP | 2 | 2 | 2 |\n| T-MPTCP | 1 | 1 | 1 |\n| beyond the papers | 2 | 2 | 2 |\n\
-                | all | 5 | 5 | 5 |\n";
-    assert!(markdown(&results).contains(rows));
+    let text = "- **FSA-MPTCP: 2 of 2 claims hold**\n- **T-MPTCP: 1 of 1 claims hold**\n\
+                - **beyond the papers: 2 of 2 claims hold**\n";
+    assert!(markdown(&results).contains(text));
+}
+
+/// A claim that holds in a part of a sweep is counted apart, and the sweep is shown.
+#[test]
+fn a_sweep_is_shown_by_its_worst_values() {
+    let mut one = stored(true);
+    let part = |loss, values: [f64; 2]| {
+        let values = ["64k", "1M"].into_iter().zip(values);
+        let verdict = Verdict::new("mean", Bound::Below(1.0), "", values).reported("shortest");
+        verdict.with("CUBIC").at("loss", loss)
+    };
+    let mut verdict = part("2 %", [0.9, 1.1]);
+    verdict.parts.extend(part("4 %", [0.9, 0.8]).parts);
+    one.outcome.verdicts.push(verdict);
+    let text = markdown(&[one]);
+    for expected in [
+        "- **paper: 1 of 2 claims hold, 1 more in a part of what was swept**\n",
+        "  - [x-1](#x-1), mean: below 1: holds from 4 % loss on; not at 2 %\n",
+        "| claim | with | loss 2 % | loss 4 % |\n",
+        "| mean: below 1 | CUBIC | no: 1.100 (1M) | 0.900 (64k) |\n",
+        "| 1 of 2 claims hold, 1 in a part |",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
 }
 
 /// A claim measured on both backends has one row, and a claim of one backend is kept.

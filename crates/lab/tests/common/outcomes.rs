@@ -15,7 +15,10 @@ pub fn assert_outcomes(json: &[u8], ids: &[&str], seed: u64) {
         assert_eq!(fields.collect::<Vec<_>>(), expected);
         assert_eq!(outcome["seeds"], serde_json::json!([seed]), "{id}");
         let parameters = &outcome["parameters"];
-        assert_eq!(parameters["congestion control"], "cubic", "{id}");
+        let cc = parameters["congestion control"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(cc.starts_with("cubic"), "{id}: {cc}");
         let measured = outcome["measured"].as_object().expect("by claim");
         let holds = measured.values().map(|claim| claim["holds"].as_bool());
         let holds: Option<Vec<bool>> = holds.collect();

@@ -26,10 +26,10 @@ pub fn fsa_6a(session: &mut Session<'_>) -> Result<(), Error> {
 fn cases(session: &Session<'_>) -> Result<Vec<(String, String, Case)>, Error> {
     let mut cases = Vec::new();
     for plan in entry::sweeps(session.id()) {
-        for (label, sweep) in plan.sweeps(session.backend())? {
+        for (place, sweep) in plan.sweeps(session.backend())? {
             for variant in &sweep.variants {
                 let of_variant = sweep.cases(variant, session.seed())?.into_iter();
-                cases.extend(of_variant.map(|(name, case)| (label.clone(), name, case)));
+                cases.extend(of_variant.map(|(name, case)| (place.label(), name, case)));
             }
         }
     }
@@ -43,8 +43,8 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
         let bytes = sim::capture(&case, 0)?;
         let seen = CapturedPackets::read(&bytes)?;
         session.capture(&name, bytes);
-        // Tables of all packets for one window and one size are enough; the files have the rest.
-        if case.initial_window == 10 && case.size.bytes() > 2048 {
+        // Tables of all packets for one setting and one size are enough; the files have the rest.
+        if case.initial_window == 10 && case.cc == "cubic" && case.size.bytes() > 2048 {
             session.table(seen.table(&format!("Capture at the client, {name}")));
         }
         counts.push((label, case, seen));

@@ -50,6 +50,14 @@ impl Sample {
         }
     }
 
+    /// Returns the times of the first runs.
+    pub fn first(&self, runs: usize) -> Sample {
+        Sample {
+            ms: self.ms.iter().take(runs).copied().collect(),
+            ..Sample::default()
+        }
+    }
+
     /// Returns the mean, ms.
     pub fn mean(&self) -> f64 {
         self.statistic(0)
@@ -98,6 +106,11 @@ impl Comparison {
             shares: [0, 1, 2].map(|n| other.statistic(n) / candidate.statistic(n)),
             p: [0, 1, 2].map(p),
         }
+    }
+
+    /// Returns whether the rival's mean or 95th percentile is at most `multiple` of the candidate's.
+    pub fn is_near(&self, multiple: f64) -> bool {
+        self.shares[..2].iter().any(|share| *share <= multiple)
     }
 
     /// Returns whether more runs could prove a loss. They could if a statistic of the rival is shorter by

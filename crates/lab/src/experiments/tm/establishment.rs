@@ -246,7 +246,7 @@ mod tests {
         ] {
             let [cold, warm] = [cold, warm].map(|(ms, subflows)| [seen(ms, subflows)]);
             let judged = verdicts(&cold, &warm);
-            let judged: Vec<bool> = judged.iter().map(|verdict| verdict.holds).collect();
+            let judged: Vec<bool> = judged.iter().map(Verdict::holds).collect();
             assert_eq!(judged, holding, "{cold:?} {warm:?}");
         }
     }
