@@ -301,7 +301,11 @@ fn verdicts(of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
     let costly = of.iter().filter(|j| j.exceeds_copies()).count();
     let missing: u64 = of.iter().map(|j| j.missing).sum();
     let mut verdicts = vec![
-        none("flows that do not arrive", missing as usize, of.len()),
+        none(
+            "flows of all strategies that do not arrive",
+            missing as usize,
+            of.len(),
+        ),
         lost_by(0, of.len()),
         lost_by(1, of.len()),
         none("cells with copies beyond their limit", costly, of.len()),

@@ -9,7 +9,7 @@ use super::session::Session;
 use super::sweep::{self, Runs, Sweep, Swept, Variant};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Records};
-use crate::plot::{Axis, Point, Series};
+use crate::plot::{Axis, Point, Scale, Series};
 
 /// A set of sweeps, one for each congestion control, initial window and loss.
 #[derive(Debug, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Plan {
     /// Losses in percent, where the source gives none: a claim says with which of them it holds.
     #[serde(default)]
     losses: Vec<f64>,
+    /// The losses with all windows but the first, if there are fewer: the full product would take too long.
+    further_losses: Option<Vec<f64>>,
     /// Shorter lists for runs over links, which take as long as the flows do.
     #[serde(default)]
     over_links: Fewer,
@@ -198,14 +200,19 @@ impl Plan {
     fn places(&self, backend: Backend) -> Vec<(&String, u32, Option<f64>)> {
         let fewer = &self.over_links;
         let losses = self.over_links(backend, &self.losses, &fewer.losses);
-        let losses: Vec<Option<f64>> = match losses {
-            [] => vec![None],
-            losses => losses.iter().copied().map(Some).collect(),
-        };
+        let further = self.further_losses.as_deref().unwrap_or(losses);
         let mut places = Vec::new();
         for cc in self.over_links(backend, &self.ccs, &fewer.ccs) {
             for window in self.over_links(backend, &self.windows, &fewer.windows) {
-                places.extend(losses.iter().map(|loss| (cc, *window, *loss)));
+                let losses = if *window == self.windows[0] {
+                    losses
+                } else {
+                    further
+                };
+                if losses.is_empty() {
+                    places.push((cc, *window, None));
+                }
+                places.extend(losses.iter().map(|loss| (cc, *window, Some(*loss))));
             }
         }
         places
@@ -323,8 +330,15 @@ impl Plan {
             };
             let name = figure.measure.name();
             let y = match &figure.over {
-                Some(over) => format!("{name} as a multiple of that of {over}"),
-                None => name.to_owned(),
+                Some(over) => {
+                    // A quotient has no unit.
+                    let (name, _) = name.split_once(" (").unwrap_or((name, ""));
+                    Axis {
+                        scale: Scale::Log,
+                        ..Axis::linear(&format!("{name}, as a multiple of that of {over}"))
+                    }
+                }
+                None => Axis::linear(name),
             };
             let sizes = first.sizes.iter().map(ToString::to_string);
             let sizes: Vec<String> = sizes.collect();
@@ -335,7 +349,7 @@ impl Plan {
                 session.runs(),
                 sizes.join(", ")
             );
-            let axes = [Axis::linear("loss (%)"), Axis::linear(&y)];
+            let axes = [Axis::linear("loss (%)"), y];
             let lines = first.variants.iter().map(line);
             let drawn = plane(&figure.title, &note, axes, lines.collect());
             session.figure(&figure.name(cc), drawn);

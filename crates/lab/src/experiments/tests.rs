@@ -119,7 +119,7 @@ fn fsa_2a_runs_in_the_simulator() {
         .iter()
         .filter(|v| v.claim.contains("bytes on the second subflow"));
     let certain: Vec<bool> = certain.map(Verdict::holds).collect();
-    assert_eq!(certain, [true, true], "{:#?}", result.outcome.verdicts);
+    assert_eq!(certain, [true], "{:#?}", result.outcome.verdicts);
     assert_ne!(run("fsa-2a", 2, 2, 2).records, result.records);
 }
 
@@ -187,7 +187,11 @@ fn a_small_grid_is_judged() {
 fn po_7_runs_in_the_simulator() {
     let first = twice("po-7", 1);
     let jitter = first.outcome.verdicts.first().map(|v| v.parts.len());
-    assert_eq!(jitter, Some(2), "one part for each base scheduler");
+    assert_eq!(
+        jitter,
+        Some(4),
+        "a part for each base scheduler and statistic"
+    );
 }
 
 mod ffmpeg {

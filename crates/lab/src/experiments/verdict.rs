@@ -112,14 +112,15 @@ impl Bound {
         let Some(mean) = value.value else {
             return Judgement::Fails;
         };
-        let half = match self {
-            Bound::Below(_) | Bound::Above(_) => value.half.unwrap_or(0.0),
-            _ => 0.0,
-        };
-        match [mean - half, mean + half].map(|end| self.is_kept_by(end)) {
-            [true, true] => Judgement::Holds,
-            [false, false] => Judgement::Fails,
-            _ => Judgement::Tie,
+        if let (Bound::Below(end) | Bound::Above(end), Some(half)) = (self, value.half)
+            && (mean - end).abs() <= half
+        {
+            return Judgement::Tie;
+        }
+        if self.is_kept_by(mean) {
+            Judgement::Holds
+        } else {
+            Judgement::Fails
         }
     }
 
@@ -382,7 +383,7 @@ impl Verdict {
             of.map(|(at, _)| *at).collect()
         };
         let [holds, ties, fails] = [Judgement::Holds, Judgement::Tie, Judgement::Fails].map(at);
-        if all.len() == 1 {
+        if all.len() == 1 && all[0].0.is_empty() {
             let word = match all[0].1 {
                 Judgement::Holds => "",
                 Judgement::Tie => "a tie",
@@ -400,19 +401,20 @@ impl Verdict {
         let mut places = Vec::new();
         match &holds[..] {
             [] => {}
+            [one] if all.len() == 1 => places.push(format!("at {one} {swept}")),
             _ if holds.len() == all.len() => places.push(format!("at every {swept}")),
             [first, ..] if is_run(all.len() - holds.len()) => {
                 places.push(format!("from {first} {swept} on"));
             }
             [.., last] if is_run(0) => places.push(format!("up to {last} {swept}")),
-            _ => places.push(format!("at {} {swept}", holds.join(" and "))),
+            _ => places.push(format!("at {} {swept}", list(&holds))),
         }
         for (word, at) in [("a tie at", ties), ("not at", fails)] {
             if at.len() == all.len() {
                 return vec![word.replace(" at", "")];
             }
             if !at.is_empty() {
-                places.push(format!("{word} {}", at.join(" and ")));
+                places.push(format!("{word} {}", list(&at)));
             }
         }
         places
@@ -451,7 +453,18 @@ fn shortened(members: &[&str], all: &[&str]) -> String {
             names.push(name);
         }
     }
-    names.join(" and ")
+    list(&names)
+}
+
+/// Returns names as a list in a sentence: `a, b and c`.
+fn list<T: AsRef<str>>(names: &[T]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match &names[..] {
+        [first @ .., before, last] if !first.is_empty() => {
+            format!("{}, {before} and {last}", first.join(", "))
+        }
+        names => names.join(" and "),
+    }
 }
 
 fn with_unit(text: &impl ToString, unit: &str) -> String {
@@ -507,6 +520,8 @@ mod tests {
         // A bound with a tolerance is judged by the value alone.
         assert_eq!(judge(Bound::AtMost(1.03), 1.02, 0.05), Judgement::Holds);
         assert_eq!(judge(Bound::AtLeast(80.0), 79.0, 5.0), Judgement::Fails);
+        // Two sides that are equal in every run tie.
+        assert_eq!(judge(Bound::Below(0.0), 0.0, 0.0), Judgement::Tie);
         // An interval that is not known decides nothing.
         assert_eq!(judge(Bound::Below(1.0), 0.98, f64::NAN), Judgement::Holds);
     }
@@ -536,6 +551,10 @@ mod tests {
         assert_eq!(word([0.9, 0.9, 0.9, 0.9]), "holds");
         assert_eq!(word([1.1, 1.1, 1.1, 1.1]), "does not hold");
         assert_eq!(word([1.1, 1.0, 1.1, 1.1]), "does not hold: a tie at best");
+        assert_eq!(
+            word([1.1, 1.1, 1.1, 0.9]),
+            "holds from 5 % loss on; not at 2 %, 3 % and 4 %"
+        );
         let rising = "holds from 4 % loss on; a tie at 3 %; not at 2 %";
         assert_eq!(word([1.1, 1.0, 0.9, 0.9]), rising);
         assert_eq!(
@@ -574,6 +593,16 @@ mod tests {
         assert_eq!(
             word([1.1, 1.1, 1.1, 0.9, 0.9, 0.9]),
             "holds with CUBIC, IW 3 from 2 % loss on, not at 1 %; with BBR at every loss; not with CUBIC, IW 10"
+        );
+        let fewer = swept(&[
+            (ten, "1 %", 1.1),
+            (ten, "2 %", 0.9),
+            (three, "1 %", 0.9),
+            (bbr, "1 %", 1.1),
+        ]);
+        assert_eq!(
+            fewer.word(),
+            "holds with CUBIC, IW 10 from 2 % loss on, not at 1 %; with CUBIC, IW 3 at 1 % loss; not with BBR"
         );
         let open = swept(&[(ten, "", 0.9), (three, "", 1.0), (bbr, "", 1.1)]);
         assert_eq!(

@@ -53,7 +53,7 @@ pub(super) fn page(
             let shown = if complete { usize::MAX } else { 1 };
             let figures = outcome.figures.iter().take(shown);
             blocks.extend(figures.map(|name| image(outcome, name) + "\n"));
-            blocks.extend(sweeps(outcome).iter().map(table));
+            blocks.extend(sweeps(outcome, complete).iter().map(table));
             for one in outcome.tables.iter().filter(|_| complete) {
                 blocks.push(format!("{}: {}\n", outcome.backend, one.title));
                 blocks.push(table(one));

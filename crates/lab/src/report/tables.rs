@@ -210,10 +210,13 @@ pub(super) fn claims(results: &[Stored]) -> Table {
 }
 
 /// Returns tables of the claims of a result with several parts: the worst value in each setting, by the swept
-/// parameter. Claims with the same values of the parameter share a table.
-pub(super) fn sweeps(outcome: &Outcome) -> Vec<Table> {
+/// parameter. Claims with the same values of the parameter share a table. Unless the tables are to be `complete`, they
+/// leave out claims that hold in every setting, with no swept parameter.
+pub(super) fn sweeps(outcome: &Outcome, complete: bool) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
-    for verdict in outcome.verdicts.iter().filter(|v| v.parts.len() > 1) {
+    let is_shown =
+        |v: &&Verdict| v.parts.len() > 1 && (complete || !v.swept.is_empty() || !v.holds());
+    for verdict in outcome.verdicts.iter().filter(is_shown) {
         let mut at: Vec<String> = Vec::new();
         let mut rows: Vec<Vec<String>> = Vec::new();
         for part in &verdict.parts {
