@@ -31,18 +31,19 @@ static GRIDS: LazyLock<BTreeMap<String, Grid>> = LazyLock::new(|| {
     toml::from_str(include_str!("grid/grids.toml")).expect("grids.toml is well-formed")
 });
 
-/// Share of the usual runs that every strategy makes in every case. A rival that is then not near makes no more, so
-/// that the runs are spent where they can decide.
-const FIRST_SHARE: u64 = 5;
-/// A rival is near if a statistic of it is at most this multiple of the candidate's. A guess, far beyond the margins.
+/// Divisor of the usual runs that gives the runs of every strategy in every case. A rival that is then not near
+/// makes no more, so that the runs are spent where they can decide.
+const FIRST_DIVISOR: u64 = 5;
+/// A rival is near if a statistic of it is at most this multiple of the candidate's. A guess, far beyond the
+/// margins.
 const NEAR: f64 = 1.10;
 /// Factors for the number of runs in the two rounds of reruns. With the default of 30 runs, a suspect gets
 /// 300 runs in the first round and [`MAX_SUSPECT_RUNS`] in the second.
 const RERUN_FACTORS: [u64; 2] = [10, 167];
 /// Maximum number of runs of a suspect. A guess: enough to decide a difference of 2 %.
 const MAX_SUSPECT_RUNS: u64 = 5_000;
-/// Size from which flows make a third of the usual runs, and at most a fifth of [`MAX_SUSPECT_RUNS`]: their times vary
-/// less, and nine tenths of all bytes would be theirs. A guess.
+/// Size from which flows make a third of the usual runs, and at most a fifth of [`MAX_SUSPECT_RUNS`]: their times
+/// vary less, and five sixths of all bytes would be theirs. A guess.
 const LARGE_BYTES: u64 = 1 << 20;
 /// Settings of the cases whose 99th percentile is compared too: the number of these cases, the factor for
 /// their runs, and their maximum number of runs. With the default of 30 runs, the factor reaches the
@@ -141,9 +142,10 @@ pub(super) fn measure_grid(session: &mut Session<'_>, grid: &Grid) -> Result<(),
     for (start, case) in cases {
         let runs = if is_small(&case) {
             small += 1;
-            match is_tail(small - 1) {
-                true => (session.runs() * times).min(max_runs).max(session.runs()),
-                false => session.runs(),
+            if is_tail(small - 1) {
+                (session.runs() * times).min(max_runs).max(session.runs())
+            } else {
+                session.runs()
             }
         } else if case.size.bytes() < LARGE_BYTES {
             session.runs()
@@ -180,8 +182,8 @@ pub(super) fn measure_grid(session: &mut Session<'_>, grid: &Grid) -> Result<(),
     Ok(())
 }
 
-/// Runs the candidate `usual` times in `case`, and every rival as often if it is near. A rival that may be faster than
-/// the candidate runs again, more often.
+/// Runs the candidate `usual` times in `case`, and every rival as often if it is near. A rival that may be faster
+/// than the candidate runs again, more often.
 fn judge(session: &Session<'_>, start: Start, case: Case, usual: u64) -> Result<Judged, Error> {
     let runs_of = |strategy: &str, runs| {
         let case = Case {
@@ -200,7 +202,7 @@ fn judge(session: &Session<'_>, start: Start, case: Case, usual: u64) -> Result<
         let first = if tail {
             usual
         } else {
-            usual.div_ceil(FIRST_SHARE)
+            usual.div_ceil(FIRST_DIVISOR)
         };
         let mut other = runs_of(name, first)?;
         let mut comparison = Comparison::new(&candidate.first(first as usize), &other);

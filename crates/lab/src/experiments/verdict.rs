@@ -435,8 +435,8 @@ impl Verdict {
     }
 }
 
-/// Returns the names of the `members` among `all` settings. If all settings with the same beginning, up to a comma,
-/// are members, the beginning stands for them.
+/// Returns the names of the `members` among `all` settings. If all settings with the same beginning, up to a
+/// comma, are members, the beginning stands for them.
 fn shortened(members: &[&str], all: &[&str]) -> String {
     let beginning = |setting: &&str| setting.split(", ").next().unwrap_or_default().to_owned();
     let mut names: Vec<String> = Vec::new();

@@ -30,8 +30,8 @@ pub fn markdown(stored: &[Stored]) -> String {
     })
 }
 
-/// Returns the page, with every table and figure if it is `complete`. `image` returns the image of a figure, from the
-/// outcome and the figure's name.
+/// Returns the page, with every table and figure if it is `complete`. `image` returns the image of a figure, from
+/// the outcome and the figure's name.
 pub(super) fn page(
     stored: &[Stored],
     complete: bool,

@@ -280,8 +280,8 @@ fn rates(runs: &[Download], counter: usize) -> Vec<f64> {
     values(runs, |run| run.rate(counter))
 }
 
-/// Judges the mean over the runs of the throughput over both links against the sum of the throughputs of the single
-/// links.
+/// Judges the mean over the runs of the throughput over both links as a share of the sum of the throughputs of the
+/// single links.
 fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Vec<Verdict> {
     let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
     let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
