@@ -272,7 +272,7 @@ impl Run {
 static RUNS: SharedRuns<Run> = SharedRuns::new();
 /// Maximum number of runs with greedy background traffic. No verdict depends on these runs, so fewer
 /// are enough.
-const MAX_GREEDY_RUNS: u64 = 10;
+const MAX_GREEDY_RUNS: u64 = 5;
 
 /// Makes the runs of schemes at each loss, or takes them from [`RUNS`].
 fn measure(
@@ -415,7 +415,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             }
         }
         let with = if greedy {
-            "greedy FTP, 10 runs at most"
+            "greedy FTP, 5 runs at most"
         } else {
             "TCP of 448 kb/s a generator"
         };
