@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{estimate, over_time, values};
 use super::session::Session;
@@ -13,23 +12,6 @@ use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Outage, ReceivedBytes, RunResult};
 use crate::plot::{Point, Series};
-
-/// Either of two paths fails for ten seconds.
-pub const FAILOVER: Definition = Definition {
-    id: "failover",
-    title: "Either path goes dark for 10 s, without a link-down",
-    source: "beyond the papers",
-    setup: "Download of 64 M over 20 Mb/s, 40 ms and 10 Mb/s, 60 ms, queues of one \
-            bandwidth-delay product; after 8 s one path drops everything for 10 s, its interface \
-            stays up. Over links Linux MPTCP beside the engine.",
-    reported: "",
-    must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
-                of its return their rate is at least 90 % of what it was.",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| 2 * variants(backend).len(),
-    runs: (10, 2),
-    measure,
-};
 
 /// Paths with queues of one bandwidth-delay product in packets of 1500 bytes: 20 Mb/s · 40 ms is 67
 /// packets, and 10 Mb/s · 60 ms is 50.
@@ -46,6 +28,11 @@ const RATE_WINDOW: Duration = Duration::from_secs(4);
 const BIN_WIDTH: Duration = Duration::from_millis(250);
 /// The names of the paths.
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
+
+/// Returns the number of cases.
+pub fn cases(backend: Backend) -> usize {
+    2 * variants(backend).len()
+}
 
 fn variants(backend: Backend) -> Vec<Variant> {
     let mut variants = vec![Variant::strategy("adaptive"), Variant::strategy("minrtt")];
@@ -71,7 +58,8 @@ fn outage_sweep(path: usize, backend: Backend) -> Result<Sweep, Error> {
     })
 }
 
-fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the pause and the recovery of a download while either of two paths fails for ten seconds.
+pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut rows = Vec::new();
     for (path, dark) in NAMES.into_iter().enumerate() {
         let sweep = outage_sweep(path, session.backend())?;

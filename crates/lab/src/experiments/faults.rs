@@ -12,7 +12,6 @@ use serde_json::json;
 
 use self::catalogue::{Fault, LINKS, PATHS};
 use self::users::UserObservations;
-use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{bars, estimate, quantile, values};
 use super::session::Session;
@@ -21,26 +20,6 @@ use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
-
-/// Common faults of networks. Each run has one of them.
-pub const FAULTS: Definition = Definition {
-    id: "faults",
-    title: "Faults of a link, while a download, an upload and a dialogue go on",
-    source: "beyond the papers",
-    setup: "A user behind a box with two links, 20 Mb/s, 30 ms and 10 Mb/s, 70 ms, queues of one \
-            bandwidth-delay product: a download, an upload and ten words a second that are echoed, \
-            all at once, by kernel sockets. After 8 s a fault of the first link lasts 10 s (both \
-            links dark: 20 s); 6 s later all ends.",
-    reported: "",
-    must_hold: "No connection ends and no byte is wrong; after the first second of a fault never a \
-                second without a byte; from the third on at least 90 % of what the second link gives \
-                alone; 90 % of the full rate within 2 s after the fault; 99 % of echoes within \
-                600 ms. Where both links are dark: bytes within 1 s of their return.",
-    backends: &[Backend::Links],
-    cases: |_| 1 + catalogue::all().len(),
-    runs: (0, 1),
-    measure,
-};
 
 /// Time before the fault. The full rate is measured over the second half, when slow start has ended.
 const BEFORE_FAULT: Duration = Duration::from_secs(8);
@@ -113,7 +92,13 @@ fn silence(arrivals: &ReceivedBytes, from: Duration, until: Duration) -> Duratio
     gaps.max().unwrap_or_default()
 }
 
-fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+/// Returns the number of cases.
+pub fn cases(_: Backend) -> usize {
+    1 + catalogue::all().len()
+}
+
+/// Measures each fault of the catalogue.
+pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let faults = catalogue::all();
     // Each round measures the second link alone, then every fault once.
     let round = 1 + faults.len() as u64;

@@ -11,7 +11,6 @@ use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
 use serde_json::{Value, json};
 
-use super::definition::Definition;
 use super::schemes::{CC, Compared, Measure, Scheme, Timed, arrived, bars, delay_ms, scenario};
 use super::series::{estimate, over_time, plus_minus, quantile};
 use super::session::{Session, SharedRuns};
@@ -20,79 +19,6 @@ use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionTrace};
 use crate::stats;
-
-// The paper gives the rates, the queues, the times of the walk, and ranges of delay and loss (10 to 20
-// ms, 1 to 2 %). The exact quality at each time is a choice of this lab; see `braid_sim::mobility`.
-const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
-    at its worst) and cellular of 10 Mb/s, 20 ms, 2 %; queues of 50 packets; on each path four \
-    generators of TCP and one of UDP, 448 kb/s each; greedy download of 120 s";
-
-/// The times at which `maps:single` moves from path to path.
-pub const MAPS_2A: Definition = Definition {
-    id: "maps-2a",
-    title: "Throughput over time, one path at a time",
-    source: "MPTCP-MAPS, figure 2(a)",
-    setup: SETUP,
-    reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
-    must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
-                second without a byte.",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| schemes(backend).len(),
-    runs: (30, 3),
-    measure: switches,
-};
-
-/// The gain in throughput over staying on WiFi.
-pub const MAPS_2B: Definition = Definition {
-    id: "maps-2b",
-    title: "Mean throughput over 120 s",
-    source: "MPTCP-MAPS, figure 2(b)",
-    reported: "58 % more than by staying on WiFi.",
-    must_hold: "At least 58 % more in both forms.",
-    measure: throughput,
-    ..MAPS_2A
-};
-
-/// The delay of packets.
-pub const MAPS_3: Definition = Definition {
-    id: "maps-3",
-    title: "Delay of packets over time",
-    source: "MPTCP-MAPS, figure 3",
-    reported: "Lower than by staying on WiFi.",
-    must_hold: "Lower mean and lower 95th percentile, in both forms. The paper does not say of what: both \
-                of the means of each second, over time, and of all packets.",
-    measure: delay,
-    ..MAPS_2A
-};
-
-/// The progress of the data sequence numbers.
-pub const MAPS_4: Definition = Definition {
-    id: "maps-4",
-    title: "Data sequence numbers against the time of sending and of arrival",
-    source: "MPTCP-MAPS, figure 4",
-    reported: "The same numbers are sent and arrive earlier.",
-    must_hold: "From 25 s on, what is acknowledged is never less than by staying on WiFi, in both \
-                forms.",
-    measure: sequence,
-    ..MAPS_2A
-};
-
-/// A WiFi that vanishes and comes back under another address.
-pub const MAPS_5: Definition = Definition {
-    id: "maps-5",
-    title: "The WiFi vanishes at 20 s and is back at 40 s under another address",
-    source: "beyond the paper",
-    setup: "WiFi of 11 Mb/s, 20 ms, 1 % and cellular of 10 Mb/s, 20 ms, 2 %, else as maps-2a; a \
-            greedy download of 60 s. At 20 s the WiFi carries nothing any more, which nobody tells \
-            the host (over links others neither); at 40 s the host has another address there, and the \
-            old one is gone.",
-    reported: "",
-    must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
-                address opens by itself.",
-    cases: |_| MOVES.len(),
-    measure: moves,
-    ..MAPS_2A
-};
 
 /// The compared schemes, each with its number of paths: the baseline, both forms of MAPS, further
 /// strategies, and the kernel's MPTCP. Functions below refer to a scheme by its index. The kernel's MPTCP
@@ -110,7 +36,7 @@ const LINUX: &str = "Linux MPTCP";
 /// Indices in [`SCHEMES`] of the two forms of MAPS.
 const FORMS: [usize; 2] = [1, 2];
 /// Indices in [`SCHEMES`] of the schemes of maps-5.
-const MOVES: Range<usize> = 1..5;
+pub const MOVES: Range<usize> = 1..5;
 /// Gain in throughput that the paper reports for MAPS over staying on WiFi, %.
 const REPORTED_GAIN_PERCENT: f64 = 58.0;
 /// Maximum time between a switch and the moment at which both paths have the same quality, s. A choice of
@@ -119,6 +45,11 @@ const MAX_SWITCH_OFFSET_S: f64 = 5.0;
 /// Start of the time in which MAPS must be ahead of the baseline. Until 20 s WiFi is the better path, so
 /// MAPS has nothing to gain. The other 5 s are a guess.
 const LEAD_FROM: Duration = Duration::from_secs(25);
+
+/// Returns the number of cases of the experiments on the walk.
+pub fn walk_cases(backend: Backend) -> usize {
+    schemes(backend).len()
+}
 
 fn schemes(backend: Backend) -> &'static [Scheme<usize>] {
     match backend.is_virtual() {
@@ -306,7 +237,8 @@ fn note(session: &Session<'_>) -> String {
     format!("{CC}; means over {runs} runs; the paths are alike at 20, 60 and 75 s")
 }
 
-fn switches(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures when `maps:single` moves from path to path.
+pub fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = FORMS[0];
     let names = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"];
@@ -352,7 +284,8 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the gain in throughput over staying on WiFi.
+pub fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let rate: Measure<Run> = ("throughput", 2, |run| run.mean_rate);
     let gain = |n| all.gain(n, rate.2);
@@ -382,7 +315,8 @@ const DELAYS: [Measure<Run>; 2] = [
     ("95th percentile of delay", 1, |run| run.delays.p95()),
 ];
 
-fn delay(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the delay of packets.
+pub fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     let mut all = walks(session)?;
     // The kernel's packets are not observed.
     all.schemes.retain(|(name, _)| *name != LINUX);
@@ -447,7 +381,8 @@ const ACKED: [Measure<Run>; 3] = [
     ("120 s", 1, |run| run.acked_mb(120)),
 ];
 
-fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the progress of the data sequence numbers.
+pub fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     // Sample 0 is taken one interval after the start.
     let from = LEAD_FROM.as_secs() as usize * SAMPLES_PER_SECOND - 1;
@@ -524,7 +459,8 @@ const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis
 /// retransmission timeout to 1 s, so the bound allows no lost SYN.
 const MAX_REOPEN_S: f64 = 1.0;
 
-fn moves(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures a WiFi that vanishes and comes back under another address.
+pub fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     let schemes = &SCHEMES[MOVES];
     let all = compare(session, schemes, (MOVE_SPAN, true), &outage(), |run| {
         json!({

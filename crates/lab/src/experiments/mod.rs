@@ -42,6 +42,7 @@ pub use verdict::{Bound, Judgement, Verdict};
 pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
     let swept = |id, measure| Definition::in_file(id, |_| 0, measure);
     let sweeps_only = |id| swept(id, |session| entry::measure(session).map(drop));
+    let walked = |id, measure| Definition::in_file(id, maps::walk_cases, measure);
     vec![
         swept("fsa-2a", fsa::fsa_2a),
         sweeps_only("fsa-2b"),
@@ -55,17 +56,17 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         po::PO_6,
         po::PO_7,
         psnr::PO_8,
-        maps::MAPS_2A,
-        maps::MAPS_2B,
-        maps::MAPS_3,
-        maps::MAPS_4,
-        maps::MAPS_5,
+        walked("maps-2a", maps::switches),
+        walked("maps-2b", maps::throughput),
+        walked("maps-3", maps::delay),
+        walked("maps-4", maps::sequence),
+        Definition::in_file("maps-5", |_| maps::MOVES.len(), maps::moves),
         Definition::in_file("tm-1", tm::choice::cases, tm::choice::measure),
         Definition::in_file("tm-3", |_| 1, tm::establishment::measure),
         Definition::in_file("tm-5a", tm::speed::phase_cases, tm::speed::over_phases),
         Definition::in_file("tm-5b", tm::speed::size_cases, tm::speed::over_sizes),
-        failover::FAILOVER,
-        faults::FAULTS,
+        Definition::in_file("failover", failover::cases, failover::measure),
+        Definition::in_file("faults", faults::cases, faults::measure),
         Definition::in_file("grid", grid::case_count, grid::measure),
         swept("kernel", kernel::measure),
     ]
