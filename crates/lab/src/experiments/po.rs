@@ -516,13 +516,10 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     let all = &measure(session, &schemes, &[0.02], false)?[0];
     let (name, strategy, priorities) = ON_MINRTT;
     session.parameter(name, format!("{strategy}, urgencies {priorities:?}"));
-    let statistics: [(&str, fn(&Run) -> f64); 2] = [
-        ("mean", |run| run.packet_jitter_ms),
-        ("95th percentile", JITTERS[3].2),
-    ];
+    let mean: Measure<Run> = ("mean of packets", 2, |run| run.packet_jitter_ms);
     // The paper names neither the base scheduler nor the statistic.
     for (scheme, base) in [(1, "base=roundrobin"), (3, "base=minrtt")] {
-        for (statistic, of) in statistics {
+        for (statistic, (.., of)) in [("mean", mean), ("95th percentile", JITTERS[3])] {
             let jitter = [("", all.difference(scheme, of))];
             let claim = "jitter of packets over 60 s, less standard MPTCP's";
             let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", jitter);
@@ -537,7 +534,6 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
              as by standard MPTCP",
         ));
     }
-    let mean: Measure<Run> = ("mean of packets", 2, |run| run.packet_jitter_ms);
     let columns = [&JITTERS[..], &[mean], &DISORDER].concat();
     let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
     session.table(all.table(
