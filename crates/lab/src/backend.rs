@@ -74,6 +74,14 @@ impl Backend {
                 .to_owned();
             return Err(Error::Usage(text));
         }
+        if case.flows > 1 && !self.is_virtual() {
+            let name = self.name();
+            let text = format!(
+                "--flows {} needs --backend sim, and this is {name}",
+                case.flows
+            );
+            return Err(Error::Usage(text));
+        }
         match self {
             Backend::Sim | Backend::Links => flow::engine(case).map(drop),
             Backend::Kernel => kernel::check(case),
@@ -116,7 +124,8 @@ impl Backend {
 
 /// A backend that is set up for a case or a scenario, until it is dropped.
 pub trait Session {
-    /// Makes run `index` of the case that the session was opened for.
+    /// Makes run `index` of the case that the session was opened for. In the simulator, cases that differ only in
+    /// their strategy may share a session.
     ///
     /// # Errors
     /// The run could not be made. A flow that does not arrive in time is no error: its result has

@@ -17,8 +17,10 @@ pub use braid_sim::transfer::Direction;
 pub struct Case {
     /// The paths between client and server.
     pub paths: Paths,
-    /// Payload of the flow, bytes.
+    /// Payload of a flow, bytes.
     pub size: Size,
+    /// Number of flows, each on a connection of its own, that start at once.
+    pub flows: u32,
     /// Name of the strategy at both ends.
     pub strategy: String,
     /// Name of the congestion control at both ends.
@@ -49,6 +51,7 @@ impl Case {
         Case {
             paths,
             size,
+            flows: 1,
             strategy: braid_strategy::DEFAULT.to_owned(),
             cc: "cubic".to_owned(),
             default_path: DefaultPath::Path(0),
@@ -77,8 +80,12 @@ impl Case {
         let warm = self.warm_subflows.then_some(" --warm-subflows");
         let warm = warm.unwrap_or_default();
         let declare = if self.declare_size { "size" } else { "none" };
+        let flows = match self.flows {
+            1 => String::new(),
+            flows => format!(" --flows {flows}"),
+        };
         format!(
-            "braid-lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
+            "braid-lab fct --paths '{}' --size {}{flows} --strategy {} --cc {} --runs {runs} --seed {} \
              --default-path {}{warm} --records {} --iw {} --declare {declare} --queue {} \
              --direction {}",
             self.paths,
@@ -110,14 +117,17 @@ pub struct Outage {
 /// The result of one run of a [`Case`]. A vector by path has an entry for each path, in the order of the case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {
-    /// True if the flow arrived completely within the time limit. If false, `fct` and `fct_data` mean
+    /// True if every flow arrived completely within the time limit. If false, `fct` and `fct_data` mean
     /// nothing.
     pub completed: bool,
     /// Flow completion time: from the client's first SYN to the last byte at the receiver. With warm
-    /// subflows it starts at the first byte of the transfer.
+    /// subflows it starts at the first byte of the transfer. With several flows it is the mean over them.
     pub fct: Duration,
-    /// Time at the receiver from the first byte of the flow to the last byte; at most `fct`.
+    /// Time at the receiver from the first byte of the flow to the last byte; at most `fct`. With several flows
+    /// it is the mean over them.
     pub fct_data: Duration,
+    /// Completion time of each flow that arrived, in the order in which they ended.
+    pub flow_fcts: Vec<Duration>,
     /// Payload bytes that the flow's sender sent on each path. Copies count, retransmissions do not.
     pub bytes_by_path: Vec<u64>,
     /// The part of `bytes_by_path` that consists of copies of bytes sent on another path.

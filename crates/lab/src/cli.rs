@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use braid_testbed::kernel_tcp::Transport;
 
-use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SwarmArgs};
+use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SearchArgs, SwarmArgs};
 
 /// The laboratory of Braid: the demo, testbeds of emulated links, measurements and experiments.
 ///
@@ -76,6 +76,13 @@ pub enum Command {
     /// on. Prints each violation with the command that repeats it; the exit code is then 1. With -v also
     /// prints the world of each seed.
     Swarm(SwarmArgs),
+    /// Draw random transfers and search for those in which adaptive is not the fastest.
+    ///
+    /// In each draw every strategy runs over all paths, and each path runs alone, in the simulator. Rivals that seem
+    /// faster than adaptive run again with fresh seeds, and only these runs count. Prints the lost draws, each with
+    /// the command that repeats it and the changes that close the gap, and the figures that must hold. The exit
+    /// code is 0 if they hold and 3 if one does not.
+    Search(SearchArgs),
     /// Write the man pages into a directory.
     Man {
         /// Directory to write into; created if missing.

@@ -5,7 +5,7 @@ mod row;
 use crate::backend::{Backend, Error};
 use crate::parallel_runs::ParallelRuns;
 
-pub use self::row::{Row, Summary};
+pub use self::row::{Each, Row, Summary};
 pub use crate::case::{
     Case, DefaultPath, Direction, Records, RunResult, Size, SizeError, run_seed,
 };

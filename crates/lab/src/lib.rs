@@ -1,6 +1,6 @@
 //! The lab: experiments, each a definition that runs on a [`backend`], in the deterministic simulator or
-//! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
-//! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
+//! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; the [`search`]
+//! for losses of `adaptive`; and the program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -16,6 +16,7 @@ mod parallel_runs;
 pub mod paths;
 pub mod plot;
 pub mod report;
+pub mod search;
 mod session_trace;
 pub mod stats;
 pub mod swarm;

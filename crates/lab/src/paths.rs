@@ -4,13 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid_links::text::{RateValue, TimeValue};
+use braid_links::text::{Probability, RateValue, TimeValue};
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
-use braid_units::value::{self, ValueError};
+use braid_units::value::ValueError;
 
 /// The syntax of a path, shown in every error.
-const FORM: &str = "a path as rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
-                    `trace:FILE,40ms,1%,50`";
+const FORM: &str = "a path as rate,round-trip time,loss[,queue][,jitter=time], such as `5mbit,40ms,0%`, \
+                    `swing:5mbit/50%/200ms/1,40ms,1%/4,50ms,jitter=5ms` or `trace:FILE,40ms,1%,50`";
 /// Maximum number of paths between two hosts: the engine's default limit of subflows.
 const MAX_PATHS: usize = 8;
 /// Maximum queue, packets. A guess, far above any useful queue: it rejects typing errors.
@@ -23,34 +23,58 @@ pub struct PathSpec {
     pub rate: Rate,
     /// Round-trip time without queues and serialisation; each direction delays by half of it.
     pub rtt: Duration,
-    /// Probability (0 to 1) with which a packet is lost, in each direction.
-    pub loss: f64,
-    /// Queue of either direction in packets; `None` for the default of the command.
-    pub queue: Option<u32>,
+    /// Maximum additional delay of a packet, in each direction.
+    pub jitter: Duration,
+    /// Random loss, in each direction.
+    pub loss: Loss,
+    /// Queue of either direction; `None` for the default of the command.
+    pub queue: Option<QueueSpec>,
+}
+
+/// The bound on the queue of a path, as written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueSpec {
+    /// A number of packets.
+    Packets(u32),
+    /// The bytes that the mean rate carries in this time.
+    Time(Duration),
 }
 
 impl PathSpec {
     /// Returns the settings of either direction. The queue has `queue` packets if the path sets none.
     pub fn settings(&self, queue: u32) -> Settings {
+        let queue = match (self.queue, self.rate.mean()) {
+            (Some(QueueSpec::Packets(packets)), _) => QueueLimit::Packets(packets),
+            // At least two packets of 1500 bytes, because a shorter queue cannot keep the line busy.
+            (Some(QueueSpec::Time(time)), Some(rate)) => {
+                QueueLimit::Bytes(((rate * time.as_secs_f64() / 8.0) as u64).max(3000))
+            }
+            _ => QueueLimit::Packets(queue),
+        };
         Settings {
             rate: self.rate.clone(),
             delay: self.rtt / 2,
-            queue: QueueLimit::Packets(self.queue.unwrap_or(queue)),
-            loss: Loss::uniform(self.loss),
+            jitter: self.jitter,
+            queue,
+            loss: self.loss,
             ..Settings::default()
         }
     }
 }
 
-/// Reads `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` is a mahimahi trace, whose
-/// file is read here.
+/// Reads `rate,round-trip time,loss[,queue][,jitter=time]`. A rate `trace:FILE` is a mahimahi trace, whose file
+/// is read here. A rate `swing:MEAN/SHARE/STEP/SEED` is the trace of [`Trace::swinging`].
 impl FromStr for PathSpec {
     type Err = PathError;
 
     fn from_str(text: &str) -> Result<Self, PathError> {
         let wrong = |reason: String| error(text.trim(), &reason);
         let invalid = |e: ValueError| wrong(e.to_string());
-        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let mut parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let jitter = parts.last().and_then(|last| last.strip_prefix("jitter="));
+        if jitter.is_some() {
+            parts.pop();
+        }
         let (rate, rtt, loss, queue) = match parts[..] {
             [rate, rtt, loss] => (rate, rtt, loss, None),
             [rate, rtt, loss, queue] => (rate, rtt, loss, Some(queue)),
@@ -62,28 +86,60 @@ impl FromStr for PathSpec {
             }
         };
         let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
-        let loss = value::probability(loss).map_err(invalid)?;
-        let queue = queue.map(packets).transpose().map_err(invalid)?;
-        let rate = match rate.strip_prefix("trace:") {
-            Some(file) => Rate::Trace(Trace::read(file.as_ref()).map_err(wrong)?),
-            None => match rate.parse().map_err(invalid)? {
+        let jitter = jitter.unwrap_or("0ms").parse();
+        let TimeValue(jitter) = jitter.map_err(invalid)?;
+        let loss = loss.parse().map_err(invalid)?;
+        let queue = queue.map(queue_spec).transpose().map_err(invalid)?;
+        let rate = match (rate.strip_prefix("trace:"), rate.strip_prefix("swing:")) {
+            (Some(file), _) => Rate::Trace(Trace::read(file.as_ref()).map_err(wrong)?),
+            (_, Some(swing)) => Rate::Trace(swinging(swing).map_err(invalid)?),
+            _ => match rate.parse().map_err(invalid)? {
                 RateValue(Some(rate)) => Rate::bits_per_second(rate),
                 RateValue(None) => Rate::Unlimited,
             },
         };
+        if rate == Rate::Unlimited && matches!(queue, Some(QueueSpec::Time(_))) {
+            return Err(wrong(
+                "an unlimited rate has no queue in time; write packets".to_owned(),
+            ));
+        }
         Ok(PathSpec {
             rate,
             rtt,
+            jitter,
             loss,
             queue,
         })
     }
 }
 
-fn packets(text: &str) -> Result<u32, ValueError> {
+fn queue_spec(text: &str) -> Result<QueueSpec, ValueError> {
+    if let Ok(TimeValue(time)) = text.parse() {
+        return Ok(QueueSpec::Time(time));
+    }
     let packets = text.parse().ok().filter(|packets| *packets <= MAX_QUEUE);
-    let expected = format!("whole packets, 0 to {MAX_QUEUE}");
-    packets.ok_or_else(|| ValueError::is_no(text, "queue", &expected))
+    let expected = format!("whole packets, 0 to {MAX_QUEUE}, or a time such as 50ms");
+    let packets = packets.ok_or_else(|| ValueError::is_no(text, "queue", &expected))?;
+    Ok(QueueSpec::Packets(packets))
+}
+
+/// Reads `MEAN/SHARE/STEP/SEED`, a rate that swings around its mean.
+fn swinging(text: &str) -> Result<Trace, ValueError> {
+    let wrong = |reason: &str| {
+        let expected = "mean rate, share, step and seed, such as `swing:20mbit/50%/200ms/7`";
+        ValueError::is_no(text, &format!("swinging rate ({reason})"), expected)
+    };
+    let [mean, share, step, seed] = text.split('/').collect::<Vec<_>>()[..] else {
+        return Err(wrong("four values are needed"));
+    };
+    let RateValue(mean) = mean.parse()?;
+    let Probability(share) = share.parse()?;
+    let TimeValue(step) = step.parse()?;
+    let seed = seed
+        .parse()
+        .map_err(|_| wrong("the seed is no whole number"))?;
+    let mean = mean.ok_or_else(|| wrong("the mean rate must be limited"))?;
+    Trace::swinging(mean, share, step, seed).map_err(|reason| wrong(&reason))
 }
 
 /// The error of paths that cannot be parsed.
@@ -97,7 +153,7 @@ fn error(read: &str, reason: &str) -> PathError {
     }
 }
 
-/// All paths between two hosts, two or more, with their text.
+/// All paths between two hosts, one or more, with their text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paths {
     text: String,
@@ -127,9 +183,9 @@ impl FromStr for Paths {
     fn from_str(text: &str) -> Result<Self, PathError> {
         let specs = text.split(';').map(str::parse);
         let specs: Vec<PathSpec> = specs.collect::<Result<_, _>>()?;
-        if !(2..=MAX_PATHS).contains(&specs.len()) {
+        if !(1..=MAX_PATHS).contains(&specs.len()) {
             let count = specs.len();
-            let reason = format!("{count} where 2 to {MAX_PATHS} separated by `;` are needed");
+            let reason = format!("{count} where 1 to {MAX_PATHS} separated by `;` are needed");
             return Err(error(text, &reason));
         }
         Ok(Paths {
@@ -156,16 +212,38 @@ mod tests {
         let expected = PathSpec {
             rate: Rate::bits_per_second(5_000_000),
             rtt: Duration::from_millis(40),
-            loss: 0.015,
+            jitter: Duration::ZERO,
+            loss: Loss::Uniform(0.015),
             queue: None,
         };
         assert_eq!(path, expected);
         assert_eq!(path.settings(50).delay, Duration::from_millis(20));
         assert_eq!(path.settings(50).queue, QueueLimit::Packets(50));
         let path: PathSpec = " unlimited, 0ms, 0%, 7".parse().unwrap();
-        assert_eq!((path.rate.clone(), path.queue), (Rate::Unlimited, Some(7)));
+        let queue = Some(QueueSpec::Packets(7));
+        assert_eq!((path.rate.clone(), path.queue), (Rate::Unlimited, queue));
         assert_eq!(path.settings(50).queue, QueueLimit::Packets(7));
         assert_eq!(path.settings(50).loss, Loss::None);
+    }
+
+    #[test]
+    fn loss_in_bursts_jitter_and_queues_in_time_are_read() {
+        let path: PathSpec = "swing:8mbit/50%/100ms/1,40ms,1%/4,100ms,jitter=5ms"
+            .parse()
+            .unwrap();
+        let settings = path.settings(50);
+        assert_eq!(settings.jitter, Duration::from_millis(5));
+        assert_eq!(settings.loss, Loss::bursts(0.01, 4.0));
+        let Rate::Trace(trace) = &settings.rate else {
+            panic!("{path:?}");
+        };
+        let QueueLimit::Bytes(queue) = settings.queue else {
+            panic!("{path:?}");
+        };
+        // The bytes of a tenth of a second.
+        assert_eq!(queue, (trace.mean_rate() / 80.0) as u64);
+        let path: PathSpec = "8mbit,40ms,0%,jitter=5ms".parse().unwrap();
+        assert_eq!((path.jitter, path.queue), (Duration::from_millis(5), None));
     }
 
     #[test]
@@ -174,14 +252,18 @@ mod tests {
         let paths: Paths = text.parse().unwrap();
         assert_eq!(paths.to_string(), text);
         assert_eq!(paths.specs().len(), 2);
-        assert_eq!(paths.specs()[1].loss, 0.02);
+        assert_eq!(paths.specs()[1].loss, Loss::Uniform(0.02));
     }
 
     #[test]
     fn errors_show_what_was_read_and_what_is_expected() {
         for (text, shown) in [
             ("", "got none"),
-            ("5mbit,40ms,0%", "1 where 2 to 8"),
+            (
+                "1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;\
+              1mbit,1ms,0;1mbit,1ms,0",
+                "9 where 1 to 8",
+            ),
             (
                 "5mbit,40ms;5mbit,40ms,0%",
                 "path `5mbit,40ms`: expected 3 or 4 values, got 2",
@@ -193,6 +275,24 @@ mod tests {
             ("5mbit,-1ms,0%;5mbit,40ms,0%", "`-1ms` is no duration"),
             ("5mbit,40ms,101%;5mbit,40ms,0%", "`101%` is out of range"),
             ("5mbit,40ms,0%,few;5mbit,40ms,0%", "`few` is no queue"),
+            ("5mbit,40ms,0%,jitter=5;5mbit,40ms,0%", "`5` is no duration"),
+            ("5mbit,40ms,jitter=5ms;5mbit,40ms,0%", "got 2"),
+            (
+                "5mbit,40ms,1%/0.5;5mbit,40ms,0%",
+                "`1%/0.5` is out of range",
+            ),
+            ("unlimited,40ms,0%,50ms", "no queue in time"),
+            ("swing:5mbit/50%/1ms,40ms,0%", "four values"),
+            (
+                "swing:5mbit/50%/1ms/x,40ms,0%",
+                "the seed is no whole number",
+            ),
+            (
+                "swing:5mbit/50%/0ms/1,40ms,0%",
+                "the step is shorter than 1 ms",
+            ),
+            ("swing:1bit/50%/1ms/1,40ms,0%", "no packet"),
+            ("swing:1000gbit/50%/1ms/1,40ms,0%", "too many"),
             ("trace:/nowhere,40ms,0%;5mbit,40ms,0%", "`/nowhere`"),
             (
                 "trace:/dev/zero,40ms,0%;5mbit,40ms,0%",

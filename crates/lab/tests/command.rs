@@ -68,6 +68,7 @@ fn json_has_the_promised_fields() {
                 "direction",
                 "fct_data_ms",
                 "fct_ms",
+                "flows",
                 "join_syns",
                 "paths",
                 "retransmissions",
@@ -97,6 +98,26 @@ fn json_has_the_promised_fields() {
         );
         assert_eq!((&row["runs"], &row["completed"]), (&3.into(), &3.into()));
     }
+}
+
+#[test]
+fn single_runs_are_listed_with_each_flow() {
+    let arguments = ["--size", "4k", "--runs", "3", "--flows", "2", "--each"];
+    let rows: Value = serde_json::from_slice(&measured(&arguments)).expect("JSON");
+    let each = rows[0]["each"].as_array().expect("an array");
+    assert_eq!(each.len(), 3);
+    for run in each {
+        let flows: Vec<f64> = serde_json::from_value(run["flows_ms"].clone()).expect("times");
+        let mean = (flows[0] + flows[1]) / 2.0;
+        let fct = run["fct_ms"].as_f64().expect("a time");
+        assert!(flows[0] <= flows[1] && (fct - mean).abs() < 0.002, "{run}");
+    }
+    let output = lab(&[&["fct", "--paths", PATHS], &arguments[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.contains(", 2 flows at once,") && text.contains("each flow"),
+        "{text}"
+    );
 }
 
 #[test]

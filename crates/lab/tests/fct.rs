@@ -181,6 +181,47 @@ fn mixed_runs_open_on_each_path_in_turn() {
     assert!(mix[1].fct > mix[0].fct + Duration::from_millis(60));
 }
 
+/// Four flows at once share the paths, so that each takes longer than a flow alone. The time of the run is their
+/// mean.
+#[test]
+fn several_flows_start_at_once() {
+    for direction in [Direction::Down, Direction::Up] {
+        for warm_subflows in [false, true] {
+            let with = |flows| {
+                let case = Case {
+                    flows,
+                    direction,
+                    warm_subflows,
+                    ..case(CLEAN, "64k")
+                };
+                run(&case, 2)
+            };
+            let (alone, four) = (with(1), with(4));
+            for (alone, four) in alone.iter().zip(&four) {
+                assert_eq!(alone.flow_fcts, [alone.fct]);
+                assert_eq!(four.flow_fcts.len(), 4);
+                assert_eq!(four.flow_fcts.iter().sum::<Duration>() / 4, four.fct);
+                assert!(four.fct > alone.fct, "{four:?}");
+                assert!(
+                    four.bytes_by_path.iter().sum::<u64>() >= 4 << 16,
+                    "{four:?}"
+                );
+            }
+        }
+    }
+}
+
+/// The best path alone is a case too.
+#[test]
+fn a_single_path_carries_the_flow() {
+    let results = run(&case("5mbit,40ms,0%", "64k"), 2);
+    assert!(
+        results
+            .iter()
+            .all(|r| r.bytes_by_path == [64 << 10] && r.join_syns == 0)
+    );
+}
+
 /// Results depend on the seed, not on the number of threads.
 #[test]
 fn threads_change_nothing() {

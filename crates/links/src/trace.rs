@@ -7,13 +7,16 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_wire::Instant;
+use braid_wire::{Instant, Rng};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Maximum size of a trace file, bytes. 4 Mi lines of up to 11 bytes fit. The bound already applies while the file
 /// is read, because the path may name a device that never ends.
 const MAX_FILE: u64 = 64 << 20;
+
+/// Stream of the random numbers of a swinging rate; any number works.
+const SWING_STREAM: u64 = 0;
 
 /// Maximum number of characters of a wrong line that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
@@ -39,6 +42,10 @@ impl Trace {
     /// Maximum number of opportunities in a trace, to bound memory: 2^22 of 4 bytes are 16 MiB. They carry 50
     /// Gbit.
     pub const MAX_OPPORTUNITIES: usize = 1 << 22;
+
+    /// Number of steps after which the trace of [`Self::swinging`] repeats. A guess: enough that a repetition is no
+    /// pattern to learn.
+    pub const SWING_STEPS: u32 = 64;
 
     /// Parses the text of a trace.
     ///
@@ -74,6 +81,38 @@ impl Trace {
         };
         let last = if times.is_empty() { "" } else { "0" };
         Err(wrong(times.len().max(1), last, expected.to_owned()))
+    }
+
+    /// Returns a trace whose rate swings around `mean`, bit/s. Every `step`, in whole milliseconds, a new rate is
+    /// drawn uniformly between `mean · (1 - share)` and `mean · (1 + share)`. The trace has
+    /// [`Self::SWING_STEPS`] steps, and the same arguments give the same trace.
+    ///
+    /// # Errors
+    /// Fails if the step is shorter than 1 ms, or the trace would have no opportunity, or more than
+    /// [`Self::MAX_OPPORTUNITIES`]. The text is the reason.
+    pub fn swinging(mean: u64, share: f64, step: Duration, seed: u64) -> Result<Trace, String> {
+        let step = u32::try_from(step.as_millis()).unwrap_or(u32::MAX);
+        let per_milli = mean as f64 / 1e3 / (f64::from(Self::OPPORTUNITY_BYTES) * 8.0);
+        if step == 0 {
+            return Err("the step is shorter than 1 ms".to_owned());
+        }
+        let most = per_milli * 2.0 * f64::from(step) * f64::from(Self::SWING_STEPS);
+        if most > Self::MAX_OPPORTUNITIES as f64 {
+            return Err("rate and step need too many opportunities; shorten the step".to_owned());
+        }
+        let mut rng = Rng::for_component(seed, SWING_STREAM);
+        let (mut times, mut due, mut factor) = (Vec::new(), 0.0, 1.0);
+        for milli in 0..step.saturating_mul(Self::SWING_STEPS) {
+            if milli % step == 0 {
+                factor = 1.0 + share * (2.0 * rng.unit() - 1.0);
+            }
+            due += per_milli * factor;
+            times.resize(due as usize, milli + 1);
+        }
+        if times.is_empty() {
+            return Err("no packet passes in the whole trace; lengthen the step".to_owned());
+        }
+        Ok(Trace(times.into()))
     }
 
     /// Reads the trace in the file at `path`. The file may have up to 64 MiB.

@@ -84,6 +84,23 @@ fn an_unused_opportunity_is_lost() {
     assert_eq!(times(&mut link), [20, 21]);
 }
 
+/// Eight steps of 64 are enough to see both halves of the range, and a repetition is as long as all steps.
+#[test]
+fn a_swinging_rate_stays_near_its_mean_and_depends_on_its_seed() {
+    let swing = |seed| Trace::swinging(12_000_000, 0.5, Duration::from_millis(100), seed).unwrap();
+    let trace = swing(7);
+    assert_eq!(trace, swing(7));
+    assert_ne!(trace, swing(8));
+    // 12 Mbit/s are one opportunity each millisecond. The mean of 64 draws with a deviation of 29 % is off by 4 %.
+    assert!((trace.mean_rate() / 12e6 - 1.0).abs() < 0.15, "{trace:?}");
+    assert!(trace.duration().abs_diff(Duration::from_millis(6_400)) <= Duration::from_millis(2));
+    let constant = Trace::swinging(12_000_000, 0.0, Duration::from_millis(100), 7).unwrap();
+    assert_eq!(
+        (constant.opportunities(), constant.mean_rate()),
+        (6_400, 12e6)
+    );
+}
+
 #[test]
 fn a_trace_starts_when_the_link_begins_to_use_it() {
     let trace = traced("3\n10\n");

@@ -41,7 +41,8 @@ pub(super) fn limit(case: &Case) -> Duration {
         .iter()
         .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
-    let seconds = case.size.bytes() as f64 * 8.0 / slowest;
+    let bytes = case.size.bytes() as f64 * f64::from(case.flows);
+    let seconds = bytes * 8.0 / slowest;
     // Without the bound, `from_secs_f64` would panic on a rate near 0.
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
 }
@@ -54,12 +55,12 @@ pub(super) fn sender_first<T>(direction: Direction, [client, server]: [T; 2]) ->
     }
 }
 
-/// Returns the result of a flow. `receiver` is the receiver's stream, or `None` if its connection has not
-/// ended. `traffic` is the sender's traffic on each path. Times count from `started`.
-pub(super) fn result(
+/// Returns the result of a run. `receivers` are the receiver's streams of connections that have ended.
+/// `traffic` is the senders' traffic on each path. Times count from `started`.
+pub(super) fn result<'a>(
     case: &Case,
     started: Instant,
-    receiver: Option<&Stream>,
+    receivers: impl IntoIterator<Item = &'a Stream>,
     traffic: &[Traffic],
 ) -> RunResult {
     let by_path = |count: fn(&Traffic) -> u64| traffic.iter().map(count).collect();
@@ -72,45 +73,57 @@ pub(super) fn result(
         rtos: traffic.iter().map(|path| path.rtos).sum(),
         ..RunResult::default()
     };
-    if let Some(stream) = receiver.filter(|s| s.received == case.size.bytes()) {
+    let mut data = Duration::ZERO;
+    let complete = receivers.into_iter();
+    for stream in complete.filter(|s| s.received == case.size.bytes()) {
         let last = stream.last_byte_at.unwrap_or(started);
-        result.completed = true;
-        result.fct = last.saturating_since(started);
+        result.flow_fcts.push(last.saturating_since(started));
         // With warm subflows, an upload sends its first byte before the transfer starts, so that subflows
         // open. Time counts from the start of the transfer, not from that byte.
         let first = stream.first_byte_at.unwrap_or(last).max(started);
-        result.fct_data = last.saturating_since(first);
+        data += last.saturating_since(first);
+    }
+    result.flow_fcts.sort_unstable();
+    if result.flow_fcts.len() == case.flows as usize {
+        result.completed = true;
+        result.fct = result.flow_fcts.iter().sum::<Duration>() / case.flows;
+        result.fct_data = data / case.flows;
     }
     result
 }
 
-/// Returns the result of a flow of the engine. `ended` are the streams of client and server, or `None` for a
-/// connection that has not ended. `client` is the client's stack.
-pub(super) fn engine_result(
+/// Returns the result of a run of the engine. `ended` are the streams of client and server whose connections
+/// have ended. `client` is the client's stack.
+pub(super) fn engine_result<'a, S>(
     case: &Case,
     started: Instant,
-    ended: [Option<&Stream>; 2],
+    ended: [S; 2],
     client: &Stack,
-) -> RunResult {
-    let [sender, receiver] = sender_first(case.direction, ended);
+) -> RunResult
+where
+    S: IntoIterator<Item = &'a Stream>,
+{
+    let [senders, receivers] = sender_first(case.direction, ended);
     RunResult {
         join_syns: client.stats().join_syns,
-        ..result(case, started, receiver, &traffic(case, sender))
+        ..result(case, started, receivers, &traffic(case, senders))
     }
 }
 
-/// Returns the traffic on each path of the sender, whose stream is `None` if its connection has not ended.
-pub(super) fn traffic(case: &Case, sender: Option<&Stream>) -> Vec<Traffic> {
-    let report = sender.and_then(|stream| stream.report.as_ref());
-    let all = report.map_or(&[][..], |report| &report.paths);
-    let traffic_on = |n| {
-        let mut traffic = Traffic::default();
-        for stats in all.iter().filter(|s| is_on(case, n, s.path, s.remote)) {
-            traffic.add(&stats.moved.traffic);
+/// Returns the traffic on each path of the sender, whose `streams` are those of connections that have ended.
+pub(super) fn traffic<'a>(
+    case: &Case,
+    streams: impl IntoIterator<Item = &'a Stream>,
+) -> Vec<Traffic> {
+    let mut traffic = vec![Traffic::default(); case.paths.specs().len()];
+    let reports = streams.into_iter().filter_map(|s| s.report.as_ref());
+    for stats in reports.flat_map(|report| &report.paths) {
+        let mut paths = traffic.iter_mut().enumerate();
+        if let Some((_, on_path)) = paths.find(|(n, _)| is_on(case, *n, stats.path, stats.remote)) {
+            on_path.add(&stats.moved.traffic);
         }
-        traffic
-    };
-    (0..case.paths.specs().len()).map(traffic_on).collect()
+    }
+    traffic
 }
 
 /// Returns the sender's retransmission timeout for the path of the outage; zero if no subflow uses the

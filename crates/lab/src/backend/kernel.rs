@@ -400,7 +400,7 @@ fn result(case: &Case, ends: [End<'_>; 2]) -> RunResult {
             Some(_) => receiver.arrivals,
             None => ReceivedBytes::default(),
         },
-        ..flow::result(case, started, Some(&receiver.stream), &traffic)
+        ..flow::result(case, started, [&receiver.stream], &traffic)
     }
 }
 

@@ -120,13 +120,18 @@ impl Sim {
             }
         }
         let observer = observe(&mut transfer)?;
-        let conn = open(&mut transfer, setup)?;
+        let mut conns = vec![open(&mut transfer, setup)?];
+        for _ in 1..case.flows {
+            let (world, client) = (&mut transfer.world, transfer.client);
+            let opened = world.open(client, setup.config().options(), setup.streams[0].clone());
+            conns.push(opened.map_err(refused)?);
+        }
         let mut run = Run {
             case,
             started: transfer.world.now(),
             transfer,
         };
-        let result = run.carry_out(conn);
+        let result = run.carry_out(&conns);
         let world = &run.transfer.world;
         if let Some((node, violation)) = world.violations().first() {
             let (end, replay) = (run.transfer.name(*node), case.command(index + 1));
@@ -320,7 +325,7 @@ fn write_error(path: &Path, error: &io::Error) -> Error {
     Error::Run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// A run of a case whose connection is open.
+/// A run of a case whose connections are open.
 struct Run<'a> {
     case: &'a Case,
     transfer: Transfer,
@@ -329,19 +334,24 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Makes the transfer and returns its result: runs until the connection has ended at both ends, or until
+    /// Makes the transfer and returns its result: runs until all connections have ended at both ends, or until
     /// the time limit.
-    fn carry_out(&mut self, conn: ConnId) -> RunResult {
-        if self.case.warm_subflows && !self.warm_up(conn) {
+    fn carry_out(&mut self, conns: &[ConnId]) -> RunResult {
+        if self.case.warm_subflows && !self.warm_up(conns) {
             return RunResult::default();
         }
         let (arrivals, outage_rto) = match self.case.outage {
             Some(outage) => self.record_outage(Instant::ZERO + outage.from),
             None => Default::default(),
         };
-        self.transfer.run(flow::limit(self.case));
-        let client = self.transfer.world.host(self.transfer.client);
-        let ended = self.transfer.ended();
+        let ends = self.transfer.ends();
+        let world = &mut self.transfer.world;
+        world.run(flow::limit(self.case), |world| {
+            let mut ends = ends.iter().map(|end| world.host(*end).finished());
+            ends.all(|finished| finished.len() >= conns.len())
+        });
+        let [client, server] = ends.map(|end| world.host(end));
+        let ended = [client.finished(), server.finished()];
         RunResult {
             arrivals,
             outage_rto,
@@ -349,20 +359,23 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until both ends have an established subflow on every path, and starts the transfer. Returns
-    /// whether the subflows were established within [`flow::WARM_UP`].
-    fn warm_up(&mut self, conn: ConnId) -> bool {
+    /// Waits until both ends have an established subflow of each connection on every path, and starts the
+    /// transfer. Returns whether the subflows were established within [`flow::WARM_UP`].
+    fn warm_up(&mut self, conns: &[ConnId]) -> bool {
         let (case, ends) = (self.case, self.transfer.ends());
         let world = &mut self.transfer.world;
         let warm = world.run(flow::WARM_UP, |world| {
             ends.iter().all(|end| {
                 let host = world.host(*end);
-                let mut open = host.open_streams();
-                open.any(|(conn, _)| flow::is_warm(case, host.stack(), conn))
+                let open = host.open_streams();
+                let warm = open.filter(|(conn, _)| flow::is_warm(case, host.stack(), *conn));
+                warm.count() == conns.len()
             })
         });
         self.started = world.now();
-        world.with_node(ends[0], |host: &mut Host, now| host.release(now, conn));
+        for conn in conns {
+            world.with_node(ends[0], |host: &mut Host, now| host.release(now, *conn));
+        }
         warm
     }
 

@@ -1,4 +1,4 @@
-//! The arguments of the commands that measure: `fct`, `list`, `run`, `report` and `swarm`.
+//! The arguments of the commands that measure: `fct`, `search`, `list`, `run`, `report` and `swarm`.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -56,6 +56,25 @@ pub struct SwarmArgs {
     pub attacked: bool,
 }
 
+/// Arguments of `braid-lab search`.
+#[derive(Debug, Args)]
+pub struct SearchArgs {
+    /// Number of draws.
+    #[arg(long, value_name = "N", default_value_t = 300,
+          value_parser = whole::<u64>(1..=1_000_000))]
+    pub draws: u64,
+    /// Seed of the draws.
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = whole::<u64>(0..=u64::MAX))]
+    pub seed: u64,
+    /// Begin no further draw after this time.
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=1_000_000))]
+    pub seconds: Option<u64>,
+    /// Directory for the results as JSON, search-SEED.json; created if missing.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
 /// Arguments of `braid-lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -97,13 +116,22 @@ pub struct ReportArgs {
 /// Arguments of `braid-lab fct`.
 #[derive(Debug, Args)]
 pub struct FctArgs {
-    /// Two or more paths: rate, round-trip time, loss each way, and perhaps a queue in packets in place of
-    /// --queue, such as '5mbit,40ms,0%;5mbit,100ms,2%,100'. The rate trace:FILE plays a mahimahi trace.
+    /// Paths: rate, round-trip time, loss each way, and perhaps a queue in place of --queue, such as
+    /// '5mbit,40ms,0%;5mbit,100ms,2%,100'.
+    ///
+    /// Semicolons separate 1 to 8 paths. The rate swing:MEAN/SHARE/STEP/SEED draws a new rate each STEP, up to
+    /// SHARE above or below MEAN; trace:FILE plays a mahimahi trace. The loss 1%/4 comes in bursts with a mean of 4
+    /// packets; to-bad/to-good/while-good/while-bad are the probabilities of the Gilbert-Elliott model. A queue is
+    /// a number of packets or a time (50ms). jitter=5ms as the last value delays each packet by up to 5 ms more.
     #[arg(long, value_name = "PATHS")]
     pub paths: Paths,
-    /// Payload bytes of the flows; k and M are binary.
+    /// Payload bytes of a flow; k and M are binary.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', required = true)]
     pub size: Vec<Size>,
+    /// Flows that start at once, each on a connection of its own (--backend sim only). Times of a run are means
+    /// over its flows.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=32))]
+    pub flows: u32,
     /// Strategies of both ends.
     #[arg(
         long,
@@ -161,6 +189,9 @@ pub struct FctArgs {
     /// Direction of the flow: down from the server, up from the client.
     #[arg(long, default_value = "down", value_parser = one_of([("down", Direction::Down), ("up", Direction::Up)]))]
     pub direction: Direction,
+    /// Print also each run: the completion times of its flows, in the order in which they ended.
+    #[arg(long)]
+    pub each: bool,
     /// Directory for captures of the first run of each case, at both ends, as pcapng files for
     /// Wireshark (--backend sim only).
     #[arg(long, value_name = "DIR")]

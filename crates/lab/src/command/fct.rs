@@ -4,7 +4,7 @@ use std::iter;
 
 use crate::backend::Backend;
 use crate::backend::sim::{self, Recording};
-use crate::fct::{self, Case, Row, Summary};
+use crate::fct::{self, Case, Each, Row, Summary};
 
 use super::setting::{aligned, cores, prepare_links, print_result, run_progress};
 use crate::cli::measure::FctArgs;
@@ -24,7 +24,10 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     let bar = run_progress(all_runs);
     let row = |case| {
         let results = fct::run(case, args.backend, args.runs, cores(), &|| bar.inc(1))?;
-        Ok(Row::new(case, args.backend, &results))
+        Ok(Row {
+            each: args.each.then(|| results.iter().map(Each::new).collect()),
+            ..Row::new(case, args.backend, &results)
+        })
     };
     let rows: Result<Vec<Row>, Failure> = cases.iter().map(row).collect();
     bar.finish_and_clear();
@@ -79,6 +82,7 @@ fn cases(args: &FctArgs) -> Vec<Case> {
                 cases.push(Case {
                     paths: args.paths.clone(),
                     size: size.clone(),
+                    flows: args.flows,
                     strategy: strategy.clone(),
                     cc: cc.clone(),
                     default_path: args.default_path,
@@ -107,17 +111,47 @@ fn text(rows: &[Row], args: &FctArgs) -> String {
     let heads = cells(&rows[0]).map(|(head, _)| head.to_owned());
     let figures = rows.iter().map(|row| cells(row).map(|(_, cell)| cell));
     let lines: Vec<_> = iter::once(heads).chain(figures).map(Vec::from).collect();
+    let (flows, over_flows) = match args.flows {
+        1 => (String::new(), ""),
+        n => (
+            format!(", {n} flows at once"),
+            ", of a run the mean over its flows",
+        ),
+    };
     format!(
-        "paths {}, {}, backend {}, {} runs, seed {}\n\
-         fct: from the {start} to the last byte; data: from the first byte; times in ms, \
-         mean ± 95 % interval\n{}",
+        "paths {}, {}{flows}, backend {}, {} runs, seed {}\n\
+         fct: from the {start} to the last byte; data: from the first byte; times in ms{over_flows}, \
+         mean ± 95 % interval\n{}{}",
         args.paths,
         args.direction,
         args.backend.name(),
         args.runs,
         args.seed,
-        aligned(&lines, 2)
+        aligned(&lines, 2),
+        rows.iter().map(each).collect::<String>()
     )
+}
+
+/// Returns a table of the single runs of a row; empty if they were not requested.
+fn each(row: &Row) -> String {
+    let Some(each) = &row.each else {
+        return String::new();
+    };
+    let head = ["run", "fct", "data", "each flow"].map(str::to_owned);
+    let lines = each.iter().enumerate().map(|(index, run)| {
+        let flows = joined(&run.flows_ms, |time| format!("{time:.1}"));
+        vec![
+            index.to_string(),
+            ms(run.fct_ms),
+            ms(run.fct_data_ms),
+            flows,
+        ]
+    });
+    let lines: Vec<_> = iter::once(Vec::from(head)).chain(lines).collect();
+    let Row {
+        strategy, cc, size, ..
+    } = row;
+    format!("\n{strategy} {cc} {size}\n{}", aligned(&lines, 0))
 }
 
 /// Returns the cells of a row, each with the head of its column. Names come first, then figures.
@@ -177,6 +211,7 @@ mod tests {
             "braid-lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
              --default-path mix --warm-subflows --records warm --iw 3 --declare none --queue 7 \
              --direction up",
+            "braid-lab fct --paths 'swing:5mbit/50%/200ms/7,40ms,1%/4,50ms,jitter=5ms' --size 64k --flows 32",
         ] {
             let (first, _) = read(line);
             let again = read(&first[0].command(17));

@@ -4,6 +4,7 @@ mod compare;
 mod demo;
 mod experiments;
 mod fct;
+mod search;
 mod setting;
 mod swarm;
 mod testbed;
@@ -33,6 +34,7 @@ pub fn main() -> ExitCode {
             | Command::Run(_)
             | Command::Report(_)
             | Command::Swarm(_)
+            | Command::Search(_)
     );
     let default_log_filter = if measures {
         // Faults in the lab's worlds are intended, so warnings of their boxes and servers would mislead.
@@ -60,6 +62,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => experiments::run(&args, json),
         Command::Report(args) => experiments::report(&args, json),
         Command::Swarm(args) => swarm::run(&args, json, verbose),
+        Command::Search(args) => search::run(&args, json),
         Command::Man { directory } => docs::man(Cli::command(), &directory),
         Command::Completions { shell } => docs::completions(&mut Cli::command(), BRAID_LAB, shell),
         Command::EnginePeer(role) => engine_peer::run(&role),

@@ -2,7 +2,7 @@
 //! than the best other strategy.
 
 mod cases;
-mod judge;
+pub(crate) mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -113,7 +113,12 @@ impl Judged {
 
     /// Returns whether the candidate sent more copies than allowed.
     fn exceeds_copies(&self) -> bool {
-        let lossy = self.case.paths.specs().iter().any(|path| path.loss > 0.0);
+        let lossy = self
+            .case
+            .paths
+            .specs()
+            .iter()
+            .any(|path| path.loss.mean() > 0.0);
         self.copies() > copies_allowed(self.case.size.bytes(), lossy)
     }
 }

@@ -11,7 +11,7 @@ mod entry;
 mod failover;
 mod faults;
 mod fsa;
-mod grid;
+pub(crate) mod grid;
 mod kernel;
 mod maps;
 mod outcome;

@@ -13,8 +13,10 @@ use crate::stats;
 pub struct Row {
     /// Name of the strategy.
     pub strategy: String,
-    /// Size of the flow, in the syntax of the command line.
+    /// Size of a flow, in the syntax of the command line.
     pub size: String,
+    /// Number of flows that start at once.
+    pub flows: u32,
     /// Name of the congestion control.
     pub cc: String,
     /// Name of the backend. The JSON key is older than this name, and readers of stored results use it.
@@ -46,6 +48,36 @@ pub struct Row {
     /// Number of runs whose flow arrived completely. The times cover only these runs, all other fields
     /// cover every run.
     pub completed: u64,
+    /// The single runs, in their order, if they were requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each: Option<Vec<Each>>,
+}
+
+/// The times of a single run, ms.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Each {
+    /// Flow completion time, the mean over the run's flows; `None` if a flow did not arrive.
+    pub fct_ms: Option<f64>,
+    /// Time from the first to the last byte of the response, as a mean too.
+    pub fct_data_ms: Option<f64>,
+    /// Completion time of each flow that arrived, in the order in which they ended.
+    pub flows_ms: Vec<f64>,
+}
+
+impl Each {
+    /// Takes the times of `result`.
+    pub fn new(result: &RunResult) -> Each {
+        let completed = |time| result.completed.then(|| rounded(millis(time)));
+        Each {
+            fct_ms: completed(result.fct),
+            fct_data_ms: completed(result.fct_data),
+            flows_ms: result
+                .flow_fcts
+                .iter()
+                .map(|t| rounded(millis(*t)))
+                .collect(),
+        }
+    }
 }
 
 /// Times of a case's completed runs, ms; `None` if there were too few runs for the statistic.
@@ -84,6 +116,7 @@ impl Row {
                 Backend::Sim | Backend::Links => case.strategy.clone(),
             },
             size: case.size.to_string(),
+            flows: case.flows,
             cc: case.cc.clone(),
             backend: backend.name(),
             runs: results.len() as u64,
@@ -98,6 +131,7 @@ impl Row {
             join_syns: results.iter().map(|r| r.join_syns).sum(),
             retransmissions: results.iter().map(|r| r.retransmissions).sum(),
             completed: completed.len() as u64,
+            each: None,
         }
     }
 }
@@ -105,7 +139,7 @@ impl Row {
 impl Summary {
     /// Computes the statistics of `times`.
     pub fn new(times: impl Iterator<Item = Duration>) -> Self {
-        let ms: Vec<f64> = times.map(|t| t.as_nanos() as f64 / 1e6).collect();
+        let ms: Vec<f64> = times.map(millis).collect();
         let mut sorted = ms.clone();
         sorted.sort_unstable_by(f64::total_cmp);
         let quantile = |q| stats::quantile(&sorted, q).map(rounded);
@@ -118,6 +152,11 @@ impl Summary {
             ci95: stats::half_width(&ms, 0.95).map(rounded),
         }
     }
+}
+
+/// Returns `time` in milliseconds.
+fn millis(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 /// Rounds to whole microseconds. Sums of floats differ in their last digits with the order of the

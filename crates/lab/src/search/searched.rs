@@ -1,0 +1,93 @@
+//! The search in one draw: first runs of all variants, fresh runs of suspects, and toggles.
+
+use super::draw::Draw;
+use super::judge::{Contest, suspects};
+use super::run::{Measured, Variant, measure};
+use super::toggle::closing;
+use crate::backend::Error;
+
+/// Bytes that the first runs of a variant may carry, so that large draws have few runs. A guess: 300 draws then end
+/// within half an hour on two processors.
+const FIRST_BYTES: u64 = 60_000_000;
+/// Minimum and maximum number of first runs. Guesses.
+const FIRST_RUNS: [u64; 2] = [6, 20];
+/// Bytes that the fresh runs of a suspect may carry. A guess for the same reason.
+const FRESH_BYTES: u64 = 240_000_000;
+/// Minimum and maximum number of fresh runs. Guesses: 20 show a large difference, and 120 have a 95th percentile.
+const FRESH_RUNS: [u64; 2] = [20, 120];
+
+/// A draw and the results in it.
+#[derive(Debug)]
+pub struct Searched {
+    /// The draw.
+    pub draw: Draw,
+    /// The first runs of all variants; the candidate is the first.
+    pub measured: Vec<Measured>,
+    /// The comparisons with suspects over fresh runs.
+    pub contests: Vec<Contest>,
+    /// The toggles that close the widest gap; `None` if no contest may be lost.
+    pub closing: Option<Vec<String>>,
+}
+
+impl Searched {
+    /// Makes all runs of `draw`.
+    ///
+    /// # Errors
+    /// A case of the draw cannot be set up.
+    pub fn new(draw: Draw) -> Result<Searched, Error> {
+        let runs = |bytes: u64, [min, max]: [u64; 2]| (bytes / draw.bytes()).clamp(min, max);
+        let first_runs = runs(FIRST_BYTES, FIRST_RUNS);
+        let measured = measure(&draw, &Variant::all(&draw), draw.seeds[0], first_runs)?;
+        let suspects = suspects(&draw, &measured);
+        let mut variants = vec![Variant::CANDIDATE];
+        for (_, rival) in &suspects {
+            if !variants.contains(rival) {
+                variants.push(*rival);
+            }
+        }
+        let fresh = match suspects.is_empty() {
+            true => Vec::new(),
+            false => {
+                let fresh_runs = runs(FRESH_BYTES, FRESH_RUNS);
+                measure(&draw, &variants, draw.seeds[1], fresh_runs)?
+            }
+        };
+        let rival = |variant| {
+            fresh
+                .iter()
+                .find(|m| m.variant == variant && m.is_complete())
+        };
+        let contests = suspects.iter().filter_map(|(criterion, variant)| {
+            let ours = rival(Variant::CANDIDATE)?;
+            Some(Contest::new(*criterion, &draw, ours, rival(*variant)?))
+        });
+        let contests: Vec<Contest> = contests.collect();
+        let closing = match widest(&contests, Contest::may_be_lost) {
+            Some(contest) => rival(contest.rival).map(|rival| closing(&draw, contest, rival)),
+            None => None,
+        };
+        Ok(Searched {
+            closing: closing.transpose()?,
+            draw,
+            measured,
+            contests,
+        })
+    }
+
+    /// Returns the lost contest with the widest gap. A contest with a rival that sent more copies than allowed counts
+    /// only if there is no other.
+    pub fn lost(&self) -> Option<&Contest> {
+        widest(&self.contests, |contest| contest.lost)
+    }
+}
+
+/// Returns the contest with the widest gap of those that are `lost`. A contest with a rival that sent more copies than
+/// allowed counts only if there is no other.
+fn widest(contests: &[Contest], lost: impl Fn(&Contest) -> bool) -> Option<&Contest> {
+    let lost = contests.iter().filter(|contest| lost(contest));
+    lost.max_by(|a, b| {
+        let rank = |contest: &Contest| (contest.paid.is_none(), contest.excess());
+        let (a, b) = (rank(a), rank(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    })
+}
