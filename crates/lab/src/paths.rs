@@ -273,7 +273,7 @@ mod tests {
             ("0mbit,40ms,0%;5mbit,40ms,0%", "`0mbit` is out of range"),
             ("5mbit,40,0%;5mbit,40ms,0%", "`40` is no duration"),
             ("5mbit,-1ms,0%;5mbit,40ms,0%", "`-1ms` is no duration"),
-            ("5mbit,40ms,101%;5mbit,40ms,0%", "`101%` is out of range"),
+            ("5mbit,40ms,101%;5mbit,40ms,0%", "`101%` is no loss"),
             ("5mbit,40ms,0%,few;5mbit,40ms,0%", "`few` is no queue"),
             ("5mbit,40ms,0%,jitter=5;5mbit,40ms,0%", "`5` is no duration"),
             ("5mbit,40ms,jitter=5ms;5mbit,40ms,0%", "got 2"),

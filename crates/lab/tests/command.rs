@@ -143,13 +143,13 @@ fn bad_input_is_answered_in_one_line() {
         arguments
     };
     for (option, value, expected) in [
-        ("--paths", "5mbit,40ms,0%", "2 to 8"),
+        ("--paths", "5mbit,40ms", "rate,round-trip time,loss"),
         (
             "--paths",
             "5mbit,40ms;5mbit,40ms,0%",
             "rate,round-trip time,loss",
         ),
-        ("--paths", "5mbit,40ms,101%;5mbit,40ms,0%", "0% to 100%"),
+        ("--paths", "5mbit,40ms,101%;5mbit,40ms,0%", "a probability"),
         ("--paths", "0mbit,40ms,0%;5mbit,40ms,0%", "1 bit/s"),
         (
             "--paths",
@@ -163,6 +163,7 @@ fn bad_input_is_answered_in_one_line() {
         ("--backend", "paper", "sim"),
         ("--default-path", "2", "0 to 1, or mix"),
         ("--default-path", "first", "mix"),
+        ("--flows", "33", "from 1 to 32"),
         ("--runs", "0", "from 1 to 1000000"),
         ("--runs", "many", "from 1 to 1000000"),
         ("--seed", "-1", "from 0 to 18446744073709551615"),

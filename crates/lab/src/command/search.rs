@@ -1,6 +1,7 @@
 //! `braid-lab search`: random draws in which `adaptive` may lose.
 
 use std::fs;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use super::setting::{aligned, cores, print_result, progress_bar};
@@ -76,9 +77,12 @@ fn text(report: &Report, requested: u64, took: Duration) -> String {
     let rows = report.figures().into_iter();
     let rows = rows.map(|figure| {
         let word = figure.word().to_owned();
-        vec![figure.expected(), figure.measured(), word]
+        let bound = format!("{} {}", figure.bound, figure.unit);
+        vec![figure.claim.clone(), bound, figure.measured(), word]
     });
-    text += &aligned(&rows.collect::<Vec<_>>(), 3);
+    let head = ["figure", "must be", "measured", ""].map(str::to_owned);
+    let rows = iter::once(Vec::from(head)).chain(rows);
+    text += &aligned(&rows.collect::<Vec<_>>(), 4);
     let made = report.searched.len();
     let all = if made as u64 == requested {
         String::new()

@@ -186,6 +186,11 @@ impl Draw {
         self.size * u64::from(self.flows)
     }
 
+    /// Returns the number of runs that carry `bytes` bytes, at least `min` and at most `max`.
+    pub fn runs(&self, bytes: u64, [min, max]: [u64; 2]) -> u64 {
+        (bytes / self.bytes()).clamp(min, max)
+    }
+
     /// Returns whether the strategy knows everything that it can know: the paths and the size.
     pub fn is_told_everything(&self) -> bool {
         self.records == Records::Warm && self.declared

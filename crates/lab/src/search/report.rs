@@ -97,7 +97,7 @@ impl Report {
             });
             let lost: Vec<f64> = lost.collect();
             let percent = 100.0 * lost.len() as f64 / judged.len().max(1) as f64;
-            let unit = format!("% of {} draws", judged.len());
+            let unit = format!("% of {}", judged.len());
             let bound = Bound::AtMost(criterion.max_percent);
             figures.push(Verdict::new(
                 criterion.claim,
@@ -108,13 +108,8 @@ impl Report {
             if let Some(max) = criterion.max_worst {
                 let worst = lost.into_iter().fold(1.0, f64::max);
                 let worst = [("", rounded(worst))];
-                let claim = format!("worst, where {}", criterion.claim);
-                figures.push(Verdict::new(
-                    claim,
-                    Bound::AtMost(max),
-                    "times the rival's",
-                    worst,
-                ));
+                let claim = format!("{}: the worst", criterion.claim);
+                figures.push(Verdict::new(claim, Bound::AtMost(max), "x", worst));
             }
         }
         figures.extend(self.means());
@@ -128,7 +123,7 @@ impl Report {
                 missing.count() as f64,
             ),
         ] {
-            let unit = format!("of {} draws", self.searched.len());
+            let unit = format!("of {}", self.searched.len());
             figures.push(Verdict::new(
                 claim,
                 Bound::AtMost(0.0),

@@ -35,8 +35,7 @@ impl Searched {
     /// # Errors
     /// A case of the draw cannot be set up.
     pub fn new(draw: Draw) -> Result<Searched, Error> {
-        let runs = |bytes: u64, [min, max]: [u64; 2]| (bytes / draw.bytes()).clamp(min, max);
-        let first_runs = runs(FIRST_BYTES, FIRST_RUNS);
+        let first_runs = draw.runs(FIRST_BYTES, FIRST_RUNS);
         let measured = measure(&draw, &Variant::all(&draw), draw.seeds[0], first_runs)?;
         let suspects = suspects(&draw, &measured);
         let mut variants = vec![Variant::CANDIDATE];
@@ -48,7 +47,7 @@ impl Searched {
         let fresh = match suspects.is_empty() {
             true => Vec::new(),
             false => {
-                let fresh_runs = runs(FRESH_BYTES, FRESH_RUNS);
+                let fresh_runs = draw.runs(FRESH_BYTES, FRESH_RUNS);
                 measure(&draw, &variants, draw.seeds[1], fresh_runs)?
             }
         };

@@ -6,8 +6,11 @@ use super::run::{Measured, Variant, measure};
 use crate::backend::Error;
 use crate::case::Records;
 
-/// Maximum number of runs with a toggle. A guess: a gap that was proven in more runs is seen in these.
-const MAX_RUNS: u64 = 40;
+/// Bytes that the runs of a variant with a toggle may carry. There are a dozen toggles, so it is a guess at what the
+/// time of a search allows.
+const TOGGLE_BYTES: u64 = 60_000_000;
+/// Minimum and maximum number of runs with a toggle. Guesses: a gap that was proven in more runs is seen in these.
+const TOGGLE_RUNS: [u64; 2] = [6, 40];
 
 /// A change to a draw.
 struct Toggle {
@@ -64,7 +67,7 @@ fn toggles(draw: &Draw) -> Vec<Toggle> {
 pub fn closing(draw: &Draw, contest: &Contest, rival: &Measured) -> Result<Vec<String>, Error> {
     let criterion = contest.criterion();
     let statistic = |measured: &Measured| measured.sample.statistic(criterion.statistic);
-    let (runs, seed) = (MAX_RUNS.min(contest.runs as u64), draw.seeds[1]);
+    let (runs, seed) = (draw.runs(TOGGLE_BYTES, TOGGLE_RUNS), draw.seeds[1]);
     let mut closing = Vec::new();
     for toggle in toggles(draw) {
         let mut variants = vec![Variant::CANDIDATE];
