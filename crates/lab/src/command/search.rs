@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::setting::{aligned, cores, print_result, progress_bar};
 use crate::cli::measure::SearchArgs;
-use crate::search::{self, Contest, Report, Searched, command};
+use crate::search::{self, Contest, Report, Searched, Variant, command, first_command};
 use braid::failure::Failure;
 
 /// Exit code of a search in which a figure does not hold.
@@ -57,16 +57,26 @@ fn text(report: &Report, requested: u64, took: Duration) -> String {
     }
     for searched in report.over_copies() {
         let copies = searched.measured[0].copies(&searched.draw) * 100.0;
-        let number = searched.draw.number;
-        text += &format!("draw {number}: adaptive sent {copies:.1} % of the bytes as copies\n");
+        text += &format!(
+            "draw {}: adaptive sent {copies:.2} % of the bytes as copies\n  {}\n",
+            searched.draw.number,
+            first_command(searched, Variant::CANDIDATE)
+        );
     }
     for (searched, measured) in report.incomplete() {
-        let (number, name) = (searched.draw.number, measured.variant.name());
         let reason = match &measured.failure {
             Some(failure) => failure.clone(),
-            None => format!("{} runs did not complete", measured.sample.missing),
+            None => {
+                let runs = measured.sample.ms.len();
+                format!(
+                    "{} of {runs} runs did not complete",
+                    measured.sample.missing
+                )
+            }
         };
-        text += &format!("draw {number}: {name}: {reason}\n");
+        let (number, name) = (searched.draw.number, measured.variant.name());
+        let command = first_command(searched, measured.variant);
+        text += &format!("draw {number}: {name}: {reason}\n  {command}\n");
     }
     let shares = report.shares().into_iter();
     let shares = shares.map(|(name, share)| format!("{name} {share:.3}"));

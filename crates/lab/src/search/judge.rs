@@ -63,7 +63,7 @@ pub static CRITERIA: [Criterion; 5] = [
         max_worst: Some(1.5),
     },
     Criterion {
-        claim: "the same with records and the size declared",
+        claim: "with records and the size declared, another strategy's mean is more than 3 % shorter",
         rivals: Rivals::Strategies,
         statistic: 0,
         margin: 0.03,
@@ -90,7 +90,7 @@ pub static CRITERIA: [Criterion; 5] = [
         max_worst: Some(1.1),
     },
     Criterion {
-        claim: "without records, that of the opening path alone is more than 5 % shorter",
+        claim: "without records, the mean of the opening path alone is more than 5 % shorter",
         rivals: Rivals::Opened,
         statistic: 0,
         margin: 0.05,

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 pub use self::draw::{Draw, Start};
 pub use self::judge::Contest;
-pub use self::report::{Report, command};
+pub use self::report::{Report, command, first_command};
+pub use self::run::Variant;
 pub use self::searched::Searched;
 use crate::backend::Error;
 use crate::parallel_runs::ParallelRuns;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::judge::{CRITERIA, Contest, judge};
 use super::run::{CANDIDATE, Measured, Variant};
 use super::searched::Searched;
+use crate::backend::Error;
 use crate::case::Case;
 use crate::experiments::{Bound, Verdict};
 use crate::stats;
@@ -195,17 +196,28 @@ impl Report {
 /// Returns the command that repeats a contest: one command for two strategies, or two for a path alone.
 pub fn command(searched: &Searched, contest: &Contest) -> String {
     let (draw, runs) = (&searched.draw, contest.runs as u64);
-    // The draw was measured with these cases, so they exist.
-    let show =
-        |case: Result<Case, _>| case.map_or_else(|_| String::new(), |case| case.command(runs));
     let seed = draw.seeds[1];
     match contest.rival {
-        Variant::Strategy(name) => show(draw.case(&format!("{CANDIDATE},{name}"), seed)),
+        Variant::Strategy(name) => show(draw.case(&format!("{CANDIDATE},{name}"), seed), runs),
         Variant::Alone(_) => {
-            let ours = show(Variant::CANDIDATE.case(draw, seed));
-            ours + " && " + &show(contest.rival.case(draw, seed))
+            let ours = show(Variant::CANDIDATE.case(draw, seed), runs);
+            ours + " && " + &show(contest.rival.case(draw, seed), runs)
         }
     }
+}
+
+/// Returns the command that repeats the first runs of `variant`.
+pub fn first_command(searched: &Searched, variant: Variant) -> String {
+    let draw = &searched.draw;
+    // The runs of a variant end at its failure. Another variant has all runs.
+    let runs = searched.measured.iter().map(|m| m.sample.ms.len()).max();
+    let case = variant.case(draw, draw.seeds[0]);
+    show(case, runs.unwrap_or_default() as u64)
+}
+
+/// Returns the command of a case. The draw was measured with this case, so it is no error.
+fn show(case: Result<Case, Error>, runs: u64) -> String {
+    case.map_or_else(|_| String::new(), |case| case.command(runs))
 }
 
 fn contest_json(searched: &Searched, contest: &Contest) -> Value {
@@ -241,14 +253,12 @@ fn searched_json(searched: &Searched) -> Value {
         })
     });
     let contests = searched.contests.iter();
-    let runs = ours.ms.len() as u64;
-    let case = Variant::CANDIDATE.case(draw, draw.seeds[0]);
     json!({
         "draw": draw.number,
         "start": draw.start.name(),
         "told_everything": draw.is_told_everything(),
-        "command": case.map_or_else(|_| String::new(), |case| case.command(runs)),
-        "runs": runs,
+        "command": first_command(searched, Variant::CANDIDATE),
+        "runs": ours.ms.len(),
         "variants": variants.collect::<Vec<_>>(),
         "contests": contests.map(|c| contest_json(searched, c)).collect::<Vec<_>>(),
     })

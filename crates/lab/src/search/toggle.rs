@@ -20,31 +20,35 @@ struct Toggle {
     removes: Option<usize>,
 }
 
+type Change = fn(&mut Draw);
+
+/// The changes that remove no path, by name.
+const CHANGES: [(&str, Change); 8] = [
+    ("records of the paths", |draw| draw.records = Records::Warm),
+    ("the size declared", |draw| draw.declared = true),
+    ("the subflows joined", |draw| draw.start = Start::Joined),
+    ("CUBIC", |draw| draw.cc = "cubic"),
+    ("no loss", |draw| {
+        for path in &mut draw.paths {
+            path.loss = NO_LOSS.to_owned();
+        }
+    }),
+    ("no jitter", |draw| {
+        for path in &mut draw.paths {
+            path.jitter = None;
+        }
+    }),
+    ("constant rates", |draw| {
+        for path in &mut draw.paths {
+            path.rate = path.mean_rate.clone();
+        }
+    }),
+    ("one flow", |draw| draw.flows = 1),
+];
+
 /// Returns the changes that make a difference to `draw`.
 fn toggles(draw: &Draw) -> Vec<Toggle> {
-    let changes: [(&str, fn(&mut Draw)); 8] = [
-        ("records of the paths", |draw| draw.records = Records::Warm),
-        ("the size declared", |draw| draw.declared = true),
-        ("the subflows joined", |draw| draw.start = Start::Joined),
-        ("CUBIC", |draw| draw.cc = "cubic"),
-        ("no loss", |draw| {
-            for path in &mut draw.paths {
-                path.loss = NO_LOSS.to_owned();
-            }
-        }),
-        ("no jitter", |draw| {
-            for path in &mut draw.paths {
-                path.jitter = None;
-            }
-        }),
-        ("constant rates", |draw| {
-            for path in &mut draw.paths {
-                path.rate = path.mean_rate.clone();
-            }
-        }),
-        ("one flow", |draw| draw.flows = 1),
-    ];
-    let changed = changes.into_iter().map(|(name, change)| {
+    let changed = CHANGES.into_iter().map(|(name, change)| {
         let mut changed = draw.clone();
         change(&mut changed);
         Toggle {
