@@ -31,7 +31,7 @@ pub fn run(args: &SearchArgs, json: bool) -> Result<(), Failure> {
             .map_err(|e| Failure::run(format!("cannot write {}", path.display()), e))?;
     }
     print_result(json, &value, || text(&report, args.draws, took))?;
-    if report.figures().iter().all(|figure| figure.holds) {
+    if report.figures().iter().all(|figure| figure.holds()) {
         Ok(())
     } else {
         Err(Failure::Found(DOES_NOT_HOLD))

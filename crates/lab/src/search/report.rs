@@ -171,7 +171,7 @@ impl Report {
             json!({
                 "claim": verdict.claim,
                 "measured": verdict.json(),
-                "holds": verdict.holds,
+                "holds": verdict.holds(),
             })
         });
         let lost = |to_payers| {
