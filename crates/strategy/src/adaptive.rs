@@ -100,9 +100,9 @@ impl Strategy for Adaptive {
         // A path whose SYN is unanswered is no candidate while there are other paths.
         let may_open = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
         let candidates = view.paths.iter().filter(may_open);
-        let flow = size(view.flow_size, view.seen.max(view.unsent)).max(1);
-        // The other paths join when a flow exceeds the initial window, so only so much depends on the first one.
-        let bytes = flow.min(view.initial_window) as f64;
+        // The other paths join when the flow exceeds the initial window, so only so much depends on the first one.
+        let known = view.flow_size.bytes().unwrap_or(view.initial_window);
+        let bytes = known.max(view.unsent).min(view.initial_window) as f64;
         let costs =
             candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?, bytes), p.id)));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
@@ -155,10 +155,11 @@ impl Strategy for Adaptive {
     }
 }
 
-/// Returns the expected time from the SYN until the first data arrives on a path, seconds.
+/// Returns the expected time from the SYN until the first `bytes` of data have arrived on a path, seconds.
 ///
-/// The cost is two round trips (handshake; request and first data) and the expected time to repeat lost packets.
-/// This time is, for each of the four packets, the probability of its loss times the time to repeat it.
+/// The cost is two round trips (handshake; request and first data), the time in which the data passes the path, and
+/// the expected time to repeat lost packets. This last time is, for each of four packets, the probability of its
+/// loss times the time to repeat it.
 fn opening_cost(record: &PathRecord, bytes: f64) -> f64 {
     /// Approximate bytes of a packet: records count bytes, the prior counts packets.
     const PACKET_BYTES: f64 = 1_500.0;
