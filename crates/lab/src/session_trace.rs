@@ -224,7 +224,8 @@ mod tests {
     }
 
     fn is_late_enough(packet: &Packet) -> bool {
-        let earliest = packet.sent + [0.010, 0.020][packet.path];
+        let link = [mobility::wifi(), mobility::cellular()][packet.path].clone();
+        let earliest = packet.sent + link.delay.as_secs_f64();
         packet.arrived.is_none_or(|at| at >= earliest)
     }
 
