@@ -66,9 +66,9 @@ const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 /// are estimates. 1.5 is a guess.
 const MIN_LEAD: f64 = 1.5;
 
-/// The smallest expected gain for which a copy is sent, as a share of the time that the copy takes. 0.1 % is a
+/// The smallest expected gain for which a copy is sent, as a share of the time that the copy takes. 0.02 % is a
 /// guess.
-const MIN_GAIN_SHARE: f64 = 0.001;
+const MIN_GAIN_SHARE: f64 = 0.0002;
 
 /// The number of packets that may wait in the queue of any path. 20 is a guess: shorter queues come from bursts,
 /// and delay little.
