@@ -30,7 +30,7 @@ const MAX_SUBFLOWS: usize = 16;
 const SHORT_FLOW_BYTES: u64 = 256 << 10;
 /// The budget stays below the goal of 10 %, because it does not limit copies of lost and late data.
 const MAX_COPIED_SHARE: f64 = 0.09;
-/// The part of the budget that is kept until all data was sent once, because copies help most at the end.
+/// The part of the budget that is kept while data waits that was never sent, because copies help most at the end.
 const TAIL_SHARE: f64 = 0.75;
 /// Flows of this size (in bytes) or larger get no copies if the share of lost bytes is `CLEAN_LOSS_SHARE` or less.
 const LONG_FLOW_BYTES: u64 = 1 << 20;
@@ -66,6 +66,9 @@ const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 /// are estimates. 1.5 is a guess.
 const MIN_LEAD: f64 = 1.5;
 
+/// A time above the rounding errors of estimates, by which a question comes after the time that it waited for.
+const ROUNDING: Duration = Duration::from_micros(1);
+
 /// The smallest expected gain for which a copy is sent, as a share of the time that the copy takes. 0.02 % is a
 /// guess.
 const MIN_GAIN_SHARE: f64 = 0.0002;
@@ -82,8 +85,8 @@ const MIN_CHANCE_LOSSES: f64 = 0.3;
 /// new data sooner.
 ///
 /// Sends a copy if the copy is likely to end the flow earlier and new data does not need the room. A flow that
-/// fits one initial window stays on one subflow. A connection opens on the path on which, by the paths' records,
-/// its first data will arrive earliest.
+/// fits one initial window stays on one subflow if its size is known. A connection opens on the path on which, by
+/// the paths' records, its first data will arrive earliest.
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
@@ -372,14 +375,14 @@ impl<'a> DecisionInput<'a> {
         // The window of a new subflow doubles each round trip, so its path counts for more than its present speed.
         let speed = tried.map(|o| o.estimate.rate.min(2.0 * o.estimate.speed()));
         let speed: f64 = speed.sum();
-        if speed == 0.0 {
+        if speed == 0.0 || self.view.outstanding == 0 {
             return true;
         }
         let end = self.remaining / speed;
         let bytes = (c.subflow.in_flight + u64::from(c.subflow.mss)) as f64;
         if c.estimate.untried {
             may_rescue || c.estimate.one_way + bytes / LOWEST_RATE < end
-        } else if c.estimate.rate < MIN_RATE_SHARE * speed {
+        } else if c.estimate.rate_is_evident && c.estimate.rate < MIN_RATE_SHARE * speed {
             let few = MEASURING_PACKETS * f64::from(c.subflow.mss);
             bytes <= few && 2.0 * c.estimate.arrival(bytes) < end
         } else {
@@ -395,18 +398,24 @@ impl<'a> DecisionInput<'a> {
     /// loss. Twice the path's capacity is in flight at this loss, and the many further losses leave the path idle
     /// for a while.
     ///
-    /// Slow start is not held back in two cases:
+    /// No subflow is held back while the measured delay does not show the queue. Slow start is not held back in two
+    /// further cases:
     ///
     /// - Losses by chance are expected, see [`MIN_CHANCE_LOSSES`].
     /// - The queue is longer than this subflow's own bytes explain, so other traffic shares it. If this flow
     ///   stayed small, the other traffic would take the path.
     fn is_overshooting(&self, c: &Candidate<'_>) -> bool {
-        let Estimate { rtt, rate, .. } = c.estimate;
-        let surplus = c.estimate.surplus();
+        let rtt = c.estimate.rtt;
+        // Here the measured rate counts, even if the sender limits it.
+        let rate = match c.subflow.peak_rate {
+            0 => c.estimate.rate,
+            rate => rate as f64,
+        };
+        let pipe = rate * 2.0 * c.estimate.one_way;
+        let surplus = (c.subflow.in_flight as f64 - pipe).max(0.0);
         // A queue of a quarter of the path's capacity keeps the path busy while acknowledgements come in bursts.
         // The quarter is a guess.
-        let allowed_queue =
-            (c.estimate.pipe() / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(c.subflow.mss));
+        let allowed_queue = (pipe / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(c.subflow.mss));
         // On a single path congestion control alone decides, because data that is held back could go nowhere else.
         if surplus <= allowed_queue || self.subflows.len() < 2 {
             return false;
@@ -488,7 +497,7 @@ impl<'a> DecisionInput<'a> {
             // The gain grows when the acknowledgement is overdue, and when that of the retransmission is.
             let sender = self.last_sender(&data);
             let overdue = sender.map(|c| data.sent_at + overdue_after(c));
-            let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt);
+            let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt + ROUNDING);
             [Some(self.copied_from(&data)), overdue, repeated]
         });
         at.flatten().filter(|at| *at > self.view.now).min()

@@ -26,6 +26,8 @@ pub struct Estimate {
     pub rate: f64,
     /// The rate that later round trips may reach, bytes/s.
     max_rate: f64,
+    /// True if `rate` is that of the path's bottleneck, and not that of a sender in slow start.
+    pub rate_is_evident: bool,
     /// True if the path has delivered nothing yet and has no record, so that `rate` is only an assumption.
     pub untried: bool,
     /// Bytes in the queue of the path's bottleneck.
@@ -62,9 +64,11 @@ impl Estimate {
         let in_slow_start = subflow.cwnd < subflow.ssthresh;
         let queueing = subflow.latest_rtt.saturating_sub(subflow.base_rtt);
         let is_limited_by_sender = in_slow_start && queueing.as_secs_f64() < QUEUE_SHARE * base;
-        let presumed = match (recorded, subflow.delivery_rate) {
-            (1.., 0) => recorded,
-            _ => (subflow.cwnd as f64 / base) as u64,
+        let is_recorded = recorded > 0 && subflow.delivery_rate == 0;
+        let presumed = if is_recorded {
+            recorded
+        } else {
+            (subflow.cwnd as f64 / base) as u64
         };
         let is_measured = subflow.peak_rate > 0 && !is_limited_by_sender;
         let rate = if is_measured {
@@ -89,6 +93,7 @@ impl Estimate {
             one_way: base / 2.0,
             rtt,
             rate,
+            rate_is_evident: is_measured || is_recorded,
             untried: subflow.peak_rate == 0 && subflow.delivery_rate == 0,
             queue: (rate * idle_from).min(in_flight).max(min_queue),
             idle_from,
@@ -96,7 +101,7 @@ impl Estimate {
             age,
             room: subflow.window_room() as f64,
             growth: if in_slow_start { 2.0 } else { 1.0 },
-            max_rate: if is_limited_by_sender {
+            max_rate: if is_limited_by_sender && !is_recorded {
                 SLOW_START_HEADROOM * rate
             } else {
                 rate
@@ -118,22 +123,17 @@ impl Estimate {
         self.one_way + (self.queue + bytes) / self.max_rate
     }
 
-    /// Returns the bytes in flight beyond [`pipe`](Self::pipe).
-    pub fn surplus(&self) -> f64 {
-        (self.in_flight - self.pipe()).max(0.0)
-    }
-
-    /// Returns the bandwidth-delay product: the bytes in flight that the path carries without a queue.
-    pub fn pipe(&self) -> f64 {
-        self.rate * 2.0 * self.one_way
-    }
-
     /// Returns when everything in flight will have arrived.
     pub fn drained(&self) -> f64 {
         if self.in_flight == 0.0 {
             return 0.0;
         }
-        (self.one_way + self.idle_from.max(self.queue / self.rate)).max(0.0)
+        let wait = if self.queue > 0.0 {
+            self.idle_from.max(self.queue / self.rate)
+        } else {
+            self.idle_from
+        };
+        (self.one_way + wait).max(0.0)
     }
 
     /// Returns the rate at which the subflow can send over the next round trip, bytes/s. Either the path limits
