@@ -247,13 +247,16 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
             return Err(error);
         }
         let read = self.parts()?.0.read(stream, buf)?;
-        if read != Read::Nothing {
+        if matches!(read, Read::Bytes(_) | Read::Missed(_)) {
             return Ok(read);
         }
-        // Reads have made room.
+        // Reads have made room: for further bytes, or for another stream in place of one that has ended.
         let now = self.now();
         let Driver { core, stack, .. } = &mut self.driver;
         core.receive(now, stack);
+        if read == Read::End {
+            return Ok(read);
+        }
         match self.parts()?.0.read(stream, buf)? {
             Read::Nothing if self.closed().is_some() => Err(StreamError::Cut),
             read => Ok(read),

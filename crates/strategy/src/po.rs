@@ -54,8 +54,12 @@ impl Strategy for Po {
         } else {
             return self.base.next(view, rng);
         };
-        // The base strategy was not asked, so its copies of lost data are made here.
-        again::lost(view).or(new_data).unwrap_or(Decision::WAIT)
+        // The base strategy was not asked, so lost and late data is copied here, and slow paths are tried.
+        let lost = again::lost(view).or_else(|| again::late(view));
+        let decision = lost.or(new_data).or_else(|| again::trial(view));
+        decision.unwrap_or_else(|| Decision::Wait {
+            until: again::late_at(view),
+        })
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {

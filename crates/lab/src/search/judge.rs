@@ -18,8 +18,8 @@ const SUSPECT_SHARE: f64 = 0.5;
 /// that do not. Guesses: the best of the first runs is seldom worse than the third in fresh runs.
 const SUSPECTS: [usize; 2] = [2, 1];
 /// Number of samples that a test of percentiles draws with replacement. The lowest p-value is about 1 divided by
-/// this number, so that 500 contests can be corrected.
-const RESAMPLES: usize = 9_999;
+/// this number, so that 5,000 contests can be corrected.
+const RESAMPLES: usize = 99_999;
 /// Stream of the random numbers of those samples; any number works.
 const RESAMPLE_STREAM: u64 = 0;
 

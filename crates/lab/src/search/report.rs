@@ -46,9 +46,15 @@ impl Report {
 
     /// Returns the draws in which the candidate sent more copies than it may.
     pub fn over_copies(&self) -> impl Iterator<Item = &Searched> {
-        let candidate = self.searched.iter().map(|s| (s, &s.measured[0]));
-        let over = candidate.filter(|(s, measured)| measured.exceeds_copies(&s.draw));
-        over.map(|(searched, _)| searched)
+        let over = |s: &&Searched| {
+            let mut candidate = s
+                .measured
+                .iter()
+                .chain(&s.fresh)
+                .filter(|m| m.variant == Variant::CANDIDATE);
+            candidate.any(|m| m.exceeds_copies(&s.draw))
+        };
+        self.searched.iter().filter(over)
     }
 
     /// Returns the variants with a run that could not be made, or with a flow that did not arrive.
@@ -56,7 +62,7 @@ impl Report {
         let all = self
             .searched
             .iter()
-            .flat_map(|s| s.measured.iter().map(move |m| (s, m)));
+            .flat_map(|s| s.measured.iter().chain(&s.fresh).map(move |m| (s, m)));
         all.filter(|(_, measured)| !measured.is_complete())
     }
 

@@ -23,6 +23,8 @@ pub struct Searched {
     pub draw: Draw,
     /// The first runs of all variants; the candidate is the first.
     pub measured: Vec<Measured>,
+    /// The fresh runs of the candidate and its suspected rivals; empty if there are no suspects.
+    pub fresh: Vec<Measured>,
     /// The comparisons with suspects over fresh runs.
     pub contests: Vec<Contest>,
     /// The toggles that close the widest gap; `None` if no contest may be lost.
@@ -69,6 +71,7 @@ impl Searched {
             closing: closing.transpose()?,
             draw,
             measured,
+            fresh,
             contests,
         })
     }

@@ -74,8 +74,19 @@ impl Upstream {
         let Some(prefix) = to.map(Prefix::from).filter(|_| self.servers.has_choice()) else {
             return usual;
         };
+        let server = self.server_for_prefix(now, need, prefix, usual);
+        self.meter.egress.on_used(now, prefix, server);
+        server
+    }
+
+    fn server_for_prefix(
+        &mut self,
+        now: Instant,
+        need: Need,
+        prefix: Prefix,
+        usual: usize,
+    ) -> usize {
         let egress = &mut self.meter.egress;
-        egress.on_used(now, prefix);
         let Some(metrics) = egress
             .to_prefix(now, prefix)
             .filter(|_| self.servers.choice.is_by_measurements())

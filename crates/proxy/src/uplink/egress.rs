@@ -35,10 +35,21 @@ pub(super) struct Egress {
 #[derive(Debug)]
 struct PrefixState {
     used_at: Instant,
-    /// For each server, the time of the last question for this prefix, and the latest answer with metrics.
-    servers: Vec<(Option<Instant>, Option<Report>)>,
+    servers: Vec<ServerState>,
     /// For each need the server that the prefix's metrics chose; `None` if it is the usual server.
     chosen: [Option<usize>; 2],
+}
+
+/// What is known of a prefix by one server.
+#[derive(Debug, Clone, Copy, Default)]
+struct ServerState {
+    /// True once a connection to the prefix went to the server. Other servers are not asked: they have measured
+    /// nothing for this user, and must not learn where the users go.
+    used: bool,
+    /// The time of the last question.
+    asked_at: Option<Instant>,
+    /// The latest answer with metrics.
+    report: Option<Report>,
 }
 
 impl Egress {
@@ -49,10 +60,11 @@ impl Egress {
         }
     }
 
-    /// Notes that a user goes to an address with `prefix`.
-    pub(super) fn on_used(&mut self, now: Instant, prefix: Prefix) {
+    /// Notes that a user goes to an address with `prefix` by `server`.
+    pub(super) fn on_used(&mut self, now: Instant, prefix: Prefix, server: usize) {
         if let Some(state) = self.prefixes.get_mut(&prefix) {
             state.used_at = now;
+            state.servers[server].used = true;
             return;
         }
         if self.prefixes.len() >= MAX_PREFIXES {
@@ -60,27 +72,30 @@ impl Egress {
             let oldest = oldest.map(|(prefix, _)| *prefix);
             oldest.map(|prefix| self.prefixes.remove(&prefix));
         }
-        let state = PrefixState {
+        let mut state = PrefixState {
             used_at: now,
-            servers: vec![(None, None); self.over_all.len()],
+            servers: vec![ServerState::default(); self.over_all.len()],
             chosen: [None; 2],
         };
+        state.servers[server].used = true;
         self.prefixes.insert(prefix, state);
     }
 
-    /// Returns the prefixes to ask a server for, and notes that they are asked: of those used recently the ones
-    /// that were not asked for longest.
+    /// Returns the prefixes to ask a server for, and notes that they are asked: of those used recently, and by this
+    /// server at some time, the ones that were not asked for longest.
     pub(super) fn ask(&mut self, now: Instant, server: usize) -> Vec<Prefix> {
         self.prefixes
             .retain(|_, p| now.saturating_since(p.used_at) < METRICS_LIFETIME);
         let recent = self.prefixes.iter_mut();
-        let recent = recent.filter(|(_, p)| now.saturating_since(p.used_at) < ASKING_TIME);
+        let recent = recent.filter(|(_, p)| {
+            now.saturating_since(p.used_at) < ASKING_TIME && p.servers[server].used
+        });
         let mut recent: Vec<_> = recent.collect();
         // `None` is less than any time. Of prefixes that were never asked, the latest comes first.
-        recent.sort_by_key(|(_, p)| (p.servers[server].0, core::cmp::Reverse(p.used_at)));
+        recent.sort_by_key(|(_, p)| (p.servers[server].asked_at, core::cmp::Reverse(p.used_at)));
         let asked = recent.into_iter().take(MAX_ASKED_PREFIXES);
         let asked = asked.map(|(prefix, state)| {
-            state.servers[server].0 = Some(now);
+            state.servers[server].asked_at = Some(now);
             *prefix
         });
         asked.collect()
@@ -104,7 +119,7 @@ impl Egress {
         for (prefix, quality) in prefixes {
             // A server has no say in which prefixes are remembered.
             if let Some(state) = self.prefixes.get_mut(prefix) {
-                state.servers[server].1 = Some((now, *quality));
+                state.servers[server].report = Some((now, *quality));
             }
         }
     }
@@ -122,7 +137,7 @@ impl Egress {
             let report = report.filter(|(at, _)| now.saturating_since(*at) < METRICS_LIFETIME);
             report.map(|(_, quality)| quality)
         };
-        let known: Vec<_> = state.servers.iter().map(|(_, r)| recent(*r)).collect();
+        let known: Vec<_> = state.servers.iter().map(|s| recent(s.report)).collect();
         known.iter().any(Option::is_some).then(|| {
             let known = known.into_iter().enumerate();
             let metrics = known.map(|(server, known)| {
@@ -160,7 +175,8 @@ impl Egress {
         let of_old = |old: &Option<usize>| old.and_then(|old| self.over_all[old]);
         self.over_all = old_index.iter().map(of_old).collect();
         for state in self.prefixes.values_mut() {
-            let of_old = |old: &Option<usize>| old.map_or((None, None), |old| state.servers[old]);
+            let of_old =
+                |old: &Option<usize>| old.map_or_else(Default::default, |old| state.servers[old]);
             state.servers = old_index.iter().map(of_old).collect();
             state.chosen = [None; 2];
         }
@@ -192,15 +208,18 @@ mod tests {
     #[test]
     fn a_server_is_asked_for_recent_destinations_in_turn() {
         let mut egress = Egress::new(2);
-        (0..6).for_each(|n| egress.on_used(at(n.into()), prefix(n)));
+        (0..6).for_each(|n| egress.on_used(at(n.into()), prefix(n), 0));
         assert_eq!(egress.ask(at(6), 0), [5, 4, 3, 2].map(prefix));
         assert_eq!(egress.ask(at(7), 0), [1, 0, 5, 4].map(prefix));
-        assert_eq!(egress.ask(at(8), 1), [5, 4, 3, 2].map(prefix));
+        // A server does not hear of destinations that were reached by another one.
+        assert_eq!(egress.ask(at(8), 1), []);
+        egress.on_used(at(8), prefix(4), 1);
+        assert_eq!(egress.ask(at(8), 1), [prefix(4)]);
         // Nothing is asked for destinations that nobody used for 10 min.
-        egress.on_used(at(500), prefix(2));
+        egress.on_used(at(500), prefix(2), 0);
         assert_eq!(egress.ask(at(620), 0), [prefix(2)]);
         for n in 0..=255 {
-            egress.on_used(at(700 + u64::from(n)), prefix(n));
+            egress.on_used(at(700 + u64::from(n)), prefix(n), 0);
         }
         assert_eq!(egress.prefixes.len(), MAX_PREFIXES);
         assert_eq!(egress.ask(at(1_000), 0), [255, 254, 253, 252].map(prefix));
@@ -209,7 +228,7 @@ mod tests {
     #[test]
     fn metrics_of_a_prefix_precede_those_over_all_for_an_hour() {
         let mut egress = Egress::new(2);
-        egress.on_used(at(0), prefix(1));
+        egress.on_used(at(0), prefix(1), 0);
         let over_all = Quality {
             bandwidth: Some(9e6),
             delay_ms: Some(20.0),
