@@ -40,7 +40,7 @@ struct PrefixState {
     chosen: [Option<usize>; 2],
 }
 
-/// What is known of a prefix by one server.
+/// The knowledge about a prefix at one server.
 #[derive(Debug, Clone, Copy, Default)]
 struct ServerState {
     /// True once a connection to the prefix went to the server. Other servers are not asked: they have measured
