@@ -23,7 +23,7 @@ pub struct Verdict {
     pub reported: String,
     /// The reason why the claim may not hold; may be empty.
     pub unless: String,
-    /// The swept parameter of which the parts differ in [`Part::at`]; empty if none is swept.
+    /// The swept parameter of which the parts differ in their settings; empty if none is swept.
     pub swept: String,
     /// The parts, in the order of the sweep.
     pub parts: Vec<Part>,

@@ -119,7 +119,7 @@ impl Criterion {
 /// A comparison of the candidate with a suspect over fresh runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contest {
-    /// The criterion by its number among [`CRITERIA`].
+    /// The criterion by its number in the list of criteria.
     pub criterion: usize,
     /// The suspect.
     pub rival: Variant,
