@@ -195,6 +195,8 @@ fn remaining(view: &SendView<'_>) -> u64 {
 struct Candidate<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
+    /// The probability that a packet is lost on the path; see [`loss`].
+    loss: f64,
     /// True if the subflow has room for data, does not yield to more urgent data, and is not overshooting.
     ready: bool,
 }
@@ -203,7 +205,6 @@ struct Candidate<'a> {
 #[derive(Debug)]
 struct DecisionInput<'a> {
     view: &'a SendView<'a>,
-    records: &'a PerSubflow<Option<PathRecord>>,
     subflows: ArrayVec<Candidate<'a>, MAX_SUBFLOWS>,
     /// The urgency of the data that is sent next; `None` if there is none.
     next_urgency: Option<Urgency>,
@@ -216,25 +217,25 @@ struct DecisionInput<'a> {
 impl<'a> DecisionInput<'a> {
     fn new(
         view: &'a SendView<'a>,
-        records: &'a PerSubflow<Option<PathRecord>>,
+        records: &PerSubflow<Option<PathRecord>>,
         last_important: Option<u64>,
     ) -> Self {
         // If every path has a long queue, all of them stay candidates.
         let all_slow = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
         let next_urgency = urgency::next_urgency(view);
-        let recorded_rate = |subflow: &SubflowView| {
+        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| {
             let record = records.get(subflow.id).and_then(Option::as_ref);
-            record.map_or(0, |r| r.delivery_rate)
-        };
-        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
-            subflow,
-            estimate: Estimate::new(view.now, subflow, recorded_rate(subflow)),
-            ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
+            let recorded_rate = record.map_or(0, |r| r.delivery_rate);
+            Candidate {
+                subflow,
+                estimate: Estimate::new(view.now, subflow, recorded_rate),
+                loss: loss(subflow, record),
+                ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
+            }
         });
         let mut input = DecisionInput {
             view,
-            records,
             subflows: candidates.collect(),
             next_urgency,
             // The last important data lies within the unacknowledged bytes before `sent`.
@@ -271,7 +272,7 @@ impl<'a> DecisionInput<'a> {
     fn decide(&self) -> Decision {
         let view = self.view;
         let wait = || Decision::Wait {
-            until: earlier(again::late_at(view), self.next_copy_at()),
+            until: Instant::earliest([again::late_at(view), self.next_copy_at()]),
         };
         // The peer cannot read past late data, so a copy that overtakes the late data precedes new data.
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
@@ -305,7 +306,9 @@ impl<'a> DecisionInput<'a> {
         if self.next_urgency == Some(Urgency::LEAST_URGENT) {
             return urgency::on_spare_paths(self.view);
         }
-        let ready = self.subflows.iter().filter(|c| c.ready && self.may_try(c));
+        let tried_speed = self.tried_speed();
+        let ready = self.subflows.iter();
+        let ready = ready.filter(|c| c.ready && self.may_try(c, tried_speed));
         let best = ready
             .map(|c| (c, arrival(c)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
@@ -357,31 +360,35 @@ impl<'a> DecisionInput<'a> {
     fn expected_repair(&self, c: &Candidate<'_>) -> f64 {
         let mss = f64::from(c.subflow.mss);
         let packets = (self.remaining.min(c.subflow.window_room() as f64) / mss).max(1.0);
-        let loss = (loss(c.subflow, self.records) * packets).min(1.0);
+        let loss = (c.loss * packets).min(1.0);
         let round_trip = c.estimate.arrival(mss) + c.estimate.one_way;
         loss * RACK_DETECTION * round_trip.max(c.estimate.rtt)
     }
 
-    /// Returns whether new data may go on `c`.
+    /// Returns the sum of the rates of the paths with measurements, bytes/s; 0 if there are none. The window of a
+    /// new subflow doubles each round trip, so its path counts for more than its present speed.
+    fn tried_speed(&self) -> f64 {
+        let tried = self.subflows.iter().filter(|c| !c.estimate.untried);
+        let speeds = tried.map(|c| c.estimate.rate.min(2.0 * c.estimate.speed()));
+        speeds.sum()
+    }
+
+    /// Returns whether new data may go on `c`; `speed` is [`Self::tried_speed`].
     ///
     /// A path without measurements may be very slow. If no copy may overtake the data there, the path gets only
     /// what arrives before the others have sent the rest, even at [`LOWEST_RATE`]. A path whose rate is a
     /// negligible part of the sum gets only a few packets at a time, early in the flow: they keep its measurements
     /// current, but more of them could delay the end by more than they bring.
-    fn may_try(&self, c: &Candidate<'_>) -> bool {
-        let size = size(self.view.flow_size, self.view.sent + self.view.unsent);
-        let may_rescue = size < LONG_FLOW_BYTES || loses_much(self.view);
-        let tried = self.subflows.iter().filter(|o| !o.estimate.untried);
-        // The window of a new subflow doubles each round trip, so its path counts for more than its present speed.
-        let speed = tried.map(|o| o.estimate.rate.min(2.0 * o.estimate.speed()));
-        let speed: f64 = speed.sum();
+    fn may_try(&self, c: &Candidate<'_>, speed: f64) -> bool {
         if speed == 0.0 || self.view.outstanding == 0 {
             return true;
         }
+        let size = size(self.view.flow_size, self.view.sent + self.view.unsent);
+        let may_rescue = || size < LONG_FLOW_BYTES || loses_much(self.view);
         let end = self.remaining / speed;
         let bytes = (c.subflow.in_flight + u64::from(c.subflow.mss)) as f64;
         if c.estimate.untried {
-            may_rescue || c.estimate.one_way + bytes / LOWEST_RATE < end
+            may_rescue() || c.estimate.one_way + bytes / LOWEST_RATE < end
         } else if c.estimate.rate_is_evident && c.estimate.rate < MIN_RATE_SHARE * speed {
             let few = MEASURING_PACKETS * f64::from(c.subflow.mss);
             bytes <= few && 2.0 * c.estimate.arrival(bytes) < end
@@ -435,7 +442,7 @@ impl<'a> DecisionInput<'a> {
         let slow_start = c.subflow.cwnd < c.subflow.ssthresh;
         // The number of packets that this subflow will carry, by its share of the sum of the rates.
         let packets = remaining * rate / speed / f64::from(c.subflow.mss);
-        let lost_by_chance = loss(c.subflow, self.records) * packets;
+        let lost_by_chance = c.loss * packets;
         let queued = c.subflow.queueing_delay().as_secs_f64() * rate;
         // The factor 2 is a guess: the measured queueing delay is not exact.
         slow_start && lost_by_chance < MIN_CHANCE_LOSSES && queued < 2.0 * surplus
@@ -494,7 +501,8 @@ impl<'a> DecisionInput<'a> {
         let ready = self.subflows.iter().filter(|c| c.ready);
         let data = ready.filter_map(|c| c.subflow.copies.single);
         let at = data.flat_map(|data| {
-            // The gain grows when the acknowledgement is overdue, and when that of the retransmission is.
+            // The gain grows when the acknowledgement is overdue, and again when the acknowledgement of the
+            // retransmission is overdue.
             let sender = self.last_sender(&data);
             let overdue = sender.map(|c| data.sent_at + overdue_after(c));
             let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt + ROUNDING);
@@ -571,7 +579,7 @@ impl<'a> DecisionInput<'a> {
         let earlier = |original: f64, copy: f64| (original.max(end) - copy.max(end)).max(0.0);
 
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
-        let path_loss = loss(sender.subflow, self.records);
+        let path_loss = sender.loss;
         let is_overdue = age >= overdue_after(sender).as_secs_f64();
         let loss = if is_overdue { OVERDUE_LOSS } else { path_loss };
         let arrival = target.estimate.arrival((data.end - data.start) as f64);
@@ -600,10 +608,6 @@ impl<'a> DecisionInput<'a> {
 /// deviations. A retransmission timeout waits for four deviations (RFC 6298).
 fn overdue_after(c: &Candidate<'_>) -> Duration {
     c.subflow.srtt + 2 * c.subflow.rttvar
-}
-
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    a.into_iter().chain(b).min()
 }
 
 /// Returns whether a copy of `data` stays within the flow's budget for copies.
@@ -638,8 +642,7 @@ fn loses_much(view: &SendView<'_>) -> bool {
 
 /// Returns the probability that a packet is lost on `subflow`: the subflow's share of non-congestive losses,
 /// combined with the path's record and the prior.
-fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 {
-    let record = records.get(subflow.id).and_then(Option::as_ref);
+fn loss(subflow: &SubflowView, record: Option<&PathRecord>) -> f64 {
     let packet = f64::from(subflow.mss);
     let prior = PRIOR_PACKETS * packet;
     let (mut lost, mut sent) = (PRIOR_LOSS * prior, prior);

@@ -26,7 +26,7 @@ pub struct Estimate {
     pub rate: f64,
     /// The rate that later round trips may reach, bytes/s.
     max_rate: f64,
-    /// True if `rate` is that of the path's bottleneck, and not that of a sender in slow start.
+    /// True if `rate` is the rate of the path's bottleneck, and not the rate of a sender in slow start.
     pub rate_is_evident: bool,
     /// True if the path has delivered nothing yet and has no record, so that `rate` is only an assumption.
     pub untried: bool,
