@@ -10,7 +10,7 @@ use braid_linux::session::{Peer, Session};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
 use braid_linux::tun::PacketIo;
-use braid_sim::traffic::{Frame, Message, Received, Session as Streams};
+use braid_sim::traffic::{Frame, Received, Session as Streams};
 use braid_sim::world::START;
 use braid_wire::Instant;
 
@@ -255,21 +255,11 @@ impl Arrivals<'_> {
         self.frames
             .iter()
             .zip(&self.times)
-            .map(move |(frame, times)| {
-                let made_at = opened_at + frame.at;
-                Received {
-                    message: Message {
-                        stream: frame.stream,
-                        priority: frame.priority,
-                        kind: frame.kind,
-                        len: frame.len.into(),
-                        made_at,
-                        deadline: Some(made_at + frame.deadline),
-                    },
-                    first_byte_at: times.0,
-                    complete_at: times.1,
-                    parts: 1,
-                }
+            .map(move |(frame, times)| Received {
+                message: frame.message(opened_at),
+                first_byte_at: times.0,
+                complete_at: times.1,
+                parts: 1,
             })
     }
 }

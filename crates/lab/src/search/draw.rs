@@ -119,9 +119,10 @@ impl Draw {
         let count = 2 + rng.below(3) as usize;
         let paths = (0..count).map(|_| path(rng)).collect();
         let size = log_uniform(rng, SIZES) as u64;
-        let flows = match rng.chance(0.5) {
-            true => 1,
-            false => log_uniform(rng, [2.0, MAX_FLOWS + 1.0]) as u64,
+        let flows = if rng.chance(0.5) {
+            1
+        } else {
+            log_uniform(rng, [2.0, MAX_FLOWS + 1.0]) as u64
         };
         let start = Start::ALL[rng.below(4) as usize];
         Draw {
@@ -141,9 +142,10 @@ impl Draw {
                 _ => Records::Cold,
             },
             declared: rng.chance(0.5),
-            direction: match rng.chance(0.5) {
-                true => Direction::Down,
-                false => Direction::Up,
+            direction: if rng.chance(0.5) {
+                Direction::Down
+            } else {
+                Direction::Up
             },
             seeds: [(); 2].map(|()| u64::from(rng.u32())),
         }
@@ -227,9 +229,10 @@ fn path(rng: &mut Rng) -> DrawnPath {
     let step_ms = log_uniform(rng, [20.0, (2e5 / mbit).clamp(50.0, 1000.0)]) as u64;
     let share = rng.below(80) + 10;
     let swing = rng.below(1000);
-    let rate = match rng.chance(0.2) {
-        true => format!("swing:{mean_rate}/{share}%/{step_ms}ms/{swing}"),
-        false => mean_rate.clone(),
+    let rate = if rng.chance(0.2) {
+        format!("swing:{mean_rate}/{share}%/{step_ms}ms/{swing}")
+    } else {
+        mean_rate.clone()
     };
     DrawnPath {
         rate,

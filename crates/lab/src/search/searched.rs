@@ -46,12 +46,11 @@ impl Searched {
                 variants.push(*rival);
             }
         }
-        let fresh = match suspects.is_empty() {
-            true => Vec::new(),
-            false => {
-                let fresh_runs = draw.runs(FRESH_BYTES, FRESH_RUNS);
-                measure(&draw, &variants, draw.seeds[1], fresh_runs)?
-            }
+        let fresh = if suspects.is_empty() {
+            Vec::new()
+        } else {
+            let fresh_runs = draw.runs(FRESH_BYTES, FRESH_RUNS);
+            measure(&draw, &variants, draw.seeds[1], fresh_runs)?
         };
         let rival = |variant| {
             fresh

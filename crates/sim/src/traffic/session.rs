@@ -34,6 +34,21 @@ pub struct Frame {
     pub deadline: Duration,
 }
 
+impl Frame {
+    /// Returns the frame as a message of a session that began at `opened_at`.
+    pub fn message(&self, opened_at: Instant) -> Message {
+        let made_at = opened_at + self.at;
+        Message {
+            stream: self.stream,
+            priority: self.priority,
+            kind: self.kind,
+            len: self.len.into(),
+            made_at,
+            deadline: Some(made_at + self.deadline),
+        }
+    }
+}
+
 /// A stream of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bulk {
@@ -167,15 +182,7 @@ impl Session {
         progress.bulk.resize(self.bulk.len(), 0);
         while let Some(frame) = self.frames.get(progress.frames).filter(|f| f.at <= elapsed) {
             progress.frames += 1;
-            let made_at = opened_at + frame.at;
-            out.push(Message {
-                stream: frame.stream,
-                priority: frame.priority,
-                kind: frame.kind,
-                len: frame.len.into(),
-                made_at,
-                deadline: Some(made_at + frame.deadline),
-            });
+            out.push(frame.message(opened_at));
         }
         for (bulk, made) in self.bulk.iter().zip(&mut progress.bulk) {
             while let Some(at) = bulk.next_due(*made, elapsed, out) {
