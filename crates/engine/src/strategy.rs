@@ -49,6 +49,12 @@ pub trait Strategy: fmt::Debug + Send {
     /// outstanding, and called again until the decision is to wait.
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision;
 
+    /// Returns when the first packet of the latest [`Decision::Send`] is expected to arrive, if the strategy has
+    /// estimated the time. The value is only logged, so that estimates can be compared with arrivals.
+    fn expected_arrival(&self) -> Option<Instant> {
+        None
+    }
+
     /// Notes an event that a strategy may learn from.
     fn on_event(&mut self, event: &StrategyEvent) {
         let _ = event;
@@ -226,6 +232,10 @@ pub struct SubflowView {
     /// The time at which this host last sent data more urgent than background data (urgency 7) to the same
     /// address over the same path, on any connection; `None` if it never did, or all data is equally urgent.
     pub foreground_at: Option<Instant>,
+    /// The bytes that other connections of this host have in flight to the same address over the same path.
+    pub others_in_flight: u64,
+    /// The sum of the delivery rates of these connections on the path, bytes/s.
+    pub others_rate: u64,
     /// The sent data that may be sent on this subflow as well.
     pub copies: Copies,
     #[doc(hidden)]
@@ -290,6 +300,8 @@ impl SubflowView {
             ready: true,
             most_urgent: None,
             foreground_at: None,
+            others_in_flight: 0,
+            others_rate: 0,
             copies: Copies::default(),
             _non_exhaustive: NonExhaustive::MARK,
         }

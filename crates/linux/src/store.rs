@@ -15,9 +15,9 @@ use redb::{
 };
 
 /// The table of path records. The key is server and link. The value is the time of the record (ms since 1970),
-/// the smoothed round-trip time, its variation and the round-trip time without queues (ns each), the delivery
-/// rate (bytes/s), and the numbers of bytes sent and lost. A table with another layout needs another name.
-const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
+/// the smoothed round-trip time, its variation and the round-trip time without queues (ns each), the rate of
+/// delivery (bytes/s), 1 if it is a lower bound, the rate of arrival (bytes/s), and the numbers of bytes sent and lost. A table with another layout needs another name.
+const RECORDS: TableDefinition<'_, (&str, &str), [u64; 9]> = TableDefinition::new("paths 2");
 
 /// The time of a measurement (ms since 1970), the free bandwidth (bit/s) and the round-trip time (ms).
 type MeasurementRow = (u64, Option<f64>, Option<f64>);
@@ -177,7 +177,7 @@ fn open_if_exists<K: Key + 'static, V: Value + 'static>(
     }
 }
 
-fn to_row(saved: &SavedRecord) -> [u64; 7] {
+fn to_row(saved: &SavedRecord) -> [u64; 9] {
     let r = &saved.record;
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     [
@@ -186,18 +186,22 @@ fn to_row(saved: &SavedRecord) -> [u64; 7] {
         ns(r.rttvar),
         ns(r.base_rtt),
         r.delivery_rate,
+        u64::from(r.is_lower_bound),
+        r.arrival_rate,
         r.bytes_sent,
         r.bytes_lost,
     ]
 }
 
-fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> SavedRecord {
+fn from_row(server: IpAddr, link: &str, row: [u64; 9]) -> SavedRecord {
     let [
         unix_ms,
         srtt,
         rttvar,
         base_rtt,
         delivery_rate,
+        is_lower_bound,
+        arrival_rate,
         bytes_sent,
         bytes_lost,
     ] = row;
@@ -210,6 +214,8 @@ fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> SavedRecord {
             rttvar: Duration::from_nanos(rttvar),
             base_rtt: Duration::from_nanos(base_rtt),
             delivery_rate,
+            is_lower_bound: is_lower_bound != 0,
+            arrival_rate,
             bytes_sent,
             bytes_lost,
             ..PathRecord::default()

@@ -117,6 +117,7 @@ impl Connection {
             let mut subflow = self.transport.subflows.remove(i);
             ctx.shared.demux.tuples.remove(&subflow.tuple);
             subflow.rcv.drop_held(&mut ctx.shared.pool);
+            subflow.drop_load(&mut ctx.shared.loads);
             self.transport.subflows.count_gone(&subflow);
             self.on_subflow_gone(ctx, &mut subflow);
             if self.transport.is_ended() {

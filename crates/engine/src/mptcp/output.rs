@@ -63,6 +63,8 @@ pub(crate) struct Outgoing {
     /// The GSO size: the payload bytes of each segment into which the device divides the packet; 0 if the packet
     /// is a single segment.
     pub gso_size: u16,
+    /// The arrival that the strategy expects; see [`Strategy::expected_arrival`](crate::strategy::Strategy).
+    pub expected_arrival: Option<Instant>,
 }
 
 impl Connection {
@@ -640,6 +642,7 @@ impl Transport {
             header_len,
             body,
             gso_size: if is_single { 0 } else { mss as u16 },
+            expected_arrival: None,
         }
     }
 

@@ -70,7 +70,7 @@ impl Connection {
                     let room = self.transport.subflows.chunk(ctx, i);
                     (room, u64::from(max_bytes.max(1)))
                 };
-                match data {
+                let sent = match data {
                     Payload::New if may_send_new => self.transport.send_new(ctx, i, room, max_len),
                     Payload::New => {
                         debug_assert!(false, "a strategy sent new data where there may be none");
@@ -80,7 +80,11 @@ impl Connection {
                         let max_len = max_len.min(room);
                         self.transport.send_copy(ctx, i, max_len, (data, penalise))
                     }
-                }
+                };
+                sent.map(|packet| Outgoing {
+                    expected_arrival: self.strategy.expected_arrival(),
+                    ..packet
+                })
             }
         }
     }
@@ -199,7 +203,8 @@ impl Transport {
                 false => Copies::default(),
             };
             let claim = ctx.shared.claims.of(ctx.now, subflow.link());
-            views.push(subflow.view(ready, copies, claim));
+            let others = subflow.load_of_others(&ctx.shared.loads);
+            views.push(subflow.view(ready, copies, claim, others));
         }
     }
 

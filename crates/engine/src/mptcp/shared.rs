@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use super::keys::Keys;
 use super::share::Share;
 use crate::buffer::Pool;
-use crate::path::{Blackholes, Claims, FastOpens, Path, Records};
+use crate::path::{Blackholes, Claims, FastOpens, Loads, Path, Records};
 use crate::stats::{ConnStats, StackStats};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
@@ -26,9 +26,8 @@ pub(crate) struct Demux {
 }
 
 impl Demux {
-    /// Creates the tables with a random seed, so that no peer can choose 4-tuples or tokens that collide.
-    fn new(rng: &mut Rng) -> Self {
-        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
+    /// Creates the tables with a seeded `hasher`, so that no peer can choose 4-tuples or tokens that collide.
+    fn new(hasher: SeedableRandomState) -> Self {
         Demux {
             tuples: HashMap::with_hasher(hasher.clone()),
             tokens: HashMap::with_hasher(hasher),
@@ -42,6 +41,7 @@ pub(crate) struct Shared {
     pub paths: Vec<Path>,
     pub records: Records,
     pub claims: Claims,
+    pub loads: Loads,
     /// The paths on which only SYNs without MP_CAPABLE are answered.
     pub blackholes: Blackholes,
     /// The paths on which SYN/ACKs have no MP_CAPABLE.
@@ -68,6 +68,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(config: Config, mut rng: Rng) -> Self {
+        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
         Shared {
             pool: Pool::new(config.memory),
             records: Records::new(config.max_records),
@@ -77,7 +78,8 @@ impl Shared {
             fast_opens: FastOpens::new(config.max_records),
             config,
             paths: Vec::new(),
-            demux: Demux::new(&mut rng),
+            demux: Demux::new(hasher.clone()),
+            loads: Loads::new(hasher),
             secret: Secret::new(&mut rng),
             rng,
             events: VecDeque::new(),

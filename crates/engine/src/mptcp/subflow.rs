@@ -12,7 +12,7 @@ use super::opening::{Handshake, SynData};
 use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
 use crate::non_exhaustive::NonExhaustive;
-use crate::path::{Claim, Records};
+use crate::path::{Claim, Load, Loads, Records};
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::closing::FinState;
@@ -155,6 +155,8 @@ pub(crate) struct Subflow {
     pub penalised_until: Instant,
     /// The state of the subflow's records of the path.
     recorded: RecordedCounts,
+    /// The subflow's part of the load of its path, as counted in [`Loads`].
+    load: Load,
     /// The offset of our timestamps from the millisecond clock. A hash with a secret gives each 4-tuple its own
     /// offset. So a peer can neither read the clock nor relate connections to each other (RFC 7323 section
     /// 5.4).
@@ -216,6 +218,7 @@ impl Subflow {
             place: Place::default(),
             penalised_until: Instant::ZERO,
             recorded: RecordedCounts::default(),
+            load: Load::default(),
             ts_base,
             size,
         }
@@ -564,6 +567,8 @@ impl Subflow {
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
             delivery_rate: self.snd.peak_rate(),
+            is_lower_bound: self.snd.limits_rate(),
+            arrival_rate: self.rcv.arriving.peak_rate(),
             bytes_sent: sent - self.recorded.sent,
             bytes_lost: lost - self.recorded.lost,
         };
@@ -573,6 +578,38 @@ impl Subflow {
             lost,
             next: now + RECORD_INTERVAL,
         };
+    }
+
+    /// Updates the subflow's part of the load of its path.
+    pub fn count_load(&mut self, loads: &mut Loads) {
+        let in_flight = self.snd.in_flight();
+        let load = if in_flight == 0 {
+            Load::default()
+        } else {
+            Load {
+                in_flight,
+                delivery_rate: self.snd.delivery_rate(),
+                subflows: 1,
+            }
+        };
+        self.set_load(loads, load);
+    }
+
+    /// Removes the subflow's part from the load of its path.
+    pub fn drop_load(&mut self, loads: &mut Loads) {
+        self.set_load(loads, Load::default());
+    }
+
+    fn set_load(&mut self, loads: &mut Loads, load: Load) {
+        if load != self.load {
+            loads.replace(self.link(), self.load, load);
+            self.load = load;
+        }
+    }
+
+    /// Returns the load of the subflow's path by all other subflows.
+    pub fn load_of_others(&self, loads: &Loads) -> Load {
+        loads.of_others(self.link(), self.load)
     }
 
     /// Returns the number of new payload bytes that may be sent now; 0 if loss recovery, pacer, congestion
@@ -586,9 +623,9 @@ impl Subflow {
     }
 
     /// Returns the view of the subflow for a strategy. `claim` tells of the data that this host sends on any
-    /// connection between the same addresses.
+    /// connection between the same addresses, `others` of what other subflows have in flight there.
     // Conforms: 8684-3.3.8-1
-    pub fn view(&self, ready: bool, copies: Copies, claim: Claim) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies, claim: Claim, others: Load) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -617,6 +654,8 @@ impl Subflow {
             ready,
             most_urgent: claim.most_urgent,
             foreground_at: claim.foreground_at,
+            others_in_flight: others.in_flight,
+            others_rate: others.delivery_rate,
             copies,
             _non_exhaustive: NonExhaustive::MARK,
         }

@@ -3,6 +3,7 @@
 use core::ops::{Deref, DerefMut};
 
 use super::subflow::Subflow;
+use crate::path::Loads;
 use crate::stats::PathStats;
 
 /// The subflows of a connection, in the order of their ids: the slice that this type derefs to.
@@ -32,6 +33,13 @@ impl DerefMut for Subflows {
 impl Subflows {
     pub fn push(&mut self, subflow: Subflow) {
         self.list.push(subflow);
+    }
+
+    /// Updates the parts of the subflows in the loads of their paths.
+    pub fn count_loads(&mut self, loads: &mut Loads) {
+        for subflow in &mut self.list {
+            subflow.count_load(loads);
+        }
     }
 
     pub fn remove(&mut self, i: usize) -> Subflow {

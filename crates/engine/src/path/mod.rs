@@ -5,6 +5,7 @@ mod attempts;
 mod blackholes;
 mod claim;
 mod fast_open;
+mod load;
 mod record;
 mod remotes;
 
@@ -23,6 +24,7 @@ pub(crate) use attempts::{Failure, Target};
 pub(crate) use blackholes::Blackholes;
 pub(crate) use claim::{Claim, Claims};
 pub(crate) use fast_open::{FastOpens, Grant};
+pub(crate) use load::{Load, Loads};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 

@@ -28,6 +28,12 @@ pub struct PathRecord {
     /// The rate of the bottleneck in bytes/s: the recent peak rate of acknowledgements; 0 if there were too few
     /// acknowledgements.
     pub delivery_rate: u64,
+    /// True if the sender limited `delivery_rate`, so that the bottleneck may be faster: the subflow had not left its
+    /// first slow start, and there was no queue.
+    pub is_lower_bound: bool,
+    /// The recent peak rate in bytes/s at which data arrived from the peer: the rate of the bottleneck of that
+    /// direction; 0 if too little arrived.
+    pub arrival_rate: u64,
     /// The number of bytes sent, including retransmissions. The older the bytes, the less they count: the number
     /// is halved at each update while it exceeds 4 MiB.
     pub bytes_sent: u64,
@@ -46,13 +52,17 @@ impl PathRecord {
     /// Adds later measurements. Their counts cover the time since the last update.
     fn add(&mut self, later: PathRecord) {
         // If there is no new rate, the old rate is kept, unless the path is a different one.
-        let rate = match later.delivery_rate {
-            0 if self.fits(later.base_rtt) => self.delivery_rate,
-            rate => rate,
-        };
+        let is_same_path = self.fits(later.base_rtt);
+        let newest = |old, new| if new == 0 && is_same_path { old } else { new };
+        // A sender that limits the rate shows only that the path is not slower.
+        let is_outdone = later.is_lower_bound && later.delivery_rate <= self.delivery_rate;
+        let keeps_rate = is_same_path && (later.delivery_rate == 0 || is_outdone);
+        let rate = if keeps_rate { &*self } else { &later };
         let halvings = u32::from(self.bytes_sent > HALVING_BYTES);
         *self = PathRecord {
-            delivery_rate: rate,
+            delivery_rate: rate.delivery_rate,
+            is_lower_bound: rate.is_lower_bound,
+            arrival_rate: newest(self.arrival_rate, later.arrival_rate),
             bytes_sent: (self.bytes_sent >> halvings).saturating_add(later.bytes_sent),
             bytes_lost: (self.bytes_lost >> halvings).saturating_add(later.bytes_lost),
             ..later
@@ -146,6 +156,44 @@ mod tests {
         let known = records.get(PEER, path).unwrap();
         assert_eq!((known.bytes_sent, known.bytes_lost), (6 << 20, 2 << 20));
         assert_eq!(known.delivery_rate, 700);
+    }
+
+    /// A sender that limits the rate shows only that the path is not slower.
+    #[test]
+    fn a_lower_bound_replaces_only_lower_rates() {
+        let mut records = Records::new(4);
+        let path = PathId(0);
+        let bound = |ms, rate| PathRecord {
+            is_lower_bound: true,
+            arrival_rate: rate / 10,
+            base_rtt: Duration::from_millis(50),
+            ..record(ms, rate)
+        };
+        let mut add = |record| {
+            records.add(PEER, path, record);
+            let known = records.get(PEER, path).unwrap();
+            (
+                known.delivery_rate,
+                known.is_lower_bound,
+                known.arrival_rate,
+            )
+        };
+        assert_eq!(add(bound(10, 500)), (500, true, 50));
+        assert_eq!(add(bound(20, 400)), (500, true, 40));
+        assert_eq!(add(bound(30, 600)), (600, true, 60));
+        let measured = PathRecord {
+            is_lower_bound: false,
+            arrival_rate: 0,
+            ..bound(40, 300)
+        };
+        assert_eq!(add(measured), (300, false, 60));
+        assert_eq!(add(bound(50, 200)), (300, false, 20));
+        // Another path has another round trip.
+        let other = PathRecord {
+            base_rtt: Duration::from_millis(1),
+            ..bound(60, 100)
+        };
+        assert_eq!(add(other), (100, true, 10));
     }
 
     #[test]

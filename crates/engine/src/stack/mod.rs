@@ -251,6 +251,7 @@ impl Stack {
         // No timer is set here: `poll_transmit` sets it when it finds nothing more to send.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
+        conn.transport.subflows.count_loads(&mut self.shared.loads);
         self.shared.queue_if_memory_lacks(&mut conn.transport);
         // A connection that does not wait to write must not hold up the connections behind it in the queue.
         if conn.transport.snd.blocked.is_none() {
@@ -312,6 +313,7 @@ impl Stack {
             for subflow in conn.transport.subflows.iter_mut() {
                 self.shared.demux.tuples.remove(&subflow.tuple);
                 subflow.rcv.drop_held(pool);
+                subflow.drop_load(&mut self.shared.loads);
             }
             conn.transport.snd.buf.clear(pool);
             conn.transport.rcv.buf.clear(pool);
@@ -640,6 +642,7 @@ impl Stack {
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
+                conn.transport.subflows.count_loads(&mut self.shared.loads);
                 self.ready.push(id, conn.transport.next_urgency(now));
                 break (id, out);
             }
@@ -668,6 +671,7 @@ impl Stack {
             kind: out.kind,
             data: 0..0,
             dsn: None,
+            expected_arrival: out.expected_arrival,
             subflow_seq: out.seq,
         };
         if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
-use braid_wire::Dsn64;
+use braid_wire::{Dsn64, Instant};
 
 use crate::buffer::SEND_SLICES;
 use crate::{ConnId, PathId, SubflowId};
@@ -75,6 +75,10 @@ pub struct TransmitInfo {
     pub data: Range<u64>,
     /// The data sequence number of `data.start`; `None` without payload or with regular TCP.
     pub dsn: Option<Dsn64>,
+    /// The arrival that the strategy expects, if it has estimated the time: see
+    /// [`Strategy::expected_arrival`](crate::strategy::Strategy::expected_arrival). If the packet is divided, the
+    /// time is that of the first segment.
+    pub expected_arrival: Option<Instant>,
     /// The packet's offset in the subflow's sequence, where the SYN is 0 and the first byte of payload is 1.
     pub subflow_seq: u64,
 }

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
+use super::rate::{Peak, Train};
 use super::send::Echo;
 
 /// The length of a measurement span. Results are of the last one or two spans. The value is a guess: the span is
@@ -24,6 +25,8 @@ pub(crate) struct ArrivalStats {
     bytes: u64,
     /// The rate of the previous span in bytes/s.
     rate: u64,
+    train: Train,
+    peak: Peak,
     /// The bytes received so far, each counted once.
     pub received: u64,
     /// The part of `received` that arrived after bytes with higher offsets: these bytes were retransmitted after a
@@ -55,6 +58,10 @@ impl ArrivalStats {
         if late {
             self.late += len;
         }
+        let rtt = self.rtt();
+        let train = self.train.on_packet(now, self.received, rtt);
+        // On a slow path no train forms, but the span before measures the bottleneck as well.
+        self.peak.note(now, rtt, train.max(Some(self.rate)));
     }
 
     /// Starts a new span if the current one is over.
@@ -74,6 +81,12 @@ impl ArrivalStats {
             [current, previous] if current.is_zero() || previous.is_zero() => current.max(previous),
             [current, previous] => current.min(previous),
         }
+    }
+
+    /// Returns the recent peak rate of arrival in bytes/s: the rate of the bottleneck, or of the peer if the peer is
+    /// slower; 0 if too little has arrived.
+    pub fn peak_rate(&self) -> u64 {
+        self.peak.get()
     }
 
     /// Returns the rate of the last complete span in bytes/s.
@@ -104,6 +117,20 @@ mod tests {
         assert_eq!(echo(1_600, 9, 80), 60, "of the previous span");
         assert_eq!(echo(2_200, 10, 90), 80);
         assert_eq!(echo(2_800, 11, 95), 90);
+    }
+
+    /// Packets of 1,000 bytes each ms come at 1 MB/s, although a pause precedes them.
+    #[test]
+    fn a_train_shows_the_rate_of_arrival() {
+        let mut arriving = ArrivalStats::default();
+        let age = Duration::from_millis(40);
+        arriving.on_echo(ms(1_000), Echo { value: 7, age });
+        arriving.on_payload(ms(1_000), 1_000, false);
+        assert_eq!(arriving.peak_rate(), 0);
+        for at in 1_100..1_120 {
+            arriving.on_payload(ms(at), 1_000, false);
+        }
+        assert_eq!(arriving.peak_rate(), 1_000_000);
     }
 
     #[test]

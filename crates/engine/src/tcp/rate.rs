@@ -11,13 +11,12 @@ use braid_wire::Instant;
 
 use crate::cc::{RateSample, TxState};
 
-/// The minimum number of acknowledgements that must follow the first one of a train before the train yields a
-/// rate. The value is a guess: with 1, the rate would be that of a single gap and depend on the jitter of one
-/// packet.
-const MIN_TRAIN_ACKS: u32 = 2;
+/// The minimum number of packets that must follow the first one of a train before the train yields a rate. The
+/// value is a guess: with 1, the rate would be that of a single gap and depend on the jitter of one packet.
+const MIN_TRAIN_PACKETS: u32 = 2;
 
 /// The minimum duration of a train is the round trip divided by this. A busy host or a link that aggregates
-/// frames delivers acknowledgements in a burst, and such a burst would yield far too high a rate. The value
+/// frames delivers packets in a burst, and such a burst would yield far too high a rate. The value
 /// is a guess: a lower one ignores more real trains, a higher one accepts more bursts.
 const MIN_TRAIN_RTT_DIVISOR: u32 = 16;
 
@@ -60,40 +59,38 @@ pub(crate) struct RateEstimator {
     /// The latest rate in bytes/s.
     rate: u64,
     train: Train,
-    /// The highest rates in bytes/s of the current period and the previous one.
-    peaks: [u64; 2],
-    /// The start of the current period.
-    peaks_since: Instant,
+    peak: Peak,
     /// The peak rate that earlier subflows on the path measured; zero if none did.
     seeded_peak: u64,
     /// The highest rate of the samples taken while there was no peak. Such a sample may span a pause.
     max_early_sample: u64,
 }
 
-/// A packet train: acknowledgements that followed each other closely, because the acknowledged data passed
-/// the bottleneck back to back. The rate of the train is the rate of the bottleneck.
+/// A packet train: packets that followed each other closely, because they (or the data that they acknowledge)
+/// passed the bottleneck back to back. The rate of the train is the rate of the bottleneck.
 #[derive(Debug, Clone, Copy, Default)]
-struct Train {
-    /// The time of the first acknowledgement.
+pub(super) struct Train {
+    /// The time of the first packet.
     start: Instant,
-    /// The time of the latest acknowledgement.
+    /// The time of the latest packet.
     last: Instant,
-    /// The total number of bytes delivered, the bytes of the first acknowledgement included. Those bytes do not
-    /// count for the train, because they passed the bottleneck before the train's time began.
+    /// The total number of bytes delivered, the bytes of the first packet included. Those bytes do not count for
+    /// the train, because they passed the bottleneck before the train's time began.
     delivered: u64,
-    /// The number of acknowledgements, the first one included.
-    acks: u32,
+    /// The number of packets, the first one included.
+    packets: u32,
 }
 
 impl Train {
-    /// Counts an acknowledgement. Returns the rate of the train in bytes/s once the train is long enough.
-    fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
+    /// Counts a packet, with which `delivered` bytes are delivered in total. Returns the rate of the train in
+    /// bytes/s once the train is long enough.
+    pub fn on_packet(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
         let gap = now.saturating_since(self.last);
         // A train measures the present rate, so a new one starts after a round trip at the latest.
         let is_over = now.saturating_since(self.start) > min_rtt;
-        // After half a round trip without an acknowledgement the bottleneck has probably been idle. The limit is a
+        // After half a round trip without a packet the bottleneck has probably been idle. The limit is a
         // guess: a shorter limit would break the trains of slow paths.
-        if self.acks == 0 || gap > min_rtt / 2 || is_over {
+        if self.packets == 0 || gap > min_rtt / 2 || is_over {
             *self = Train {
                 start: now,
                 delivered,
@@ -101,12 +98,38 @@ impl Train {
             };
         }
         self.last = now;
-        self.acks += 1;
+        self.packets += 1;
         let duration = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
         let rate = (bytes * 1_000_000_000).checked_div(duration.as_nanos())?;
-        let is_usable = self.acks > MIN_TRAIN_ACKS && duration >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
+        let is_usable =
+            self.packets > MIN_TRAIN_PACKETS && duration >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
         is_usable.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+}
+
+/// The highest rate of the last one or two periods of [`PEAK_PERIOD_RTTS`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Peak {
+    /// The highest rates in bytes/s of the current period and the previous one.
+    rates: [u64; 2],
+    /// The start of the current period.
+    since: Instant,
+}
+
+impl Peak {
+    /// Returns the peak in bytes/s; 0 without a sample.
+    pub fn get(&self) -> u64 {
+        self.rates[0].max(self.rates[1])
+    }
+
+    /// Adds a sample in bytes/s, if there is one. `rtt` is the round trip, by which periods are measured.
+    pub fn note(&mut self, now: Instant, rtt: Duration, rate: Option<u64>) {
+        if now.saturating_since(self.since) > PEAK_PERIOD_RTTS * rtt {
+            self.rates = [0, self.rates[0]];
+            self.since = now;
+        }
+        self.rates[0] = self.rates[0].max(rate.unwrap_or(0));
     }
 }
 
@@ -123,8 +146,7 @@ impl RateEstimator {
             app_limited: Some(0),
             rate: 0,
             train: Train::default(),
-            peaks: [0; 2],
-            peaks_since: Instant::ZERO,
+            peak: Peak::default(),
             seeded_peak: 0,
             max_early_sample: 0,
         }
@@ -141,7 +163,7 @@ impl RateEstimator {
     /// the peak that earlier subflows measured, or the highest sample if it exceeds that peak. If earlier subflows
     /// measured no peak either, the result is 0: samples that span a pause may be far too low.
     pub fn peak(&self) -> u64 {
-        match self.peaks[0].max(self.peaks[1]) {
+        match self.peak.get() {
             0 if self.seeded_peak > 0 => self.seeded_peak.max(self.max_early_sample),
             peak => peak,
         }
@@ -154,15 +176,10 @@ impl RateEstimator {
 
     /// Updates the peak with the train that an acknowledgement belongs to, and with the rate of its `sample`.
     fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
-        if now.saturating_since(self.peaks_since) > PEAK_PERIOD_RTTS * min_rtt {
-            self.peaks = [0, self.peaks[0]];
-            self.peaks_since = now;
-        }
-        let train = self.train.on_ack(now, self.delivered, min_rtt);
+        let train = self.train.on_packet(now, self.delivered, min_rtt);
         // On a slow path more than half a round trip may pass between acknowledgements, so that no train forms. On
         // such a path a sample measures the bottleneck as well as a train does.
-        let rate = train.max(sample).unwrap_or(0);
-        self.peaks[0] = self.peaks[0].max(rate);
+        self.peak.note(now, min_rtt, train.max(sample));
     }
 
     /// Returns the state of a record that is about to be sent while `in_flight` bytes are in flight. `empty` is
@@ -249,7 +266,7 @@ impl RateEstimator {
         let shows_path_rate = is_without_outage && !sample.tx.app_limited;
         self.note_peak(now, min_rtt, shows_path_rate.then(|| sample.rate()));
         // A sample that spans a pause underestimates the path, but may still exceed the seeded peak.
-        if is_without_outage && self.peaks == [0; 2] {
+        if is_without_outage && self.peak.get() == 0 {
             self.max_early_sample = self.max_early_sample.max(sample.rate());
         }
         if !is_valid {

@@ -402,6 +402,13 @@ impl Sender {
         self.rate.peak()
     }
 
+    /// Returns whether the sender and not the path limits the rate: slow start has never ended, and the newest
+    /// round trip shows no queue. An eighth of a round trip is a guess for a queue that matters.
+    pub fn limits_rate(&self) -> bool {
+        let queueing = self.rtt.latest().saturating_sub(self.rtt.base());
+        self.cc.ssthresh() == u64::MAX && queueing * 8 < self.rtt.base()
+    }
+
     /// Adopts the measurements of earlier subflows on the path.
     pub fn seed_from(&mut self, record: &PathRecord) {
         self.rtt.seed_from(record.srtt, record.rttvar);

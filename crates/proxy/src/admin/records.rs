@@ -50,6 +50,7 @@ impl SavedRecord {
         times.iter().all(|time| *time <= minute)
             && !self.record.srtt.is_zero()
             && self.record.delivery_rate <= terabyte
+            && self.record.arrival_rate <= terabyte
             && self.record.bytes_sent <= terabyte
             && self.record.bytes_lost <= self.record.bytes_sent
     }
