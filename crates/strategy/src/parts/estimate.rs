@@ -1,5 +1,6 @@
 //! Estimates of the time at which data that is sent on a subflow arrives.
 
+use braid_engine::PathRecord;
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
@@ -15,6 +16,10 @@ const QUEUE_SHARE: f64 = 0.125;
 /// more round trip of slow start, is a guess.
 const SLOW_START_HEADROOM: f64 = 2.0;
 
+/// The factor by which a path may be faster than presumed if other connections share it. 4, two more round trips of
+/// slow start, is a guess.
+const PRESUMED_HEADROOM: f64 = 4.0;
+
 /// An estimate of the times at which a subflow delivers data. Times are in seconds from now, amounts in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
@@ -24,14 +29,18 @@ pub struct Estimate {
     pub rtt: f64,
     /// The highest rate at which the path delivers, bytes/s.
     pub rate: f64,
+    /// The part of `rate` that is left to this connection: its part of the data of all connections on the path.
+    pub share: f64,
     /// The rate that later round trips may reach, bytes/s.
     max_rate: f64,
     /// True if `rate` is the rate of the path's bottleneck, and not the rate of a sender in slow start.
     pub rate_is_evident: bool,
     /// True if the path has delivered nothing yet and has no record, so that `rate` is only an assumption.
     pub untried: bool,
-    /// Bytes in the queue of the path's bottleneck.
+    /// Bytes in the queue of the path's bottleneck, those of other connections included.
     pub queue: f64,
+    /// Bytes of this connection in the queue.
+    own_queue: f64,
     /// The time from which the bottleneck is idle; negative if it is idle already.
     idle_from: f64,
     in_flight: f64,
@@ -47,11 +56,11 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates `subflow`, whose record of the path has the rate `recorded` (bytes/s, 0 for none). A path of
-    /// unknown rate is assumed to carry a congestion window each round trip, as slow start assumes.
+    /// Estimates `subflow`, with the record of its path, if there is one. A path of unknown rate is assumed to carry
+    /// a congestion window each round trip, as slow start assumes.
     ///
     /// In slow start without a queue, the sender limits the measured rate, so that the path's is higher.
-    pub fn new(now: Instant, subflow: &SubflowView, recorded: u64) -> Estimate {
+    pub fn new(now: Instant, subflow: &SubflowView, record: Option<&PathRecord>) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value
         // for its round-trip time.
@@ -64,7 +73,9 @@ impl Estimate {
         let in_slow_start = subflow.cwnd < subflow.ssthresh;
         let queueing = subflow.latest_rtt.saturating_sub(subflow.base_rtt);
         let is_limited_by_sender = in_slow_start && queueing.as_secs_f64() < QUEUE_SHARE * base;
+        let recorded = record.map_or(0, |r| r.delivery_rate);
         let is_recorded = recorded > 0 && subflow.delivery_rate == 0;
+        let is_recorded_bottleneck = is_recorded && record.is_some_and(|r| !r.is_lower_bound);
         let presumed = if is_recorded {
             recorded
         } else {
@@ -76,7 +87,15 @@ impl Estimate {
         } else {
             presumed.max(subflow.peak_rate).max(subflow.delivery_rate)
         };
-        let rate = rate.max(1) as f64;
+        // Connections that share the path deliver together what the bottleneck passes, or less.
+        let others = subflow.others_in_flight as f64;
+        let together = match subflow.others_in_flight {
+            0 => 0,
+            _ => subflow.delivery_rate.saturating_add(subflow.others_rate),
+        };
+        let rate = rate.max(together).max(1) as f64;
+        let room = subflow.window_room() as f64;
+        let share = (in_flight + room).max(1.0) / (in_flight + room + others).max(1.0);
         let sent = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(sent).as_secs_f64();
         // The time from which the bottleneck is idle, seconds from now; negative if it is idle already. Without a
@@ -89,19 +108,30 @@ impl Estimate {
         };
         // Bytes in flight beyond the path's capacity must be in its queue.
         let min_queue = (in_flight - rate * base).max(0.0);
+        let rate_is_evident = is_measured || is_recorded_bottleneck;
+        // A presumed rate is usually too low, so only much data of others shows a queue.
+        let headroom = if rate_is_evident || together > 0 {
+            1.0
+        } else {
+            PRESUMED_HEADROOM
+        };
+        let others_queue = (in_flight + others - headroom * rate * base).max(0.0);
+        let own_queue = (rate * share * idle_from).min(in_flight).max(min_queue);
         Estimate {
             one_way: base / 2.0,
             rtt,
             rate,
-            rate_is_evident: is_measured || is_recorded,
+            rate_is_evident,
             untried: subflow.peak_rate == 0 && subflow.delivery_rate == 0,
-            queue: (rate * idle_from).min(in_flight).max(min_queue),
+            share,
+            queue: own_queue.max(others_queue),
+            own_queue,
             idle_from,
             in_flight,
             age,
-            room: subflow.window_room() as f64,
+            room,
             growth: if in_slow_start { 2.0 } else { 1.0 },
-            max_rate: if is_limited_by_sender && !is_recorded {
+            max_rate: if is_limited_by_sender && !is_recorded_bottleneck {
                 SLOW_START_HEADROOM * rate
             } else {
                 rate
@@ -109,6 +139,11 @@ impl Estimate {
             ssthresh: subflow.ssthresh as f64,
             is_shut: !subflow.ready && subflow.in_flight == 0,
         }
+    }
+
+    /// Returns whether data of other connections waits in the path's queue.
+    pub fn others_wait(&self) -> bool {
+        self.queue > self.own_queue
     }
 
     /// Returns when `bytes` that are sent now will have arrived. They arrive after the bytes that are already in
@@ -140,7 +175,7 @@ impl Estimate {
     /// this rate, or the window as it grows within the round trip.
     pub fn speed(&self) -> f64 {
         let window = self.room + self.in_flight;
-        self.rate.min(self.growth * window / self.rtt)
+        (self.rate * self.share).min(self.growth * window / self.rtt)
     }
 
     /// Returns the number of unsent bytes that this subflow could deliver within `time`.
@@ -150,14 +185,15 @@ impl Estimate {
             return 0.0;
         }
         // The upper bound is the number of bytes that the bottleneck can pass after those in its queue.
-        let max_passed = (self.max_rate * sending - self.queue).max(0.0);
+        let rate = self.max_rate * self.share;
+        let max_passed = (rate * sending - self.own_queue).max(0.0);
         // The window has room for some bytes now. Acknowledgements make room for further bytes; the first one
         // comes after `first_ack`.
         let at_once = self.room.min(max_passed);
         let first_ack = (self.rtt - self.age).max(0.0);
         let later = self
             .released(sending)
-            .min(self.max_rate * (sending - first_ack).max(0.0));
+            .min(rate * (sending - first_ack).max(0.0));
         (at_once + later).min(max_passed)
     }
 

@@ -14,13 +14,13 @@ use braid_wire::Rng;
 use crate::published::{opening, path, urgent};
 use crate::views::*;
 
-fn adaptive(view: &SendView<'_>) -> Decision {
+pub fn adaptive(view: &SendView<'_>) -> Decision {
     decide("adaptive", view)
 }
 
 /// Returns a subflow in congestion avoidance that delivers 1 MB/s, with a window of 20 segments of 1000 bytes and
 /// nothing in flight.
-fn steady(id: u32, rtt_ms: u64) -> SubflowView {
+pub fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     SubflowView {
         cwnd: 20_000,
         ssthresh: 10_000,
@@ -32,7 +32,7 @@ fn steady(id: u32, rtt_ms: u64) -> SubflowView {
 }
 
 /// Returns `s` with a window full of data that was sent evenly over the last round trip.
-fn used_up(s: SubflowView) -> SubflowView {
+pub fn used_up(s: SubflowView) -> SubflowView {
     SubflowView {
         oldest_sent: Some(NOW - s.srtt),
         ..full(s)
@@ -40,7 +40,7 @@ fn used_up(s: SubflowView) -> SubflowView {
 }
 
 /// Returns the subflow on which a decision sends new data.
-fn on(decision: Decision) -> Option<u32> {
+pub fn on(decision: Decision) -> Option<u32> {
     match decision {
         Decision::Send {
             subflow,
@@ -52,7 +52,7 @@ fn on(decision: Decision) -> Option<u32> {
 }
 
 /// Returns `view` with `unsent` bytes left to send.
-fn with_unsent(view: SendView<'_>, unsent: u64) -> SendView<'_> {
+pub fn with_unsent(view: SendView<'_>, unsent: u64) -> SendView<'_> {
     SendView {
         unsent,
         unsent_by_urgency: [0, 0, 0, unsent, 0, 0, 0, 0],
@@ -518,7 +518,7 @@ fn on_copy(decision: Decision) -> Option<u32> {
 }
 
 /// Returns the path on which `adaptive` opens.
-fn opens(view: &OpenView<'_>) -> Option<u8> {
+pub fn opens(view: &OpenView<'_>) -> Option<u8> {
     let opening = Adaptive::default().open(view);
     opening.map(|Opening { path, protocol }| {
         assert_eq!(protocol, Protocol::Mptcp);
@@ -548,6 +548,14 @@ fn it_opens_where_data_is_expected_first() {
     assert_eq!(opens(&opening(&lossy, size)), Some(0));
     let unknown = [path(0, None), path(1, None)];
     assert_eq!(opens(&opening(&unknown, size)), Some(1));
+    // A host that only receives measures the rate of arrival. At 100 kB/s, an initial window of 14,280 bytes takes
+    // 143 ms, which costs more than a round trip of 100 instead of 40 ms.
+    let mut slow = paths;
+    slow[2].record = slow[2].record.map(|record| PathRecord {
+        arrival_rate: 100_000,
+        ..record
+    });
+    assert_eq!(opens(&opening(&slow, size)), Some(0));
 }
 
 #[test]

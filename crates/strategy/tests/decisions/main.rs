@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod baselines;
+mod load;
 mod parts;
 mod properties;
 mod published;
