@@ -285,6 +285,46 @@ pub fn capture(case: &Case, index: u64) -> Result<Vec<u8>, Error> {
     Ok(file.take())
 }
 
+/// A packet of payload whose arrival the strategy expected. Times are seconds from its sending.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expectation {
+    /// The expected time of arrival; negative if the estimate lies before the sending.
+    pub expected: f64,
+    /// The time of arrival.
+    pub actual: f64,
+}
+
+/// Makes run `index` of `case`, and returns the expected and actual arrivals of both ends' packets.
+///
+/// # Errors
+/// The errors of a run.
+pub fn expectations(case: &Case, index: u64) -> Result<Vec<Expectation>, Error> {
+    let reader = ExpectationReader(Shared::new());
+    let observe = |transfer: &mut Transfer| Ok(transfer.read(Box::new(reader.clone())));
+    let (_, log) = Sim::default().observed(case, index, observe)?;
+    log.finish()?;
+    Ok(reader.0.take())
+}
+
+/// A reader of the world's log that collects expectations.
+#[derive(Debug, Clone)]
+struct ExpectationReader(Shared<Expectation>);
+
+impl Reader for ExpectationReader {
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
+        if let Record::Segment(segment) = record
+            && let (Some(expected), Some(arrived)) = (segment.expected_ns, segment.arrived_ns)
+        {
+            let from_sending = |ns: u64| (ns as f64 - segment.sent_ns as f64) / 1e9;
+            self.0.lock().push(Expectation {
+                expected: from_sending(expected),
+                actual: from_sending(arrived),
+            });
+        }
+        Ok(())
+    }
+}
+
 /// A vector that its clones share: one adds to it while the world runs, and another takes the contents.
 #[derive(Debug, Clone)]
 struct Shared<T>(Arc<Mutex<Vec<T>>>);

@@ -2,6 +2,7 @@
 //! makes the same transfers.
 
 mod draw;
+mod expected;
 mod judge;
 mod report;
 mod run;

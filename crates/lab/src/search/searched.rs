@@ -1,6 +1,7 @@
 //! The search in one draw: first runs of all variants, fresh runs of suspects, and toggles.
 
 use super::draw::Draw;
+use super::expected::Errors;
 use super::judge::{Contest, suspects};
 use super::run::{Measured, Variant, measure};
 use super::toggle::closing;
@@ -27,6 +28,8 @@ pub struct Searched {
     pub fresh: Vec<Measured>,
     /// The comparisons with suspects over fresh runs.
     pub contests: Vec<Contest>,
+    /// The errors of the candidate's estimates, unless a run of it failed.
+    pub errors: Option<Errors>,
     /// The toggles that close the widest gap; `None` if no contest may be lost.
     pub closing: Option<Vec<String>>,
 }
@@ -66,7 +69,13 @@ impl Searched {
             Some(contest) => rival(contest.rival).map(|rival| closing(&draw, contest, rival)),
             None => None,
         };
+        let errors = if measured[0].is_complete() {
+            Errors::of(&draw)?
+        } else {
+            None
+        };
         Ok(Searched {
+            errors,
             closing: closing.transpose()?,
             draw,
             measured,

@@ -77,6 +77,9 @@ pub struct Segment<'a> {
     pub len: u64,
     /// The time of sending.
     pub sent_ns: u64,
+    /// The arrival that the strategy expected when it sent the segment; `null` if it estimated none, and for all
+    /// segments of a packet but the first.
+    pub expected_ns: Option<u64>,
     /// The time at which a link dropped the segment; `null` unless its last copy was dropped.
     pub dropped_ns: Option<u64>,
     /// The link that dropped the segment.

@@ -157,6 +157,7 @@ impl HostLog {
             0 => total.max(1),
             size => u64::from(size),
         };
+        let mut expected = info.expected_arrival;
         let mut state = self.log.state();
         for (id, done) in (first..).zip((0..total).step_by(size as usize)) {
             state.segments.on_sent(Segment {
@@ -170,6 +171,7 @@ impl HostLog {
                 ssn: info.subflow_seq + done,
                 len: size.min(total - done),
                 sent_ns: now.as_nanos(),
+                expected_ns: expected.take().map(Instant::as_nanos),
                 ..Segment::default()
             });
         }
