@@ -21,9 +21,9 @@ mod role;
 mod session;
 mod stream;
 
-pub use message::{HEADER, Kind, Message, Received, jitter};
+pub use message::{HEADER, Kind, Message, Outbox, Received, jitter};
 pub use pattern::{pattern, pattern_from};
 pub use preface::Preface;
 pub use role::{Exchange, Role};
-pub use session::{Bulk, Frame, Session, Video};
+pub use session::{Bulk, Frame, Progress, Session, Video};
 pub use stream::Stream;
