@@ -156,7 +156,7 @@ impl Measure {
 
 impl Claim {
     /// Judges `values`, each with a label.
-    pub fn verdict<E: Into<Estimate>>(&self, values: Vec<(String, E)>) -> Verdict {
+    pub fn verdict<L: ToString, E: Into<Estimate>>(&self, values: Vec<(L, E)>) -> Verdict {
         let verdict = Verdict::new(&self.claim, self.bound, &self.unit, values);
         verdict.reported(&self.reported).unless(&self.unless)
     }
