@@ -107,8 +107,7 @@ struct Judged {
 impl Judged {
     /// Returns the bytes that the candidate sent as copies, divided by the bytes of the flows.
     fn copies(&self) -> f64 {
-        let runs = self.candidate.ms.len().max(1) as f64;
-        self.candidate.copied as f64 / (self.case.size.bytes() as f64 * runs)
+        self.candidate.copies(self.case.size.bytes())
     }
 
     /// Returns whether the candidate sent more copies than allowed.

@@ -329,21 +329,18 @@ impl Runs {
     /// Returns the completion times, ms; NaN for a flow that did not complete. NaN makes means and
     /// verdicts fail, so that a lost flow cannot pass as a short one.
     pub fn fct(&self) -> Vec<f64> {
-        self.times(|run| run.fct)
+        self.times(RunResult::fct_ms)
     }
 
     /// Returns the times from the first to the last byte of the response, ms; NaN for a flow that did
     /// not complete.
     pub fn fct_data(&self) -> Vec<f64> {
-        self.times(|run| run.fct_data)
+        self.times(RunResult::fct_data_ms)
     }
 
-    fn times(&self, time_of: fn(&RunResult) -> std::time::Duration) -> Vec<f64> {
-        let time = |run: &RunResult| match run.completed {
-            true => time_of(run).as_nanos() as f64 / 1e6,
-            false => f64::NAN,
-        };
-        self.iter().map(time).collect()
+    fn times(&self, ms: fn(&RunResult) -> Option<f64>) -> Vec<f64> {
+        let times = self.iter().map(|run| ms(run).unwrap_or(f64::NAN));
+        times.collect()
     }
 
     /// Returns the mean completion time, ms.

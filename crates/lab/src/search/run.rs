@@ -67,8 +67,7 @@ impl Measured {
 
     /// Returns the bytes that were sent as copies, divided by the bytes of the flows.
     pub fn copies(&self, draw: &Draw) -> f64 {
-        let runs = self.sample.ms.len().max(1) as f64;
-        self.sample.copied as f64 / (draw.bytes() as f64 * runs)
+        self.sample.copies(draw.bytes())
     }
 
     /// Returns whether more copies were sent than the candidate may send.
