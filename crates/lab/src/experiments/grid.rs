@@ -408,8 +408,12 @@ fn record(judged: &Judged) -> serde_json::Value {
             "runs": r.runs,
         })
     };
+    let case = Case {
+        strategy: CANDIDATE.to_owned(),
+        ..judged.case.clone()
+    };
     json!({
-        "cell": Case { strategy: CANDIDATE.to_owned(), ..judged.case.clone() }.command(30),
+        "cell": case.command(judged.candidate.ms.len() as u64),
         "mean_ms": judged.candidate.mean(),
         "p95_ms": judged.candidate.statistic(1),
         "oracle_ms": oracle_ms(&judged.case),
