@@ -207,7 +207,8 @@ impl Swept {
         runs.map_or(0, Runs::len)
     }
 
-    /// Returns the results without one of `groups` equal groups of runs, counted from 0.
+    /// Returns the results without one of `groups` groups of runs, counted from 0. The sizes of groups differ by a run
+    /// at most.
     pub fn without(&self, group: usize, groups: usize) -> Swept {
         let mut part = self.clone();
         for runs in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
