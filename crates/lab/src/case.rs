@@ -151,6 +151,23 @@ pub struct RunResult {
     pub outage_rto: Duration,
 }
 
+impl RunResult {
+    /// Returns the flow completion time, ms; `None` if a flow did not arrive.
+    pub fn fct_ms(&self) -> Option<f64> {
+        self.completed.then(|| millis(self.fct))
+    }
+
+    /// Returns the time from the first byte to the last, ms; `None` if a flow did not arrive.
+    pub fn fct_data_ms(&self) -> Option<f64> {
+        self.completed.then(|| millis(self.fct_data))
+    }
+}
+
+/// Returns `time` in milliseconds.
+pub fn millis(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
+}
+
 /// The bytes of a flow at its receiver over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceivedBytes(Vec<(Duration, u64)>);

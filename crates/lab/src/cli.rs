@@ -271,15 +271,24 @@ pub enum KernelPeer {
     },
 }
 
-/// Numbers of received bytes at which the engine peer's second path becomes a backup, and a regular path again.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub struct Demotion {
+/// Arguments of the transfers of an engine peer.
+#[derive(Debug, Clone, Args)]
+pub struct EngineArgs {
+    /// Number of connections: to make side by side, or to serve before ending.
+    #[arg(long, default_value_t = 1)]
+    pub connections: u32,
+    /// Send and accept payload in SYNs (TCP Fast Open, RFC 7413). No configuration file can turn this on.
+    #[arg(long)]
+    pub fast_open: bool,
     /// Make the second path a backup once this many bytes have arrived.
     #[arg(long)]
     pub demote: Option<u64>,
     /// Make the second path a regular path again once this many bytes have arrived.
     #[arg(long, requires = "demote")]
     pub promote: Option<u64>,
+    /// The data to send and to expect.
+    #[command(flatten)]
+    pub peer: PeerArgs,
 }
 
 /// The roles of the engine peer. The configuration sets the congestion control.
@@ -292,39 +301,21 @@ pub enum EnginePeer {
         config: PathBuf,
         /// Address and port.
         address: SocketAddr,
-        /// Number of connections, side by side.
-        #[arg(long, default_value_t = 1)]
-        connections: u32,
         /// Make the connections one after the other.
         #[arg(long)]
         in_turn: bool,
-        /// Send and accept payload in SYNs (TCP Fast Open, RFC 7413). No configuration file can turn this on.
-        #[arg(long)]
-        fast_open: bool,
-        /// Changes of the second path.
+        /// The transfers.
         #[command(flatten)]
-        demotion: Demotion,
-        /// The data to send and to expect.
-        #[command(flatten)]
-        peer: PeerArgs,
+        transfers: EngineArgs,
     },
     /// Accept connections at the addresses of a `server.toml`, send, receive, report.
     Listen {
         /// The addresses (TOML).
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Connections to serve before ending.
-        #[arg(long, default_value_t = 1)]
-        connections: u32,
-        /// Send and accept payload in SYNs (TCP Fast Open, RFC 7413). No configuration file can turn this on.
-        #[arg(long)]
-        fast_open: bool,
-        /// Changes of the second path.
+        /// The transfers.
         #[command(flatten)]
-        demotion: Demotion,
-        /// The data to send and to expect.
-        #[command(flatten)]
-        peer: PeerArgs,
+        transfers: EngineArgs,
     },
 }
 

@@ -582,18 +582,6 @@ impl Aggregation {
         })
     }
 
-    /// Runs for `count` intervals of `width`, and returns the payload bytes that users received in each
-    /// interval.
-    pub fn received_by_interval(&mut self, width: Duration, count: usize) -> Vec<u64> {
-        let mut before = self.received();
-        let mut run_interval = || {
-            self.run_for(width);
-            let now = self.received();
-            now - core::mem::replace(&mut before, now)
-        };
-        (0..count).map(|_| run_interval()).collect()
-    }
-
     fn perform(&mut self, action: Action) {
         match action {
             Action::Access { link, settings } => {

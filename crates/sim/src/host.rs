@@ -12,7 +12,7 @@ use braid_wire::{Instant, Rng};
 
 use crate::log::state::HostLog;
 use crate::node::{Node, Packet, Turn};
-use crate::traffic::{Arrivals, Stream};
+use crate::traffic::Stream;
 use crate::watched::{WatchedStack, destination, meta};
 use crate::world::{NodeId, World};
 
@@ -118,7 +118,6 @@ pub struct Host {
     services: Vec<(ListenerId, Stream)>,
     /// The streams of closed connections, in the order of closing.
     finished: Vec<Stream>,
-    arrivals: Vec<Arrivals>,
     pub(crate) log: Option<HostLog>,
     fast_open: bool,
 }
@@ -138,7 +137,6 @@ impl Host {
             fell_back: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
-            arrivals: Vec::new(),
             log: None,
             fast_open,
         }
@@ -219,26 +217,6 @@ impl Host {
         Ok(conn)
     }
 
-    /// Makes the host open the connections of `arrivals` by itself at their times.
-    pub fn add_arrivals(&mut self, arrivals: Arrivals) {
-        self.arrivals.push(arrivals);
-    }
-
-    /// Returns the number of connections of the arrivals that could not be opened.
-    pub fn refused_arrivals(&self) -> u64 {
-        self.arrivals.iter().map(|a| a.refused).sum()
-    }
-
-    fn open_arrivals(&mut self, now: Instant) {
-        for n in 0..self.arrivals.len() {
-            while let Some((options, stream)) = self.arrivals[n].poll(now) {
-                if self.open(now, options, stream).is_err() {
-                    self.arrivals[n].refused += 1;
-                }
-            }
-        }
-    }
-
     /// Lets the stream of `conn`, which has waited for this call, start to write: a connection that was opened in
     /// advance gets its flow.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
@@ -310,7 +288,6 @@ impl Node for Host {
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         self.engine.handle_timeout(now);
-        self.open_arrivals(now);
         for (conn, stream) in &mut self.streams {
             if stream.next_timeout().is_some_and(|at| at <= now) {
                 self.engine.pump(now, *conn, stream);
@@ -348,8 +325,7 @@ impl Node for Host {
 
     fn next_timeout(&self) -> Option<Instant> {
         let streams = self.streams.values().map(Stream::next_timeout);
-        let arrivals = self.arrivals.iter().map(Arrivals::next_timeout);
         let stack = self.stack().next_timeout();
-        Instant::earliest([stack].into_iter().chain(streams).chain(arrivals))
+        Instant::earliest([stack].into_iter().chain(streams))
     }
 }

@@ -20,7 +20,6 @@ pub mod mobility;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
-pub mod profile;
 pub mod router;
 pub mod tap;
 pub mod traffic;

@@ -12,24 +12,18 @@
 //! | long-lived transfer at a limited rate | [`Role::Capped`] | [`Role::Sink`] |
 //! | requests and answers | [`Role::Ask`] | [`Role::Serve`] |
 //! | video, several streams of a session | [`Role::Send`] | [`Role::Collect`] |
-//! | Poisson arrivals | [`Arrivals`] of any of these | |
 
-mod arrivals;
 mod message;
 mod pace;
 mod pattern;
 mod preface;
 mod role;
 mod session;
-mod sizes;
 mod stream;
 
-pub use arrivals::{Arrivals, MakeFlow};
-pub use message::{HEADER, Kind, Message, Received, jitter};
+pub use message::{HEADER, Kind, Message, Outbox, Received, jitter};
 pub use pattern::{pattern, pattern_from};
 pub use preface::Preface;
 pub use role::{Exchange, Role};
-pub use session::{Bulk, Frame, Session, Video};
-pub use sizes::Sizes;
-pub(crate) use sizes::exponential;
+pub use session::{Bulk, Frame, Progress, Session, Video};
 pub use stream::Stream;

@@ -1,6 +1,6 @@
 //! A session of several streams over links, by the call that programs make: [`braid_linux::session`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::thread;
 
 use braid_engine::streams::Read;
@@ -10,7 +10,7 @@ use braid_linux::session::{Peer, Session};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
 use braid_linux::tun::PacketIo;
-use braid_sim::traffic::{Frame, Received, Session as Streams};
+use braid_sim::traffic::{Frame, Outbox, Progress, Received, Session as Streams};
 use braid_sim::world::START;
 use braid_wire::Instant;
 
@@ -119,28 +119,21 @@ impl<P: PacketIo> End<'_, P> {
             let urgency = Urgency::new(priority).unwrap_or(Urgency::LEAST_URGENT);
             numbers.insert(stream, self.session.open_stream(urgency)?);
         }
-        let mut frames = streams.frames.iter().peekable();
-        let (mut outbox, mut written) = (Outbox::default(), 0);
+        let (mut progress, mut outbox) = (Progress::default(), Outbox::default());
+        let mut written = 0;
         loop {
             let elapsed = self.session.now().saturating_since(start);
-            while let Some(frame) = frames.next_if(|frame| frame.at <= elapsed) {
-                outbox.push((frame.stream, frame.priority), frame.len as usize);
-            }
-            for bulk in streams.bulk.iter().filter(|bulk| elapsed < bulk.span) {
-                if !outbox.holds(bulk.stream) {
-                    outbox.push((bulk.stream, bulk.priority), bulk.message as usize);
-                }
-            }
-            let n = match outbox.0.front() {
-                Some(first) => {
-                    let bytes = &BODY[..first.left.min(BODY.len())];
-                    self.session.write(numbers[&first.stream], bytes, None)?
+            streams.make_due(&mut progress, start, elapsed, &mut outbox);
+            let n = match outbox.front() {
+                Some((stream, left)) => {
+                    let bytes = &BODY[..BODY.len().min(left as usize)];
+                    self.session.write(numbers[&stream], bytes, None)? as u64
                 }
                 None => 0,
             };
             outbox.note_written(n);
-            written += n as u64;
-            let next = frames.peek().map(|frame| start + frame.at);
+            written += n;
+            let next = streams.next(&progress).map(|at| start + at);
             if n == 0 && !self.wait(next, 0)? {
                 return Ok((start, written));
             }
@@ -168,44 +161,6 @@ fn priorities(streams: &Streams) -> BTreeMap<u16, u8> {
     let frames = streams.frames.iter().map(|f| (f.stream, f.priority));
     let bulk = streams.bulk.iter().map(|b| (b.stream, b.priority));
     frames.chain(bulk).collect()
-}
-
-/// The messages to be written, the most urgent first.
-#[derive(Debug, Default)]
-struct Outbox(VecDeque<Waiting>);
-
-#[derive(Debug)]
-struct Waiting {
-    stream: u16,
-    priority: u8,
-    left: usize,
-}
-
-impl Outbox {
-    fn push(&mut self, (stream, priority): (u16, u8), left: usize) {
-        let goes_before = |w: &Waiting| w.priority <= priority || w.stream == stream;
-        let at = self.0.iter().rposition(goes_before).map_or(0, |n| n + 1);
-        let waiting = Waiting {
-            stream,
-            priority,
-            left,
-        };
-        self.0.insert(at, waiting);
-    }
-
-    /// Notes that the first `n` bytes of the first message were written.
-    fn note_written(&mut self, n: usize) {
-        if let Some(first) = self.0.front_mut() {
-            first.left -= n;
-            if first.left == 0 {
-                self.0.pop_front();
-            }
-        }
-    }
-
-    fn holds(&self, stream: u16) -> bool {
-        self.0.iter().any(|waiting| waiting.stream == stream)
-    }
 }
 
 /// The arrivals of a stream's frames.

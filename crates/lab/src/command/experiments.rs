@@ -17,11 +17,16 @@ const ALL_IDS: &str = "all";
 
 /// Prints ids and titles of all experiments, or of those that run on `backend`.
 pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
-    let runs = |d: &&Definition| backend.is_none_or(|backend| d.backends.contains(&backend));
+    let runs = |d: &&Definition| backend.is_none_or(|b| d.entry.backends.contains(&b));
     let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
-    let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
+    let each = |Definition { id, entry, .. }: &&Definition| json!({ "id": id, "title": entry.title, "source": entry.source });
     let value: Vec<_> = listed.iter().map(each).collect();
-    let line = |d: &&Definition| vec![d.id.to_owned(), format!("{} ({})", d.title, d.source)];
+    let line = |Definition { id, entry, .. }: &&Definition| {
+        vec![
+            (*id).to_owned(),
+            format!("{} ({})", entry.title, entry.source),
+        ]
+    };
     let lines: Vec<_> = listed.iter().map(line).collect();
     print_result(json, &value, || aligned(&lines, 2))
 }

@@ -109,14 +109,14 @@ fn lost_text(searched: &Searched, contest: &Contest) -> String {
     let paid = contest
         .paid
         .map(|copies| format!("; it sent {:.0} % copies", copies * 100.0));
-    let closing = match searched.closing.as_deref().unwrap_or_default() {
+    let closing = match contest.closed_by.as_deref().unwrap_or_default() {
         [] => "none of the changes tried".to_owned(),
         closing => closing.join(", "),
     };
     format!(
         "draw {}, {}: {} takes {theirs:.1} ms and adaptive {ours:.1} ms ({:.2} x): {}{}\n  {}\n  closed by: {}\n",
         searched.draw.number,
-        searched.draw.start.name(),
+        searched.draw.start(),
         contest.rival.name(),
         contest.ratio(),
         contest.criterion().claim,

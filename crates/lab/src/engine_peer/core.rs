@@ -12,7 +12,7 @@ use braid_proxy::app::{Core, Ctx};
 use braid_testbed::Pattern;
 use braid_wire::Instant;
 
-use crate::cli::{Demotion, PeerArgs};
+use crate::cli::{EngineArgs, PeerArgs};
 use crate::kernel_peer::{self, Report};
 
 /// Time that the engine runs on after the end of the last connection, to answer retransmissions of the peer.
@@ -21,13 +21,10 @@ const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
 pub struct Transfers {
-    args: PeerArgs,
+    /// The arguments, with those changes of the second path that have not been made yet.
+    args: EngineArgs,
     role: &'static str,
-    /// Number of connections to serve in all.
-    total: usize,
     open: BTreeMap<ConnId, Transfer>,
-    /// Changes of the second path that have not been made yet.
-    demotion: Demotion,
     /// The time at which the peer ends, once it is known.
     pub end: Option<Instant>,
     /// The address to connect to whenever a connection has ended, if connections are made in turn.
@@ -39,17 +36,14 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Creates transfers that serve `total` connections: accepted ones (`listen`), or those opened by
-    /// [`Self::connect`].
-    pub fn new(role: &'static str, total: u32, demotion: Demotion, args: PeerArgs) -> Self {
+    /// Creates transfers over accepted connections (`listen`), or over those opened by [`Self::connect`].
+    pub fn new(role: &'static str, args: EngineArgs) -> Self {
         Transfers {
+            // Without connections no event would end the peer.
+            end: (args.connections == 0).then_some(Instant::ZERO),
             args,
             role,
-            total: total as usize,
-            // Without connections no event would end the peer.
-            end: (total == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
-            demotion,
             again: None,
             strategy: braid_strategy::DEFAULT.to_owned(),
             done: Vec::new(),
@@ -74,21 +68,21 @@ impl Transfers {
 
     /// Returns whether every connection has ended.
     pub fn is_complete(&self) -> bool {
-        self.done.len() == self.total
+        self.done.len() == self.args.connections as usize
     }
 
     /// Registers a connection and sends its first bytes.
     fn begin(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        let mut transfer = Transfer::new(now, self.role, &self.args);
-        transfer.send(now, conn, &self.args, stack);
+        let mut transfer = Transfer::new(now, self.role, &self.args.peer);
+        transfer.send(now, conn, &self.args.peer, stack);
         self.open.insert(conn, transfer);
     }
 
     /// Makes the changes of the second path whose byte count has been reached.
     fn change_priority(&mut self, now: Instant, received: u64, stack: &mut Stack) {
         for (at, backup) in [
-            (&mut self.demotion.demote, true),
-            (&mut self.demotion.promote, false),
+            (&mut self.args.demote, true),
+            (&mut self.args.promote, false),
         ] {
             if at.take_if(|at| *at <= received).is_some() {
                 stack.set_path_backup(now, PathId(1), backup);
@@ -103,7 +97,7 @@ impl Transfers {
                 let stats = stack.conn_stats(conn);
                 tracing::warn!(?reason, ?stats, "the connection failed");
             }
-            self.done.push(transfer.finish(reason, &self.args));
+            self.done.push(transfer.finish(reason, &self.args.peer));
         }
         let next_remote = self.again.filter(|_| !self.is_complete());
         let failed = next_remote.is_some_and(|to| self.connect(now, to, stack).is_err());
@@ -126,10 +120,10 @@ impl Core for Transfers {
         };
         match event {
             Event::Connected { .. } | Event::Writable { .. } => {
-                transfer.send(now, conn, &self.args, stack);
+                transfer.send(now, conn, &self.args.peer, stack);
             }
             Event::Readable { .. } => {
-                transfer.receive(now, conn, &self.args, stack);
+                transfer.receive(now, conn, &self.args.peer, stack);
                 let received = transfer.report.received.bytes;
                 self.change_priority(now, received, stack);
             }

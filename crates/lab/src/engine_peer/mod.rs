@@ -25,19 +25,16 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
         EnginePeer::Connect {
             config,
             address,
-            connections,
             in_turn,
-            fast_open,
-            demotion,
-            peer,
+            transfers,
         } => {
             let config = BoxConfig::load(config)?;
-            let mut core = Transfers::new("connect", *connections, *demotion, peer.clone());
+            let mut core = Transfers::new("connect", transfers.clone());
             core.again = in_turn.then_some(*address);
             core.strategy.clone_from(&config.strategy);
             let app = AppConfig {
                 engine: Config {
-                    fast_open: *fast_open,
+                    fast_open: transfers.fast_open,
                     ..config.engine()
                 },
                 tun: config.tun,
@@ -47,26 +44,20 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
                     servers: vec![*address],
                 },
             };
-            let first_connections = if *in_turn { 1 } else { *connections };
+            let first_connections = if *in_turn { 1 } else { transfers.connections };
             run_transfers(&app, core, |now, core, stack| {
                 let opened =
                     (0..first_connections).try_for_each(|_| core.connect(now, *address, stack));
                 opened.map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))
             })
         }
-        EnginePeer::Listen {
-            config,
-            connections,
-            fast_open,
-            demotion,
-            peer,
-        } => {
+        EnginePeer::Listen { config, transfers } => {
             let config = ServerConfig::load(config)?;
-            let core = Transfers::new("listen", *connections, *demotion, peer.clone());
+            let core = Transfers::new("listen", transfers.clone());
             let endpoints: Vec<_> = config.endpoints().collect();
             let app = AppConfig {
                 engine: Config {
-                    fast_open: *fast_open,
+                    fast_open: transfers.fast_open,
                     ..config.engine()
                 },
                 tun: config.tun,

@@ -87,9 +87,9 @@ pub enum Measure {
     Bytes(usize),
 }
 
-/// Number of groups of runs of which each is left out once, to estimate the interval of a judged value. A guess:
-/// more groups narrow the interval of few runs little, and cost time.
-const JACKKNIFE_GROUPS: usize = 20;
+/// Maximum number of groups of runs of which each is left out once, to estimate the interval of a judged value. A
+/// guess: more groups narrow the interval of few runs little, and cost time.
+const MAX_JACKKNIFE_GROUPS: usize = 20;
 
 impl Measure {
     /// Returns the name of the measure and its unit, as the label of an axis.
@@ -156,7 +156,7 @@ impl Measure {
 
 impl Claim {
     /// Judges `values`, each with a label.
-    pub fn verdict<E: Into<Estimate>>(&self, values: Vec<(String, E)>) -> Verdict {
+    pub fn verdict<L: ToString, E: Into<Estimate>>(&self, values: Vec<(L, E)>) -> Verdict {
         let verdict = Verdict::new(&self.claim, self.bound, &self.unit, values);
         verdict.reported(&self.reported).unless(&self.unless)
     }
@@ -164,7 +164,10 @@ impl Claim {
     /// Judges the claim on a sweep.
     pub fn judge(&self, swept: &Swept) -> Result<Verdict, Error> {
         let values = self.values(swept)?;
-        let groups = swept.runs().min(JACKKNIFE_GROUPS);
+        // The estimate assumes groups of equal size. Sizes here differ by a run at most, and are equal where the
+        // usual numbers of runs allow it: 30 runs make 15 groups of 2.
+        let size = swept.runs().div_ceil(MAX_JACKKNIFE_GROUPS).max(1);
+        let groups = swept.runs() / size;
         let without = (0..groups).map(|group| self.values(&swept.without(group, groups)));
         let without = without.collect::<Result<Vec<_>, _>>()?;
         let confidence = self.confidence.unwrap_or(0.95);

@@ -1,73 +1,54 @@
 //! The definition of an experiment.
 
-use super::entry;
+use super::entry::{self, Entry};
 use super::outcome::{ExperimentResult, Outcome, Request};
 use super::session::Session;
 use crate::backend::{Backend, Error};
 
-/// The definition of an experiment. Its texts are stored with results and shown in reports.
-#[derive(Debug)]
+/// The definition of an experiment.
+#[derive(Debug, Clone, Copy)]
 pub struct Definition {
     /// Unique short name, by which a user picks the experiment.
     pub id: &'static str,
-    /// Title: the alternatives that the experiment compares.
-    pub title: &'static str,
-    /// Paper and figure whose measurement is repeated; begins with "beyond" if there is none.
-    pub source: &'static str,
-    /// Paths, sizes and settings.
-    pub setup: &'static str,
-    /// The results that the source reports; empty if it reports none.
-    pub reported: &'static str,
-    /// The claims: the results that a run must show.
-    pub must_hold: &'static str,
-    /// Backends that the experiment can run on, the default first.
-    pub backends: &'static [Backend],
-    /// Returns the number of cases on a backend without those of [`entry::sweeps`].
+    /// The texts, sweeps and numbers of runs. Texts are stored with results and shown in reports.
+    pub entry: &'static Entry,
+    /// Returns the number of cases on a backend without those of the entry's sweeps.
     pub(super) cases: fn(Backend) -> usize,
-    /// Default number of runs of a case, in virtual time and over links.
-    pub runs: (u64, u64),
     /// Measures all cases, and adds verdicts, tables and figures to the session.
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
 }
 
 impl Definition {
-    /// Returns the definition of an experiment whose texts are in `experiments.toml`. `cases` counts what
-    /// `measure` measures beside the sweeps in the file.
+    /// Returns the definition of an experiment. `cases` counts what `measure` measures beside the sweeps in
+    /// `experiments.toml`.
     ///
     /// # Panics
     /// The file has no entry `id`.
-    pub(super) fn in_file(
+    pub(super) fn new(
         id: &'static str,
         cases: fn(Backend) -> usize,
         measure: fn(&mut Session<'_>) -> Result<(), Error>,
     ) -> Definition {
-        let entry = &entry::ENTRIES[id];
         Definition {
             id,
-            title: &entry.title,
-            source: &entry.source,
-            setup: &entry.setup,
-            reported: &entry.reported,
-            must_hold: &entry.must_hold,
-            backends: &entry.backends,
+            entry: &entry::ENTRIES[id],
             cases,
-            runs: entry.runs,
             measure,
         }
     }
 
     /// Returns the number of cases on a backend, for progress. Runs that a case repeats do not count.
     pub fn cases(&self, backend: Backend) -> usize {
-        let sweeps = entry::sweeps(self.id).iter();
+        let sweeps = self.entry.sweeps.iter();
         (self.cases)(backend) + sweeps.map(|plan| plan.cases(backend)).sum::<usize>()
     }
 
     /// Returns the default number of runs of a case on `backend`.
     pub fn default_runs(&self, backend: Backend) -> u64 {
         if backend.is_virtual() {
-            self.runs.0
+            self.entry.runs.0
         } else {
-            self.runs.1
+            self.entry.runs.1
         }
     }
 
@@ -76,11 +57,11 @@ impl Definition {
     /// # Errors
     /// The experiment does not run on `wanted`; the error names the backends that it runs on.
     pub fn backend(&self, wanted: Option<Backend>) -> Result<Backend, Error> {
-        let wanted = wanted.unwrap_or(self.backends[0]);
-        if self.backends.contains(&wanted) {
+        let wanted = wanted.unwrap_or(self.entry.backends[0]);
+        if self.entry.backends.contains(&wanted) {
             return Ok(wanted);
         }
-        let names: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
+        let names: Vec<&str> = self.entry.backends.iter().map(|b| b.name()).collect();
         Err(Error::Usage(format!(
             "{} does not run with --backend {}; expected {}",
             self.id,
@@ -94,13 +75,14 @@ impl Definition {
     /// # Errors
     /// A case cannot be run. A claim that does not hold is no error, but a verdict.
     pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
+        let entry = self.entry;
         let outcome = Outcome {
             id: self.id.to_owned(),
-            title: self.title.to_owned(),
-            source: self.source.to_owned(),
-            setup: self.setup.to_owned(),
-            reported: self.reported.to_owned(),
-            must_hold: self.must_hold.to_owned(),
+            title: entry.title.clone(),
+            source: entry.source.clone(),
+            setup: entry.setup.clone(),
+            reported: entry.reported.clone(),
+            must_hold: entry.must_hold.clone(),
             backend: request.backend.name().to_owned(),
             runs: request.runs,
             seed: request.seed,

@@ -13,27 +13,34 @@ use super::sweep::Swept;
 use super::verdict::{Estimate, Verdict};
 use crate::backend::{Backend, Error};
 
-/// An entry. Its fields are those of [`Definition`](super::Definition).
+/// The part of a definition that is data.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 pub struct Entry {
+    /// Title: the alternatives that the experiment compares.
     pub title: String,
+    /// Paper and figure whose measurement is repeated; begins with "beyond" if there is none.
     pub source: String,
+    /// Paths, sizes and settings.
     pub setup: String,
+    /// The results that the source reports; empty if it reports none.
     #[serde(default)]
     pub reported: String,
+    /// The claims: the results that a run must show.
     pub must_hold: String,
+    /// Backends that the experiment can run on, the default first.
     pub backends: Vec<Backend>,
+    /// Default number of runs of a case, in virtual time and over links.
     pub runs: (u64, u64),
     /// Tables by name, whose rows the code of the experiment adds.
     #[serde(default)]
-    pub tables: BTreeMap<String, Head>,
+    tables: BTreeMap<String, Head>,
     /// The claims whose values the code of the experiment computes.
     #[serde(default)]
-    pub claims: Vec<Claim>,
+    claims: Vec<Claim>,
     /// The sweeps that the experiment measures.
     #[serde(default)]
-    pub sweeps: Vec<Plan>,
+    pub(super) sweeps: Vec<Plan>,
 }
 
 /// The head of a table.
@@ -49,15 +56,15 @@ pub static ENTRIES: LazyLock<BTreeMap<&'static str, Entry>> = LazyLock::new(|| {
     toml::from_str(include_str!("experiments.toml")).expect("experiments.toml is well-formed")
 });
 
-/// Returns the sweeps of the experiment `id`; none if its code alone measures.
-pub fn sweeps(id: &str) -> &'static [Plan] {
-    ENTRIES.get(id).map_or(&[], |entry| &entry.sweeps)
+/// Returns the sweeps of the session's experiment.
+pub fn sweeps(session: &Session<'_>) -> &'static [Plan] {
+    &ENTRIES[session.id()].sweeps
 }
 
 /// Measures and judges the sweeps of the session's experiment. Returns the results, each with its label.
 pub fn measure(session: &mut Session<'_>) -> Result<Vec<(String, Swept)>, Error> {
     let mut all = Vec::new();
-    for plan in sweeps(session.id()) {
+    for plan in sweeps(session) {
         let results = plan.run(session)?.into_iter();
         all.extend(results.map(|(place, swept)| (place.label(), swept)));
     }
@@ -81,12 +88,12 @@ pub fn table(id: &str, name: &str, rows: Vec<Vec<String>>) -> Table {
 ///
 /// # Panics
 /// The entry has not `N` claims.
-pub fn judge<E: Into<Estimate>, const N: usize>(
+pub fn judge<L: ToString, E: Into<Estimate>, const N: usize>(
     id: &str,
-    values: [Vec<(String, E)>; N],
-) -> Vec<Verdict> {
-    let claims = ENTRIES[id].claims.iter();
+    values: [Vec<(L, E)>; N],
+) -> [Verdict; N] {
+    let claims = &ENTRIES[id].claims;
     assert_eq!(claims.len(), N, "the claims of {id}");
-    let pairs = claims.zip(values);
-    pairs.map(|(claim, values)| claim.verdict(values)).collect()
+    let mut claims = claims.iter();
+    values.map(|values| claims.next().expect("N claims").verdict(values))
 }

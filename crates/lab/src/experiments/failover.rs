@@ -10,7 +10,7 @@ use super::session::Session;
 use super::sweep::{self, LINUX, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::case::{Case, Outage, ReceivedBytes, RunResult};
+use crate::case::{Case, Outage, ReceivedBytes, RunResult, millis};
 use crate::plot::{Point, Series};
 
 /// Paths with queues of one bandwidth-delay product in packets of 1500 bytes: 20 Mb/s · 40 ms is 67
@@ -138,10 +138,7 @@ fn shown(value: f64, decimals: usize) -> String {
 
 /// Returns the longest pause of the bytes in order during the outage, ms.
 fn pause(run: &RunResult) -> f64 {
-    run.arrivals
-        .longest_gap(OUTAGE_FROM, OUTAGE_UNTIL)
-        .as_nanos() as f64
-        / 1e6
+    millis(run.arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL))
 }
 
 /// Returns the time from the end of the outage until the rate is 90 % of the full rate, s; NaN if the rate

@@ -13,13 +13,14 @@ use serde_json::json;
 use self::catalogue::{Fault, LINKS, PATHS};
 use self::users::UserObservations;
 use super::outcome::Table;
-use super::series::{bars, estimate, quantile, values};
+use super::series::{bars, estimate, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
+use crate::stats;
 
 /// Time before the fault. The full rate is measured over the second half, when slow start has ended.
 const BEFORE_FAULT: Duration = Duration::from_secs(8);
@@ -76,10 +77,8 @@ impl FaultRun {
 
     /// Returns the quantile `q` of the times from word to echo, ms.
     fn echo(&self, q: f64) -> f64 {
-        quantile(
-            values(&self.seen.echoes, |(_, took)| took.as_secs_f64() * 1e3),
-            q,
-        )
+        let times = values(&self.seen.echoes, |(_, took)| took.as_secs_f64() * 1e3);
+        stats::quantile_of(&times, q)
     }
 }
 

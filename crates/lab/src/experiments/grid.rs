@@ -107,8 +107,7 @@ struct Judged {
 impl Judged {
     /// Returns the bytes that the candidate sent as copies, divided by the bytes of the flows.
     fn copies(&self) -> f64 {
-        let runs = self.candidate.ms.len().max(1) as f64;
-        self.candidate.copied as f64 / (self.case.size.bytes() as f64 * runs)
+        self.candidate.copies(self.case.size.bytes())
     }
 
     /// Returns whether the candidate sent more copies than allowed.
@@ -409,8 +408,12 @@ fn record(judged: &Judged) -> serde_json::Value {
             "runs": r.runs,
         })
     };
+    let case = Case {
+        strategy: CANDIDATE.to_owned(),
+        ..judged.case.clone()
+    };
     json!({
-        "cell": Case { strategy: CANDIDATE.to_owned(), ..judged.case.clone() }.command(30),
+        "cell": case.command(judged.candidate.ms.len() as u64),
         "mean_ms": judged.candidate.mean(),
         "p95_ms": judged.candidate.statistic(1),
         "oracle_ms": oracle_ms(&judged.case),

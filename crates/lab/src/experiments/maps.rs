@@ -11,10 +11,11 @@ use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
 use serde_json::{Value, json};
 
+use super::entry;
 use super::schemes::{CC, Compared, Measure, Scheme, Timed, arrived, bars, delay_ms, scenario};
-use super::series::{estimate, over_time, plus_minus, quantile};
+use super::series::{estimate, over_time, plus_minus};
 use super::session::{Session, SharedRuns};
-use super::verdict::{Bound, Estimate, Verdict};
+use super::verdict::Estimate;
 use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionTrace};
@@ -37,11 +38,6 @@ const LINUX: &str = "Linux MPTCP";
 const FORMS: [usize; 2] = [1, 2];
 /// Indices in [`SCHEMES`] of the schemes of maps-5.
 pub const MOVES: Range<usize> = 1..5;
-/// Gain in throughput that the paper reports for MAPS over staying on WiFi, %.
-const REPORTED_GAIN_PERCENT: f64 = 58.0;
-/// Maximum time between a switch and the moment at which both paths have the same quality, s. A choice of
-/// this lab: the paper says only that MAPS switches "near" 20, 60 and 75 s.
-const MAX_SWITCH_OFFSET_S: f64 = 5.0;
 /// Start of the time in which MAPS must be ahead of the baseline. Until 20 s WiFi is the better path, so
 /// MAPS has nothing to gain. The other 5 s are a guess.
 const LEAD_FROM: Duration = Duration::from_secs(25);
@@ -218,18 +214,21 @@ fn file_name(name: &str) -> String {
     name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
 
-/// Judges a claim by the value of each form of MAPS; only these two schemes are judged.
-fn judge_forms<E: Into<Estimate>>(
+/// Judges the claims of the session's experiment by the values of each form of MAPS; only these two schemes are
+/// judged. The name of a verdict's setting ends with `suffix`.
+fn judge_forms<E: Into<Estimate>, const N: usize>(
+    session: &mut Session<'_>,
     all: &Compared<Run>,
-    (claim, bound, unit): (&str, Bound, &str),
-    value: impl Fn(usize) -> E,
-) -> Vec<Verdict> {
+    suffix: &str,
+    values: impl Fn(usize) -> [E; N],
+) {
     let schemes = all.schemes.iter().enumerate();
-    let forms = schemes.filter(|(_, (name, _))| name.starts_with("maps"));
-    let judge = |(n, (name, _)): (usize, &(&str, _))| {
-        Verdict::new(claim, bound, unit, [("", value(n))]).with(name)
-    };
-    forms.map(judge).collect()
+    for (n, (name, _)) in schemes.filter(|(_, (name, _))| name.starts_with("maps")) {
+        let values = values(n).map(|value| vec![("", value)]);
+        let verdicts = entry::judge(session.id(), values);
+        let setting = format!("{name}{suffix}");
+        session.verdicts(verdicts.map(|verdict| verdict.with(&setting)));
+    }
 }
 
 fn note(session: &Session<'_>) -> String {
@@ -241,19 +240,15 @@ fn note(session: &Session<'_>) -> String {
 pub fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = FORMS[0];
-    let names = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"];
-    for (n, (crossing, what)) in mobility::CROSSINGS.iter().zip(names).enumerate() {
-        let crossing = crossing.as_secs_f64();
+    let [leaves, returns, leaves_again] = [0, 1, 2].map(|n| {
+        let crossing = mobility::CROSSINGS[n].as_secs_f64();
         let times = all.values(single, |run| run.switches[n] - crossing);
-        let claim = format!("maps:single {what}, after the paths are alike at {crossing} s, mean");
-        let bound = Bound::Within(-MAX_SWITCH_OFFSET_S, MAX_SWITCH_OFFSET_S);
-        let verdict = Verdict::new(claim, bound, "s", [("", estimate(&times))]);
-        session.verdict(verdict.reported(&format!("near {crossing} s")));
-    }
+        vec![("", estimate(&times).into())]
+    });
     let empty = |n| all.values(n, |run| run.empty as f64).iter().sum::<f64>();
-    let claim = "seconds without a byte, of all runs of maps:single";
-    let values = [("", empty(single))];
-    session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", values));
+    let without_bytes = vec![("", Estimate::from(empty(single)))];
+    let values = [leaves, returns, leaves_again, without_bytes];
+    session.verdicts(entry::judge("maps-2a", values));
     session.table(all.table(
         "When new data moves from path to path, s (mean ± 95 % interval; earliest to latest run), and \
          seconds of all runs without a byte",
@@ -270,7 +265,7 @@ pub fn switches(session: &mut Session<'_>) -> Result<(), Error> {
                 true => {
                     let times = all.values(n, |run| run.switches[time]);
                     let mean = plus_minus(estimate(&times), 1);
-                    let [first, last] = [0.0, 1.0].map(|q| quantile(times.clone(), q));
+                    let [first, last] = [0.0, 1.0].map(|q| stats::quantile_of(&times, q));
                     format!("{mean}; {first:.1} to {last:.1}")
                 }
                 false => String::new(),
@@ -289,10 +284,7 @@ pub fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let rate: Measure<Run> = ("throughput", 2, |run| run.mean_rate);
     let gain = |n| all.gain(n, rate.2);
-    let claim = "throughput above that of staying on WiFi";
-    let bound = Bound::AtLeast(REPORTED_GAIN_PERCENT);
-    let verdicts = judge_forms(&all, (claim, bound, "%"), gain);
-    session.verdicts(verdicts.into_iter().map(|v| v.reported("58 %")));
+    judge_forms(session, &all, "", |n| [gain(n)]);
     session.table(all.table(
         "Throughput over 120 s, Mb/s: mean ± 95 % interval",
         &["throughput", "against staying"],
@@ -332,30 +324,17 @@ pub fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         let both = pairs.filter(|(own, staying)| own.is_finite() && staying.is_finite());
         both.collect::<(Vec<f64>, Vec<f64>)>()
     };
-    for (claim, percentile, (.., of)) in [
-        ("mean delay", None, DELAYS[0]),
-        ("95th percentile of delay", Some(0.95), DELAYS[1]),
-    ] {
-        let of_seconds = |seconds: &[f64]| match percentile {
-            Some(q) => stats::quantile_of(seconds, q),
-            None => estimate(seconds).0,
-        };
-        let claim = format!("{claim}, less that of staying on WiFi");
-        let judged = (&*claim, Bound::Below(0.0), "ms");
-        let seconds = judge_forms(&all, judged, |n| {
-            let (own, staying) = pairs(n);
-            of_seconds(&own) - of_seconds(&staying)
-        });
-        let packets = judge_forms(&all, judged, |n| all.difference(n, of));
-        for (weight, verdicts) in [("second", seconds), ("packet", packets)] {
-            session.verdicts(verdicts.into_iter().map(|verdict| {
-                let setting = format!("{}, by {weight}", verdict.parts[0].setting);
-                verdict.with(&setting).reported("lower").unless(
-                    "by staying, most packets are sent while the WiFi is near, and few while it is slow",
-                )
-            }));
-        }
-    }
+    judge_forms(session, &all, ", by second", |n| {
+        let (own, staying) = pairs(n);
+        let p95 = |seconds| stats::quantile_of(seconds, 0.95);
+        [
+            estimate(&own).0 - estimate(&staying).0,
+            p95(&own) - p95(&staying),
+        ]
+    });
+    judge_forms(session, &all, ", by packet", |n| {
+        DELAYS.map(|(.., of)| all.difference(n, of))
+    });
     session.table(all.table(
         "Delay of packets that brought something new, from sending to arrival, ms: mean ± 95 % \
          interval of the runs' means and 95th percentiles",
@@ -395,10 +374,7 @@ pub fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         });
         runs.sum::<usize>() as f64
     };
-    let claim = "looks from 25 s on, every 0.1 s, at which less is acknowledged than by staying on \
-                 WiFi, of all runs";
-    let verdicts = judge_forms(&all, (claim, Bound::AtMost(0.0), ""), behind);
-    session.verdicts(verdicts.into_iter().map(|v| v.reported("earlier")));
+    judge_forms(session, &all, "", |n| [behind(n)]);
     session.table(all.table(
         "Acknowledged at these times, MB: mean ± 95 % interval",
         &ACKED.map(|(time, ..)| time),
@@ -456,9 +432,6 @@ const WIFI_LOST_AT: Duration = Duration::from_secs(20);
 const WIFI_BACK_AT: Duration = Duration::from_secs(40);
 /// Index of the sample after which the host has its new address.
 const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
-/// Maximum time until a subflow over the new address is established, s. RFC 6298 sets the initial
-/// retransmission timeout to 1 s, so the bound allows no lost SYN.
-const MAX_REOPEN_S: f64 = 1.0;
 
 /// Measures a WiFi that vanishes and comes back under another address.
 pub fn moves(session: &mut Session<'_>) -> Result<(), Error> {
@@ -483,18 +456,7 @@ pub fn moves(session: &mut Session<'_>) -> Result<(), Error> {
             latest.unwrap_or(f64::NAN),
         ]
     };
-    let cut_short = "runs in which not every byte arrived in its place";
-    let empty = "seconds without delivery, of all runs";
-    let late = "time from the return to a subflow over the new address, latest run";
-    let resent = "a SYN of the join that is lost is sent again after a second (RFC 6298)";
-    for (k, claim, max, unit, why) in [
-        (0, cut_short, 0.0, "", ""),
-        (1, empty, 0.0, "", ""),
-        (2, late, MAX_REOPEN_S, "s", resent),
-    ] {
-        let verdicts = judge_forms(&all, (claim, Bound::AtMost(max), unit), |n| columns(n)[k]);
-        session.verdicts(verdicts.into_iter().map(|v| v.unless(why)));
-    }
+    judge_forms(session, &all, "", columns);
     session.table(all.table(
         "Of all runs",
         &[

@@ -34,15 +34,16 @@ use std::sync::LazyLock;
 use crate::backend::Error;
 
 pub use definition::{COMMIT, Definition};
+pub use entry::Entry;
 pub use outcome::{ExperimentResult, Outcome, Request, Table};
 pub use session::Session;
 pub use verdict::{Bound, Judgement, Verdict};
 
 /// All experiments, in the order in which they are listed.
 pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
-    let swept = |id, measure| Definition::in_file(id, |_| 0, measure);
+    let swept = |id, measure| Definition::new(id, |_| 0, measure);
     let sweeps_only = |id| swept(id, |session| entry::measure(session).map(drop));
-    let walked = |id, measure| Definition::in_file(id, maps::walk_cases, measure);
+    let walked = |id, measure| Definition::new(id, maps::walk_cases, measure);
     vec![
         swept("fsa-2a", fsa::fsa_2a),
         sweeps_only("fsa-2b"),
@@ -51,23 +52,23 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         swept("fsa-6a", fsa::fsa_6a),
         sweeps_only("fsa-6b"),
         sweeps_only("fsa-6c"),
-        po::PO_4,
-        po::PO_5,
-        po::PO_6,
-        po::PO_7,
-        psnr::PO_8,
+        Definition::new("po-4", po::throughput_cases, po::throughput),
+        Definition::new("po-5", po::delay_cases, po::delay),
+        Definition::new("po-6", |_| po::SCHEMES.len(), po::delay_over_time),
+        Definition::new("po-7", |_| po::SCHEMES.len() + 1, po::jitters),
+        Definition::new("po-8", |_| psnr::CASES, psnr::measure),
         walked("maps-2a", maps::switches),
         walked("maps-2b", maps::throughput),
         walked("maps-3", maps::delay),
         walked("maps-4", maps::sequence),
-        Definition::in_file("maps-5", |_| maps::MOVES.len(), maps::moves),
-        Definition::in_file("tm-1", tm::choice::cases, tm::choice::measure),
-        Definition::in_file("tm-3", |_| 1, tm::establishment::measure),
-        Definition::in_file("tm-5a", tm::speed::phase_cases, tm::speed::over_phases),
-        Definition::in_file("tm-5b", tm::speed::size_cases, tm::speed::over_sizes),
-        Definition::in_file("failover", failover::cases, failover::measure),
-        Definition::in_file("faults", faults::cases, faults::measure),
-        Definition::in_file("grid", grid::case_count, grid::measure),
+        Definition::new("maps-5", |_| maps::MOVES.len(), maps::moves),
+        Definition::new("tm-1", tm::choice::cases, tm::choice::measure),
+        Definition::new("tm-3", |_| 1, tm::establishment::measure),
+        Definition::new("tm-5a", tm::speed::phase_cases, tm::speed::over_phases),
+        Definition::new("tm-5b", tm::speed::size_cases, tm::speed::over_sizes),
+        Definition::new("failover", failover::cases, failover::measure),
+        Definition::new("faults", faults::cases, faults::measure),
+        Definition::new("grid", grid::case_count, grid::measure),
         swept("kernel", kernel::measure),
     ]
 });

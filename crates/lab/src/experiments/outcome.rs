@@ -42,15 +42,15 @@ pub struct ExperimentResult {
 pub struct Outcome {
     /// [`Definition::id`](super::Definition::id).
     pub id: String,
-    /// [`Definition::title`](super::Definition::title).
+    /// [`Entry::title`](super::Entry::title).
     pub title: String,
-    /// [`Definition::source`](super::Definition::source).
+    /// [`Entry::source`](super::Entry::source).
     pub source: String,
-    /// [`Definition::setup`](super::Definition::setup).
+    /// [`Entry::setup`](super::Entry::setup).
     pub setup: String,
-    /// [`Definition::reported`](super::Definition::reported).
+    /// [`Entry::reported`](super::Entry::reported).
     pub reported: String,
-    /// [`Definition::must_hold`](super::Definition::must_hold).
+    /// [`Entry::must_hold`](super::Entry::must_hold).
     pub must_hold: String,
     /// Name of the backend. The JSON key is older than this name, and stored results have it.
     #[serde(rename = "arm")]

@@ -123,22 +123,17 @@ struct ValueTable {
     measure: Measure,
 }
 
-/// Bar charts of a measure, with a bar for each size and variant.
+/// A bar chart of a measure in the first sweep, with a bar for each size and variant. It comes before all other
+/// figures.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bars {
-    /// Name of the figure; the name of the sweep follows if there is a chart for each.
+    /// Name of the figure.
     name: String,
     title: String,
     measure: Measure,
     /// Label of the y axis.
     label: String,
-    /// True for a chart of the first sweep alone.
-    #[serde(default)]
-    first_only: bool,
-    /// True if the first chart comes before all other figures.
-    #[serde(default)]
-    leads: bool,
 }
 
 impl Plan {
@@ -261,8 +256,12 @@ impl Plan {
                 session.table(swept.table_of(title, |size, runs| table.measure.text(size, runs)));
             }
         }
-        if let Some(bars) = &self.bars {
-            self.draw_bars(session, bars, &results);
+        if let (Some(bars), Some((place, swept))) = (&self.bars, results.first()) {
+            let note = format!("{}; {}", swept.paths, place.label());
+            let value = |size: &_, runs: &_| bars.measure.of(size, runs);
+            let figure = swept.bars(&bars.title, &note, &bars.label, value);
+            session.figure(&bars.name, figure);
+            session.put_first(&bars.name);
         }
         for figure in &self.by_loss {
             self.draw_by_loss(session, figure, &results);
@@ -284,29 +283,6 @@ impl Plan {
         for (path, which) in self.opened_on.iter().enumerate() {
             let part = swept.opened_on(path, self.opened_on.len());
             session.table(part.table(&format!("{label}, opened on the {which} path")));
-        }
-    }
-
-    fn draw_bars(&self, session: &mut Session<'_>, bars: &Bars, results: &[(Place, Swept)]) {
-        let shown = results.iter().filter(|(place, _)| place.is_shown);
-        let charts = if bars.first_only { 1 } else { results.len() };
-        let name = |swept: &Swept| {
-            if bars.first_only {
-                bars.name.clone()
-            } else {
-                format!("{}-{}", bars.name, swept.name)
-            }
-        };
-        for (place, swept) in shown.take(charts) {
-            let note = format!("{}; {}", swept.paths, place.label());
-            let value = |size: &_, runs: &_| bars.measure.of(size, runs);
-            session.figure(
-                &name(swept),
-                swept.bars(&bars.title, &note, &bars.label, value),
-            );
-        }
-        if bars.leads {
-            session.put_first(&name(&results[0].1));
         }
     }
 

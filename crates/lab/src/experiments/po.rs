@@ -10,80 +10,17 @@ use braid_sim::transfer::PathSettings;
 use serde::Serialize;
 use serde_json::json;
 
-use super::definition::Definition;
+use super::entry;
 use super::outcome::Table;
 use super::schemes::{
     self, CC, Compared, Measure, Scheme, Timed, arrived, bars, delay_ms, in_each,
 };
 use super::series::{BySecond, over_time};
 use super::session::{Session, SharedRuns};
-use super::verdict::{Bound, Verdict};
+use super::verdict::{Bound, Estimate, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::Series;
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
-
-// The paper gives the rates of the paths and the loss. The delay, the queue length, the receive buffer
-// and the rate of the TCP generators are choices of this lab; the UDP generator is that of MPTCP-MAPS.
-const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
-    each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
-    frames, P and B frames of a video of 4 Mb/s, and bulk data that takes what is left; receive \
-    buffer of 64 kB";
-
-/// Throughput by loss.
-pub const PO_4: Definition = Definition {
-    id: "po-4",
-    title: "Mean throughput by loss",
-    source: "PO-MPTCP, figure 4",
-    setup: SETUP,
-    reported: "PO-MPTCP has 2.28, 8.18, 2.69 and 8.04 % more than standard MPTCP at losses of 0, 1, 2 \
-               and 5 %.",
-    must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
-                throughput of all streams (95 % interval).",
-    backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| {
-        background_kinds(backend).len() * shown(backend, &REPORTED).len() * SCHEMES.len()
-    },
-    runs: (30, 3),
-    measure: throughput,
-};
-
-/// Delay by loss.
-pub const PO_5: Definition = Definition {
-    id: "po-5",
-    title: "Mean delay by loss",
-    source: "PO-MPTCP, figure 5",
-    reported: "Lower than standard MPTCP's at every loss.",
-    must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
-    cases: |backend| shown(backend, &LOSSES).len() * SCHEMES.len(),
-    measure: delay,
-    ..PO_4
-};
-
-/// Delay over time.
-pub const PO_6: Definition = Definition {
-    id: "po-6",
-    title: "Delay over time at a loss of 1 %",
-    source: "PO-MPTCP, figure 6",
-    reported: "Lower than standard MPTCP's.",
-    must_hold: "Lower in every second, for the important data and for the whole video (means over the \
-                runs).",
-    cases: |_| SCHEMES.len(),
-    measure: delay_over_time,
-    ..PO_4
-};
-
-/// Jitter.
-pub const PO_7: Definition = Definition {
-    id: "po-7",
-    title: "Jitter over 60 s at a loss of 2 %",
-    source: "PO-MPTCP, figure 7",
-    reported: "Smaller, and fewer packets out of order.",
-    must_hold: "The jitter of packets and the number of packets that arrive out of order are both \
-                smaller, with either base scheduler (the paper names none).",
-    cases: |_| SCHEMES.len() + 1,
-    measure: jitters,
-    ..PO_4
-};
 
 /// The compared schemes, each with the priorities of I frames, other frames and bulk data: standard MPTCP,
 /// PO-MPTCP, and Braid's own `adaptive`. Functions below refer to a scheme by its index. Standard MPTCP
@@ -100,6 +37,16 @@ const ON_MINRTT: Scheme<[u8; 3]> = ("PO-MPTCP on minRTT", "po:base=minrtt", [1, 
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
 /// Shares of packets lost (0 to 1) in figure 5.
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
+
+/// Returns the number of cases of figure 4.
+pub(super) fn throughput_cases(backend: Backend) -> usize {
+    background_kinds(backend).len() * shown(backend, &REPORTED).len() * SCHEMES.len()
+}
+
+/// Returns the number of cases of figure 5.
+pub(super) fn delay_cases(backend: Backend) -> usize {
+    shown(backend, &LOSSES).len() * SCHEMES.len()
+}
 
 /// Returns those losses of a figure that are measured on a backend. Over links these are only the losses of
 /// figures 6 and 7, because a run takes [`SPAN`] of wall-clock time and the runs of those figures can be used
@@ -400,13 +347,20 @@ const DISORDER: [Measure<Run>; 2] = [
     ("of all packets, %", 2, Run::disorder_percent),
 ];
 
-fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the throughput by loss.
+pub(super) fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let reported = shown(session.backend(), &REPORTED);
     let losses: Vec<f64> = reported.iter().map(|(loss, _)| *loss).collect();
     for &greedy in background_kinds(session.backend()) {
         let all = measure(session, &SCHEMES, &losses, greedy)?;
         if !greedy {
-            judge_throughput(session, &all);
+            let video = in_each(&all, |at| at.gain(1, |run| run.video_mbit).into());
+            let total = in_each(&all, |at| {
+                let (mean, half) = at.gain(1, |run| run.total_mbit);
+                Estimate::from(mean + half)
+            });
+            let verdicts = entry::judge("po-4", [video, total]);
+            session.verdicts(verdicts.map(|verdict| verdict.by("loss")));
             for (what, _, of) in RATES {
                 let title = format!("Mean throughput by loss: {what}");
                 let mut figure = bars(&title, &note(session), "throughput (Mb/s)", &all, of);
@@ -436,31 +390,14 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges the throughput at each loss.
-fn judge_throughput(session: &mut Session<'_>, all: &[Compared<Run>]) {
-    let reported = REPORTED.map(|(loss, more)| format!("{more} ({} %)", loss * 100.0));
-    let reported = format!("{} %", reported.join(", "));
-    let video = in_each(all, |at| at.gain(1, |run| run.video_mbit));
-    let claim = "goodput of the video, above standard MPTCP's";
-    let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", video).by("loss");
-    session.verdict(verdict.reported(&reported));
-    let total = in_each(all, |at| {
-        let (mean, half) = at.gain(1, |run| run.total_mbit);
-        mean + half
-    });
-    let claim = "throughput of all streams above standard MPTCP's, upper end of its 95 % interval";
-    let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", total).by("loss");
-    session.verdict(verdict.reported(&reported));
-}
-
-fn delay(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the delay by loss.
+pub(super) fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     let losses = shown(session.backend(), &LOSSES);
     let all = measure(session, &SCHEMES, losses, false)?;
+    let differences = DELAYS.map(|(.., of)| in_each(&all, |at| at.difference(1, of)));
+    let verdicts = entry::judge("po-5", differences);
+    session.verdicts(verdicts.map(|verdict| verdict.by("loss")));
     for (what, _, of) in DELAYS {
-        let claim = format!("mean delay of {what}, less standard MPTCP's");
-        let values = in_each(&all, |at| at.difference(1, of));
-        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values).by("loss");
-        session.verdict(verdict.reported("lower"));
         let lines = SCHEMES.iter().enumerate().map(|(n, (name, ..))| {
             let points = losses.iter().zip(&all);
             let points = points.map(|(loss, at)| at.point(loss * 100.0, n, of));
@@ -476,16 +413,18 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the delay over time at a loss of 1 %.
+pub(super) fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     let all = measure(session, &SCHEMES, &[0.01], false)?;
-    for (n, (what, ..)) in DELAYS.iter().enumerate() {
+    let later = [0, 1].map(|n| {
         let means = |scheme| all[0].by_second(scheme, |run| &run.delays[n]);
         let (standard, po) = (means(0), means(1));
         let pairs = standard.iter().zip(&po);
-        let later = pairs.filter(|(standard, po)| po >= standard).count() as f64;
-        let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
-        let values = [("", later)];
-        session.verdict(Verdict::new(claim, Bound::AtMost(0.0), "", values).reported("lower"));
+        let later = pairs.filter(|(standard, po)| po >= standard).count();
+        vec![("", later as f64)]
+    });
+    session.verdicts(entry::judge("po-6", later));
+    for (n, (what, ..)) in DELAYS.iter().enumerate() {
         figure_by_second(session, &all[0], ("Delay", what), |run| &run.delays[n]);
     }
     let title = "Delay of frames over all 60 s, ms: mean ± 95 % interval";
@@ -507,7 +446,8 @@ fn figure_by_second(
     compared.plot(session, &what.replace(' ', "-"), [&title, &note, &y], of);
 }
 
-fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the jitter over 60 s at a loss of 2 %.
+pub(super) fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     let schemes = [&SCHEMES[..], &[ON_MINRTT]].concat();
     let all = &measure(session, &schemes, &[0.02], false)?[0];
     let (name, strategy, priorities) = ON_MINRTT;

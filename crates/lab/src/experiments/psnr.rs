@@ -6,38 +6,20 @@ use std::sync::Arc;
 use braid_sim::traffic::Frame;
 use serde::Serialize;
 
-use super::definition::Definition;
-use super::po::{PO_4, SCHEMES, SPAN, compare, note, parameters, scenario, table, video};
+use super::entry;
+use super::po::{SCHEMES, SPAN, compare, note, parameters, scenario, table, video};
 use super::schemes::{CC, Compared, Measure, Scheme, Timed, bars, in_each};
 use super::series::{BySecond, by_second, estimate, over_time, plus_minus, values};
 use super::session::Session;
-use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::stats;
 use crate::video::{self, EncodedVideo};
 
-/// PSNR of a video.
-pub const PO_8: Definition = Definition {
-    id: "po-8",
-    title: "PSNR of a video",
-    source: "PO-MPTCP, figure 8",
-    setup: "As po-4, but the video is a clip of H.264 of 60 s: I frames are one stream, P and B frames \
-            another. A frame that is later than 250 ms is lost; what came is decoded and compared with \
-            the pictures before they were encoded, and for what cannot be shown the picture before \
-            stays",
-    reported: "PSNR = 20 log10(MAX_Rbit / |E_Th - A_Th|) is 3.7 % higher than standard MPTCP's, and \
-               steadier.",
-    must_hold: "The true PSNR is higher at 2 and 5 % loss, and steadier at 2 %; that of the paper's formula, \
-                in windows of 1 s, is at least 3.7 % higher.",
-    backends: &[Backend::Sim],
-    cases: |_| LOSSES.len() * SCHEMES.len(),
-    measure,
-    ..PO_4
-};
-
 /// Shares of packets lost (0 to 1) on both paths. At lower loss hardly any frame is late, whatever the
 /// scheme.
 const LOSSES: [f64; 2] = [0.02, 0.05];
+/// Number of cases.
+pub(super) const CASES: usize = LOSSES.len() * SCHEMES.len();
 /// Minimum difference of throughputs in the formula, bit/s. Without it the formula would divide by 0 in a
 /// second in which no frame is late. 1 kb/s is a choice of this lab.
 const MIN_RATE_DIFFERENCE: f64 = 1e3;
@@ -146,7 +128,8 @@ const MEASURES: [Measure<Run>; 5] = [
     ("P and B frames late, %", 2, |run| run.late_percent[1]),
 ];
 
-fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+/// Measures the PSNR of a video whose frames may arrive too late.
+pub(super) fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let encoded = EncodedVideo::encode(SPAN)?;
     // Encoding loses detail, so the PSNR of the complete video is finite.
     let complete = encoded.psnr(&vec![true; encoded.len()])?;
@@ -189,18 +172,11 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn judge(session: &mut Session<'_>, all: &[Compared<Run>]) {
     let mean = in_each(all, |at| at.difference(1, |run| run.psnr_db));
-    let claim = "true PSNR, above standard MPTCP's";
-    let verdict = Verdict::new(claim, Bound::Above(0.0), "dB", mean).by("loss");
-    session.verdict(verdict.reported("higher"));
     // At 5 % standard MPTCP brings nearly everything too late; it shows nearly nothing, and that is steady.
     let deviation = in_each(&all[..1], |at| at.difference(1, |run| run.psnr_sd_db));
-    let claim = "standard deviation of the true PSNR over all frames, less standard MPTCP's";
-    let verdict = Verdict::new(claim, Bound::Below(0.0), "dB", deviation);
-    session.verdict(verdict.reported("steadier"));
     let formula = in_each(all, |at| at.gain(1, |run| run.formula_db));
-    let claim = "PSNR by the paper's formula, above standard MPTCP's";
-    let verdict = Verdict::new(claim, Bound::AtLeast(3.7), "%", formula).by("loss");
-    session.verdict(verdict.reported("3.7 %"));
+    let verdicts = entry::judge("po-8", [mean, deviation, formula]);
+    session.verdicts(verdicts.map(|verdict| verdict.by("loss")));
 }
 
 #[cfg(test)]

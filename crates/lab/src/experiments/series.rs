@@ -14,11 +14,6 @@ pub(super) fn plus_minus((mean, half): (f64, f64), decimals: usize) -> String {
     format!("{mean:.decimals$} ± {half:.decimals$}")
 }
 
-/// Returns the quantile `q` (0 to 1) of a sample in any order; NaN if it is empty.
-pub(super) fn quantile(sample: Vec<f64>, q: f64) -> f64 {
-    stats::quantile_of(&sample, q)
-}
-
 /// Returns `value` of each run.
 pub(super) fn values<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
     runs.iter().map(value).collect()

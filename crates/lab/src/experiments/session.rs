@@ -7,6 +7,7 @@ use serde_json::json;
 use super::outcome::{ExperimentResult, Outcome, Request, Table};
 use super::verdict::Verdict;
 use crate::backend::{Backend, Error};
+use crate::case::millis;
 use crate::fct::{self, Case, Row, RunResult};
 use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
@@ -218,11 +219,10 @@ impl<T: Send> SharedRuns<T> {
 
 /// Returns the record of one run.
 fn run_record(result: &RunResult) -> serde_json::Value {
-    let ms = |time: std::time::Duration| time.as_nanos() as f64 / 1e6;
     json!({
         "completed": result.completed,
-        "fct_ms": ms(result.fct),
-        "fct_data_ms": ms(result.fct_data),
+        "fct_ms": millis(result.fct),
+        "fct_data_ms": millis(result.fct_data),
         "bytes_by_path": result.bytes_by_path,
         "copy_bytes_by_path": result.copy_bytes_by_path,
         "packets_by_path": result.packets_by_path,

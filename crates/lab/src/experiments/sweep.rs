@@ -207,7 +207,8 @@ impl Swept {
         runs.map_or(0, Runs::len)
     }
 
-    /// Returns the results without one of `groups` equal groups of runs, counted from 0.
+    /// Returns the results without one of `groups` groups of runs, counted from 0. The sizes of groups differ by a run
+    /// at most.
     pub fn without(&self, group: usize, groups: usize) -> Swept {
         let mut part = self.clone();
         for runs in part.variants.iter_mut().flat_map(|(_, runs)| runs) {
@@ -329,21 +330,18 @@ impl Runs {
     /// Returns the completion times, ms; NaN for a flow that did not complete. NaN makes means and
     /// verdicts fail, so that a lost flow cannot pass as a short one.
     pub fn fct(&self) -> Vec<f64> {
-        self.times(|run| run.fct)
+        self.times(RunResult::fct_ms)
     }
 
     /// Returns the times from the first to the last byte of the response, ms; NaN for a flow that did
     /// not complete.
     pub fn fct_data(&self) -> Vec<f64> {
-        self.times(|run| run.fct_data)
+        self.times(RunResult::fct_data_ms)
     }
 
-    fn times(&self, time_of: fn(&RunResult) -> std::time::Duration) -> Vec<f64> {
-        let time = |run: &RunResult| match run.completed {
-            true => time_of(run).as_nanos() as f64 / 1e6,
-            false => f64::NAN,
-        };
-        self.iter().map(time).collect()
+    fn times(&self, ms: fn(&RunResult) -> Option<f64>) -> Vec<f64> {
+        let times = self.iter().map(|run| ms(run).unwrap_or(f64::NAN));
+        times.collect()
     }
 
     /// Returns the mean completion time, ms.

@@ -391,22 +391,17 @@ impl Verdict {
             };
             return vec![word.to_owned()];
         }
-        let is_run = |from: usize| {
-            all.iter()
-                .skip(from)
-                .zip(&holds)
-                .all(|((at, _), b)| at == b)
-        };
-        let swept = &self.swept;
+        let (swept, ats) = (&self.swept, all.iter().map(|(at, _)| *at));
+        let ats: Vec<&str> = ats.collect();
         let mut places = Vec::new();
         match &holds[..] {
             [] => {}
             [one] if all.len() == 1 => places.push(format!("at {one} {swept}")),
             _ if holds.len() == all.len() => places.push(format!("at every {swept}")),
-            [first, ..] if is_run(all.len() - holds.len()) => {
+            [first, ..] if ats.ends_with(&holds) => {
                 places.push(format!("from {first} {swept} on"));
             }
-            [.., last] if is_run(0) => places.push(format!("up to {last} {swept}")),
+            [.., last] if ats.starts_with(&holds) => places.push(format!("up to {last} {swept}")),
             _ => places.push(format!("at {} {swept}", list(&holds))),
         }
         for (word, at) in [("a tie at", ties), ("not at", fails)] {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{Case, RunResult};
 use crate::backend::Backend;
+use crate::case::millis;
 use crate::stats;
 
 /// A case and the statistics of its runs; the object that `braid-lab fct --json` prints.
@@ -67,10 +68,9 @@ pub struct Each {
 impl Each {
     /// Takes the times of `result`.
     pub fn new(result: &RunResult) -> Each {
-        let completed = |time| result.completed.then(|| rounded(millis(time)));
         Each {
-            fct_ms: completed(result.fct),
-            fct_data_ms: completed(result.fct_data),
+            fct_ms: result.fct_ms().map(rounded),
+            fct_data_ms: result.fct_data_ms().map(rounded),
             flows_ms: result
                 .flow_fcts
                 .iter()
@@ -152,11 +152,6 @@ impl Summary {
             ci95: stats::half_width(&ms, 0.95).map(rounded),
         }
     }
-}
-
-/// Returns `time` in milliseconds.
-fn millis(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e6
 }
 
 /// Rounds to whole microseconds. Sums of floats differ in their last digits with the order of the

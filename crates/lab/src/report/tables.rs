@@ -126,7 +126,7 @@ pub(super) fn opening(stored: &[Stored]) -> String {
         let [all, holding, partly] = count(&of_paper);
         let partly = match partly {
             0 => String::new(),
-            partly => format!(", {partly} more in a part of what was swept"),
+            partly => format!(", {partly} more in some of their settings"),
         };
         text += &format!("- **{paper}: {holding} of {all} claims hold{partly}**\n");
         for claim in of_paper {

@@ -183,7 +183,7 @@ fn a_sweep_is_shown_by_its_worst_values() {
     one.outcome.verdicts.push(verdict);
     let text = markdown(&[one]);
     for expected in [
-        "- **paper: 1 of 2 claims hold, 1 more in a part of what was swept**\n",
+        "- **paper: 1 of 2 claims hold, 1 more in some of their settings**\n",
         "  - [x-1](#x-1), mean: below 1: holds from 4 % loss on; not at 2 %\n",
         "| claim | with | loss 2 % | loss 4 % |\n",
         "| mean: below 1 | CUBIC | no: 1.100 (1M) | 0.900 (64k) |\n",

@@ -5,7 +5,6 @@ use std::fmt::{self, Display};
 
 use braid_wire::Rng;
 
-use crate::backend::Error;
 use crate::case::{Case, DefaultPath, Direction, Records};
 
 /// First of the random streams of draws. The number is far above the streams of a world's components.
@@ -21,33 +20,6 @@ const MAX_FLOWS: f64 = 32.0;
 const MAX_LOSS: f64 = 5.0;
 /// Bits of a full packet, by which a queue in seconds becomes packets.
 const PACKET_BITS: f64 = 12e3;
-
-/// The knowledge and the subflows that exist before a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Start {
-    /// No records; the connection opens on the first path.
-    Cold,
-    /// Records of the paths.
-    Warm,
-    /// No records; the connection opens on another path than the first.
-    Opening,
-    /// All subflows are established, with or without records.
-    Joined,
-}
-
-impl Start {
-    const ALL: [Start; 4] = [Start::Cold, Start::Warm, Start::Opening, Start::Joined];
-
-    /// Returns the name of the start.
-    pub fn name(self) -> &'static str {
-        match self {
-            Start::Cold => "cold",
-            Start::Warm => "warm",
-            Start::Opening => "opening",
-            Start::Joined => "joined",
-        }
-    }
-}
 
 /// The values of a path, as texts of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +69,8 @@ pub struct Draw {
     pub flows: u32,
     /// Name of the congestion control.
     pub cc: &'static str,
-    /// The start.
-    pub start: Start,
+    /// True if all subflows are established before the transfer.
+    pub joined: bool,
     /// The path on which a connection opens.
     pub opens_on: usize,
     /// The records that exist.
@@ -124,22 +96,25 @@ impl Draw {
         } else {
             log_uniform(rng, [2.0, MAX_FLOWS + 1.0]) as u64
         };
-        let start = Start::ALL[rng.below(4) as usize];
+        // The four starts are equally likely; 0 is the cold one.
+        let start = rng.below(4);
+        let [warm, elsewhere, joined] = [1, 2, 3].map(|n| start == n);
         Draw {
             number,
             paths,
             size,
             flows: flows.min((MAX_RUN_BYTES / size).max(1)) as u32,
             cc: ["bbr", "bbr", "cubic"][rng.below(3) as usize],
-            start,
-            opens_on: match start {
-                Start::Opening => 1 + rng.below(count as u64 - 1) as usize,
-                _ => 0,
+            joined,
+            opens_on: if elsewhere {
+                1 + rng.below(count as u64 - 1) as usize
+            } else {
+                0
             },
-            records: match start {
-                Start::Joined if rng.chance(0.5) => Records::Warm,
-                Start::Warm => Records::Warm,
-                _ => Records::Cold,
+            records: if warm || joined && rng.chance(0.5) {
+                Records::Warm
+            } else {
+                Records::Cold
             },
             declared: rng.chance(0.5),
             direction: if rng.chance(0.5) {
@@ -152,24 +127,36 @@ impl Draw {
     }
 
     /// Returns the case in which `strategy` makes the transfer, with the runs of `seed`.
-    pub fn case(&self, strategy: &str, seed: u64) -> Result<Case, Error> {
-        let text: Vec<String> = self.paths.iter().map(DrawnPath::to_string).collect();
-        let paths = text.join(";").parse();
-        let paths = paths.map_err(|e| Error::Run(format!("draw {}: {e}", self.number)))?;
-        let size = self.size.to_string().parse();
-        let size = size.map_err(|e| Error::Run(format!("draw {}: {e}", self.number)))?;
-        Ok(Case {
+    pub fn case(&self, strategy: &str, seed: u64) -> Case {
+        let paths: Vec<String> = self.paths.iter().map(DrawnPath::to_string).collect();
+        let paths = paths.join(";").parse().expect("drawn paths");
+        let size = self.size.to_string().parse().expect("a drawn size");
+        Case {
             strategy: strategy.to_owned(),
             flows: self.flows,
             cc: self.cc.to_owned(),
             default_path: DefaultPath::Path(self.opens_on),
-            warm_subflows: self.start == Start::Joined,
+            warm_subflows: self.joined,
             records: self.records,
             declare_size: self.declared,
             direction: self.direction,
             seed,
             ..Case::new(paths, size)
-        })
+        }
+    }
+
+    /// Returns the name of the start: joined (with or without records), warm, opening (on another path than the
+    /// first) or cold.
+    pub fn start(&self) -> &'static str {
+        if self.joined {
+            "joined"
+        } else if self.records == Records::Warm {
+            "warm"
+        } else if self.opens_on > 0 {
+            "opening"
+        } else {
+            "cold"
+        }
     }
 
     /// Returns the draw with only the paths for which `keep` returns true. A connection that opened on a path that

@@ -133,6 +133,9 @@ pub struct Contest {
     pub runs: usize,
     /// True if the candidate lost.
     pub lost: bool,
+    /// The toggles with which the candidate does not lose; `None` if they were not tried, because the candidate
+    /// would not even lose if this were the only contest.
+    pub closed_by: Option<Vec<String>>,
 }
 
 impl Contest {
@@ -154,6 +157,7 @@ impl Contest {
             paid: theirs.exceeds_copies(draw).then(|| theirs.copies(draw)),
             runs: ours.sample.ms.len(),
             lost: false,
+            closed_by: None,
         }
     }
 
@@ -363,6 +367,7 @@ mod tests {
             paid: None,
             runs: 40,
             lost: false,
+            closed_by: None,
         };
         let mut contests = [contest(0, 0.03), contest(0, 0.04), contest(2, 0.03)];
         judge(contests.iter_mut());

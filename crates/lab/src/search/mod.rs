@@ -11,7 +11,7 @@ mod toggle;
 
 use std::time::{Duration, Instant};
 
-pub use self::draw::{Draw, Start};
+pub use self::draw::Draw;
 pub use self::judge::Contest;
 pub use self::report::{Report, command, first_command};
 pub use self::run::Variant;

@@ -5,8 +5,6 @@ use serde_json::{Value, json};
 use super::judge::{CRITERIA, Contest, judge};
 use super::run::{CANDIDATE, Measured, Variant};
 use super::searched::Searched;
-use crate::backend::Error;
-use crate::case::Case;
 use crate::experiments::{Bound, Verdict};
 use crate::stats;
 
@@ -110,18 +108,12 @@ impl Report {
             let lost: Vec<f64> = lost.collect();
             let percent = 100.0 * lost.len() as f64 / judged.len().max(1) as f64;
             let unit = format!("% of {}", judged.len());
-            let bound = Bound::AtMost(criterion.max_percent);
-            figures.push(Verdict::new(
-                criterion.claim,
-                bound,
-                &unit,
-                [("", rounded(percent))],
-            ));
+            let (claim, max) = (criterion.claim, criterion.max_percent);
+            figures.push(at_most(max, claim, &unit, [("", percent)]));
             if let Some(max) = criterion.max_worst {
                 let worst = lost.into_iter().fold(1.0, f64::max);
-                let worst = [("", rounded(worst))];
-                let claim = format!("{}: the worst", criterion.claim);
-                figures.push(Verdict::new(claim, Bound::AtMost(max), "x", worst));
+                let claim = format!("{claim}: the worst");
+                figures.push(at_most(max, claim, "x", [("", worst)]));
             }
         }
         figures.extend(self.means());
@@ -129,21 +121,12 @@ impl Report {
         let over = self.over_copies().count() as f64;
         let candidates = self.incomplete();
         let missing = candidates.filter(|(_, m)| m.variant == Variant::CANDIDATE);
-        for (claim, count) in [
-            ("copies beyond their limit", over),
-            (
-                "a flow of adaptive does not arrive, or breaks a rule",
-                missing.count() as f64,
-            ),
-        ] {
-            let unit = format!("of {}", self.searched.len());
-            figures.push(Verdict::new(
-                claim,
-                Bound::AtMost(0.0),
-                &unit,
-                [("", count)],
-            ));
-        }
+        let missing = missing.count() as f64;
+        let unit = format!("of {}", self.searched.len());
+        let claim = "copies beyond their limit";
+        figures.push(at_most(0.0, claim, &unit, [("", over)]));
+        let claim = "a flow of adaptive does not arrive, or breaks a rule";
+        figures.push(at_most(0.0, claim, &unit, [("", missing)]));
         figures
     }
 
@@ -173,21 +156,12 @@ impl Report {
             let means = others.map(|measured| measured.sample.mean());
             means.min_by(f64::total_cmp)
         };
-        let verdict = |claim, max, values: Option<(&'static str, f64)>| {
-            let values = values.map(|(label, value)| (label, rounded(value)));
-            Verdict::new(claim, Bound::AtMost(max), "", values)
-        };
+        let fixed = "geometric mean as a share of that of the best other strategy";
+        let each = "geometric mean as a share of the best other strategy of each draw";
+        let mean = self.geometric_mean(best_each).map(|mean| ("", mean));
         [
-            verdict(
-                "geometric mean as a share of that of the best other strategy",
-                MAX_OF_BEST_FIXED,
-                best,
-            ),
-            verdict(
-                "geometric mean as a share of the best other strategy of each draw",
-                MAX_OF_BEST_EACH,
-                self.geometric_mean(best_each).map(|mean| ("", mean)),
-            ),
+            at_most(MAX_OF_BEST_FIXED, fixed, "", best),
+            at_most(MAX_OF_BEST_EACH, each, "", mean),
         ]
     }
 
@@ -224,10 +198,14 @@ pub fn command(searched: &Searched, contest: &Contest) -> String {
     let (draw, runs) = (&searched.draw, contest.runs as u64);
     let seed = draw.seeds[1];
     match contest.rival {
-        Variant::Strategy(name) => show(draw.case(&format!("{CANDIDATE},{name}"), seed), runs),
+        Variant::Strategy(name) => {
+            let both = format!("{CANDIDATE},{name}");
+            draw.case(&both, seed).command(runs)
+        }
         Variant::Alone(_) => {
-            let ours = show(Variant::CANDIDATE.case(draw, seed), runs);
-            ours + " && " + &show(contest.rival.case(draw, seed), runs)
+            let each = [Variant::CANDIDATE, contest.rival];
+            let each = each.map(|variant| variant.case(draw, seed).command(runs));
+            each.join(" && ")
         }
     }
 }
@@ -238,12 +216,7 @@ pub fn first_command(searched: &Searched, variant: Variant) -> String {
     // The runs of a variant end at its failure. Another variant has all runs.
     let runs = searched.measured.iter().map(|m| m.sample.ms.len()).max();
     let case = variant.case(draw, draw.seeds[0]);
-    show(case, runs.unwrap_or_default() as u64)
-}
-
-/// Returns the command of a case. The draw was measured with this case, so it is no error.
-fn show(case: Result<Case, Error>, runs: u64) -> String {
-    case.map_or_else(|_| String::new(), |case| case.command(runs))
+    case.command(runs.unwrap_or_default() as u64)
 }
 
 fn contest_json(searched: &Searched, contest: &Contest) -> Value {
@@ -257,7 +230,7 @@ fn contest_json(searched: &Searched, contest: &Contest) -> Value {
         "lost": contest.lost,
         "paid": contest.paid.map(rounded),
         "runs": contest.runs,
-        "closed_by": searched.closing,
+        "closed_by": contest.closed_by,
         "command": command(searched, contest),
     })
 }
@@ -281,7 +254,7 @@ fn searched_json(searched: &Searched) -> Value {
     let contests = searched.contests.iter();
     json!({
         "draw": draw.number,
-        "start": draw.start.name(),
+        "start": draw.start(),
         "told_everything": draw.is_told_everything(),
         "command": first_command(searched, Variant::CANDIDATE),
         "runs": ours.ms.len(),
@@ -289,6 +262,19 @@ fn searched_json(searched: &Searched) -> Value {
         "variants": variants.collect::<Vec<_>>(),
         "contests": contests.map(|c| contest_json(searched, c)).collect::<Vec<_>>(),
     })
+}
+
+/// Returns the figure that no value may exceed `max`.
+fn at_most<'a>(
+    max: f64,
+    claim: impl ToString,
+    unit: &str,
+    values: impl IntoIterator<Item = (&'a str, f64)>,
+) -> Verdict {
+    let values = values
+        .into_iter()
+        .map(|(label, value)| (label, rounded(value)));
+    Verdict::new(claim, Bound::AtMost(max), unit, values)
 }
 
 /// Rounds to four decimals, so that JSON and tables are short.

@@ -40,7 +40,7 @@ impl Variant {
     }
 
     /// Returns the case of this variant of `draw`, with the runs of `seed`.
-    pub fn case(self, draw: &Draw, seed: u64) -> Result<Case, Error> {
+    pub fn case(self, draw: &Draw, seed: u64) -> Case {
         match self {
             Variant::Strategy(name) => draw.case(name, seed),
             Variant::Alone(path) => draw.with_paths(|n| n == path).case(ALONE, seed),
@@ -67,8 +67,7 @@ impl Measured {
 
     /// Returns the bytes that were sent as copies, divided by the bytes of the flows.
     pub fn copies(&self, draw: &Draw) -> f64 {
-        let runs = self.sample.ms.len().max(1) as f64;
-        self.sample.copied as f64 / (draw.bytes() as f64 * runs)
+        self.sample.copies(draw.bytes())
     }
 
     /// Returns whether more copies were sent than the candidate may send.
@@ -80,7 +79,7 @@ impl Measured {
 /// Makes `runs` runs of each variant. Run `i` of all variants has the same seed.
 ///
 /// # Errors
-/// A case of the draw cannot be set up. A run that fails is part of the result.
+/// A session cannot be opened. A run that fails is part of the result.
 pub fn measure(
     draw: &Draw,
     variants: &[Variant],
@@ -91,7 +90,7 @@ pub fn measure(
     let mut shared = None;
     let mut running = Vec::new();
     for variant in variants {
-        let case = variant.case(draw, seed)?;
+        let case = variant.case(draw, seed);
         let mut session = Some(Backend::Sim.open(&case)?);
         if let Variant::Strategy(_) = variant {
             shared = shared.or(session.take());

@@ -4,7 +4,7 @@ use super::draw::Draw;
 use super::expected::Errors;
 use super::judge::{Contest, suspects};
 use super::run::{Measured, Variant, measure};
-use super::toggle::closing;
+use super::toggle::close;
 use crate::backend::Error;
 
 /// Bytes that the first runs of a variant may carry, so that large draws have few runs. A guess: 300 draws then end
@@ -30,8 +30,6 @@ pub struct Searched {
     pub contests: Vec<Contest>,
     /// The errors of the candidate's estimates, unless a run of it failed.
     pub errors: Option<Errors>,
-    /// The toggles that close the widest gap; `None` if no contest may be lost.
-    pub closing: Option<Vec<String>>,
 }
 
 impl Searched {
@@ -64,11 +62,8 @@ impl Searched {
             let ours = rival(Variant::CANDIDATE)?;
             Some(Contest::new(*criterion, &draw, ours, rival(*variant)?))
         });
-        let contests: Vec<Contest> = contests.collect();
-        let closing = match widest(&contests, Contest::may_be_lost) {
-            Some(contest) => rival(contest.rival).map(|rival| closing(&draw, contest, rival)),
-            None => None,
-        };
+        let mut contests: Vec<Contest> = contests.collect();
+        close(&draw, &mut contests, &fresh)?;
         let errors = if measured[0].is_complete() {
             Errors::of(&draw)?
         } else {
@@ -76,7 +71,6 @@ impl Searched {
         };
         Ok(Searched {
             errors,
-            closing: closing.transpose()?,
             draw,
             measured,
             fresh,
@@ -87,17 +81,11 @@ impl Searched {
     /// Returns the lost contest with the widest gap. A contest with a rival that sent more copies than allowed counts
     /// only if there is no other.
     pub fn lost(&self) -> Option<&Contest> {
-        widest(&self.contests, |contest| contest.lost)
+        let lost = self.contests.iter().filter(|contest| contest.lost);
+        lost.max_by(|a, b| {
+            let rank = |contest: &Contest| (contest.paid.is_none(), contest.excess());
+            let (a, b) = (rank(a), rank(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        })
     }
-}
-
-/// Returns the contest with the widest gap of those that are `lost`. A contest with a rival that sent more copies than
-/// allowed counts only if there is no other.
-fn widest(contests: &[Contest], lost: impl Fn(&Contest) -> bool) -> Option<&Contest> {
-    let lost = contests.iter().filter(|contest| lost(contest));
-    lost.max_by(|a, b| {
-        let rank = |contest: &Contest| (contest.paid.is_none(), contest.excess());
-        let (a, b) = (rank(a), rank(b));
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-    })
 }

@@ -1,24 +1,10 @@
 //! Toggles: changes to a lost draw. A toggle that closes the gap shows the kind of the loss.
 
-use super::draw::{Draw, NO_LOSS, Start};
+use super::draw::{Draw, NO_LOSS};
 use super::judge::Contest;
 use super::run::{Measured, Variant, measure};
 use crate::backend::Error;
 use crate::case::Records;
-
-/// Bytes that the runs of a variant with a toggle may carry. There are a dozen toggles, so it is a guess at what the
-/// time of a search allows.
-const TOGGLE_BYTES: u64 = 60_000_000;
-/// Minimum and maximum number of runs with a toggle. Guesses: a gap that was proven in more runs is seen in these.
-const TOGGLE_RUNS: [u64; 2] = [6, 40];
-
-/// A change to a draw.
-struct Toggle {
-    name: String,
-    changed: Draw,
-    /// The path that the change removes.
-    removes: Option<usize>,
-}
 
 type Change = fn(&mut Draw);
 
@@ -26,7 +12,7 @@ type Change = fn(&mut Draw);
 const CHANGES: [(&str, Change); 8] = [
     ("records of the paths", |draw| draw.records = Records::Warm),
     ("the size declared", |draw| draw.declared = true),
-    ("the subflows joined", |draw| draw.start = Start::Joined),
+    ("the subflows joined", |draw| draw.joined = true),
     ("CUBIC", |draw| draw.cc = "cubic"),
     ("no loss", |draw| {
         for path in &mut draw.paths {
@@ -46,45 +32,53 @@ const CHANGES: [(&str, Change); 8] = [
     ("one flow", |draw| draw.flows = 1),
 ];
 
-/// Returns the changes that make a difference to `draw`.
-fn toggles(draw: &Draw) -> Vec<Toggle> {
-    let changed = CHANGES.into_iter().map(|(name, change)| {
+/// Returns `draw` after each change that makes a difference to it, with the name of the change.
+fn toggles(draw: &Draw) -> impl Iterator<Item = (String, Draw)> {
+    let changes = CHANGES.into_iter().map(|(name, change)| {
         let mut changed = draw.clone();
         change(&mut changed);
-        Toggle {
-            name: name.to_owned(),
-            changed,
-            removes: None,
-        }
+        (name.to_owned(), changed)
     });
-    let removals = (0..draw.paths.len()).map(|path| Toggle {
-        name: format!("without path {path}"),
-        changed: draw.with_paths(|n| n != path),
-        removes: Some(path),
+    let removals = (0..draw.paths.len()).map(|path| {
+        let rest = draw.with_paths(|n| n != path);
+        (format!("without path {path}"), rest)
     });
-    let all = changed.chain(removals);
-    all.filter(|toggle| toggle.changed != *draw).collect()
+    let all = changes.chain(removals);
+    all.filter(move |(_, changed)| changed != draw)
 }
 
-/// Returns the names of the toggles with which the candidate does not lose the contest. `rival` are the rival's
-/// runs: without a path, the candidate must reach what the rival reached with it.
-pub fn closing(draw: &Draw, contest: &Contest, rival: &Measured) -> Result<Vec<String>, Error> {
-    let criterion = contest.criterion();
-    let statistic = |measured: &Measured| measured.sample.statistic(criterion.statistic);
-    let (runs, seed) = (draw.runs(TOGGLE_BYTES, TOGGLE_RUNS), draw.seeds[1]);
-    let mut closing = Vec::new();
-    for toggle in toggles(draw) {
-        let mut variants = vec![Variant::CANDIDATE];
-        if toggle.removes.is_none() {
+/// Tries the toggles on those of the `contests` that may be lost, with as many runs as have shown the gaps, and notes
+/// the toggles with which the candidate does not lose. `fresh` are the rivals' runs without a change: without a path,
+/// the candidate must reach what a rival reached with it.
+///
+/// # Errors
+/// The errors of [`measure`].
+pub fn close(draw: &Draw, contests: &mut [Contest], fresh: &[Measured]) -> Result<(), Error> {
+    let mut lost: Vec<_> = contests.iter_mut().filter(|c| c.may_be_lost()).collect();
+    let Some(runs) = lost.first().map(|contest| contest.runs as u64) else {
+        return Ok(());
+    };
+    let mut variants = vec![Variant::CANDIDATE];
+    for contest in &mut lost {
+        contest.closed_by = Some(Vec::new());
+        if !variants.contains(&contest.rival) {
             variants.push(contest.rival);
         }
-        let measured = measure(&toggle.changed, &variants, seed, runs)?;
-        let theirs = measured.get(1).unwrap_or(rival);
-        if measured[0].is_complete()
-            && statistic(&measured[0]) <= criterion.limit() * statistic(theirs)
-        {
-            closing.push(toggle.name);
+    }
+    for (name, changed) in toggles(draw) {
+        let has_all_paths = changed.paths.len() == draw.paths.len();
+        let count = if has_all_paths { variants.len() } else { 1 };
+        let measured = measure(&changed, &variants[..count], draw.seeds[1], runs)?;
+        for contest in &mut lost {
+            let n = contest.criterion().statistic;
+            let limit = contest.criterion().limit();
+            let mut rivals = measured.iter().chain(fresh);
+            let theirs = rivals.find(|m| m.variant == contest.rival);
+            let theirs = theirs.map_or(f64::NAN, |measured| measured.sample.statistic(n));
+            if measured[0].is_complete() && measured[0].sample.statistic(n) <= limit * theirs {
+                contest.closed_by.get_or_insert_default().push(name.clone());
+            }
         }
     }
-    Ok(closing)
+    Ok(())
 }

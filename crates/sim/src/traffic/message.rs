@@ -177,14 +177,14 @@ fn base(stream: u16) -> u64 {
     u64::from(stream) * 1_021
 }
 
-/// The messages to be written, by priority.
+/// The messages to be written, by priority; at most 65,536.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outbox {
+pub struct Outbox {
     pending: VecDeque<Pending>,
     /// The number of bytes of bodies that were written, for each stream.
     offsets: BTreeMap<u16, u64>,
     /// The number of messages dropped because [`MAX_PENDING`] messages waited.
-    pub dropped: u64,
+    pub(super) dropped: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -196,7 +196,7 @@ struct Pending {
 
 impl Outbox {
     /// Adds `message` after all messages of its stream and all messages of the same or a more urgent priority.
-    pub fn push(&mut self, message: Message) {
+    pub(super) fn push(&mut self, message: Message) {
         if self.pending.len() >= MAX_PENDING {
             self.dropped += 1;
             return;
@@ -210,22 +210,38 @@ impl Outbox {
             .insert(last.map_or(0, |n| n + 1), Pending { message, written });
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
     /// Returns whether a message of `stream` waits.
-    pub fn holds(&self, stream: u16) -> bool {
+    pub(super) fn holds(&self, stream: u16) -> bool {
         self.pending.iter().any(|p| p.message.stream == stream)
+    }
+
+    /// Returns the stream of the first message, and the number of its bytes that are not written.
+    pub fn front(&self) -> Option<(u16, u64)> {
+        let first = self.pending.front()?;
+        Some((first.message.stream, first.message.len - first.written))
+    }
+
+    /// Notes that `n` bytes more of the first message were written.
+    pub fn note_written(&mut self, n: u64) {
+        if let Some(first) = self.pending.front_mut() {
+            first.written += n;
+            if first.written == first.message.len {
+                self.pending.pop_front();
+            }
+        }
     }
 
     /// Writes as much as the send buffer takes, and returns the number of bytes. Each write to the engine carries
     /// one part of one message with one class. The engine reorders only whole writes, so parts stay in one piece.
-    pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
+    pub(super) fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
         let mut total = 0;
-        while let Some(Pending { message, written }) = self.pending.front_mut() {
+        while let Some(Pending { message, written }) = self.pending.front().copied() {
             let offset = self.offsets.entry(message.stream).or_default();
-            let left = message.len - *written;
+            let left = message.len - written;
             let max = usize::try_from(HEADER + left).unwrap_or(usize::MAX);
             let result = stack.write_class(now, conn, message.class(), max, |slices| {
                 let room: u64 = slices.iter().map(|s| s.len() as u64).sum();
@@ -247,10 +263,7 @@ impl Outbox {
                 break;
             }
             *offset += n - HEADER;
-            *written += n - HEADER;
-            if *written == message.len {
-                self.pending.pop_front();
-            }
+            self.note_written(n - HEADER);
         }
         total
     }

@@ -3,10 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use braid_wire::Rng;
-
 use super::session::Session;
-use super::sizes::{Sizes, exponential};
 
 /// The role of one end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,23 +68,4 @@ pub struct Exchange {
     pub request: u64,
     /// Bytes of the answer.
     pub answer: u64,
-}
-
-impl Exchange {
-    /// Makes a series of `count` requests of `request` bytes. The sizes of answers are drawn from `answers`. The
-    /// think times are exponentially distributed with mean `think`.
-    pub fn series(
-        count: usize,
-        request: u64,
-        answers: &Sizes,
-        think: Duration,
-        rng: &mut Rng,
-    ) -> Vec<Exchange> {
-        let draw = |_| Exchange {
-            think: think.mul_f64(exponential(rng)),
-            request,
-            answer: answers.sample(rng),
-        };
-        (0..count).map(draw).collect()
-    }
 }

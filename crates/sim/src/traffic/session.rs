@@ -163,7 +163,7 @@ impl Bulk {
 
 /// The progress of a session.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress {
+pub struct Progress {
     /// The number of frames made.
     frames: usize,
     /// The number of messages made, for each bulk stream.
@@ -172,7 +172,7 @@ pub(super) struct Progress {
 
 impl Session {
     /// Makes the messages that are due `elapsed` after `opened_at`.
-    pub(super) fn make_due(
+    pub fn make_due(
         &self,
         progress: &mut Progress,
         opened_at: Instant,
@@ -201,7 +201,7 @@ impl Session {
 
     /// Returns the time of the next message, from the opening of the connection. Returns `None` if only bulk
     /// streams without a rate make more messages.
-    pub(super) fn next(&self, progress: &Progress) -> Option<Duration> {
+    pub fn next(&self, progress: &Progress) -> Option<Duration> {
         let frame = self.frames.get(progress.frames).map(|f| f.at);
         let bulk = self.bulk.iter().enumerate().filter_map(|(n, bulk)| {
             let made = progress.bulk.get(n).copied().unwrap_or(0);

@@ -4,7 +4,9 @@ use braid_engine::CloseReason;
 use braid_links::Rate;
 use braid_sim::aggregation::{Action, Aggregation, Load, TransferId};
 
-use crate::support::{box_counters, dark, ending, millis, secs, start, two_links};
+use crate::support::{
+    box_counters, dark, ending, millis, received_by_interval, secs, start, two_links,
+};
 
 /// A link goes dark without a link-down, as when a radio link drops out.
 #[test]
@@ -24,7 +26,7 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
                 settings: lit,
             },
         );
-        let seconds = net.received_by_interval(secs(1), 13);
+        let seconds = received_by_interval(&mut net, secs(1), 13);
         let other = [10e6, 20e6][link] / 8.0 * 1_400.0 / 1_500.0;
         // The dead link's timeout holds up the data that it carried.
         assert!(seconds[0] as f64 > 0.3 * other, "{link}: {seconds:?}");

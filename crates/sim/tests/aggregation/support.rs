@@ -70,6 +70,17 @@ pub fn ending(net: &Aggregation, id: TransferId) -> Option<(Duration, CloseReaso
     Some((at.saturating_since(stream.opened_at), reason))
 }
 
+/// Runs for `count` intervals of `width`. Returns the payload bytes that users received in each interval.
+pub fn received_by_interval(net: &mut Aggregation, width: Duration, count: usize) -> Vec<u64> {
+    let mut before = net.received();
+    let mut run_interval = || {
+        net.run_for(width);
+        let now = net.received();
+        now - core::mem::replace(&mut before, now)
+    };
+    (0..count).map(|_| run_interval()).collect()
+}
+
 pub fn box_counters(net: &Aggregation) -> BoxCounters {
     *net.box_node().core().expect("the box is on").counters()
 }

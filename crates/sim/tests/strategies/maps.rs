@@ -52,8 +52,9 @@ impl Run {
 }
 
 /// With one path at a time MAPS leaves path 1 within 5 s when the other is better, and comes back
-/// likewise. While the WiFi is near, the paths differ in loss alone, which the model of MAPS sees only roughly: the
-/// better path then has most seconds of all runs. Data flows all the time. Published: 58 % more than by staying.
+/// likewise. While the WiFi is near, the paths hardly differ but in loss, which the model of MAPS sees only roughly:
+/// the better path then has two of three seconds of all runs, and in each run clearly more bytes than by its rate.
+/// Data flows all the time. Published: 58 % more than by staying.
 #[test]
 fn one_path_at_a_time_is_always_the_better_one() {
     // The seconds at whose end the paths have differed for 5 s, until they become alike, and true if path 2 is the
@@ -67,6 +68,7 @@ fn one_path_at_a_time_is_always_the_better_one() {
     let (mut near, mut wrong_near) = (0, 0);
     for seed in 1..=6 {
         let run = Run::new(seed, "maps:single", 2);
+        let mut bytes_near = [0, 0];
         for (seconds, second) in &better {
             let worse = |t: &usize| (run.links[*t][1] > run.links[*t][0]) != *second;
             let wrong: Vec<_> = seconds.clone().filter(worse).collect();
@@ -78,8 +80,17 @@ fn one_path_at_a_time_is_always_the_better_one() {
             } else {
                 near += seconds.len();
                 wrong_near += wrong.len();
+                for second in &run.links[seconds.clone()] {
+                    bytes_near = [0, 1].map(|n| bytes_near[n] + second[n]);
+                }
             }
         }
+        // The WiFi has 11 Mb/s and the other path 10: by their rates it would carry 1.1 times as much.
+        let [wifi, cellular] = bytes_near.map(|bytes| bytes as f64);
+        assert!(
+            wifi > 1.25 * cellular,
+            "seed {seed}: {wifi} bytes over the near WiFi, {cellular} beside it"
+        );
         assert!(
             run.read.iter().all(|read| *read > 0),
             "seed {seed}: {:?}",
@@ -90,7 +101,7 @@ fn one_path_at_a_time_is_always_the_better_one() {
         assert!(gain >= 1.58, "seed {seed}: {gain:.2} times that of staying");
     }
     assert!(
-        2 * wrong_near < near,
+        3 * wrong_near < near,
         "the worse path in {wrong_near} of {near} s"
     );
 }

@@ -1,5 +1,6 @@
 //! The example of a session of several streams between two hosts, over two links.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
@@ -11,12 +12,14 @@ use crate::engine::two_links;
 #[path = "../../../linux/examples/video.rs"]
 mod video;
 
-/// Time for which the example sends frames: 75 of them, 7 of which are I frames.
+/// Time for which the example sends frames.
 const SPAN: Duration = Duration::from_secs(3);
+/// Number of I frames, and of P and B frames, that it sends in this time.
+const FRAMES: (usize, usize) = (7, 68);
 
-#[test]
-#[ignore = "network"]
-fn the_example_sends_three_streams_by_urgency_over_two_links() {
+/// Runs sender and receiver of the example. Returns the frames that arrived by stream, and the bytes that the sender
+/// sent over each link, which carries 8 Mb/s.
+fn run() -> (BTreeMap<u32, video::Frames>, [u64; 2]) {
     let world = two_links();
     for n in [1, 2] {
         let tbf = "tbf rate 8mbit burst 16k limit 64k";
@@ -39,14 +42,36 @@ fn the_example_sends_three_streams_by_urgency_over_two_links() {
         sent.unwrap();
         receiving.join().unwrap().unwrap()
     });
+    let sent = [1, 2].map(|n| world.carried("client", &format!("wan{n}"))[1]);
+    (received, sent)
+}
+
+/// Every frame arrives, in its place: the receiver finds each by the length of the one before. Bulk data and both
+/// links take part.
+#[test]
+#[ignore = "network"]
+fn the_example_sends_three_streams_over_two_links() {
+    let (received, sent) = run();
     let frames = |stream: u32| received[&stream].delays.len();
-    assert_eq!((frames(0), frames(1)), (7, 68));
-    // The links carry 2 MB in this time beside the frames' 1.5 MB, each of them more than the other's share.
-    assert!(frames(2) * 16_000 > 500_000, "{} of bulk", frames(2));
-    for n in [1, 2] {
-        let [_, sent] = world.carried("client", &format!("wan{n}"));
-        assert!(sent > 500_000, "{sent} bytes over wan{n}");
+    assert_eq!((frames(0), frames(1)), FRAMES);
+    assert!(frames(2) > 0, "no bulk");
+    // More than the handshakes of a subflow and of the session.
+    assert!(sent.iter().all(|bytes| *bytes > 20_000), "{sent:?}");
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn bulk_data_takes_what_the_frames_leave_and_they_are_earlier() {
+        let (received, sent) = run();
+        let frames = |stream: u32| received[&stream].delays.len();
+        assert_eq!((frames(0), frames(1)), FRAMES);
+        // The links carry 6 MB in this time, of which the frames have 1.5 MB.
+        assert!(frames(2) * 16_000 > 500_000, "{} of bulk", frames(2));
+        assert!(sent.iter().all(|bytes| *bytes > 500_000), "{sent:?}");
+        let [important, _, bulk] = [0, 1, 2].map(|stream| received[&stream].mean());
+        assert!(important < bulk, "I frames {important:?}, bulk {bulk:?}");
     }
-    let [important, _, bulk] = [0, 1, 2].map(|stream| received[&stream].mean());
-    assert!(important < bulk, "I frames {important:?}, bulk {bulk:?}");
 }

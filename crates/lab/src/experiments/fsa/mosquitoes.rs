@@ -25,7 +25,7 @@ pub fn fsa_6a(session: &mut Session<'_>) -> Result<(), Error> {
 /// Returns the cases of all sweeps, each with the label of its sweep and the name of its record.
 fn cases(session: &Session<'_>) -> Result<Vec<(String, String, Case)>, Error> {
     let mut cases = Vec::new();
-    for plan in entry::sweeps(session.id()) {
+    for plan in entry::sweeps(session) {
         for (place, sweep) in plan.sweeps(session.backend())? {
             for variant in &sweep.variants {
                 let of_variant = sweep.cases(variant, session.seed())?.into_iter();

@@ -40,10 +40,7 @@ impl Sample {
         Sample {
             ms: results
                 .iter()
-                .map(|r| match r.completed {
-                    true => r.fct.as_nanos() as f64 / 1e6,
-                    false => UNFINISHED_FCT_MS,
-                })
+                .map(|run| run.fct_ms().unwrap_or(UNFINISHED_FCT_MS))
                 .collect(),
             copied: results.iter().flat_map(|r| &r.copy_bytes_by_path).sum(),
             missing: results.iter().filter(|r| !r.completed).count() as u64,
@@ -56,6 +53,12 @@ impl Sample {
             ms: self.ms.iter().take(runs).copied().collect(),
             ..Sample::default()
         }
+    }
+
+    /// Returns the bytes sent as copies, divided by the bytes of the flows. The flows of a run have `bytes` bytes.
+    pub fn copies(&self, bytes: u64) -> f64 {
+        let runs = self.ms.len().max(1) as f64;
+        self.copied as f64 / (bytes as f64 * runs)
     }
 
     /// Returns the mean, ms.

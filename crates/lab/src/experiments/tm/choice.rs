@@ -507,7 +507,7 @@ fn figure(means: &[Throughputs]) -> Figure {
     )
 }
 
-fn verdicts(runs: &[Vec<Throughputs>], choices: &Choices) -> Vec<Verdict> {
+fn verdicts(runs: &[Vec<Throughputs>], choices: &Choices) -> [Verdict; 6] {
     let Choices {
         five, six, others, ..
     } = choices;

@@ -145,7 +145,7 @@ fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
     }
 }
 
-fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
+fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> [Verdict; 7] {
     let each = |all: &[Establishment], value: &dyn Fn(&Establishment) -> f64| {
         by_run(all.iter().map(value)).collect()
     };

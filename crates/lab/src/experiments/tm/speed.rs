@@ -282,7 +282,7 @@ fn rates(runs: &[Download], counter: usize) -> Vec<f64> {
 
 /// Judges the mean over the runs of the throughput over both links as a share of the sum of the throughputs of the
 /// single links.
-fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Vec<Verdict> {
+fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> [Verdict; 2] {
     let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
     let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
     let shares = vec![(String::new(), estimate(&shares.collect::<Vec<_>>()))];
@@ -370,7 +370,7 @@ fn gains_of([boxed, one, two]: &Rates) -> [(f64, f64); 2] {
     [better, other].map(|alone| estimate(&gains(boxed, alone)))
 }
 
-fn gain_verdicts(rates: &[Rates]) -> Vec<Verdict> {
+fn gain_verdicts(rates: &[Rates]) -> [Verdict; 4] {
     let gains: Vec<[(f64, f64); 2]> = rates.iter().map(gains_of).collect();
     let over = |link: usize, sizes: RangeInclusive<usize>| {
         let value = |n: usize| (format!("{} MB", SIZES[n]), gains[n][link]);

@@ -1,12 +1,12 @@
-//! The first round trips under the `ns2` profile, packet by packet.
+//! The first round trips with the settings of NS-2, packet by packet.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use braid_engine::{ConnectOptions, Protocol};
-use braid_links::Rate;
-use braid_sim::profile::Profile;
+use braid_engine::cc::NEWRENO;
+use braid_engine::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
+use braid_links::{QueueLimit, Rate, Settings};
 use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::traffic::{Bulk, HEADER, Role, Session, Stream};
 use braid_sim::{Host, HostConfig, LinkId, NodeId, Packet, World};
@@ -16,6 +16,9 @@ const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SINK: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// The one-way delay, in each direction.
 const DELAY: Duration = Duration::from_millis(50);
+/// Maximum size of a packet, bytes (`packetSize_`). Here it includes the IP and TCP headers; NS-2 adds 40 bytes for
+/// these headers.
+const PACKET_BYTES: u16 = 1000;
 /// A length above every packet without data.
 const NO_DATA: usize = 60;
 
@@ -45,11 +48,41 @@ impl Trace {
     }
 }
 
+/// Returns the defaults of NS-2 for `Agent/TCP/Newreno` and `Agent/TCPSink/DelAck`, which many papers use.
+///
+/// These are a maximum window of 20 packets (`window_`), an initial window of 2 packets (`windowInit_`),
+/// acknowledgements delayed by 100 ms (`interval_`) or until the second packet, a minimum retransmission timeout of
+/// 0.2 s (`minrto_`), and queues of 50 packets (`queue-limit`).
+///
+/// The engine differs from NS-2 in other respects: it has SACK, RACK and PRR, paces packets beyond the initial
+/// window, counts bytes instead of acknowledgements in slow start (RFC 3465), and adds the minimum timeout to the
+/// round-trip time instead of taking the larger of the two.
+fn ns2() -> Config {
+    Config {
+        initial_window: 2,
+        max_cwnd: Some(20),
+        delayed_ack: DelayedAck {
+            timeout: Duration::from_millis(100),
+            every: 2,
+            quick: 0,
+        },
+        min_rto: Duration::from_millis(200),
+        // The maximum window without window scaling. It holds three windows of 20 packets. The SYN announces all of
+        // it, so the receiver never sends an acknowledgement only to announce a larger window.
+        recv_buffer: 65_535,
+        congestion: NEWRENO,
+        ..Config::default()
+    }
+}
+
 fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
-    let profile = Profile::ns2();
+    let path = PathConfig {
+        mtu: PACKET_BYTES,
+        ..PathConfig::v4(addr)
+    };
     let config = HostConfig {
-        engine: profile.engine.clone(),
-        ..HostConfig::new(vec![profile.path(addr)])
+        engine: ns2(),
+        ..HostConfig::new(vec![path])
     };
     world.add(|rng| Host::new(config, rng))
 }
@@ -59,7 +92,12 @@ fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
 fn trace(role: Role, other: Role, span: Duration) -> [Trace; 2] {
     let mut world = World::new(1);
     let (sender, sink) = (host(&mut world, SENDER), host(&mut world, SINK));
-    let link = Profile::ns2().link(Rate::bits_per_second(1_000_000_000), DELAY);
+    let link = Settings {
+        rate: Rate::bits_per_second(1_000_000_000),
+        delay: DELAY,
+        queue: QueueLimit::Packets(50),
+        ..Settings::default()
+    };
     let links = world.connect(sender, sink, link.clone(), link);
     let traces = [links.0, links.1].map(|link| {
         let trace = Arc::new(Mutex::new(Trace::default()));
