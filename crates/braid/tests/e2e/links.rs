@@ -169,14 +169,18 @@ fn segments_forwarded_at_the_same_time_stay_on_their_link() {
     let from = connection_to(&bed, content);
     thread::scope(|scope| {
         let send = || inside(&user, || send_bare_acks(from, SocketAddr::new(content, 80)));
-        [scope.spawn(send), scope.spawn(send)].map(|sent| sent.join().expect("no panic"));
+        for sender in [scope.spawn(send), scope.spawn(send)] {
+            sender.join().expect("no panic");
+        }
     });
     let [stayed, moved] = ["stayed", "moved"].map(|counter| {
         let list = ["list", "counter", "inet", "observed", counter];
         let printed = bed.print("box", "nft", &list);
         let mut words = printed.split_whitespace();
         words.find(|word| *word == "packets");
-        let packets = words.next().and_then(|packets| packets.parse::<usize>().ok());
+        let packets = words
+            .next()
+            .and_then(|packets| packets.parse::<usize>().ok());
         packets.unwrap_or_else(|| panic!("{printed}"))
     });
     assert_eq!(moved, 0, "{stayed} segments took the connection's link");
