@@ -350,6 +350,11 @@ impl Node for Host {
         let streams = self.streams.values().map(Stream::next_timeout);
         let arrivals = self.arrivals.iter().map(Arrivals::next_timeout);
         let stack = self.stack().next_timeout();
-        Instant::earliest([stack].into_iter().chain(streams).chain(arrivals))
+        let earliest = [
+            stack,
+            Instant::earliest(streams),
+            Instant::earliest(arrivals),
+        ];
+        Instant::earliest(earliest)
     }
 }
