@@ -14,11 +14,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use braid_engine::Urgency;
 use braid_engine::streams::Read;
-use braid_linux::run::{AppConfig, Role};
+use braid_linux::run::{AppConfig, Role, Signals};
 use braid_linux::session::{LinkSession, Session};
 use braid_proxy::config::LinkConfig;
 use braid_wire::Instant;
@@ -39,11 +40,13 @@ const HEADER_LEN: usize = 12;
 const CLOSE_TIME: Duration = Duration::from_secs(10);
 
 fn main() -> Outcome<()> {
+    // Without this, a signal would end the process before the session is dropped, which removes its device and rules.
+    let signals = Signals::take_over()?;
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["receive", address] => {
-            let received = receive(address.parse()?, || println!("ready"))?;
+            let received = receive(address.parse()?, signals.as_fd(), || println!("ready"))?;
             for (stream, frames) in received {
                 let (n, mean, max) = (
                     frames.delays.len(),
@@ -56,15 +59,23 @@ fn main() -> Outcome<()> {
             }
             Ok(())
         }
-        ["send", address, links @ ..] if !links.is_empty() => {
-            send(address.parse()?, links, Duration::from_secs(10))
-        }
+        ["send", address, links @ ..] if !links.is_empty() => send(
+            address.parse()?,
+            links,
+            signals.as_fd(),
+            Duration::from_secs(10),
+        ),
         _ => Err("usage: video receive ADDRESS:PORT | video send ADDRESS:PORT INTERFACE…".into()),
     }
 }
 
-/// Sends frames for `span` to `server` over `links`, and bulk data beside them.
-pub fn send(server: SocketAddr, links: &[&str], span: Duration) -> Outcome<()> {
+/// Sends frames for `span` to `server` over `links`, and bulk data beside them. Ends early if `stop` is readable.
+pub fn send(
+    server: SocketAddr,
+    links: &[&str],
+    stop: BorrowedFd<'_>,
+    span: Duration,
+) -> Outcome<()> {
     let config = AppConfig::new(Role::Connect {
         links: links.iter().map(|link| LinkConfig::new(*link)).collect(),
         servers: vec![server],
@@ -81,7 +92,9 @@ pub fn send(server: SocketAddr, links: &[&str], span: Duration) -> Outcome<()> {
     for kind in GROUP.iter().cycle() {
         while session.now() < frame_at {
             write(&mut session, &streams, &mut waiting)?;
-            session.wait(Some(frame_at))?;
+            if session.wait_or_stop(stop, Some(frame_at))? {
+                return Ok(());
+            }
             if let Some(reason) = session.closed() {
                 return Err(format!("the session ended early: {reason:?}").into());
             }
@@ -100,7 +113,9 @@ pub fn send(server: SocketAddr, links: &[&str], span: Duration) -> Outcome<()> {
     waiting[2].clear();
     for (stream, waiting) in streams.into_iter().zip(&mut waiting) {
         while !write_frames(&mut session, stream, waiting)? || !session.finish(stream)? {
-            session.wait(None)?;
+            if session.wait_or_stop(stop, None)? {
+                return Ok(());
+            }
         }
     }
     let end = session.now() + CLOSE_TIME;
@@ -187,8 +202,12 @@ impl Frames {
 }
 
 /// Receives the streams of one sender at `address`, an address of this host. Calls `on_ready` once senders can
-/// connect. Returns the streams by number.
-pub fn receive(address: SocketAddr, on_ready: impl FnOnce()) -> Outcome<BTreeMap<u32, Frames>> {
+/// connect. Ends early if `stop` is readable. Returns the streams by number.
+pub fn receive(
+    address: SocketAddr,
+    stop: BorrowedFd<'_>,
+    on_ready: impl FnOnce(),
+) -> Outcome<BTreeMap<u32, Frames>> {
     let mut session = Session::open(&AppConfig::new(Role::Listen {
         addresses: vec![address.ip()],
         port: address.port(),
@@ -198,8 +217,7 @@ pub fn receive(address: SocketAddr, on_ready: impl FnOnce()) -> Outcome<BTreeMap
     on_ready();
     let mut received: BTreeMap<u32, Frames> = BTreeMap::new();
     let mut buf = [0; 16 << 10];
-    while !session.has_ended() {
-        session.wait(None)?;
+    while !session.has_ended() && !session.wait_or_stop(stop, None)? {
         let now = session.now();
         for stream in session.incoming() {
             while let Read::Bytes(n) = session.read(stream, &mut buf)? {

@@ -4,16 +4,22 @@
 //! [`Session::wait`] in a loop, and between these calls it reads and writes without blocking.
 //! `crates/linux/examples/video.rs` is a whole program.
 //!
+//! Dropping the session removes its device, routes and packet filter rules. A signal ends a process without dropping
+//! anything, so a program that may be ended by a signal takes it over with [`Signals`](crate::run::Signals), and waits
+//! with [`Session::wait_or_stop`].
+//!
 //! The session sends bytes as they are: it protects and authenticates nothing. A program that needs this encrypts
 //! what it writes.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use braid_engine::streams::{Read, StreamError, Streams};
 use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Stack, Urgency};
 use braid_proxy::app::{Core, Ctx};
 use braid_wire::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Host};
 use crate::net::{Result, SystemError};
@@ -179,6 +185,33 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
     /// # Errors
     /// Fails if the kernel refuses to wait, which is a bug of this program.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<()> {
+        self.run(until, |driver, until| {
+            driver.run_until(until, |driver| driver.core.has_news)
+        })
+    }
+
+    /// Waits as [`wait`](Self::wait) does, and ends also when `stop` is readable, for example a
+    /// [`Signals`](crate::run::Signals). Returns whether `stop` is readable. The session is still open then: close it
+    /// if the peer should get what was written, and drop it, which removes the device and the rules.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses to wait, which is a bug of this program.
+    pub fn wait_or_stop(&mut self, stop: BorrowedFd<'_>, until: Option<Instant>) -> Result<bool> {
+        self.run(until, |driver, until| {
+            driver.run_for(stop, until, |driver| driver.core.has_news)
+        })?;
+        let mut stop = [PollFd::new(&stop, PollFlags::IN)];
+        let ready = poll(&mut stop, Some(&Timespec::default()));
+        let ready = ready.map_err(|e| SystemError::cannot("wait for events")(e))?;
+        Ok(ready > 0)
+    }
+
+    /// Lets the driver work by `run`, which gets the time at which to return at the latest.
+    fn run(
+        &mut self,
+        until: Option<Instant>,
+        run: impl FnOnce(&mut Driver<P, Peer, H>, Option<Instant>) -> Result<()>,
+    ) -> Result<()> {
         // The news of calls since the last wait.
         let until = if self.driver.core.has_news {
             Some(self.now())
@@ -186,8 +219,7 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
             until
         };
         self.driver.core.has_news = false;
-        self.driver
-            .run_until(until, |driver| driver.core.has_news)?;
+        run(&mut self.driver, until)?;
         self.driver.core.has_news = false;
         Ok(())
     }

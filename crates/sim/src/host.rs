@@ -326,6 +326,6 @@ impl Node for Host {
     fn next_timeout(&self) -> Option<Instant> {
         let streams = self.streams.values().map(Stream::next_timeout);
         let stack = self.stack().next_timeout();
-        Instant::earliest([stack].into_iter().chain(streams))
+        Instant::earliest([stack, Instant::earliest(streams)])
     }
 }

@@ -1,8 +1,29 @@
 //! Links that break during a transfer.
 
-use braid_testbed::Role;
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
 
+use braid_testbed::Role;
+use braid_wire::tcp::{self, Flags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::attacks::{inside, namespace};
 use super::fixture::{Download, Fixture, bulk, render_changed};
+
+/// Bare acknowledgements that each of two processors sends at the same time. Far more than one of the two needs to
+/// meet the other between two packet filter rules: on two idle processors, that took some thousand.
+const PARALLEL_ACKS: usize = 100_000;
+/// Rules that count and drop forwarded segments of 40 bytes. Only the test sends these, since the kernel's
+/// acknowledgements have timestamps. They come after the box's own rules (`mangle`).
+const COUNT_BARE_SEGMENTS: &str = "table inet observed {
+    counter stayed {}
+    counter moved {}
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        ip length 40 oifname link1 counter name stayed drop
+        ip length 40 oifname link2 counter name moved drop
+    }
+}";
 
 /// Starts a large download over slow links, and waits for 1 MB of it. It does not end before [`Fixture::release`].
 pub fn under_way(bed: &mut Fixture) -> (Download, Vec<u8>) {
@@ -98,15 +119,10 @@ fn datagrams_find_the_link_that_works() {
     }
 }
 
-/// A connection that is only forwarded stays on its link when new ones take another.
-#[test]
-#[ignore = "network"]
-fn forwarded_connections_stay_on_their_link() {
-    let forward_all = |text| {
-        format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[expert]\nidle_probe_interval = \"1s\"\n")
-    };
-    let mut bed = Fixture::up_with(render_changed(Role::Box, forward_all));
-    let (download, expected) = under_way(&mut bed);
+/// Starts a download that is forwarded over link1, and makes new connections take link2. Returns the download, its
+/// content, and the bytes that link2 has carried.
+fn forwarded_over_the_worse_link(bed: &mut Fixture) -> (Download, Vec<u8>, u64) {
+    let (download, expected) = under_way(bed);
     assert!(bed.carried()[0] > 1_000_000, "the better link is link1");
     bed.set_link("link1", "delay=60ms");
     let small = bed.offer("small", 500_000);
@@ -117,10 +133,85 @@ fn forwarded_connections_stay_on_their_link() {
         moved = bed.carried()[1];
         moved > before + 500_000
     });
+    (download, expected, moved)
+}
+
+/// Brings up a testbed whose box forwards everything.
+fn forwarding() -> Fixture {
+    let forward_all = |text| {
+        format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[expert]\nidle_probe_interval = \"1s\"\n")
+    };
+    Fixture::up_with(render_changed(Role::Box, forward_all))
+}
+
+/// A connection that is only forwarded stays on its link when new ones take another.
+#[test]
+#[ignore = "network"]
+fn forwarded_connections_stay_on_their_link() {
+    let mut bed = forwarding();
+    let (download, expected, moved) = forwarded_over_the_worse_link(&mut bed);
     expect_progress(&mut bed, &download);
     bed.release();
     download.expect_bytes(&expected);
     assert!(bed.carried()[1] < moved + 1_000_000, "the old one moved");
+}
+
+/// Two processors may forward segments of one connection at the same time. Each segment leaves over the connection's
+/// link, whatever the packet filter is doing with the other one: a single segment with another source address would
+/// reset the connection.
+#[test]
+#[ignore = "network"]
+fn segments_forwarded_at_the_same_time_stay_on_their_link() {
+    let mut bed = forwarding();
+    let (download, expected, _) = forwarded_over_the_worse_link(&mut bed);
+    bed.run("box", "nft", &[COUNT_BARE_SEGMENTS]);
+    let (user, content) = (namespace(&bed, "user"), bed.v4("content"));
+    let from = connection_to(&bed, content);
+    thread::scope(|scope| {
+        let send = || inside(&user, || send_bare_acks(from, SocketAddr::new(content, 80)));
+        for sender in [scope.spawn(send), scope.spawn(send)] {
+            sender.join().expect("no panic");
+        }
+    });
+    let [stayed, moved] = ["stayed", "moved"].map(|counter| {
+        let list = ["list", "counter", "inet", "observed", counter];
+        let printed = bed.print("box", "nft", &list);
+        let mut words = printed.split_whitespace();
+        words.find(|word| *word == "packets");
+        let packets = words
+            .next()
+            .and_then(|packets| packets.parse::<usize>().ok());
+        packets.unwrap_or_else(|| panic!("{printed}"))
+    });
+    assert_eq!(moved, 0, "{stayed} segments took the connection's link");
+    // The box's queue drops what comes while it is full.
+    assert!(stayed > PARALLEL_ACKS / 10, "{stayed} segments arrived");
+    expect_progress(&mut bed, &download);
+    bed.release();
+    download.expect_bytes(&expected);
+}
+
+/// Returns the user's end of the only connection to `host`.
+fn connection_to(bed: &Fixture, host: IpAddr) -> SocketAddr {
+    let established = ["-Htn", "state", "established", "dst", &host.to_string()];
+    let printed = bed.print("user", "ss", &established);
+    let mut words = printed.split_whitespace();
+    let local = words.nth(2).and_then(|local| local.parse().ok());
+    local.unwrap_or_else(|| panic!("the connections: {printed}"))
+}
+
+/// Sends acknowledgements of nothing from one end of a connection to the other.
+fn send_bare_acks(from: SocketAddr, to: SocketAddr) {
+    let ack = tcp::Repr::new(from.port(), to.port(), Flags::ACK);
+    let mut segment = vec![0; ack.header_len()];
+    ack.emit(&mut segment);
+    tcp::fill_checksum(from.ip(), to.ip(), &mut segment, &[]);
+    let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).expect("a raw socket");
+    let to = SockAddr::from(SocketAddr::new(to.ip(), 0));
+    for _ in 0..PARALLEL_ACKS {
+        // The queue of the socket may be full for a moment.
+        let _ = raw.send_to(&segment, &to);
+    }
 }
 
 /// A backup or metered link carries nothing of a download until no other works, and then all of it.

@@ -83,11 +83,20 @@ impl Connection {
     /// Brings the connection up to date after a change: ends the connection or subflows that are done, removes
     /// closed subflows, and opens further ones. Returns whether there may be something to send now.
     pub fn reconcile(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let mut changed = self.finish_if_done(ctx);
-        changed |= self.transport.answer_fins();
-        changed |= self.transport.bound_retained(ctx);
-        changed |= self.transport.close_subflows();
-        changed |= self.remove_closed_subflows(ctx);
+        // This function runs several times a packet, and usually nothing is about to end. One look at the subflows
+        // is cheaper than one by each step.
+        let has_endings = self.transport.has_endings();
+        let mut changed = false;
+        if has_endings {
+            changed |= self.finish_if_done(ctx);
+            changed |= self.transport.answer_fins();
+        }
+        let has_reset = self.transport.bound_retained(ctx);
+        changed |= has_reset;
+        if has_endings || has_reset {
+            changed |= self.transport.close_subflows();
+            changed |= self.remove_closed_subflows(ctx);
+        }
         changed |= self.join_paths(ctx);
         changed
     }
@@ -136,6 +145,17 @@ impl Connection {
 }
 
 impl Transport {
+    /// Returns whether the connection or a subflow has begun to end in a direction, so that something may have to be
+    /// answered, closed or removed.
+    fn has_endings(&self) -> bool {
+        let ends =
+            |s: &Subflow| s.phase == Phase::Closed || s.rcv.finished() || s.closing.is_over();
+        self.is_ended()
+            || self.closing.is_due()
+            || self.closing.is_over()
+            || self.subflows.iter().any(ends)
+    }
+
     /// Closes our direction of the subflows on which the peer sent FIN, if another working subflow can carry the
     /// connection. Otherwise our direction of these subflows stays open. It also stays open once the peer has
     /// closed the stream: unsent data, DATA_FIN and data that the peer dropped at the data level are still sent

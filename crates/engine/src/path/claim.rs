@@ -12,6 +12,12 @@ use crate::{PathId, Urgency};
 /// The time for which an urgency counts as present after its last data was sent. The value is a guess: most round
 /// trips are shorter, and so are the pauses of interactive traffic such as calls.
 const CLAIM_TIME: Duration = Duration::from_millis(300);
+/// A full table forgets this part of its entries at once (1/16). Finding the oldest entries means reading the whole
+/// table. This must be rare even if data goes to more peers in turn than the table holds. The value is a guess.
+const FORGOTTEN_PART: usize = 16;
+
+/// The time at which data of each urgency was last sent on a path.
+type SentAt = [Option<Instant>; Urgency::COUNT];
 
 /// The use of a path by the data of all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +31,7 @@ pub(crate) struct Claim {
 /// The time at which data of each urgency was last sent, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
+    claims: BTreeMap<(IpAddr, PathId), SentAt>,
     max_len: usize,
     /// The set of urgencies ever used, as bits. If all data has the same urgency, no connection has to give way,
     /// so nothing is recorded.
@@ -33,8 +39,9 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Creates a table for at most `max_len` paths to peers. If the table is full of present claims, urgent data
-    /// on further paths is not recorded.
+    /// Creates a table for at most `max_len` paths to peers. If the table is full, further paths replace those with
+    /// background data only, and then those whose last foreground data is oldest. Background data replaces nothing,
+    /// because no data gives way to it.
     pub fn new(max_len: usize) -> Self {
         Claims {
             max_len,
@@ -49,15 +56,30 @@ impl Claims {
             return;
         }
         if self.claims.len() >= self.max_len && !self.claims.contains_key(&key) {
-            let last_sent =
-                |claim: &[Option<Instant>; Urgency::COUNT]| claim.iter().flatten().max().copied();
-            self.claims
-                .retain(|_, c| last_sent(c).is_some_and(|at| at + CLAIM_TIME > now));
-            if self.claims.len() >= self.max_len {
+            if urgency == Urgency::LEAST_URGENT {
                 return;
             }
+            self.forget_oldest();
         }
         self.claims.entry(key).or_default()[urgency.index()] = Some(now);
+    }
+
+    /// Removes the oldest claims. Claims without foreground data come first: `None` is less than any time.
+    fn forget_oldest(&mut self) {
+        let claims = self.claims.iter();
+        let mut by_age: Vec<_> = claims
+            .map(|(key, claim)| (foreground_at(claim), claim.iter().flatten().max(), *key))
+            .collect();
+        by_age.sort_unstable();
+        let forgotten = (self.max_len / FORGOTTEN_PART).max(1);
+        let keys: Vec<_> = by_age
+            .iter()
+            .take(forgotten)
+            .map(|(.., key)| *key)
+            .collect();
+        for key in keys {
+            self.claims.remove(&key);
+        }
     }
 
     /// Returns what is known of the data that is sent on the path `key`.
@@ -70,12 +92,17 @@ impl Claims {
         };
         let is_present = |at: &Option<Instant>| at.is_some_and(|at| at + CLAIM_TIME > now);
         let level = claim.iter().position(is_present);
-        let foreground = &claim[..Urgency::LEAST_URGENT.index()];
         Claim {
             most_urgent: level.and_then(|level| Urgency::new(level as u8)),
-            foreground_at: foreground.iter().flatten().max().copied(),
+            foreground_at: foreground_at(claim),
         }
     }
+}
+
+/// Returns the time at which data more urgent than background data was last sent.
+fn foreground_at(claim: &SentAt) -> Option<Instant> {
+    let foreground = &claim[..Urgency::LEAST_URGENT.index()];
+    foreground.iter().flatten().max().copied()
 }
 
 #[cfg(test)]
@@ -110,20 +137,44 @@ mod tests {
         assert_eq!(claims.of(at(600), KEY).foreground_at, Some(at(200)));
     }
 
+    /// A path's foreground mark counts for longer than its claim, so it outlives the claim in a full table too.
     #[test]
-    fn expired_claims_are_replaced() {
-        let mut claims = Claims::new(1);
-        let other = (KEY.0, PathId(1));
+    fn a_full_table_forgets_background_first_and_then_the_oldest_foreground() {
+        let mut claims = Claims::new(3);
         let at = Instant::from_millis;
-        claims.note(at(0), KEY, Urgency::LEAST_URGENT);
-        claims.note(at(1), KEY, Urgency::MOST_URGENT);
-        claims.note(at(2), other, Urgency::MOST_URGENT);
-        assert_eq!(claims.of(at(2), other).most_urgent, None);
-        claims.note(at(1_100), other, Urgency::MOST_URGENT);
-        assert_eq!(
-            claims.of(at(1_100), other).most_urgent,
-            Some(Urgency::MOST_URGENT)
-        );
-        assert_eq!(claims.of(at(1_100), KEY).most_urgent, None);
+        let key = |path| (KEY.0, PathId(path));
+        let marks = |claims: &Claims, now| {
+            [0, 1, 2, 3, 4].map(|path| claims.of(at(now), key(path)).foreground_at)
+        };
+        claims.note(at(0), key(0), Urgency::MOST_URGENT);
+        claims.note(at(1), key(0), Urgency::default());
+        claims.note(at(2), key(1), Urgency::MOST_URGENT);
+        claims.note(at(3), key(2), Urgency::LEAST_URGENT);
+        // Background data on a further path claims nothing, so it displaces nothing.
+        claims.note(at(1_000), key(3), Urgency::LEAST_URGENT);
+        assert_eq!(claims.of(at(1_000), key(3)), Claim::default());
+        // The latest mark is the background data's, and it still goes first.
+        claims.note(at(1_001), key(2), Urgency::LEAST_URGENT);
+        claims.note(at(1_002), key(3), Urgency::default());
+        assert_eq!(claims.of(at(1_002), key(2)), Claim::default());
+        let foreground = [Some(at(1)), Some(at(2)), None, Some(at(1_002)), None];
+        assert_eq!(marks(&claims, 1_002), foreground);
+        claims.note(at(1_003), key(4), Urgency::MOST_URGENT);
+        let foreground = [None, Some(at(2)), None, Some(at(1_002)), Some(at(1_003))];
+        assert_eq!(marks(&claims, 1_003), foreground);
+        assert_eq!(claims.claims.len(), 3);
+    }
+
+    #[test]
+    fn the_search_for_the_oldest_claims_makes_room_for_several() {
+        let mut claims = Claims::new(32);
+        let key = |path| (KEY.0, PathId(path));
+        claims.note(Instant::ZERO, key(0), Urgency::LEAST_URGENT);
+        for path in 0..=32 {
+            let now = Instant::from_millis(path.into());
+            claims.note(now, key(path), Urgency::MOST_URGENT);
+        }
+        let remembered: Vec<_> = claims.claims.keys().copied().collect();
+        assert_eq!(remembered, (2..=32).map(key).collect::<Vec<_>>());
     }
 }

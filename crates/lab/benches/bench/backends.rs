@@ -64,7 +64,10 @@ fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
 
 /// Prints the rows as text.
 pub fn print(rows: &[Agreement]) {
-    println!("mean flow completion time, simulator and emulated links, ms (minrtt, cubic):");
+    println!(
+        "mean flow completion time, simulator and emulated links, ms ({}, cubic):",
+        braid_strategy::DEFAULT
+    );
     println!(
         "{:<32} {:>5} {:>5} {:>8} {:>8} {:>7} {:>6}",
         "paths", "size", "runs", "sim", "links", "differ", "bar"

@@ -76,7 +76,7 @@ fn table(cores: usize) -> Result<f64, Failure> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Returns the case of a download with the strategy minRTT.
+/// Returns the case of a download with the default strategy.
 pub fn case(paths: &str, size: &str) -> Result<Case, Failure> {
     let paths = paths.parse().map_err(|e| Failure::run("paths", e))?;
     let size = size.parse().map_err(|e| Failure::run("size", e))?;

@@ -328,15 +328,18 @@ impl BoxRules {
     /// address translation at the first packet of a connection, and the first packet of this connection was not
     /// translated. So the SYN would leave by a link with the private address of the host.
     ///
-    /// Other TCP connections get the instance's mark as connection mark. A later rule replaces it by the mark of
-    /// their link. The maximum segment size is adapted to the MTU of the route, because path MTU discovery often
-    /// fails behind NATs and filters.
+    /// A connection over a link gets the link's mark as connection mark; a TCP connection elsewhere, for example
+    /// between two local networks, gets the instance's mark. A packet must not set first one of them and then the
+    /// other: another processor may forward a packet of the same connection at the same time. It would find the
+    /// mark without a link, and route its packet over the link of new connections. Address translation then forgets
+    /// the connection, and its hosts reset it. The maximum segment size is adapted to the MTU of the route, because
+    /// path MTU discovery often fails behind NATs and filters.
     fn emit_forward(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
              iifname {lan} ct mark {intercepted} meta l4proto tcp reject with tcp reset
-             iifname {lan} meta l4proto tcp ct mark set {mark}
+             iifname {lan} oifname != {links} meta l4proto tcp ct mark set {mark}
              iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),
@@ -672,6 +675,27 @@ mod tests {
         let want = "iifname { \"wan0\" } tcp sport 4433 tcp flags & ack == ack \
                     ct state { new, invalid } drop";
         assert_eq!(covers, [want]);
+    }
+
+    /// A packet that sets the mark without a link first takes the link away from packets that other processors
+    /// forward meanwhile.
+    #[test]
+    fn a_packet_that_leaves_over_a_link_sets_only_the_links_mark() {
+        let script = box_script(Vec::new(), MptcpHosts::Proxy);
+        let forward = script.split("chain forward").nth(1).unwrap();
+        let forward = forward.split("chain").next().unwrap();
+        let rules = forward.lines().map(str::trim);
+        let sets: Vec<&str> = rules.filter(|rule| rule.contains("ct mark set")).collect();
+        let instance_names = InstanceNames::of_tun("t");
+        let (mark, flow) = (instance_names.mark(), instance_names.flow_mark(0));
+        let want = [
+            format!(
+                "iifname {{ \"lan0\" }} oifname != {{ \"wan0\" }} meta l4proto tcp ct mark set {mark}"
+            ),
+            format!("iifname {{ \"lan0\" }} oifname \"wan0\" ct mark set {flow}"),
+            format!("iifname \"wan0\" oifname {{ \"lan0\" }} ct mark set {flow}"),
+        ];
+        assert_eq!(sets, want);
     }
 
     #[test]

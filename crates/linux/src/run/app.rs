@@ -57,16 +57,19 @@ pub struct AppConfig {
 }
 
 impl AppConfig {
-    /// Returns settings with the default strategy, and with the device and addresses that are a box's defaults for
-    /// [`Role::Connect`] and a server's for [`Role::Listen`].
+    /// Returns settings with the default strategy. The device is `braid-connect` or `braid-listen`, by the role. It
+    /// has addresses of its own, so that an application runs beside a box, a server, and an application of the other
+    /// role. Two applications of one role on one host need different devices and addresses: change
+    /// [`tun`](Self::tun).
     pub fn new(role: Role) -> Self {
-        let (v4, v6) = match role {
-            Role::Connect { .. } => (77, 0x77),
-            Role::Listen { .. } => (78, 0x78),
+        // The defaults of a box are 10.215.77.0/24 and fdb7:a1d0:77::/64, those of a server 78 in both places.
+        let (name, v4, v6) = match role {
+            Role::Connect { .. } => ("braid-connect", 79, 0x79),
+            Role::Listen { .. } => ("braid-listen", 80, 0x80),
         };
         AppConfig {
             tun: TunConfig {
-                name: "braid0".to_owned(),
+                name: name.to_owned(),
                 v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 215, v4, 0), 24),
                 v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfdb7, 0xa1d0, v6, 0, 0, 0, 0, 0), 64),
             },

@@ -8,6 +8,7 @@ use braid_engine::buffer::PacketBuffer;
 use braid_engine::streams::BadFrame;
 use braid_engine::{Config, PathConfig, RxMeta, Transmit};
 use braid_wire::Rng;
+use rustix::event::{EventfdFlags, eventfd};
 use socket2::{Domain, Socket, Type};
 
 use super::*;
@@ -148,4 +149,26 @@ fn a_peer_that_violates_the_format_is_aborted() {
     let error = StreamError::BadFrame(BadFrame::Flags(0xff));
     assert_eq!(pair.0[1].read(0, &mut [0]), Err(error));
     assert_eq!(pair.0[1].closed(), Some(CloseReason::Aborted));
+}
+
+/// A program that takes over signals ends its session in order.
+#[test]
+fn a_stop_ends_a_wait_and_leaves_the_session_open() {
+    let mut pair = Pair::new();
+    pair.run(|Pair(ends)| ends.iter().all(Session::is_connected));
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+    let Pair([writer, reader]) = &mut pair;
+    let stream = writer.open_stream(Urgency::default()).expect("few streams");
+    assert_eq!(writer.write(stream, b"last", None), Ok(4));
+    let soon = Some(writer.now());
+    assert_eq!(writer.wait_or_stop(stop.as_fd(), soon).ok(), Some(false));
+    rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("a descriptor");
+    assert_eq!(writer.wait_or_stop(stop.as_fd(), None).ok(), Some(true));
+    let (end, later) = (writer.now(), reader.now() + Duration::from_secs(60));
+    assert_eq!(writer.close(end).ok(), Some(None));
+    while reader.incoming().is_empty() {
+        assert!(reader.now() < later, "it takes too long");
+        reader.wait(Some(later)).expect("it waits");
+    }
+    assert_eq!(reader.read(stream, &mut [0; 8]), Ok(Read::Bytes(4)));
 }

@@ -62,6 +62,12 @@ impl Upstream {
             tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;
         }
+        // The choices by prefix follow. The next connection to a prefix chooses anew.
+        let choice = &self.servers.choice;
+        let is_by_measurements = choice.is_by_measurements();
+        self.meter.egress.retain_choices(|need, server| {
+            is_by_measurements && usable[server] && server != choice.server(need)
+        });
     }
 
     /// Returns the server for a user's connection with this need to the destination `to`.

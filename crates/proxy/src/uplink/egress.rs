@@ -160,6 +160,16 @@ impl Egress {
         }
     }
 
+    /// Forgets the choices for which `is_valid` returns false, given the need and the chosen server.
+    pub(super) fn retain_choices(&mut self, is_valid: impl Fn(Need, usize) -> bool) {
+        for state in self.prefixes.values_mut() {
+            for need in Need::ALL {
+                let chosen = &mut state.chosen[need as usize];
+                *chosen = chosen.filter(|server| is_valid(need, *server));
+            }
+        }
+    }
+
     /// Returns each prefix whose connections of some need go to another server than the usual one, with the need
     /// and the server.
     pub(super) fn choices(&self) -> impl Iterator<Item = (Prefix, Need, usize)> {

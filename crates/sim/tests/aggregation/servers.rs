@@ -243,14 +243,29 @@ fn each_destination_has_the_server_that_is_best_for_it() {
     assert_eq!(share(&mut net, 1), [0, 40]);
     assert_eq!(share(&mut net, 0), [40, 0]);
     assert_eq!(chosen(&net), (1, 1));
-    let servers = status(&net).servers;
-    let prefixes = |server: usize| {
-        let all = servers[server].destinations.iter();
-        all.map(|d| (d.prefix.as_str(), d.by_delay))
-            .collect::<Vec<_>>()
+    // Returns the prefixes that have another server than the usual one, by this server.
+    let prefixes = |net: &Aggregation| {
+        let servers = status(net).servers.into_iter();
+        let prefixes = servers.map(|server| {
+            let all = server.destinations.into_iter();
+            all.map(|d| (d.prefix, d.by_delay)).collect::<Vec<_>>()
+        });
+        prefixes.collect::<Vec<_>>()
     };
-    assert_eq!(prefixes(0), []);
-    assert_eq!(prefixes(1), [("198.51.101.0/24", true)]);
+    let by_prefix = [vec![], vec![("198.51.101.0/24".to_owned(), true)]];
+    assert_eq!(prefixes(&net), by_prefix);
+    // The operator's choice is for all destinations, at once.
+    let select = |net: &mut Aggregation, name: String| {
+        let answer = net.ask(Request::Server { name });
+        assert_eq!(answer, Some(Answer::Done));
+    };
+    let name = status(&net).servers[0].name.clone();
+    select(&mut net, name);
+    assert_eq!(prefixes(&net), [[], []]);
+    assert_eq!(share(&mut net, 1), [40, 0]);
+    select(&mut net, "auto".to_owned());
+    share(&mut net, 1);
+    assert_eq!(prefixes(&net), by_prefix);
 }
 
 /// Opens connections with short answers, so that links are idle though users are active.

@@ -7,8 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread;
 
-use braid_linux::run::{Privileges, run_box, run_server};
-use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_engine::Urgency;
+use braid_engine::streams::Read as StreamRead;
+use braid_linux::run::{AppConfig, Privileges, Role, run_box, run_server};
+use braid_linux::session::Session;
+use braid_proxy::config::{BoxConfig, LinkConfig, ServerConfig};
 use braid_secure::keys::PrivateKey;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -142,6 +145,7 @@ fn a_user_is_served_through_box_and_server() {
             });
             started.recv_timeout(TIMEOUT).expect("the box is up");
             check(world);
+            check_sessions(world);
         }));
         for stop in &stops {
             rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
@@ -176,4 +180,54 @@ fn check(world: &World) {
     // Nothing listens there: a reset follows.
     let error = fetch(world, 81).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// Programs with a session of their own run on the hosts of box and server, over the same links.
+fn check_sessions(world: &World) {
+    let address = SocketAddr::from(([192, 0, 1, 2], 7000));
+    let listening = AppConfig::new(Role::Listen {
+        addresses: vec![address.ip()],
+        port: address.port(),
+        anywhere: true,
+        announce: false,
+    });
+    let connecting = AppConfig::new(Role::Connect {
+        links: ["wan1", "wan2"].map(LinkConfig::new).to_vec(),
+        servers: vec![address],
+    });
+    let (ready, listens) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || world.inside("server", || receive_hello(&listening, &ready)));
+        listens.recv_timeout(TIMEOUT).expect("the session listens");
+        world.inside("box", || {
+            let mut session = Session::open(&connecting).unwrap();
+            assert!(fetch(world, 80).unwrap().starts_with(b"HELLO..."));
+            let stream = session.open_stream(Urgency::default()).unwrap();
+            assert_eq!(session.write(stream, b"hello", None), Ok(5));
+            assert_eq!(session.finish(stream), Ok(true));
+            let end = session.now() + TIMEOUT;
+            assert!(session.close(end).unwrap().is_some());
+        });
+    });
+    // Box and server still have all of their own.
+    assert!(fetch(world, 80).unwrap().starts_with(b"HELLO..."));
+}
+
+/// Receives the word of a peer in a session.
+fn receive_hello(config: &AppConfig, ready: &mpsc::Sender<()>) {
+    let mut session = Session::open(config).unwrap();
+    ready.send(()).unwrap();
+    let (mut word, mut buffer) = (Vec::new(), [0; 8]);
+    let end = session.now() + TIMEOUT;
+    while !session.has_ended() {
+        assert!(session.now() < end, "the word is late: {word:?}");
+        session.wait(Some(end)).unwrap();
+        for stream in session.incoming() {
+            while let StreamRead::Bytes(n) = session.read(stream, &mut buffer).unwrap() {
+                word.extend_from_slice(&buffer[..n]);
+            }
+        }
+    }
+    assert_eq!(word, b"hello");
+    session.close(end).unwrap();
 }
