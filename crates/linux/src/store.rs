@@ -257,7 +257,8 @@ mod tests {
 
     fn record(server: &str, link: &str) -> SavedRecord {
         let server = server.parse().unwrap();
-        from_row(server, link, [1_800_000_000_000, 40, 3, 38, 500, 70, 6])
+        let row = [1_800_000_000_000, 40, 3, 38, 500, 1, 900, 70, 6];
+        from_row(server, link, row)
     }
 
     fn measurement(link: Option<&str>) -> SavedMeasurement {
