@@ -82,12 +82,16 @@ pub(crate) struct Negotiated {
     pub timestamps: bool,
 }
 
-/// The counts of a subflow at its last record, and the time of the next record.
+/// The parts of a subflow in the tables that connections share.
 #[derive(Debug, Clone, Copy, Default)]
-struct RecordedCounts {
+struct Shares {
+    /// The bytes sent and lost at the last record of the path.
     sent: u64,
     lost: u64,
+    /// The time of the next record.
     next: Instant,
+    /// The subflow's part of the load of its path, as counted in [`Loads`].
+    load: Load,
 }
 
 /// The priority of a subflow: backup or regular (RFC 8684 section 3.3.8).
@@ -153,10 +157,8 @@ pub(crate) struct Subflow {
     /// The time until which a further penalty by a strategy has no effect: one round trip after the last
     /// penalty.
     pub penalised_until: Instant,
-    /// The state of the subflow's records of the path.
-    recorded: RecordedCounts,
-    /// The subflow's part of the load of its path, as counted in [`Loads`].
-    load: Load,
+    /// The subflow's parts in the records and loads of its path.
+    shares: Shares,
     /// The offset of our timestamps from the millisecond clock. A hash with a secret gives each 4-tuple its own
     /// offset. So a peer can neither read the clock nor relate connections to each other (RFC 7323 section
     /// 5.4).
@@ -217,8 +219,7 @@ impl Subflow {
             ending: Ending::default(),
             place: Place::default(),
             penalised_until: Instant::ZERO,
-            recorded: RecordedCounts::default(),
-            load: Load::default(),
+            shares: Shares::default(),
             ts_base,
             size,
         }
@@ -548,7 +549,7 @@ impl Subflow {
 
     /// Returns whether a new record is due (see [`remember`](Self::remember)).
     pub fn is_record_due(&self, now: Instant) -> bool {
-        now >= self.recorded.next
+        now >= self.shares.next
     }
 
     /// Updates the record of the path with the measurements of the subflow since its last record.
@@ -569,14 +570,15 @@ impl Subflow {
             delivery_rate: self.snd.peak_rate(),
             is_lower_bound: self.snd.limits_rate(),
             arrival_rate: self.rcv.arriving.peak_rate(),
-            bytes_sent: sent - self.recorded.sent,
-            bytes_lost: lost - self.recorded.lost,
+            bytes_sent: sent - self.shares.sent,
+            bytes_lost: lost - self.shares.lost,
         };
         records.add(self.tuple.remote.ip(), self.path, measured);
-        self.recorded = RecordedCounts {
+        self.shares = Shares {
             sent,
             lost,
             next: now + RECORD_INTERVAL,
+            ..self.shares
         };
     }
 
@@ -601,15 +603,15 @@ impl Subflow {
     }
 
     fn set_load(&mut self, loads: &mut Loads, load: Load) {
-        if load != self.load {
-            loads.replace(self.link(), self.load, load);
-            self.load = load;
+        if load != self.shares.load {
+            loads.replace(self.link(), self.shares.load, load);
+            self.shares.load = load;
         }
     }
 
     /// Returns the load of the subflow's path by all other subflows.
     pub fn load_of_others(&self, loads: &Loads) -> Load {
-        loads.of_others(self.link(), self.load)
+        loads.of_others(self.link(), self.shares.load)
     }
 
     /// Returns the number of new payload bytes that may be sent now; 0 if loss recovery, pacer, congestion

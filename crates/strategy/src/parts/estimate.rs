@@ -64,9 +64,10 @@ impl Estimate {
         let in_flight = subflow.in_flight as f64;
         // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value
         // for its round-trip time.
-        let [base, rtt] = match subflow.srtt.is_zero() {
-            true => [subflow.rto; 2],
-            false => [subflow.base_rtt, subflow.srtt],
+        let [base, rtt] = if subflow.srtt.is_zero() {
+            [subflow.rto; 2]
+        } else {
+            [subflow.base_rtt, subflow.srtt]
         }
         // Times and rates are divisors.
         .map(|time| time.as_secs_f64().max(1e-6));
@@ -87,12 +88,8 @@ impl Estimate {
         } else {
             presumed.max(subflow.peak_rate).max(subflow.delivery_rate)
         };
-        // Connections that share the path deliver together what the bottleneck passes, or less.
         let others = subflow.others_in_flight as f64;
-        let together = match subflow.others_in_flight {
-            0 => 0,
-            _ => subflow.delivery_rate.saturating_add(subflow.others_rate),
-        };
+        let together = rate_together(subflow);
         let rate = rate.max(together).max(1) as f64;
         let room = subflow.window_room() as f64;
         let share = (in_flight + room).max(1.0) / (in_flight + room + others).max(1.0);
@@ -222,5 +219,14 @@ impl Estimate {
         } else {
             acknowledged + window * (rounds - 1.0)
         }
+    }
+}
+
+/// Returns the sum of the rates of all connections on the path, bytes/s: they deliver together what the bottleneck
+/// passes, or less. Returns 0 if no other connection has data in flight.
+fn rate_together(subflow: &SubflowView) -> u64 {
+    match subflow.others_in_flight {
+        0 => 0,
+        _ => subflow.delivery_rate.saturating_add(subflow.others_rate),
     }
 }

@@ -91,8 +91,8 @@ fn a_queue_explains_late_data() {
     assert!(rescues(1_000_000));
 }
 
-/// Of the 30 kB that are left, a path with a full window of 20 kB and 1 MB/s delivers too little in the 51 ms that a
-/// packet takes on the other path. If an earlier connection measured the rate only in slow start, the path may be
+/// A path with a full window of 20 kB and 1 MB/s delivers too little of the remaining 30 kB in the 51 ms that a packet
+/// takes on the other path. If an earlier connection measured the rate only in slow start, the path may be
 /// faster, and is worth the wait.
 #[test]
 fn a_rate_of_slow_start_is_a_lower_bound() {
