@@ -484,7 +484,8 @@ fn of_a_shaped_link_the_rate_is_right_or_unknown() {
     }
 }
 
-/// Users take half of the rate, so that buckets are neither full nor empty.
+/// Users take half of the rate, so that buckets are neither full nor empty. A train to which they leave less than a
+/// quarter of the rate is late, and shows no rate.
 #[test]
 fn of_a_shaped_link_under_load_it_is_not_far_off() {
     for burst in [0, 8_000, 16_000, 64_000] {
@@ -492,7 +493,7 @@ fn of_a_shaped_link_under_load_it_is_not_far_off() {
         for _ in 0..30 {
             load(&mut net, secs(1));
             for share in found(&net) {
-                assert!((0.3..1.5).contains(&share), "{burst}: {share}");
+                assert!((0.25..1.5).contains(&share), "{burst}: {share}");
             }
         }
     }
