@@ -5,6 +5,9 @@ use core::time::Duration;
 
 use crate::seal::Suite;
 
+/// Most paths of a session. Flows keep a record for each.
+pub const MAX_PATHS: usize = 8;
+
 /// An end of the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -37,7 +40,9 @@ pub struct Config {
     pub suite: Suite,
     /// The largest inner packet, in bytes. At most 9,000.
     pub inner_mtu: usize,
-    /// Most paths, at most 64.
+    /// The size of the largest IP packet on a path that the box has added, in bytes. Only a server uses it.
+    pub learned_mtu: usize,
+    /// Most paths, at most [`MAX_PATHS`].
     pub max_paths: usize,
     /// Most flows in each direction. Flows beyond it share numbers, and thus an order.
     pub max_flows: u16,
@@ -59,7 +64,8 @@ impl Default for Config {
             mode: Mode::default(),
             suite: Suite::default(),
             inner_mtu: 1500,
-            max_paths: 8,
+            learned_mtu: 1500,
+            max_paths: MAX_PATHS,
             max_flows: 512,
             send_queue: 8 << 20,
             sent_buffer: 16 << 20,

@@ -3,17 +3,16 @@
 //! | type | frame | fields |
 //! | --- | --- | --- |
 //! | 0 | padding | none; ends the datagram |
-//! | 1 | packet | flow (2), sequence (3), packet up to the end of the datagram |
-//! | 2 | packet with length | flow (2), sequence (3), length (2), packet |
-//! | 3 | head of a cut packet | flow (2), sequence (3), first bytes of the packet up to the end of the datagram |
-//! | 4 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of this path has |
-//! | 5 | report | see [`Report`] |
-//! | 6 | latest | flow (2), sequence (3) |
-//! | 7 | re-request | flow (2), first sequence (3), count (1) |
-//! | 8 | challenge | data (8) |
-//! | 9 | response | data (8) |
+//! | 1 | packet | flow (2), sequence (3), length (2), packet |
+//! | 2 | head of a cut packet | flow (2), sequence (3), first bytes of the packet up to the end of the datagram |
+//! | 3 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of this path has |
+//! | 4 | report | see [`Report`] |
+//! | 5 | latest | flow (2), sequence (3) |
+//! | 6 | re-request | flow (2), first sequence (3), count (1) |
+//! | 7 | challenge | data (8) |
+//! | 8 | response | data (8) |
 //!
-//! Types 1 to 3 have flags in the high bits: 0x40 if the flow uses only this path, 0x80 if the packet is sent once
+//! Types 1 and 2 have flags in the high bits: 0x40 if the flow uses only this path, 0x80 if the packet is sent once
 //! more and says nothing about the order of its path.
 
 use arrayvec::ArrayVec;
@@ -23,28 +22,27 @@ use crate::DatagramError;
 
 const PADDING: u8 = 0;
 const PACKET: u8 = 1;
-const SIZED_PACKET: u8 = 2;
-const HEAD: u8 = 3;
-const TAIL: u8 = 4;
-const REPORT: u8 = 5;
-const LATEST: u8 = 6;
-const REREQUEST: u8 = 7;
-const CHALLENGE: u8 = 8;
-const RESPONSE: u8 = 9;
+const HEAD: u8 = 2;
+const TAIL: u8 = 3;
+const REPORT: u8 = 4;
+const LATEST: u8 = 5;
+const REREQUEST: u8 = 6;
+const CHALLENGE: u8 = 7;
+const RESPONSE: u8 = 8;
 
 const SOLE: u8 = 0x40;
 const AGAIN: u8 = 0x80;
 
-/// Bytes of a packet's frame before the packet, if the packet extends to the end of the datagram.
-pub const PACKET_OVERHEAD: usize = 6;
-/// Bytes of a packet's frame before the packet, if other frames follow.
-pub const SIZED_PACKET_OVERHEAD: usize = 8;
+/// Bytes of a packet's frame before the packet.
+pub const PACKET_OVERHEAD: usize = 8;
+/// Bytes of a head's frame before the head.
+pub const HEAD_OVERHEAD: usize = 6;
 /// Bytes of a tail's frame before the tail.
 pub const TAIL_OVERHEAD: usize = 3;
 /// Most samples in a report.
 pub const MAX_SAMPLES: usize = 8;
 /// Most bytes of a report.
-pub const MAX_REPORT_LEN: usize = 23 + 5 * MAX_SAMPLES;
+pub const MAX_REPORT_LEN: usize = 21 + 5 * MAX_SAMPLES;
 
 /// The place of an inner packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +67,7 @@ pub struct Sample {
 }
 
 /// The datagrams that the peer received on one path: type (1), path (1), highest (3), datagrams (4), bytes (4),
-/// congestion marks (2), received at (4), delay (3), number of samples (1), then for each
+/// received at (4), delay (3), number of samples (1), then for each
 /// sample below (2) and before (3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -81,8 +79,6 @@ pub struct Report {
     pub datagrams: u32,
     /// The bytes of datagrams received so far, modulo 2^32.
     pub bytes: u32,
-    /// The number of datagrams with a congestion mark (RFC 3168) so far, modulo 2^16.
-    pub marked: u16,
     /// The time at which the datagram with the highest number arrived, in microseconds modulo 2^32 of the peer's
     /// clock.
     pub received_at: u32,
@@ -183,7 +179,6 @@ impl<'a> Reader<'a> {
             highest: self.u24()?,
             datagrams: self.u32()?,
             bytes: self.u32()?,
-            marked: self.u16()?,
             received_at: self.u32()?,
             delay: self.u24()?,
             samples: ArrayVec::new(),
@@ -204,12 +199,11 @@ impl<'a> Reader<'a> {
     fn frame(&mut self, kind: u8) -> Result<Frame<'a>, DatagramError> {
         // Only packets have flags.
         let kind_of = match kind & !(SOLE | AGAIN) {
-            packet @ (PACKET | SIZED_PACKET | HEAD) => packet,
+            packet @ (PACKET | HEAD) => packet,
             _ => kind,
         };
         Ok(match kind_of {
-            PACKET => Frame::Packet(self.label(kind)?, self.rest()),
-            SIZED_PACKET => {
+            PACKET => {
                 let label = self.label(kind)?;
                 let len = self.u16()?;
                 Frame::Packet(label, self.bytes(len.into())?)
@@ -240,7 +234,7 @@ impl<'a> Reader<'a> {
 pub struct Frames<'a>(Reader<'a>);
 
 impl<'a> Frames<'a> {
-    /// Starts at the first frame.
+    /// Creates an iterator over the frames. It ends at the first one that is malformed.
     pub fn new(frames: &'a [u8]) -> Self {
         Frames(Reader(frames))
     }
@@ -268,15 +262,11 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 impl Frame<'_> {
-    /// Appends the frame. `last` says that the frame ends the datagram; a head always does.
-    pub fn emit(&self, last: bool, out: &mut Vec<u8>) {
+    /// Appends the frame. A head has to be the last frame of a datagram.
+    pub fn emit(&self, out: &mut Vec<u8>) {
         match self {
-            Frame::Packet(label, packet) if last => {
-                emit_label(PACKET, label, out);
-                out.extend_from_slice(packet);
-            }
             Frame::Packet(label, packet) => {
-                emit_label(SIZED_PACKET, label, out);
+                emit_label(PACKET, label, out);
                 emit_sized(packet, out);
             }
             Frame::Head(label, head) => {
@@ -339,7 +329,6 @@ fn emit_report(report: &Report, out: &mut Vec<u8>) {
     emit_u24(report.highest, out);
     out.extend_from_slice(&report.datagrams.to_be_bytes());
     out.extend_from_slice(&report.bytes.to_be_bytes());
-    out.extend_from_slice(&report.marked.to_be_bytes());
     out.extend_from_slice(&report.received_at.to_be_bytes());
     emit_u24(report.delay, out);
     out.push(report.samples.len() as u8);

@@ -12,17 +12,38 @@
 //! - [`Tunnel::next_timeout`] and [`Tunnel::handle_timeout`].
 #![forbid(unsafe_code)]
 
+mod address;
+mod arrivals;
+mod classify;
+mod codel;
 mod config;
+mod control;
+mod datagram;
 mod error;
+mod estimate;
 pub mod frame;
+mod frontier;
 mod header;
+mod incoming;
+mod outgoing;
+mod path;
+mod pool;
+mod rate;
+mod reassembly;
+mod reorder;
 mod replay;
 mod seal;
+mod send_flow;
+mod stats;
+mod steer;
+mod transmit;
 mod tunnel;
+mod window;
 
 pub use braid_engine::{PathId, Urgency};
-pub use config::{Config, Mode, PathConfig, PathState, Role};
+pub use config::{Config, MAX_PATHS, Mode, PathConfig, PathState, Role};
 pub use error::{DatagramError, SendError};
 pub use header::{Header, SessionId};
 pub use seal::{Secrets, Suite};
-pub use tunnel::{PathStats, Stats, Transmit, Tunnel};
+pub use stats::{PathStats, Stats};
+pub use tunnel::{Transmit, Tunnel};
