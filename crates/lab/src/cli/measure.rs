@@ -122,7 +122,8 @@ pub struct FctArgs {
     /// Semicolons separate 1 to 8 paths. The rate swing:MEAN/SHARE/STEP/SEED draws a new rate each STEP, up to
     /// SHARE above or below MEAN; trace:FILE plays a mahimahi trace. The loss 1%/4 comes in bursts with a mean of 4
     /// packets; to-bad/to-good/while-good/while-bad are the probabilities of the Gilbert-Elliott model. A queue is
-    /// a number of packets or a time (50ms). jitter=5ms as the last value delays each packet by up to 5 ms more.
+    /// a number of packets or a time (50ms). jitter=5ms as the last value delays each packet by up to 5 ms more, in
+    /// order; with jitter=5ms/reorder packets overtake each other.
     #[arg(long, value_name = "PATHS")]
     pub paths: Paths,
     /// Payload bytes of a flow; k and M are binary.
