@@ -119,7 +119,10 @@ impl PacketWatch {
             places.sent += 1;
             places.sent - 1
         });
-        let missing = self.sent.get(&digest(packet)).map_or(0, |sent| sent.missing);
+        let missing = self
+            .sent
+            .get(&digest(packet))
+            .map_or(0, |sent| sent.missing);
         let missing = missing + 1;
         self.sent
             .insert(digest(packet), SentPacket { at, place, missing });

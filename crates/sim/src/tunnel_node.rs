@@ -102,7 +102,11 @@ impl TunnelNode {
             let packet = header.packet(turn, transmit.len, fill);
             let (len, mtu) = (packet.bytes.len(), self.config.mtu);
             if len > mtu {
-                report(turn, Rule::Bound, format!("a packet of {len} bytes exceeds the MTU of {mtu}"));
+                report(
+                    turn,
+                    Rule::Bound,
+                    format!("a packet of {len} bytes exceeds the MTU of {mtu}"),
+                );
             }
             turn.send(path.into(), packet);
         }
@@ -138,7 +142,11 @@ impl Node for TunnelNode {
         self.deliver(turn);
         self.transmit(turn);
         if let Some(at) = self.next_timeout().filter(|at| *at <= turn.now) {
-            report(turn, Rule::Timer, format!("the tunnel's timer stands at {at}"));
+            report(
+                turn,
+                Rule::Timer,
+                format!("the tunnel's timer stands at {at}"),
+            );
             // With this timer, virtual time would stand still.
             self.is_stopped = true;
         }

@@ -199,7 +199,9 @@ impl QuicHost {
         config
             .transport_config(Arc::clone(&self.transport))
             .initial_dst_cid_provider(Arc::new(move || ConnectionId::new(&first_id)));
-        let connection = self.endpoint.connect(to_std(now), config, server, tls::NAME);
+        let connection = self
+            .endpoint
+            .connect(to_std(now), config, server, tls::NAME);
         self.connection = Some(connection.expect("the endpoint's settings are valid"));
     }
 
