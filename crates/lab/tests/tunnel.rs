@@ -64,7 +64,7 @@ fn the_same_seed_gives_the_same_runs() {
 /// A call over a path of 5 Mb/s: 200 bytes take 0.32 ms and the propagation.
 #[test]
 fn a_call_alone_has_the_delay_of_its_path() {
-    let runs = run(&case(CLEAN, "voip", "20k"), Mode::Single);
+    let runs = run(&case(CLEAN, "voip", "20000"), Mode::Single);
     for result in runs {
         assert_eq!((result.packets, result.lost, result.reordered), (100, 0, 0));
         assert_eq!(result.delays_us, [20_320; 100]);
