@@ -2,23 +2,72 @@
 
 use core::net::SocketAddr;
 
-use braid_tunnel::{PathId, Tunnel, Urgency};
-use braid_wire::Instant;
+use braid_tunnel::{Config, PathConfig, PathId, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_wire::{Instant, Rng};
 
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::{Rule, Violation};
+use crate::transfer::{PathSettings, SERVER, client_addr};
 use crate::udp::UdpHeader;
+use crate::world::{LinkId, NodeId, World};
 
-/// The settings of a [`TunnelNode`].
+/// The outer port of both ends.
+const PORT: u16 = 443;
+/// The MTU of every path, bytes.
+const MTU: usize = 1500;
+
+/// Both ends of a tunnel in a world.
 #[derive(Debug, Clone)]
-pub struct TunnelNodeConfig {
-    /// The own address of each path, in the order of the paths. Path `n` is interface `n`. The interface after
-    /// those of the paths leads to the inner hosts.
-    pub addrs: Vec<SocketAddr>,
-    /// The largest IP packet that the paths take, bytes.
-    pub mtu: usize,
-    /// The urgency of packets from the inner hosts.
-    pub urgency: Urgency,
+pub struct TunnelEnds {
+    /// The box's end, a [`TunnelNode`].
+    pub near: NodeId,
+    /// The server's end, a [`TunnelNode`].
+    pub far: NodeId,
+    /// The links of each path: (up, down).
+    pub paths: Vec<(LinkId, LinkId)>,
+}
+
+impl TunnelEnds {
+    /// Adds both ends of a tunnel to `world`, with a link for each path, at most 254. The next interface of each
+    /// end, which the caller connects, leads to its inner hosts. Their packets have the urgency `urgency`. Both ends
+    /// have the same session and keys in every run.
+    pub fn add(
+        world: &mut World,
+        config: &Config,
+        urgency: Urgency,
+        paths: Vec<PathSettings>,
+    ) -> TunnelEnds {
+        let now = world.now();
+        let remote = SocketAddr::new(SERVER.into(), PORT);
+        let near = world.add(|rng| {
+            let mut tunnel = open(config, Role::Box, now, rng);
+            for path in 0..paths.len() {
+                let config = PathConfig { remote, mtu: MTU };
+                tunnel.add_path(now, PathId(path as u8), config);
+            }
+            let addr = |path| SocketAddr::new(client_addr(path).into(), PORT);
+            TunnelNode::new(tunnel, urgency, (0..paths.len()).map(addr).collect())
+        });
+        let far = world.add(|rng| {
+            let tunnel = open(config, Role::Server, now, rng);
+            TunnelNode::new(tunnel, urgency, vec![remote; paths.len()])
+        });
+        let paths = paths.into_iter();
+        let paths = paths.map(|path| world.connect(near, far, path.up, path.down));
+        let paths = paths.collect();
+        TunnelEnds { near, far, paths }
+    }
+}
+
+/// Returns one end of a tunnel, with keys.
+fn open(config: &Config, role: Role, now: Instant, rng: Rng) -> Tunnel {
+    let mut tunnel = Tunnel::new(config.clone(), role, SessionId([1; 8]), rng);
+    let secrets = Secrets {
+        of_box: [1; 32],
+        of_server: [2; 32],
+    };
+    tunnel.install_keys(now, 0, &secrets);
+    tunnel
 }
 
 /// A node with one end of a tunnel. It forwards packets of the inner hosts into the tunnel, and hands them what
@@ -29,7 +78,11 @@ pub struct TunnelNodeConfig {
 #[derive(Debug)]
 pub struct TunnelNode {
     tunnel: Tunnel,
-    config: TunnelNodeConfig,
+    /// The urgency of packets from the inner hosts.
+    urgency: Urgency,
+    /// The own address of each path. Path `n` is interface `n`. The interface after those of the paths leads to the
+    /// inner hosts.
+    addrs: Vec<SocketAddr>,
     /// The datagram that is being sent.
     datagram: Vec<u8>,
     refused: u64,
@@ -38,11 +91,11 @@ pub struct TunnelNode {
 }
 
 impl TunnelNode {
-    /// Makes a node of this end of a tunnel, whose paths exist or will be learned from its peer.
-    pub fn new(tunnel: Tunnel, config: TunnelNodeConfig) -> Self {
+    fn new(tunnel: Tunnel, urgency: Urgency, addrs: Vec<SocketAddr>) -> Self {
         TunnelNode {
             tunnel,
-            config,
+            urgency,
+            addrs,
             datagram: Vec::new(),
             refused: 0,
             is_stopped: false,
@@ -60,13 +113,13 @@ impl TunnelNode {
     }
 
     fn inner_iface(&self) -> u32 {
-        self.config.addrs.len() as u32
+        self.addrs.len() as u32
     }
 
     /// Takes a datagram from a path. Returns `None` if the packet has none for this tunnel.
     fn take(&mut self, turn: &Turn<'_>, bytes: &mut [u8]) -> Option<()> {
         let (header, payload) = UdpHeader::parse(turn, bytes)?;
-        if !self.config.addrs.contains(&header.dst) {
+        if !self.addrs.contains(&header.dst) {
             return None;
         }
         let start = bytes.len() - payload.len();
@@ -93,14 +146,14 @@ impl TunnelNode {
                 return;
             };
             let PathId(path) = transmit.path;
-            let Some(src) = self.config.addrs.get(usize::from(path)) else {
+            let Some(src) = self.addrs.get(usize::from(path)) else {
                 self.refused += 1;
                 continue;
             };
             let header = UdpHeader::new(*src, transmit.remote);
             let fill = |payload: &mut [u8]| payload.copy_from_slice(&self.datagram);
             let packet = header.packet(turn, transmit.len, fill);
-            let (len, mtu) = (packet.bytes.len(), self.config.mtu);
+            let (len, mtu) = (packet.bytes.len(), MTU);
             if len > mtu {
                 report(
                     turn,
@@ -125,7 +178,7 @@ fn report(turn: &mut Turn<'_>, rule: Rule, seen: String) {
 impl Node for TunnelNode {
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, mut packet: Packet) {
         let taken = if iface == self.inner_iface() {
-            let (now, urgency) = (turn.now, self.config.urgency);
+            let (now, urgency) = (turn.now, self.urgency);
             self.tunnel.send(now, urgency, &packet.bytes).ok()
         } else {
             self.take(turn, &mut packet.bytes)

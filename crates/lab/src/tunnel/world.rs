@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use braid_sim::packet_watch::{PacketReport, PacketWatch};
-use braid_sim::transfer::{PathSettings, SERVER, client_addr};
-use braid_sim::tunnel_node::{TunnelNode, TunnelNodeConfig};
+use braid_sim::transfer::PathSettings;
+use braid_sim::tunnel_node::TunnelEnds;
 use braid_sim::udp::{UdpFlow, UdpSink, UdpSource};
 use braid_sim::{LinkId, NodeId, World, world};
-use braid_tunnel::{Config, Mode, PathConfig, PathId, Role, Secrets, SessionId, Tunnel};
+use braid_tunnel::{Config, Mode};
 use braid_wire::{Instant, Rng};
 
 use super::inner::Inner;
@@ -28,10 +28,6 @@ const CLIENT_ADDR: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2)), 40_000);
 const SERVER_ADDR: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 2, 0, 2)), 4433);
-/// The outer port of box and server.
-const TUNNEL_PORT: u16 = 443;
-/// The MTU of every path, bytes.
-const MTU: usize = 1500;
 /// The time between the start of the world and the start of the flow. In it a tunnel proves its paths, as it has long
 /// before a user's flow. 2 s are a guess: several round trips of every profile.
 const LEAD: Duration = Duration::from_secs(2);
@@ -74,32 +70,18 @@ pub fn through_tunnel(case: &TunnelCase, mode: Mode, index: u64) -> Result<Tunne
     let mut world = World::new(run_seed(case.seed, index));
     world.keep_violations();
     let (client, server, start) = add_hosts(&mut world, case);
-    let count = case.paths.specs().len();
-    let remote = SocketAddr::new(SERVER.into(), TUNNEL_PORT);
-    let addr = |path| SocketAddr::new(client_addr(path).into(), TUNNEL_PORT);
-    let now = world.now();
-    let gateway = world.add(|rng| {
-        let mut tunnel = tunnel(mode, Role::Box, now, rng);
-        for path in 0..count {
-            let config = PathConfig { remote, mtu: MTU };
-            tunnel.add_path(now, PathId(path as u8), config);
-        }
-        node(case, tunnel, (0..count).map(addr).collect())
-    });
-    let far = world.add(|rng| {
-        let tunnel = tunnel(mode, Role::Server, now, rng);
-        node(case, tunnel, vec![remote; count])
-    });
-    // The interfaces of the paths come first, as a tunnel's node expects.
-    let mut links = Vec::new();
-    for path in case.paths.specs() {
-        let PathSettings { up, down } = PathSettings::both(path.settings(case.queue));
-        links.push(Some(world.connect(gateway, far, up, down).1));
-    }
+    let config = Config {
+        mode,
+        ..Config::default()
+    };
+    let paths = case.paths.specs().iter();
+    let paths = paths.map(|path| PathSettings::both(path.settings(case.queue)));
+    let tunnel = TunnelEnds::add(&mut world, &config, case.inner.urgency(), paths.collect());
+    let down = tunnel.paths.iter().map(|(_, down)| Some(*down)).collect();
     let perfect = braid_links::Settings::default;
-    let (_, last) = world.connect(client, gateway, perfect(), perfect());
-    let (first, _) = world.connect(server, far, perfect(), perfect());
-    Run::new(case, world, (client, start), links, [first, last]).carry_out()
+    let (_, last) = world.connect(client, tunnel.near, perfect(), perfect());
+    let (first, _) = world.connect(server, tunnel.far, perfect(), perfect());
+    Run::new(case, world, (client, start), down, [first, last]).carry_out()
 }
 
 /// Adds client and server of the inner flow. Returns them, and the start of the flow.
@@ -132,30 +114,6 @@ fn add_hosts(world: &mut World, case: &TunnelCase) -> (NodeId, NodeId, Instant) 
 fn duration(bytes: u64, rate: f64) -> Duration {
     // Without the bound, `from_secs_f64` would panic on a rate near 0.
     Duration::from_secs_f64((bytes as f64 * 8.0 / rate).min(1e6))
-}
-
-/// Returns one end of the tunnel. Both ends have the same keys and session in every run.
-fn tunnel(mode: Mode, role: Role, now: Instant, rng: Rng) -> Tunnel {
-    let config = Config {
-        mode,
-        ..Config::default()
-    };
-    let mut tunnel = Tunnel::new(config, role, SessionId([1; 8]), rng);
-    let secrets = Secrets {
-        of_box: [1; 32],
-        of_server: [2; 32],
-    };
-    tunnel.install_keys(now, 0, &secrets);
-    tunnel
-}
-
-fn node(case: &TunnelCase, tunnel: Tunnel, addrs: Vec<SocketAddr>) -> TunnelNode {
-    let config = TunnelNodeConfig {
-        addrs,
-        mtu: MTU,
-        urgency: case.inner.urgency(),
-    };
-    TunnelNode::new(tunnel, config)
 }
 
 impl<'a> Run<'a> {
