@@ -127,13 +127,14 @@ impl UdpSource {
 
     fn send(&mut self, turn: &mut Turn<'_>) {
         let size = self.flow.draw_size(turn.rng);
-        let mut bytes = turn.buffer();
         let stamp = Stamp {
             number: self.sent.packets,
             sent_at: self.next_at,
         };
-        stamp.emit(&self.flow, size, turn.checksums, &mut bytes);
-        turn.send(0, Packet::new(bytes));
+        let header = UdpHeader::new(self.flow.src, self.flow.dst);
+        let payload_len = size + STAMP_LEN - self.flow.min_size();
+        let packet = header.packet(turn, payload_len, |payload| stamp.emit(payload));
+        turn.send(0, packet);
         self.sent.add(size);
         self.schedule_next(size);
     }
@@ -177,6 +178,76 @@ impl Node for UdpSource {
     }
 }
 
+/// The parts of the headers of a UDP packet that its sender chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpHeader {
+    /// The source.
+    pub src: SocketAddr,
+    /// The destination, of the same family.
+    pub dst: SocketAddr,
+    /// DSCP and ECN (RFC 2474, RFC 3168).
+    pub traffic_class: u8,
+}
+
+impl UdpHeader {
+    /// Makes the header of a packet without DSCP and ECN.
+    pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
+        UdpHeader {
+            src,
+            dst,
+            traffic_class: 0,
+        }
+    }
+
+    /// Makes an IP packet with `payload_len` bytes of payload. `fill` writes the payload, which is zero before. The
+    /// packet has a checksum if the world uses them.
+    pub fn packet(
+        &self,
+        turn: &mut Turn<'_>,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Packet {
+        let (src, dst) = (self.src.ip(), self.dst.ip());
+        let header = ip::Repr {
+            src,
+            dst,
+            protocol: ip::PROTO_UDP,
+            payload_len: udp::HEADER_LEN + payload_len,
+            hop_limit: 64,
+            traffic_class: self.traffic_class,
+        };
+        let mut bytes = turn.buffer();
+        bytes.resize(header.header_len() + header.payload_len, 0);
+        header.emit(&mut bytes);
+        let datagram = &mut bytes[header.header_len()..];
+        let repr = udp::Repr {
+            src_port: self.src.port(),
+            dst_port: self.dst.port(),
+            payload_len,
+        };
+        repr.emit(datagram);
+        fill(&mut datagram[udp::HEADER_LEN..]);
+        if turn.checksums {
+            udp::fill_checksum(src, dst, datagram);
+        }
+        Packet::new(bytes)
+    }
+
+    /// Returns the header and the payload of an IP packet. Returns `None` if the packet is no UDP packet, or has a
+    /// wrong checksum and the world uses checksums.
+    pub fn parse<'a>(turn: &Turn<'_>, packet: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (ip, datagram) = ip::Repr::parse(packet).ok()?;
+        let (udp, payload) = udp::Repr::parse(datagram).ok()?;
+        let checksum_ok = !turn.checksums || udp::verify_checksum(ip.src, ip.dst, datagram);
+        let header = UdpHeader {
+            src: SocketAddr::new(ip.src, udp.src_port),
+            dst: SocketAddr::new(ip.dst, udp.dst_port),
+            traffic_class: ip.traffic_class,
+        };
+        (checksum_ok && ip.protocol == ip::PROTO_UDP).then_some((header, payload))
+    }
+}
+
 /// The sequence number and the time of sending in a packet's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -185,33 +256,10 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// Writes a packet of `size` bytes into the empty buffer `bytes`.
-    fn emit(self, flow: &UdpFlow, size: usize, checksum: bool, bytes: &mut Vec<u8>) {
-        bytes.resize(size, 0);
-        let mut header = ip::Repr {
-            src: flow.src.ip(),
-            dst: flow.dst.ip(),
-            protocol: ip::PROTO_UDP,
-            payload_len: 0,
-            hop_limit: 64,
-            traffic_class: 0,
-        };
-        let ip_len = header.header_len();
-        header.payload_len = size - ip_len;
-        header.emit(bytes);
-        let datagram = &mut bytes[ip_len..];
-        let repr = udp::Repr {
-            src_port: flow.src.port(),
-            dst_port: flow.dst.port(),
-            payload_len: datagram.len() - udp::HEADER_LEN,
-        };
-        repr.emit(datagram);
-        let (number, rest) = datagram[udp::HEADER_LEN..].split_at_mut(8);
+    fn emit(self, payload: &mut [u8]) {
+        let (number, rest) = payload.split_at_mut(8);
         number.copy_from_slice(&self.number.to_be_bytes());
         rest[..8].copy_from_slice(&self.sent_at.as_nanos().to_be_bytes());
-        if checksum {
-            udp::fill_checksum(header.src, header.dst, datagram);
-        }
     }
 
     fn parse(payload: &[u8]) -> Option<Stamp> {
@@ -330,12 +378,9 @@ impl UdpSink {
 
     /// Measures a packet; returns `None` for a packet to ignore.
     fn take(&mut self, turn: &Turn<'_>, packet: &[u8]) -> Option<()> {
-        let (ip, datagram) = ip::Repr::parse(packet).ok()?;
-        let (udp, payload) = udp::Repr::parse(datagram).ok()?;
-        let checksum_ok = !turn.checksums || udp::verify_checksum(ip.src, ip.dst, datagram);
-        let stamp =
-            Stamp::parse(payload).filter(|_| checksum_ok && ip.protocol == ip::PROTO_UDP)?;
-        let src = SocketAddr::new(ip.src, udp.src_port);
+        let (header, payload) = UdpHeader::parse(turn, packet)?;
+        let stamp = Stamp::parse(payload)?;
+        let src = header.src;
         if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&src) {
             return None;
         }

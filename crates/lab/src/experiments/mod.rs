@@ -24,6 +24,7 @@ mod series;
 mod session;
 mod sweep;
 mod tm;
+mod tunnel;
 mod verdict;
 
 #[cfg(test)]
@@ -69,6 +70,7 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         Definition::in_file("faults", faults::cases, faults::measure),
         Definition::in_file("grid", grid::case_count, grid::measure),
         swept("kernel", kernel::measure),
+        Definition::in_file("tunnel", tunnel::cases, tunnel::measure),
     ]
 });
 

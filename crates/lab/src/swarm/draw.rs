@@ -194,6 +194,7 @@ impl Draw {
                 true => self.up_to_ms(10),
                 false => Duration::ZERO,
             },
+            jitter_reorders: false,
             codel: self.codel(),
             loss: self.loss(),
             reorder: Reorder {

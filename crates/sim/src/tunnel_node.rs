@@ -1,0 +1,214 @@
+//! One end of a tunnel as a node of the world: the box's or the server's.
+
+use core::net::SocketAddr;
+
+use braid_tunnel::{Config, PathConfig, PathId, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_wire::{Instant, Rng};
+
+use crate::node::{Node, Packet, Turn};
+use crate::oracle::{Rule, Violation};
+use crate::transfer::{PathSettings, SERVER, client_addr};
+use crate::udp::UdpHeader;
+use crate::world::{LinkId, NodeId, World};
+
+/// The outer port of both ends.
+const PORT: u16 = 443;
+/// The MTU of every path, bytes.
+const MTU: usize = 1500;
+
+/// Both ends of a tunnel in a world.
+#[derive(Debug, Clone)]
+pub struct TunnelEnds {
+    /// The box's end, a [`TunnelNode`].
+    pub near: NodeId,
+    /// The server's end, a [`TunnelNode`].
+    pub far: NodeId,
+    /// The links of each path: (up, down).
+    pub paths: Vec<(LinkId, LinkId)>,
+}
+
+impl TunnelEnds {
+    /// Adds both ends of a tunnel to `world`, with a link for each path, at most 254. The next interface of each
+    /// end, which the caller connects, leads to its inner hosts. Their packets have the urgency `urgency`. Both ends
+    /// have the same session and keys in every run.
+    pub fn add(
+        world: &mut World,
+        config: &Config,
+        urgency: Urgency,
+        paths: Vec<PathSettings>,
+    ) -> TunnelEnds {
+        let now = world.now();
+        let remote = SocketAddr::new(SERVER.into(), PORT);
+        let near = world.add(|rng| {
+            let mut tunnel = open(config, Role::Box, now, rng);
+            for path in 0..paths.len() {
+                let config = PathConfig { remote, mtu: MTU };
+                tunnel.add_path(now, PathId(path as u8), config);
+            }
+            let addr = |path| SocketAddr::new(client_addr(path).into(), PORT);
+            TunnelNode::new(tunnel, urgency, (0..paths.len()).map(addr).collect())
+        });
+        let far = world.add(|rng| {
+            let tunnel = open(config, Role::Server, now, rng);
+            TunnelNode::new(tunnel, urgency, vec![remote; paths.len()])
+        });
+        let paths = paths.into_iter();
+        let paths = paths.map(|path| world.connect(near, far, path.up, path.down));
+        let paths = paths.collect();
+        TunnelEnds { near, far, paths }
+    }
+}
+
+/// Returns one end of a tunnel, with keys.
+fn open(config: &Config, role: Role, now: Instant, rng: Rng) -> Tunnel {
+    let mut tunnel = Tunnel::new(config.clone(), role, SessionId([1; 8]), rng);
+    let secrets = Secrets {
+        of_box: [1; 32],
+        of_server: [2; 32],
+    };
+    tunnel.install_keys(now, 0, &secrets);
+    tunnel
+}
+
+/// A node with one end of a tunnel. It forwards packets of the inner hosts into the tunnel, and hands them what
+/// comes out.
+///
+/// The node is an oracle for its end: no packet is larger than the MTU, and the tunnel's timer lies in the future
+/// after each turn.
+#[derive(Debug)]
+pub struct TunnelNode {
+    tunnel: Tunnel,
+    /// The urgency of packets from the inner hosts.
+    urgency: Urgency,
+    /// The own address of each path. Path `n` is interface `n`. The interface after those of the paths leads to the
+    /// inner hosts.
+    addrs: Vec<SocketAddr>,
+    /// The datagram that is being sent.
+    datagram: Vec<u8>,
+    refused: u64,
+    /// True if the tunnel's timers are ignored, because one of them stood still.
+    is_stopped: bool,
+}
+
+impl TunnelNode {
+    fn new(tunnel: Tunnel, urgency: Urgency, addrs: Vec<SocketAddr>) -> Self {
+        TunnelNode {
+            tunnel,
+            urgency,
+            addrs,
+            datagram: Vec::new(),
+            refused: 0,
+            is_stopped: false,
+        }
+    }
+
+    /// Returns the tunnel.
+    pub fn tunnel(&self) -> &Tunnel {
+        &self.tunnel
+    }
+
+    /// Returns the number of packets and datagrams that the tunnel refused.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn inner_iface(&self) -> u32 {
+        self.addrs.len() as u32
+    }
+
+    /// Takes a datagram from a path. Returns `None` if the packet has none for this tunnel.
+    fn take(&mut self, turn: &Turn<'_>, bytes: &mut [u8]) -> Option<()> {
+        let (header, payload) = UdpHeader::parse(turn, bytes)?;
+        if !self.addrs.contains(&header.dst) {
+            return None;
+        }
+        let start = bytes.len() - payload.len();
+        self.tunnel
+            .receive(turn.now, header.src, &mut bytes[start..])
+            .ok()
+    }
+
+    /// Hands the inner hosts what has come out of the tunnel.
+    fn deliver(&mut self, turn: &mut Turn<'_>) {
+        let iface = self.inner_iface();
+        while let Some(inner) = self.tunnel.poll_delivery() {
+            let mut bytes = turn.buffer();
+            bytes.extend_from_slice(inner);
+            turn.send(iface, Packet::new(bytes));
+        }
+    }
+
+    /// Sends what the tunnel has to send.
+    fn transmit(&mut self, turn: &mut Turn<'_>) {
+        loop {
+            self.datagram.clear();
+            let Some(transmit) = self.tunnel.poll_transmit(turn.now, &mut self.datagram) else {
+                return;
+            };
+            let PathId(path) = transmit.path;
+            let Some(src) = self.addrs.get(usize::from(path)) else {
+                self.refused += 1;
+                continue;
+            };
+            let header = UdpHeader::new(*src, transmit.remote);
+            let fill = |payload: &mut [u8]| payload.copy_from_slice(&self.datagram);
+            let packet = header.packet(turn, transmit.len, fill);
+            let (len, mtu) = (packet.bytes.len(), MTU);
+            if len > mtu {
+                report(
+                    turn,
+                    Rule::Bound,
+                    format!("a packet of {len} bytes exceeds the MTU of {mtu}"),
+                );
+            }
+            turn.send(path.into(), packet);
+        }
+    }
+}
+
+fn report(turn: &mut Turn<'_>, rule: Rule, seen: String) {
+    turn.report(vec![Violation {
+        at: turn.now,
+        rule,
+        conn: None,
+        seen,
+    }]);
+}
+
+impl Node for TunnelNode {
+    fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, mut packet: Packet) {
+        let taken = if iface == self.inner_iface() {
+            let (now, urgency) = (turn.now, self.urgency);
+            self.tunnel.send(now, urgency, &packet.bytes).ok()
+        } else {
+            self.take(turn, &mut packet.bytes)
+        };
+        self.refused += u64::from(taken.is_none());
+        turn.recycle(packet);
+        self.deliver(turn);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        if self.next_timeout().is_some_and(|at| at <= turn.now) {
+            self.tunnel.handle_timeout(turn.now);
+        }
+        self.deliver(turn);
+        self.transmit(turn);
+        if let Some(at) = self.next_timeout().filter(|at| *at <= turn.now) {
+            report(
+                turn,
+                Rule::Timer,
+                format!("the tunnel's timer stands at {at}"),
+            );
+            // With this timer, virtual time would stand still.
+            self.is_stopped = true;
+        }
+        if cfg!(debug_assertions) {
+            self.tunnel.invariants();
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.tunnel.next_timeout().filter(|_| !self.is_stopped)
+    }
+}
