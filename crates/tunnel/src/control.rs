@@ -109,7 +109,7 @@ impl Control {
         let rate = self.rate(estimate)?;
         Some(match self.phase {
             Phase::Startup => rate * 5 / 2,
-            Phase::Drain => rate * 3 / 4,
+            Phase::Drain => rate / 2,
             Phase::Cruise(_) => rate,
             Phase::Probe(_) => rate * 5 / 4,
         })
@@ -174,7 +174,20 @@ impl Control {
         let Some(rtt) = estimate.rtt() else {
             return false;
         };
-        estimate.queue_delay() > rtt.least() / 8 + Duration::from_millis(2)
+        // Jitter moves even the least of a few delays.
+        let noise = Duration::from_millis(2) + estimate.delay_variation() * 2;
+        estimate.queue_delay() > rtt.least() / 8 + noise
+    }
+
+    /// Returns true if a queue stands in the link, and more is under way than an empty path takes. The delay alone
+    /// tells too late that a queue is gone, and would never tell it of a path that has become longer.
+    fn is_congested(&self, estimate: &Estimate) -> bool {
+        // Reports come a quarter of a round trip late.
+        let round = estimate
+            .rtt()
+            .map_or(Duration::ZERO, |rtt| rtt.least() * 5 / 4);
+        let flight = bytes_in(self.max_rate.get(), round);
+        estimate.in_flight() > flight && self.has_queue(estimate)
     }
 
     fn advance(&mut self, round_ends: bool, estimate: &Estimate) {
@@ -188,18 +201,17 @@ impl Control {
                         self.full_rounds += 1;
                     }
                 }
-                let delayed = self.has_queue(estimate) && self.full_rate > 0;
-                if self.full_rounds >= FULL_ROUNDS || delayed {
+                if self.full_rounds >= FULL_ROUNDS || self.has_queue(estimate) {
                     self.phase = Phase::Drain;
                 }
             }
             Phase::Drain => {
-                if !self.has_queue(estimate) {
+                if !self.is_congested(estimate) {
                     self.phase = Phase::Cruise(CRUISE_ROUNDS);
                 }
             }
             Phase::Cruise(left) => {
-                if self.has_queue(estimate) {
+                if self.is_congested(estimate) {
                     self.phase = Phase::Drain;
                 } else if round_ends {
                     self.phase = match left {

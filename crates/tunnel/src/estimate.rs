@@ -16,6 +16,9 @@ const MAX_POINTS: usize = 16;
 /// The time over which the least delays are kept. Routes change, and clocks drift by up to 1 ms in it.
 const BASE_SPAN: Duration = Duration::from_secs(10);
 
+/// The least time over which a rate is measured, in microseconds.
+const MIN_SPAN: u64 = 1_000;
+
 /// A datagram that was sent.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
@@ -74,8 +77,8 @@ impl SentLog {
 struct Point {
     number: u64,
     sent: Sent,
-    /// Microseconds of the peer's clock.
-    received_at: u64,
+    /// The time of the report, in microseconds of the peer's clock.
+    reported_at: u64,
     /// Bytes that the peer received so far.
     delivered: u64,
 }
@@ -136,6 +139,22 @@ struct OneWay {
     base: Min<i64>,
     /// The least of about the last round trip.
     recent: Min<i64>,
+    smoothed: i64,
+    /// The mean deviation from the smoothed delay.
+    variation: i64,
+}
+
+impl OneWay {
+    fn push(&mut self, now: Instant, span: Duration, delay: i64) {
+        if self.base.get().is_none() {
+            self.smoothed = delay;
+        }
+        self.base.push(now, BASE_SPAN, delay);
+        self.recent.push(now, span, delay);
+        let deviation = (delay - self.smoothed).abs();
+        self.smoothed += (delay - self.smoothed) / 16;
+        self.variation += (deviation - self.variation) / 16;
+    }
 }
 
 /// The estimates of one path.
@@ -163,6 +182,8 @@ impl Estimate {
             one_way: OneWay {
                 base: Min::NEW,
                 recent: Min::NEW,
+                smoothed: 0,
+                variation: 0,
             },
             datagrams: 0,
             bytes: 0,
@@ -219,6 +240,11 @@ impl Estimate {
         Duration::from_micros(excess as u64)
     }
 
+    /// Returns the mean deviation of the one-way delay: jitter, and queues that grow or shrink.
+    pub fn delay_variation(&self) -> Duration {
+        Duration::from_micros(self.one_way.variation.unsigned_abs())
+    }
+
     /// Returns the number of datagrams sent and reported lost.
     pub fn lost(&self) -> u64 {
         self.lost
@@ -239,7 +265,7 @@ impl Estimate {
         let sample = self.on_point(Point {
             number: highest,
             sent,
-            received_at: self.unwrapped(report.received_at),
+            reported_at: self.unwrapped(report.received_at.wrapping_add(report.delay)),
             delivered: self.delivered,
         });
         self.highest = Some(highest);
@@ -247,11 +273,11 @@ impl Estimate {
     }
 
     /// Returns the peer's time in 64 bits.
-    fn unwrapped(&self, received_at: u32) -> u64 {
-        let Some(last) = self.points.back().map(|point| point.received_at) else {
-            return received_at.into();
+    fn unwrapped(&self, at: u32) -> u64 {
+        let Some(last) = self.points.back().map(|point| point.reported_at) else {
+            return at.into();
         };
-        let step = received_at.wrapping_sub(last as u32) as i32;
+        let step = at.wrapping_sub(last as u32) as i32;
         last.saturating_add_signed(step.into())
     }
 
@@ -277,18 +303,17 @@ impl Estimate {
             // Both clocks have an origin of their own and wrap, and so does the difference.
             let arrived = report.received_at.wrapping_sub(before);
             let delay = i64::from(arrived.wrapping_sub(sent.at.as_micros() as u32) as i32);
-            self.one_way.base.push(now, BASE_SPAN, delay);
-            self.one_way.recent.push(now, span, delay);
+            self.one_way.push(now, span, delay);
         }
     }
 
-    /// Measures the rate since a report of about half a round trip ago (as draft-cheng-iccrg-delivery-rate-estimation
-    /// does between acknowledgements).
+    /// Measures the rate since a report of about a round trip ago (as draft-cheng-iccrg-delivery-rate-estimation does
+    /// between acknowledgements). In shorter spans jitter would look like rate.
     fn on_point(&mut self, point: Point) -> Option<RateSample> {
-        let span = self.rtt.map_or(Duration::ZERO, |rtt| rtt.least()) / 2;
+        let span = self.rtt.map_or(Duration::ZERO, |rtt| rtt.least());
         let long_enough = |old: &&Point| {
-            let passed = point.received_at.saturating_sub(old.received_at);
-            passed >= (span.as_micros() as u64).max(1_000)
+            let passed = point.reported_at.saturating_sub(old.reported_at);
+            passed >= (span.as_micros() as u64).max(MIN_SPAN)
         };
         let start = self.points.iter().rev().find(long_enough).copied();
         if self.points.len() == MAX_POINTS {
@@ -296,7 +321,7 @@ impl Estimate {
         }
         self.points.push_back(point);
         let start = start.filter(|start| start.number < point.number)?;
-        let received = point.received_at - start.received_at;
+        let received = point.reported_at - start.reported_at;
         let sent = point.sent.at.saturating_since(start.sent.at).as_micros() as u64;
         // Neither a burst that was queued on the way nor a pause of the sender shows what the path can do.
         let micros = received.max(sent).max(1);

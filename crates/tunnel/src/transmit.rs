@@ -64,7 +64,9 @@ impl Tunnel {
         index: usize,
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
-        let longest = self.probe_interval(now).map_or(MAX_RETRY, |probe| probe * 4);
+        let longest = self
+            .probe_interval(now)
+            .map_or(MAX_RETRY, |probe| probe * 4);
         let path = &mut self.paths[index];
         let mut datagram = Datagram::new(buf, path.capacity());
         let round_trip = path.estimate.rtt().map(|rtt| rtt.smoothed);

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates from left to right; a crate imports only crates to its left. `strategy`, `secure` and
-/// by side, and so do `sim` and `linux`.
+/// The crates from left to right; a crate imports only crates to its left. `strategy`, `secure`
+/// and `tunnel` stand side by side, and so do `sim` and `linux`.
 const ORDER: &[(&str, u32)] = &[
     ("wire", 0),
     ("units", 0),
