@@ -13,8 +13,9 @@ use crate::estimate::{Estimate, Update};
 
 /// Rounds for which a delivery rate counts.
 const RATE_ROUNDS: usize = 10;
-/// Datagrams that may be in flight before anything is known of the path (RFC 6928).
-const INITIAL_DATAGRAMS: u64 = 10;
+/// Datagrams that leave at once while nothing is known of the path. Their spacing at the peer tells its rate, in one
+/// round trip. Content networks start connections with about as many.
+const INITIAL_DATAGRAMS: u64 = 32;
 /// Rounds without 25 % of growth after which the start is over.
 const FULL_ROUNDS: u32 = 3;
 /// Rounds between probes for more.
@@ -23,8 +24,10 @@ const CRUISE_ROUNDS: u32 = 4;
 /// The phase of rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The rate doubles each round.
+    /// The rate more than doubles each round.
     Startup,
+    /// The rate of the bottleneck is known by the spacing of datagrams, and has to be confirmed.
+    Confirm,
     /// The queue that the start or a probe made drains.
     Drain,
     /// The rate is that of the path, for so many more rounds.
@@ -66,6 +69,8 @@ pub(crate) struct Control {
     round_end: u64,
     /// A sample of this round was not limited by what there was to send.
     round_loaded: bool,
+    /// A sample of any round was not.
+    is_measured: bool,
     /// The greatest rate that was 25 % over the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
@@ -81,6 +86,7 @@ impl Control {
             max_rate: MaxRate::default(),
             round_end: 0,
             round_loaded: false,
+            is_measured: false,
             full_rate: 0,
             full_rounds: 0,
             next_send: Instant::ZERO,
@@ -91,24 +97,26 @@ impl Control {
     /// Returns the estimate of the path's rate in bytes per second, or `None` if nothing is known.
     pub fn rate(&self, estimate: &Estimate) -> Option<u64> {
         let rtt = estimate.rtt()?.smoothed.as_micros().max(100) as u64;
-        let initial = INITIAL_DATAGRAMS * self.mtu * 1_000_000 / rtt;
-        Some(match self.phase {
-            Phase::Startup => self.max_rate.get().max(initial),
-            // A path that was hardly used may have a low rate only because nothing more was sent.
-            _ => self.max_rate.get().max(initial / 4),
+        let rate = self.max_rate.get();
+        Some(if self.is_measured {
+            rate
+        } else {
+            // A path that was hardly used has a low rate only because nothing more was sent.
+            rate.max(INITIAL_DATAGRAMS * self.mtu * 1_000_000 / rtt)
         })
     }
 
     /// Returns true until the path has shown its full rate.
-    pub fn is_starting(&self) -> bool {
-        self.phase == Phase::Startup
+    fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Startup | Phase::Confirm)
     }
 
-    /// Returns the rate at which datagrams leave, in bytes per second.
+    /// Returns the rate at which datagrams leave, in bytes per second, or `None` if only the window holds them back.
     fn pacing_rate(&self, estimate: &Estimate) -> Option<u64> {
-        let rate = self.rate(estimate)?;
+        let rate = self.rate(estimate).filter(|_| self.is_measured)?;
         Some(match self.phase {
             Phase::Startup => rate * 5 / 2,
+            Phase::Confirm => rate * 3 / 2,
             Phase::Drain => rate / 2,
             Phase::Cruise(_) => rate,
             Phase::Probe(_) => rate * 5 / 4,
@@ -118,9 +126,10 @@ impl Control {
     /// Returns the most bytes that may be in flight.
     fn window(&self, estimate: &Estimate) -> u64 {
         let least = INITIAL_DATAGRAMS * self.mtu;
-        let (Some(rate), Some(rtt)) = (self.rate(estimate), estimate.rtt()) else {
+        let (true, Some(rtt)) = (self.is_measured, estimate.rtt()) else {
             return least;
         };
+        let rate = self.max_rate.get();
         // A report comes up to a quarter of a round trip late, and links with jitter deliver late.
         let round = rtt.least() * 3 / 2 + rtt.variation * 4;
         let factor = if self.is_starting() { 2 } else { 1 };
@@ -154,6 +163,12 @@ impl Control {
                 self.max_rate.push(sample.rate);
             }
             self.round_loaded |= !sample.limited;
+            self.is_measured |= !sample.limited;
+        }
+        if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
+            self.max_rate.push(rate);
+            self.is_measured = true;
+            self.phase = Phase::Confirm;
         }
         let ends = update.highest >= self.round_end;
         if ends {
@@ -193,7 +208,7 @@ impl Control {
     fn advance(&mut self, round_ends: bool, estimate: &Estimate) {
         let rate = self.max_rate.get();
         match self.phase {
-            Phase::Startup => {
+            Phase::Startup | Phase::Confirm => {
                 if round_ends {
                     if rate >= self.full_rate + self.full_rate / 4 {
                         (self.full_rate, self.full_rounds) = (rate, 0);

@@ -16,6 +16,8 @@ const MAX_POINTS: usize = 16;
 /// The time over which the least delays are kept. Routes change, and clocks drift by up to 1 ms in it.
 const BASE_SPAN: Duration = Duration::from_secs(10);
 
+/// The fewest datagrams whose spacing tells a rate.
+const MIN_TRAIN: u16 = 8;
 /// The least time over which a rate is measured, in microseconds.
 const MIN_SPAN: u64 = 1_000;
 
@@ -128,6 +130,8 @@ impl Rtt {
 pub(crate) struct Update {
     /// A delivery rate, if the span was long enough.
     pub sample: Option<RateSample>,
+    /// The rate of the bottleneck in bytes per second, if datagrams were spread on their way.
+    pub spread_rate: Option<u64>,
     /// The highest number reported.
     pub highest: u64,
 }
@@ -269,7 +273,24 @@ impl Estimate {
             delivered: self.delivered,
         });
         self.highest = Some(highest);
-        Some(Update { sample, highest })
+        Some(Update {
+            sample,
+            spread_rate: self.spread_rate(report, highest, &sent),
+            highest,
+        })
+    }
+
+    /// Returns the rate at which datagrams arrived that were sent close together: the bottleneck spreads them.
+    fn spread_rate(&self, report: &Report, highest: u64, sent: &Sent) -> Option<u64> {
+        let first = report.samples.iter().max_by_key(|s| s.before)?;
+        if first.below < MIN_TRAIN {
+            return None;
+        }
+        let start = self.sent.get(highest.checked_sub(first.below.into())?)?;
+        let received = u64::from(first.before);
+        let is_spread = received >= 2 * sent.at.saturating_since(start.at).as_micros() as u64;
+        let bytes = sent.total - start.total;
+        (is_spread && received > 0).then(|| bytes.saturating_mul(1_000_000) / received)
     }
 
     /// Returns the peer's time in 64 bits.
@@ -320,7 +341,7 @@ impl Estimate {
             self.points.pop_front();
         }
         self.points.push_back(point);
-        let start = start.filter(|start| start.number < point.number)?;
+        let start = start.filter(|start| start.number + u64::from(MIN_TRAIN) <= point.number)?;
         let received = point.reported_at - start.reported_at;
         let sent = point.sent.at.saturating_since(start.sent.at).as_micros() as u64;
         // Neither a burst that was queued on the way nor a pause of the sender shows what the path can do.

@@ -183,6 +183,8 @@ impl Outgoing {
         let (depth, copy_to) = match self.steer.decide(&view) {
             Decision::Take { depth } => (depth, None),
             Decision::Copy { other } => (0, Some(other)),
+            // Numbers rise on each path, so the best path cannot take what was left to this one.
+            Decision::Leave if flow.waiting_at(ways.best, 0).is_none() => (0, None),
             Decision::Leave => return None,
         };
         let sequence = flow.waiting_at(path, depth)?;
@@ -301,6 +303,8 @@ impl Outgoing {
                 }
             }
         }
+        // What was left to the path is for the others to take now.
+        self.flows.iter_mut().for_each(SendFlow::forget_order);
         // A copy is for a path that works.
         self.again.retain(|again| again.path != Some(path));
         count

@@ -313,3 +313,6 @@ impl ReceiveFlow {
         assert!(self.slots.len() <= MAX_SLOTS && self.skipped.len() <= MAX_SKIPPED);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,3 +65,6 @@ fn word(number: u64) -> usize {
 fn bit(number: u64) -> u64 {
     1 << (number % 64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,6 +210,13 @@ impl SendFlow {
         Some(self.first_waiting)
     }
 
+    /// Lets every path take every waiting packet. The peer may take some for lost that only come out of order.
+    pub fn forget_order(&mut self) {
+        for uses in &mut self.uses {
+            uses.next = 0;
+        }
+    }
+
     /// Forgets the use of a path, which is new.
     pub fn forget_path(&mut self, path: usize) {
         self.uses[path] = Use::default();
