@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Case, RunResult};
 use crate::backend::Backend;
-use crate::stats;
+use crate::stats::{self, rounded};
 
 /// A case and the statistics of its runs; the object that `braid-lab fct --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -157,12 +157,6 @@ impl Summary {
 /// Returns `time` in milliseconds.
 fn millis(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e6
-}
-
-/// Rounds to whole microseconds. Sums of floats differ in their last digits with the order of the
-/// summation; rounding hides that, so that output can be compared.
-fn rounded(ms: f64) -> f64 {
-    (ms * 1e3).round() / 1e3
 }
 
 /// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the same reason.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Mode, TunnelCase, TunnelRun};
-use crate::stats;
+use crate::stats::{self, rounded};
 
 /// A case in one mode and the statistics of its runs; the object that `braid-lab tunnel --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -85,11 +85,6 @@ impl Row {
             bytes_by_path: (0..case.paths.specs().len()).map(on_path).collect(),
         }
     }
-}
-
-/// Rounds to a thousandth, the precision of the figures.
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 #[cfg(test)]
