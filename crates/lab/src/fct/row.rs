@@ -159,7 +159,7 @@ fn millis(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e6
 }
 
-/// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the same reason.
+/// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the reason of [`rounded`].
 fn share(part: u64, whole: u64) -> f64 {
     // `part` is 0 too if `whole` is.
     (part as f64 / whole.max(1) as f64 * 1e6).round() / 1e6
