@@ -49,7 +49,7 @@ pub(crate) enum Decision {
 }
 
 /// A rule by which paths take packets.
-pub(crate) trait Steer: core::fmt::Debug {
+pub(crate) trait Steer: core::fmt::Debug + Send {
     /// Returns what the path takes of the flow.
     fn decide(&self, view: &View) -> Decision;
 }
