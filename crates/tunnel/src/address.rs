@@ -113,11 +113,6 @@ impl Address {
         }
     }
 
-    /// Returns true if `bytes` may be sent to the address.
-    pub fn allows(&self, bytes: usize) -> bool {
-        self.proved || self.may_challenge(self.remote, bytes)
-    }
-
     /// Returns true if `bytes` may be sent to an address under challenge.
     fn may_challenge(&self, remote: SocketAddr, bytes: usize) -> bool {
         let challenged = self.challenge.is_some_and(|c| c.remote == remote);

@@ -12,8 +12,8 @@
 //! | 7 | challenge | data (8) |
 //! | 8 | response | data (8) |
 //!
-//! Types 1 and 2 have flags in the high bits: 0x40 if the flow uses only this path, 0x80 if the packet is sent once
-//! more and says nothing about the order of its path.
+//! Types 1 and 2 have flags in the high bits: 0x20 if lost packets of the flow should be asked for, 0x40 if the flow
+//! uses only this path, 0x80 if the packet is sent once more and says nothing about the order of its path.
 
 use arrayvec::ArrayVec;
 use braid_engine::PathId;
@@ -30,6 +30,7 @@ const REREQUEST: u8 = 6;
 const CHALLENGE: u8 = 7;
 const RESPONSE: u8 = 8;
 
+const HIDE: u8 = 0x20;
 const SOLE: u8 = 0x40;
 const AGAIN: u8 = 0x80;
 
@@ -53,6 +54,8 @@ pub struct Label {
     pub sequence: u32,
     /// Every earlier packet of the flow was sent on this path, or arrived long ago.
     pub sole: bool,
+    /// The peer should ask for lost packets of the flow and wait for them.
+    pub hides_losses: bool,
     /// The packet is sent once more, so it says nothing about the order of its path.
     pub again: bool,
 }
@@ -168,6 +171,7 @@ impl<'a> Reader<'a> {
         Ok(Label {
             flow: self.u16()?,
             sequence: self.u24()?,
+            hides_losses: kind & HIDE != 0,
             sole: kind & SOLE != 0,
             again: kind & AGAIN != 0,
         })
@@ -198,7 +202,7 @@ impl<'a> Reader<'a> {
 
     fn frame(&mut self, kind: u8) -> Result<Frame<'a>, DatagramError> {
         // Only packets have flags.
-        let kind_of = match kind & !(SOLE | AGAIN) {
+        let kind_of = match kind & !(HIDE | SOLE | AGAIN) {
             packet @ (PACKET | HEAD) => packet,
             _ => kind,
         };
@@ -317,9 +321,10 @@ fn emit_sized(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn emit_label(kind: u8, label: &Label, out: &mut Vec<u8>) {
+    let hide = if label.hides_losses { HIDE } else { 0 };
     let sole = if label.sole { SOLE } else { 0 };
     let again = if label.again { AGAIN } else { 0 };
-    out.push(kind | sole | again);
+    out.push(kind | hide | sole | again);
     out.extend_from_slice(&label.flow.to_be_bytes());
     emit_u24(label.sequence, out);
 }

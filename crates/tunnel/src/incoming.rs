@@ -117,6 +117,7 @@ impl Incoming {
                 path,
                 sequence,
                 sole: label.sole,
+                hides_losses: label.hides_losses,
                 again: label.again,
                 packet,
             },
@@ -171,7 +172,7 @@ impl Incoming {
         while let Some(&number) = self.waiting.get(index) {
             let flow = &mut self.flows[usize::from(number)];
             let requests = &mut self.requests;
-            flow.prove(now, paths, true, |lost| {
+            flow.prove(now, paths, |lost| {
                 stats.packets_rerequested += u64::from(lost.count);
                 if requests.len() < MAX_REQUESTS {
                     requests.push_back(Request { flow: number, lost });

@@ -37,6 +37,7 @@ mod send_flow;
 mod stats;
 mod steer;
 mod transmit;
+mod trial;
 mod tunnel;
 mod window;
 

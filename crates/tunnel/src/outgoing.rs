@@ -52,6 +52,8 @@ pub(crate) struct Ways {
     pub best: usize,
     /// The time before which a packet that was sent no longer matters to the order at the peer.
     pub horizon: Instant,
+    /// The round trip of the best path.
+    pub round_trip: Duration,
     pub limits: Limits,
 }
 
@@ -207,6 +209,7 @@ impl Outgoing {
         };
         entry.deficit -= choice.len as i64;
         entry.rate.add(now, choice.len);
+        entry.trial.on_sent(now, choice.len, ways.round_trip);
         let last = !entry.is_waiting();
         let delay = now.saturating_since(since);
         entry.codel.on_dequeue(now, delay, last, ways.limits);
@@ -239,6 +242,9 @@ impl Outgoing {
 
     /// Takes the peer's request for lost packets.
     pub fn on_rerequest(&mut self, flow: u16, first: u64, count: u8) {
+        if let Some(flow) = self.flows.get_mut(usize::from(flow)) {
+            flow.trial.on_losses(count);
+        }
         for sequence in first..first + u64::from(count) {
             self.push_again(PacketRef { flow, sequence }, None);
         }
@@ -280,6 +286,12 @@ impl Outgoing {
         let flow = self.flows.get(usize::from(packet.flow))?;
         let entry = flow.entry(packet.sequence)?;
         matches!(entry.state, State::Sent { again: false, .. }).then_some(&entry.packet[..])
+    }
+
+    /// Returns true if the peer should ask for lost packets of the flow.
+    pub fn hides_losses(&self, flow: u16) -> bool {
+        let flow = self.flows.get(usize::from(flow));
+        flow.is_some_and(|flow| flow.trial.hides_losses())
     }
 
     /// Returns the bytes of a packet.

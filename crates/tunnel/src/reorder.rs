@@ -54,6 +54,8 @@ pub(crate) struct Arrival {
     pub sequence: u64,
     /// All earlier packets were sent on this path.
     pub sole: bool,
+    /// Lost packets of the flow are asked for.
+    pub hides_losses: bool,
     /// The packet was sent again.
     pub again: bool,
     pub packet: Vec<u8>,
@@ -90,6 +92,7 @@ pub(crate) struct ReceiveFlow {
     /// The highest number, and the path it came on if the flow uses no other path.
     highest: u64,
     sole_path: Option<usize>,
+    hides_losses: bool,
     /// Everything missing below is known to be lost.
     proved: u64,
     skipped: VecDeque<u64>,
@@ -131,6 +134,7 @@ impl ReceiveFlow {
             if sequence >= self.highest {
                 self.highest = sequence;
                 self.sole_path = arrival.sole.then_some(path);
+                self.hides_losses = arrival.hides_losses;
             }
         }
         let Some(index) = sequence.checked_sub(self.next) else {
@@ -180,15 +184,9 @@ impl ReceiveFlow {
         proof.unwrap_or(0)
     }
 
-    /// Finds packets that are proved lost since the last call. If `request` is set they are asked for, by `ask`;
-    /// otherwise, they are given up.
-    pub fn prove(
-        &mut self,
-        now: Instant,
-        paths: &PathsView,
-        request: bool,
-        mut ask: impl FnMut(Lost),
-    ) {
+    /// Finds packets that are proved lost since the last call. They are asked for by `ask` if the flow's losses are
+    /// hidden, and given up otherwise.
+    pub fn prove(&mut self, now: Instant, paths: &PathsView, mut ask: impl FnMut(Lost)) {
         let proof = self.proof(now, paths);
         // Everything below the proof was sent, so the last packets of a burst can be missing too.
         while self.next + (self.slots.len() as u64) < proof && self.slots.len() < MAX_SLOTS {
@@ -203,7 +201,7 @@ impl ReceiveFlow {
                 run.take().into_iter().for_each(&mut ask);
                 continue;
             }
-            if !request {
+            if !self.hides_losses {
                 *slot = Slot::Gone;
                 continue;
             }

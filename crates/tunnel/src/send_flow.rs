@@ -8,6 +8,7 @@ use braid_wire::Instant;
 use crate::codel::CoDel;
 use crate::config::MAX_PATHS;
 use crate::rate::RateMeter;
+use crate::trial::Trial;
 
 /// The state of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,6 @@ pub(crate) struct SendFlow {
     waiting: usize,
     waiting_bytes: usize,
     uses: [Use; MAX_PATHS],
-    last_path: Option<usize>,
     pub urgency: Urgency,
     /// Bytes that the flow may still send in this round (RFC 8290 section 3.3).
     pub deficit: i64,
@@ -59,6 +59,7 @@ pub(crate) struct SendFlow {
     pub queued: bool,
     pub codel: CoDel,
     pub rate: RateMeter,
+    pub trial: Trial,
     pub used_at: Instant,
 }
 
@@ -71,12 +72,12 @@ impl SendFlow {
             waiting: 0,
             waiting_bytes: 0,
             uses: [Use::default(); MAX_PATHS],
-            last_path: None,
             urgency: Urgency::default(),
             deficit: 0,
             queued: false,
             codel: CoDel::default(),
             rate: RateMeter::default(),
+            trial: Trial::default(),
             used_at: Instant::ZERO,
         }
     }
@@ -86,22 +87,12 @@ impl SendFlow {
         self.first + self.entries.len() as u64
     }
 
-    /// Returns the lowest number that may wait.
-    pub fn first_waiting(&self) -> u64 {
-        self.first_waiting
-    }
-
     pub fn is_waiting(&self) -> bool {
         self.waiting > 0
     }
 
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
-    }
-
-    /// Returns the path of the last packet.
-    pub fn last_path(&self) -> Option<usize> {
-        self.last_path
     }
 
     pub fn push(&mut self, now: Instant, packet: Vec<u8>) {
@@ -162,7 +153,6 @@ impl SendFlow {
             stated_at: Some(now),
             sent_at: Some(now),
         };
-        self.last_path = Some(path);
         while let Some(State::Sent { .. }) = self.entry(self.first_waiting).map(|e| e.state) {
             self.first_waiting += 1;
         }

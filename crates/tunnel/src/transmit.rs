@@ -152,6 +152,7 @@ impl Tunnel {
         let label = Label {
             flow: packet.flow,
             sequence: header::truncate(packet.sequence),
+            hides_losses: self.outgoing.hides_losses(packet.flow),
             sole,
             again,
         };

@@ -433,6 +433,7 @@ impl Tunnel {
             paths,
             best,
             horizon: now - self.horizon(),
+            round_trip,
             limits: outgoing::limits(round_trip, spread),
         })
     }

@@ -16,6 +16,7 @@ fn frames(bytes: &[u8]) -> Vec<Result<Frame<'_>, DatagramError>> {
 const LABEL: Label = Label {
     flow: 0x0102,
     sequence: 0x030405,
+    hides_losses: false,
     sole: false,
     again: false,
 };
@@ -46,17 +47,22 @@ fn frames_are_as_the_table_says() {
         sole: true,
         ..LABEL
     };
+    let hidden = Label {
+        hides_losses: true,
+        ..LABEL
+    };
     let again = Label {
         again: true,
         ..LABEL
     };
-    let cases: [(Frame, &[u8]); 9] = [
+    let cases: [(Frame, &[u8]); 10] = [
         (
             Frame::Packet(LABEL, b"ab"),
             &[1, 1, 2, 3, 4, 5, 0, 2, 97, 98],
         ),
         (Frame::Packet(sole, b""), &[0x41, 1, 2, 3, 4, 5, 0, 0]),
         (Frame::Packet(again, b"a"), &[0x81, 1, 2, 3, 4, 5, 0, 1, 97]),
+        (Frame::Packet(hidden, b""), &[0x21, 1, 2, 3, 4, 5, 0, 0]),
         (Frame::Head(LABEL, b"ab"), &[2, 1, 2, 3, 4, 5, 97, 98]),
         (Frame::Tail(b"cd"), &[3, 0, 2, 99, 100]),
         (

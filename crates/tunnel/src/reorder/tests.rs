@@ -35,6 +35,7 @@ impl Script {
             path,
             sequence,
             sole,
+            hides_losses: true,
             again,
             packet: vec![sequence as u8],
         };
@@ -54,9 +55,8 @@ impl Script {
     /// Delivers what can be delivered, and returns the numbers.
     fn out(&mut self) -> Vec<u8> {
         let lost = &mut self.lost;
-        self.flow.prove(self.now, &self.view, true, |l| {
-            lost.push((l.sequence, l.count))
-        });
+        self.flow
+            .prove(self.now, &self.view, |l| lost.push((l.sequence, l.count)));
         let mut out = Vec::new();
         while let Some(packet) = self.flow.pop(self.now, &self.view, &mut self.missing) {
             out.extend(packet);
