@@ -50,6 +50,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         cut_off,
         late,
         fast_opened,
+        tunnelled,
         simulated_ns,
         packets,
         bytes,
@@ -58,8 +59,8 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     text + &format!(
         "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
          aborted, {broken} broken, {cut_off} cut off, {late} \
-         ended late, {fast_opened} with payload in the SYN), {:.0} simulated s, {packets} \
-         packets ({marked} marked), {:.1} MB, {:.1} s\n",
+         ended late, {fast_opened} with payload in the SYN), {tunnelled} packets through tunnels, \
+         {:.0} simulated s, {packets} packets ({marked} marked), {:.1} MB, {:.1} s\n",
         report.seeds,
         report.violations.len(),
         simulated_ns as f64 / 1e9,

@@ -13,16 +13,19 @@ mod figures;
 mod gateways;
 mod hosts;
 mod scenario;
+mod tunnels;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Mutex, Once, PoisonError};
 
+use braid_wire::Rng;
 use serde::Serialize;
 
 use self::draw::Draw;
 use self::gateways::GatewayScenario;
 use self::scenario::Scenario;
+use self::tunnels::TunnelScenario;
 use crate::parallel_runs::ParallelRuns;
 
 pub use self::figures::Figures;
@@ -30,12 +33,14 @@ pub use self::figures::Figures;
 /// Step between the seeds that run twice, to check that the seed alone determines the result. A second run
 /// of every seed would double the time.
 const REPEAT_EVERY_SEEDS: u64 = 10;
+/// Number of the random stream that chooses the seeds whose worlds have a tunnel.
+const TUNNEL_STREAM: u64 = 1 << 44;
 
 /// The kind of worlds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Worlds {
-    /// Hosts with middleboxes between them, and users behind a box.
+    /// Hosts with middleboxes between them, users behind a box, and hosts at both ends of a tunnel.
     All,
     /// Users behind a box, with an attacker on one of its links who reads every packet and forges others.
     Attacked,
@@ -75,6 +80,11 @@ pub fn describe(worlds: Worlds, seed: u64) -> String {
 fn draw_scenario(worlds: Worlds, seed: u64) -> Box<dyn Scenario> {
     let mut draw = Draw::new(seed);
     let attacked = worlds == Worlds::Attacked;
+    // A stream of its own leaves the worlds of the other seeds as they are without tunnels. A tenth is a guess.
+    let has_tunnel = Rng::for_component(seed, TUNNEL_STREAM).chance(0.1);
+    if has_tunnel && !attacked {
+        return Box::new(TunnelScenario::draw(&mut draw));
+    }
     // A quarter of the worlds has a box, a guess: most seeds test the engine without the proxy.
     match attacked || draw.chance(0.25) {
         true => Box::new(GatewayScenario::draw(&mut draw, attacked)),
@@ -202,6 +212,7 @@ mod tests {
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
         assert!(figures.fast_opened > 10, "{figures:?}");
+        assert!(figures.tunnelled > 10_000, "{figures:?}");
         // At most one connection in 25 may end early for a reason that its scenario excuses. If more did,
         // the excuses would hide faults of the engine.
         let excused = figures.broken + figures.cut_off + figures.late;
