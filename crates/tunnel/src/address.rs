@@ -13,8 +13,11 @@ use crate::seal::TAG_LEN;
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// Most challenges of the peer that wait for their response.
 const MAX_RESPONSES: usize = 4;
-/// Bytes of a datagram with a challenge.
-const CHALLENGE_LEN: usize = Header::LEN + 9 + TAG_LEN;
+/// Bytes of a datagram with a challenge, and a response that may go with it.
+const CHALLENGE_LEN: usize = Header::LEN + CHALLENGE_FRAMES + TAG_LEN;
+/// Bytes of the frames of a datagram with a challenge. A box pads to it, so that the server may answer with a challenge
+/// of its own.
+pub(crate) const CHALLENGE_FRAMES: usize = 18;
 
 /// A challenge of ours that has no response.
 #[derive(Debug, Clone, Copy)]

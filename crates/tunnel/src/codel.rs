@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// What the delay is measured against.
+/// The limits against which the delay is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// The acceptable standing delay.

@@ -107,7 +107,7 @@ impl Control {
     }
 
     /// Returns true until the path has shown its full rate.
-    fn is_starting(&self) -> bool {
+    pub fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Startup | Phase::Confirm)
     }
 

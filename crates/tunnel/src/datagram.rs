@@ -51,6 +51,15 @@ impl<'a> Datagram<'a> {
         debug_assert!(self.len() <= self.capacity);
     }
 
+    /// Pads the frames to `len` bytes. No frame may follow.
+    pub fn pad(&mut self, len: usize) {
+        let end = self.start + Header::LEN + len;
+        if self.buf.len() < end {
+            // The type of padding is zero.
+            self.buf.resize(end, 0);
+        }
+    }
+
     /// Appends room for the tag, and returns the whole datagram.
     pub fn finish(self) -> &'a mut [u8] {
         self.buf.resize(self.buf.len() + TAG_LEN, 0);

@@ -125,7 +125,7 @@ impl Rtt {
     }
 }
 
-/// What a report told.
+/// The news of a report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Update {
     /// A delivery rate, if the span was long enough.

@@ -11,6 +11,8 @@ use crate::pool::Pool;
 use crate::reorder::{Arrival, Lost, Outcome, PathsView, ReceiveFlow};
 use crate::stats::Stats;
 
+/// Most places for packets that wait or are missing, in all flows.
+const MAX_SLOTS: usize = 65_536;
 /// Most requests for lost packets that wait to be sent.
 const MAX_REQUESTS: usize = 256;
 
@@ -29,8 +31,9 @@ pub(crate) struct Incoming {
     waiting: Vec<u16>,
     deliveries: VecDeque<Vec<u8>>,
     requests: VecDeque<Request>,
-    /// Bytes of packets that wait for earlier ones.
+    /// Bytes of packets that wait for earlier ones, and the places for these and for missing ones.
     bytes: usize,
+    slots: usize,
     max_bytes: usize,
     max_flows: u16,
 }
@@ -43,6 +46,7 @@ impl Incoming {
             deliveries: VecDeque::new(),
             requests: VecDeque::new(),
             bytes: 0,
+            slots: 0,
             max_bytes: config.reorder_buffer,
             max_flows: config.max_flows,
         }
@@ -110,7 +114,7 @@ impl Incoming {
             self.make_room(now, label.flow, sequence, paths, stats);
         }
         let flow = &mut self.flows[usize::from(label.flow)];
-        let before = flow.bytes();
+        let before = (flow.bytes(), flow.slots());
         let outcome = flow.insert(
             now,
             Arrival {
@@ -123,7 +127,8 @@ impl Incoming {
             },
             paths,
         );
-        self.bytes += flow.bytes() - before;
+        self.bytes += flow.bytes() - before.0;
+        self.slots += flow.slots() - before.1;
         match outcome {
             Outcome::Placed => self.wait(label.flow),
             Outcome::Late(packet) => {
@@ -148,22 +153,33 @@ impl Incoming {
     ) {
         while self.flows[usize::from(number)].is_beyond(sequence) {
             if self.flows[usize::from(number)].is_waiting() {
-                self.flows[usize::from(number)].give_up(&mut stats.packets_missing);
+                self.give_up(number, stats);
                 self.pop(now, number, paths, stats);
             } else {
-                self.flows[usize::from(number)].jump(sequence);
+                let flow = &mut self.flows[usize::from(number)];
+                self.slots -= flow.slots();
+                flow.jump(sequence);
             }
         }
+    }
+
+    /// Gives up what the flow waits for first.
+    fn give_up(&mut self, number: u16, stats: &mut Stats) {
+        let flow = &mut self.flows[usize::from(number)];
+        let before = flow.slots();
+        flow.give_up(&mut stats.packets_missing);
+        self.slots -= before - flow.slots();
     }
 
     /// Moves packets of the flow that are in order to the deliveries.
     fn pop(&mut self, now: Instant, number: u16, paths: &PathsView, stats: &mut Stats) {
         let flow = &mut self.flows[usize::from(number)];
-        let before = flow.bytes();
+        let before = (flow.bytes(), flow.slots());
         while let Some(packet) = flow.pop(now, paths, &mut stats.packets_missing) {
             self.deliveries.push_back(packet);
         }
-        self.bytes -= before - flow.bytes();
+        self.bytes -= before.0 - flow.bytes();
+        self.slots -= before.1 - flow.slots();
     }
 
     /// Delivers what can be delivered at `now`, and finds what is lost.
@@ -171,6 +187,7 @@ impl Incoming {
         let mut index = 0;
         while let Some(&number) = self.waiting.get(index) {
             let flow = &mut self.flows[usize::from(number)];
+            let before = flow.slots();
             let requests = &mut self.requests;
             flow.prove(now, paths, |lost| {
                 stats.packets_rerequested += u64::from(lost.count);
@@ -178,9 +195,10 @@ impl Incoming {
                     requests.push_back(Request { flow: number, lost });
                 }
             });
+            self.slots += flow.slots() - before;
             self.pop(now, number, paths, stats);
-            if self.bytes > self.max_bytes {
-                self.flows[usize::from(number)].give_up(&mut stats.packets_missing);
+            if self.bytes > self.max_bytes || self.slots > MAX_SLOTS {
+                self.give_up(number, stats);
                 self.pop(now, number, paths, stats);
             }
             if self.flows[usize::from(number)].is_settled() {
@@ -220,7 +238,8 @@ impl Incoming {
 
     pub fn invariants(&self) {
         let bytes: usize = self.flows.iter().map(ReceiveFlow::bytes).sum();
-        assert_eq!(bytes, self.bytes);
+        let slots: usize = self.flows.iter().map(ReceiveFlow::slots).sum();
+        assert_eq!((bytes, slots), (self.bytes, self.slots));
         assert!(self.requests.len() <= MAX_REQUESTS);
         assert!(self.flows.len() <= usize::from(self.max_flows));
         for flow in &self.flows {

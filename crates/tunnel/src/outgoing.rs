@@ -11,6 +11,7 @@ use crate::SendError;
 use crate::classify::{FlowKey, FlowNumbers};
 use crate::codel::Limits;
 use crate::config::{Config, MAX_PATHS};
+use crate::control::bytes_in;
 use crate::pool::Pool;
 use crate::send_flow::{SendFlow, State};
 use crate::steer::{Decision, PathView, Steer, View};
@@ -19,6 +20,12 @@ use crate::steer::{Decision, PathView, Steer, View};
 const MAX_ASKED: usize = 16;
 /// Most packets that wait to be sent once more.
 const MAX_AGAIN: usize = 4096;
+/// The longest delay in the queue: so many targets of CoDel, and at least [`MIN_LONGEST`].
+const LONGEST_TARGETS: u32 = 2;
+/// The delay that the buffer of an access link usually has. Flows that start make use of it.
+const MIN_LONGEST: Duration = Duration::from_millis(100);
+/// Bytes that a flow may have waiting however many flows there are.
+const MIN_SHARE: usize = 64 * 1024;
 /// Most flows for which numbers are stated on idle paths.
 const MAX_SPREAD: usize = 16;
 
@@ -34,6 +41,8 @@ pub(crate) struct PacketRef {
 pub(crate) struct Choice {
     pub packet: PacketRef,
     pub len: usize,
+    /// The packet has a higher number than all before it on the path.
+    pub is_ordered: bool,
     /// The path that sends a copy.
     copy_to: Option<usize>,
 }
@@ -55,6 +64,8 @@ pub(crate) struct Ways {
     /// The round trip of the best path.
     pub round_trip: Duration,
     pub limits: Limits,
+    /// Most bytes of one level of urgency that wait: those of `LONGEST_TARGETS` targets at the rate of all paths.
+    pub max_waiting: usize,
 }
 
 /// The packets of all flows.
@@ -72,6 +83,8 @@ pub(crate) struct Outgoing {
     waiting_bytes: usize,
     sent_bytes: usize,
     max_waiting: usize,
+    /// Most bytes of one level of urgency that wait, which its flows share.
+    max_level: usize,
     max_sent: usize,
     quantum: i64,
     steer: Box<dyn Steer>,
@@ -89,6 +102,7 @@ impl Outgoing {
             waiting_bytes: 0,
             sent_bytes: 0,
             max_waiting: config.send_queue,
+            max_level: usize::MAX,
             max_sent: config.sent_buffer,
             quantum: config.inner_mtu as i64,
             steer,
@@ -123,6 +137,12 @@ impl Outgoing {
         }
         let flow = &mut self.flows[usize::from(number)];
         flow.used_at = now;
+        // A flow that answers no signal of CoDel may not make the delay grow for ever.
+        let sharers = self.rings[usize::from(urgency.level())].len().max(1);
+        let share = (self.max_level / sharers).max(MIN_SHARE);
+        if flow.waiting_bytes() + packet.len() > share {
+            return Err(SendError::QueueFull);
+        }
         let mut packet = pool.copy(packet);
         // A mark says the same as a drop, and costs nothing (RFC 3168).
         if flow.codel.takes() && !mark(&mut packet) {
@@ -138,6 +158,11 @@ impl Outgoing {
             self.rings[usize::from(urgency.level())].push_back(number);
         }
         Ok(())
+    }
+
+    /// Sets most bytes of one level of urgency that may wait.
+    pub fn set_max_level(&mut self, bytes: usize) {
+        self.max_level = bytes;
     }
 
     /// Returns the packet that `path` takes next.
@@ -185,12 +210,21 @@ impl Outgoing {
         let (depth, copy_to) = match self.steer.decide(&view) {
             Decision::Take { depth } => (depth, None),
             Decision::Copy { other } => (0, Some(other)),
-            // Numbers rise on each path, so the best path cannot take what was left to this one.
-            Decision::Leave if flow.waiting_at(ways.best, 0).is_none() => (0, None),
-            Decision::Leave => return None,
+            Decision::Leave => (usize::MAX, None),
         };
-        let sequence = flow.waiting_at(path, depth)?;
+        let usable = |i: &usize| ways.paths[*i].is_some();
+        let paths = (0..ways.paths.len()).filter(usable);
+        let is_ordered = !flow.is_stranded(paths);
+        let sequence = if !is_ordered && path == ways.best {
+            flow.first_waiting()
+        } else if is_ordered && !flow.may_take_first(ways.best) {
+            // The best path cannot take what waits first, so it is for the others.
+            flow.waiting_at(path, 0)?
+        } else {
+            flow.waiting_at(path, depth)?
+        };
         Some(Choice {
+            is_ordered,
             packet: PacketRef {
                 flow: number,
                 sequence,
@@ -408,6 +442,12 @@ fn oldest(flows: &[SendFlow]) -> u16 {
 /// Marks a packet of an ECN-capable transport. Returns false if it is none.
 fn mark(packet: &mut [u8]) -> bool {
     ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
+}
+
+/// Returns the bytes that may wait at a rate in bytes per second.
+pub(crate) fn max_waiting(rate: u64, limits: Limits) -> usize {
+    let longest = (limits.target * LONGEST_TARGETS).max(MIN_LONGEST);
+    bytes_in(rate, longest) as usize
 }
 
 /// Returns CoDel's limits for the round trips and the spread of the paths.

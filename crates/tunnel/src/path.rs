@@ -33,6 +33,8 @@ const TIMER_SLACK: Duration = Duration::from_millis(10);
 pub(crate) struct Tail {
     pub packet: PacketRef,
     pub offset: usize,
+    /// The time at which the tail leaves without other packets.
+    pub due_at: Instant,
 }
 
 /// One path of a session.

@@ -14,8 +14,10 @@ use crate::frontier::Frontier;
 
 /// Most packets of a flow that wait, and with them those that are missing. At 1 Gbit/s they are 100 ms.
 const MAX_SLOTS: usize = 8192;
+/// Most packets after the last one that came which a statement may say to be missing.
+const MAX_STATED: u64 = 256;
 /// Most packets that were given up and are still taken if they come.
-const MAX_SKIPPED: usize = 256;
+const MAX_SKIPPED: usize = 4096;
 
 /// The place of a packet that is not delivered.
 #[derive(Debug)]
@@ -61,7 +63,7 @@ pub(crate) struct Arrival {
     pub packet: Vec<u8>,
 }
 
-/// What became of a packet that came.
+/// The fate of a packet that came.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The packet has its place.
@@ -95,6 +97,7 @@ pub(crate) struct ReceiveFlow {
     hides_losses: bool,
     /// Everything missing below is known to be lost.
     proved: u64,
+    /// Numbers that were given up, in order.
     skipped: VecDeque<u64>,
 }
 
@@ -114,6 +117,11 @@ impl ReceiveFlow {
         self.slots.is_empty()
     }
 
+    /// Returns the number of places for packets that wait or are missing.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Returns true if packets wait for earlier ones.
     pub fn is_waiting(&self) -> bool {
         self.waiting > 0
@@ -121,8 +129,8 @@ impl ReceiveFlow {
 
     /// Notes that nothing below `sequence` was sent on `path` after what arrives now.
     pub fn on_frontier(&mut self, now: Instant, path: usize, sequence: u64, paths: &PathsView) {
-        // A peer that states numbers far ahead gains nothing: no more slots are made for it.
-        let sequence = sequence.min(self.next + MAX_SLOTS as u64);
+        // Slots are made for what a statement says to be missing, so it may not say much.
+        let sequence = sequence.min(self.highest.max(self.next) + MAX_STATED);
         self.frontiers[path].rise(now, sequence, paths.lateness(path));
     }
 
@@ -159,12 +167,12 @@ impl ReceiveFlow {
     }
 
     fn insert_late(&mut self, sequence: u64, packet: Vec<u8>) -> Outcome {
-        match self.skipped.iter().position(|s| *s == sequence) {
-            Some(at) => {
+        match self.skipped.binary_search(&sequence) {
+            Ok(at) => {
                 self.skipped.remove(at);
                 Outcome::Late(packet)
             }
-            None => Outcome::Duplicate(packet),
+            Err(_) => Outcome::Duplicate(packet),
         }
     }
 
@@ -243,9 +251,9 @@ impl ReceiveFlow {
         Some(packet)
     }
 
-    /// Gives up the packets before the first that waits, because there is no room to wait for them.
+    /// Gives up the packets before the first that waits, or all if none waits, because there is no room for more.
     pub fn give_up(&mut self, missing: &mut u64) {
-        while self.waiting > 0 && !matches!(self.slots.front(), Some(Slot::Packet(..)) | None) {
+        while !matches!(self.slots.front(), Some(Slot::Packet(..)) | None) {
             self.skip();
             *missing += 1;
         }

@@ -87,6 +87,21 @@ impl SendFlow {
         self.first + self.entries.len() as u64
     }
 
+    /// Returns the lowest number that waits, if any does.
+    pub fn first_waiting(&self) -> u64 {
+        self.first_waiting
+    }
+
+    /// Returns true if `path` may take the first packet that waits: numbers rise on each path.
+    pub fn may_take_first(&self, path: usize) -> bool {
+        self.uses[path].next <= self.first_waiting
+    }
+
+    /// Returns true if none of the `paths` may take the first packet that waits. The paths have changed places.
+    pub fn is_stranded(&self, mut paths: impl Iterator<Item = usize>) -> bool {
+        !paths.any(|path| self.may_take_first(path))
+    }
+
     pub fn is_waiting(&self) -> bool {
         self.waiting > 0
     }
@@ -149,7 +164,7 @@ impl SendFlow {
         self.waiting -= 1;
         self.waiting_bytes -= len;
         self.uses[path] = Use {
-            next: number + 1,
+            next: self.uses[path].next.max(number + 1),
             stated_at: Some(now),
             sent_at: Some(now),
         };

@@ -1,10 +1,11 @@
-//! What a tunnel sends next.
+//! The choice of the datagram that a tunnel sends next.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use braid_wire::Instant;
 
+use crate::address::CHALLENGE_FRAMES;
 use crate::datagram::Datagram;
 use crate::frame::{Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD};
 use crate::header;
@@ -14,6 +15,9 @@ use crate::tunnel::{Transmit, Tunnel};
 
 /// Bytes of frames without variable part, at most: a re-request, a statement, a challenge.
 const SMALL_FRAME: usize = 9;
+/// The time for which the tail of a cut packet waits for packets that go into the same datagram. Large packets of a
+/// flow of more than 12 Mbit/s follow each other faster.
+const TAIL_WAIT: Duration = Duration::from_millis(1);
 /// Least bytes of a packet that are worth a head.
 const MIN_HEAD: usize = 64;
 /// The longest time between challenges of a server that is idle.
@@ -33,10 +37,11 @@ impl Tunnel {
             return self.send_validation(now, index, buf);
         }
         let ways = self.ways(now)?;
+        self.outgoing.set_max_level(ways.max_waiting);
         for index in self.order(&ways) {
             let path = &self.paths[index];
             let ready = path.control.next_send() <= now && path.control.has_window(&path.estimate);
-            if ready && self.has_data(index, &ways) {
+            if ready && self.has_data(now, index, &ways) {
                 return self.send_data(now, index, &ways, buf);
             }
         }
@@ -68,16 +73,18 @@ impl Tunnel {
             .probe_interval(now)
             .map_or(MAX_RETRY, |probe| probe * 4);
         let path = &mut self.paths[index];
-        let mut datagram = Datagram::new(buf, path.capacity());
         let round_trip = path.estimate.rtt().map(|rtt| rtt.smoothed);
-        let remote = if let Some(response) = path.address.take_response() {
+        let challenge = path.address.take_challenge(now, round_trip, longest);
+        let response = path.address.take_response();
+        let remote = response.map(|r| r.remote).or(challenge.map(|c| c.1))?;
+        let mut datagram = Datagram::new(buf, path.capacity());
+        if let Some(response) = response {
             datagram.push(&Frame::Response(response.data));
-            response.remote
-        } else {
-            let (data, remote) = path.address.take_challenge(now, round_trip, longest)?;
+        }
+        // A challenge for another address waits for its next time.
+        if let Some((data, _)) = challenge.filter(|c| c.1 == remote) {
             datagram.push(&Frame::Challenge(data));
-            remote
-        };
+        }
         // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
         if path.address.is_proved() && remote == path.address.remote() {
             self.push_tail(index, &mut datagram);
@@ -86,12 +93,16 @@ impl Tunnel {
         }
         // The tail of a cut packet is of use only in the datagram after its head.
         self.paths[index].tail = None;
+        if self.is_box() {
+            datagram.pad(CHALLENGE_FRAMES);
+        }
         self.seal_to(now, index, remote, datagram, true)
     }
 
     /// Returns true if the path has something of inner packets to send.
-    fn has_data(&mut self, index: usize, ways: &Ways) -> bool {
-        self.paths[index].tail.is_some()
+    fn has_data(&mut self, now: Instant, index: usize, ways: &Ways) -> bool {
+        let tail = self.paths[index].tail;
+        tail.is_some_and(|tail| now >= tail.due_at)
             || self.outgoing.next_again(index, ways.best).is_some()
             || self.outgoing.choose(index, ways).is_some()
     }
@@ -116,14 +127,19 @@ impl Tunnel {
             };
             self.outgoing.commit_again(now, packet, index);
             self.stats.packets_resent += 1;
-            ends = self.push_packet(index, packet, (fit, true, false), &mut datagram);
+            ends = self.push_packet((now, index), packet, (fit, true, false), &mut datagram);
         }
         while !ends && let Some(choice) = self.outgoing.choose(index, ways) {
             let Some(fit) = self.fit(index, choice.len, datagram.room()) else {
                 break;
             };
             let sole = self.outgoing.commit(now, choice, index, ways);
-            ends = self.push_packet(index, choice.packet, (fit, false, sole), &mut datagram);
+            ends = self.push_packet(
+                (now, index),
+                choice.packet,
+                (fit, !choice.is_ordered, sole),
+                &mut datagram,
+            );
         }
         self.seal(now, index, None, datagram, ways)
     }
@@ -144,7 +160,7 @@ impl Tunnel {
     /// Appends a packet or its head. Returns true if nothing may follow.
     fn push_packet(
         &mut self,
-        index: usize,
+        (now, index): (Instant, usize),
         packet: PacketRef,
         (fit, again, sole): (usize, bool, bool),
         datagram: &mut Datagram,
@@ -168,6 +184,7 @@ impl Tunnel {
         self.paths[index].tail = Some(Tail {
             packet,
             offset: fit,
+            due_at: now + TAIL_WAIT,
         });
         true
     }
@@ -304,11 +321,14 @@ impl Tunnel {
             .is_spread()
             .then(|| self.stated_at + self.statement_interval());
         let waits = self.outgoing.is_waiting();
-        let paced = self.paths.iter().filter(|p| waits || p.tail.is_some());
-        let paced = paced
-            .map(|p| p.control.next_send())
-            .filter(|at| *at > now)
-            .min();
+        let paced = self.paths.iter().flat_map(|p| {
+            let next = p.control.next_send();
+            [
+                waits.then_some(next),
+                p.tail.map(|tail| next.max(tail.due_at)),
+            ]
+        });
+        let paced = paced.flatten().filter(|at| *at > now).min();
         Instant::earliest([statements, self.next_report(), paced])
     }
 }

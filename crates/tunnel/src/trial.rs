@@ -14,7 +14,7 @@ const LOSSES: u32 = 4;
 /// The least time over which a rate is measured, and the round trips.
 const MIN_WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_ROUNDS: u32 = 3;
-/// Bytes in a window below which a flow is not judged: it sends what it has, whatever is lost.
+/// Bytes in a window below which a flow is not tried: it sends what it has, whatever is lost.
 const MIN_BYTES: u64 = 64 * 1024;
 /// The time after a trial that failed until the next one. Doubles with each one, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -70,7 +70,8 @@ impl Trial {
         let passed = now.saturating_since(self.started);
         if passed >= window {
             // A pause of the flow is no window.
-            if passed < window * 2 && self.bytes >= MIN_BYTES {
+            let is_large = self.bytes >= MIN_BYTES || self.mode != Mode::Hide;
+            if passed < window * 2 && is_large {
                 let micros = passed.as_micros().max(1) as u64;
                 self.on_window(now, self.bytes * 1_000_000 / micros);
             }

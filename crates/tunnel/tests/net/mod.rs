@@ -70,11 +70,11 @@ pub struct Net {
     flights: BTreeMap<(Instant, u64), Flight>,
     next_flight: u64,
     rng: Rng,
-    /// What came out of the box's and the server's end.
+    /// The packets that came out of the box's and the server's end.
     pub delivered: [Vec<Vec<u8>>; 2],
     /// Datagrams that the ends sent.
     pub datagrams: [u64; 2],
-    /// The most bytes that an end sends at once.
+    /// The datagram that an end sends.
     buffer: Vec<u8>,
 }
 
