@@ -39,6 +39,7 @@ fn rough(mbit: u64, delay_ms: u64) -> Settings {
         burst: 0,
         delay: Duration::from_millis(delay_ms),
         jitter: Duration::from_millis(3),
+        jitter_reorders: false,
         queue: QueueLimit::Packets(60),
         codel: Some(CoDel::default()),
         loss: Loss::bursts(0.01, 2.0),

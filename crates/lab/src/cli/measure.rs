@@ -55,6 +55,9 @@ pub struct SwarmArgs {
     /// and forges others.
     #[arg(long)]
     pub attacked: bool,
+    /// Run only worlds with a tunnel, over paths that change and fail.
+    #[arg(long, conflicts_with = "attacked")]
+    pub tunnels: bool,
 }
 
 /// Arguments of `braid-lab search`.

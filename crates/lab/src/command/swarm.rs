@@ -13,9 +13,10 @@ use braid::failure::Failure;
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     let bar = run_progress(args.seeds);
     let start = Instant::now();
-    let worlds = match args.attacked {
-        true => Worlds::Attacked,
-        false => Worlds::All,
+    let worlds = match (args.attacked, args.tunnels) {
+        (true, _) => Worlds::Attacked,
+        (false, true) => Worlds::Tunnels,
+        (false, false) => Worlds::All,
     };
     let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|| bar.inc(1));
     let took = start.elapsed();
