@@ -248,7 +248,7 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
     );
 }
 
-/// Of two packets a nanosecond apart with uniform delays, the second overtakes the first half of the time.
+/// The second of two packets with uniform delays, a nanosecond apart, overtakes the first half of the time.
 #[test]
 fn jitter_that_reorders_lets_packets_overtake() {
     let settings = Settings {

@@ -31,7 +31,7 @@ const MAX_COUNTED_GAIN: f64 = 2.0;
 struct Profile {
     name: String,
     paths: String,
-    /// What the tunnel must reach with BBR, as a multiple of the best path alone.
+    /// The goodput that the tunnel must reach with BBR, as a multiple of the best path alone.
     least_gain: Option<f64>,
 }
 
