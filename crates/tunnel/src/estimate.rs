@@ -27,9 +27,8 @@ struct Sent {
     at: Instant,
     /// Bytes sent on the path so far, with this datagram.
     total: u64,
-    /// Datagrams so far after which there was nothing more to send, without and with this one.
+    /// Datagrams before this one after which there was nothing more to send.
     limited_before: u64,
-    limited: u64,
     /// The peer reports it.
     eliciting: bool,
 }
@@ -65,7 +64,6 @@ impl SentLog {
             at,
             total: self.total,
             limited_before,
-            limited: self.limited,
             eliciting,
         });
     }
