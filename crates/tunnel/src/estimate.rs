@@ -27,8 +27,8 @@ struct Sent {
     at: Instant,
     /// Bytes sent on the path so far, with this datagram.
     total: u64,
-    /// Datagrams so far that were sent while the path had room for more.
-    limited: u64,
+    /// Datagrams before this one after which there was nothing more to send.
+    limited_before: u64,
     /// The peer reports it.
     eliciting: bool,
 }
@@ -58,11 +58,12 @@ impl SentLog {
             self.first += 1;
         }
         self.total += bytes as u64;
+        let limited_before = self.limited;
         self.limited += u64::from(limited);
         self.entries.push_back(Sent {
             at,
             total: self.total,
-            limited: self.limited,
+            limited_before,
             eliciting,
         });
     }
@@ -282,15 +283,16 @@ impl Estimate {
 
     /// Returns the rate at which datagrams arrived that were sent close together: the bottleneck spreads them.
     fn spread_rate(&self, report: &Report, highest: u64, sent: &Sent) -> Option<u64> {
-        let first = report.samples.iter().max_by_key(|s| s.before)?;
-        if first.below < MIN_TRAIN {
-            return None;
-        }
-        let start = self.sent.get(highest.checked_sub(first.below.into())?)?;
-        let received = u64::from(first.before);
-        let is_spread = received >= 2 * sent.at.saturating_since(start.at).as_micros() as u64;
-        let bytes = sent.total - start.total;
-        (is_spread && received > 0).then(|| bytes.saturating_mul(1_000_000) / received)
+        let trains = report.samples.iter().filter(|s| s.below >= MIN_TRAIN);
+        let spread = trains.filter_map(|first| {
+            let start = self.sent.get(highest.checked_sub(first.below.into())?)?;
+            let received = u64::from(first.before);
+            let is_spread = received >= 2 * sent.at.saturating_since(start.at).as_micros() as u64;
+            let rate = (sent.total - start.total).saturating_mul(1_000_000) / received.max(1);
+            (is_spread && received > 0).then_some((first.below, rate))
+        });
+        // The longest train is the most exact one.
+        spread.max().map(|(_, rate)| rate)
     }
 
     /// Returns the peer's time in 64 bits.
@@ -348,7 +350,8 @@ impl Estimate {
         let micros = received.max(sent).max(1);
         Some(RateSample {
             rate: (point.delivered - start.delivered).saturating_mul(1_000_000) / micros,
-            limited: point.sent.limited > start.sent.limited,
+            // The last datagram was measured already when the path ran out of data after it.
+            limited: point.sent.limited_before > start.sent.limited_before,
         })
     }
 }
