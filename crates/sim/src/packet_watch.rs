@@ -222,8 +222,7 @@ mod tests {
             world.with_node(from, |sender: &mut Sender, _| sender.0 = plan.to_vec());
             world.advance(Duration::from_millis(5));
         }
-        let report = watch.lock().unwrap().report().clone();
-        report
+        watch.lock().unwrap().report().clone()
     }
 
     #[test]
