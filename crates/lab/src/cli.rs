@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use braid_testbed::kernel_tcp::Transport;
 
-use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SearchArgs, SwarmArgs};
+use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SearchArgs, SwarmArgs, TunnelArgs};
 
 /// The laboratory of Braid: the demo, testbeds of emulated links, measurements and experiments.
 ///
@@ -56,6 +56,14 @@ pub enum Command {
     /// first byte of the transfer) to the last byte. Runs of the same number have the same random numbers for
     /// every strategy. The exit code is 2 for wrong input and 1 if a flow did not complete.
     Fct(FctArgs),
+    /// Measure a flow through a tunnel over several paths, and over the best path alone.
+    ///
+    /// A client fetches from a server: a download over QUIC, a UDP flow of constant rate, or a call. The tunnel
+    /// between them carries their packets over the given paths. In mode single there is no tunnel: each path carries
+    /// the flow alone, and the path with the highest goodput counts. Prints goodput, one-way delay, and lost and
+    /// reordered packets of the flow from server to client. The exit code is 2 for wrong input and 1 if a download
+    /// did not complete.
+    Tunnel(TunnelArgs),
     /// List the experiments.
     List(ListArgs),
     /// Run experiments and judge whether their claims hold.

@@ -20,4 +20,5 @@ pub mod search;
 mod session_trace;
 pub mod stats;
 pub mod swarm;
+pub mod tunnel;
 mod video;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid_links::text::{Probability, RateValue, TimeValue};
+use braid_links::text::{JitterValue, Probability, RateValue, TimeValue};
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
 use braid_units::value::ValueError;
 
 /// The syntax of a path, shown in every error.
-const FORM: &str = "a path as rate,round-trip time,loss[,queue][,jitter=time], such as `5mbit,40ms,0%`, \
+const FORM: &str = "a path as rate,round-trip time,loss[,queue][,jitter=time[/reorder]], such as `5mbit,40ms,0%`, \
                     `swing:5mbit/50%/200ms/1,40ms,1%/4,50ms,jitter=5ms` or `trace:FILE,40ms,1%,50`";
 /// Maximum number of paths between two hosts: the engine's default limit of subflows.
 const MAX_PATHS: usize = 8;
@@ -23,8 +23,8 @@ pub struct PathSpec {
     pub rate: Rate,
     /// Round-trip time without queues and serialisation; each direction delays by half of it.
     pub rtt: Duration,
-    /// Maximum additional delay of a packet, in each direction.
-    pub jitter: Duration,
+    /// Additional delay of a packet, in each direction.
+    pub jitter: JitterValue,
     /// Random loss, in each direction.
     pub loss: Loss,
     /// Queue of either direction; `None` for the default of the command.
@@ -54,7 +54,8 @@ impl PathSpec {
         Settings {
             rate: self.rate.clone(),
             delay: self.rtt / 2,
-            jitter: self.jitter,
+            jitter: self.jitter.max,
+            jitter_reorders: self.jitter.reorders,
             queue,
             loss: self.loss,
             ..Settings::default()
@@ -86,8 +87,7 @@ impl FromStr for PathSpec {
             }
         };
         let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
-        let jitter = jitter.unwrap_or("0ms").parse();
-        let TimeValue(jitter) = jitter.map_err(invalid)?;
+        let jitter = jitter.unwrap_or("0ms").parse().map_err(invalid)?;
         let loss = loss.parse().map_err(invalid)?;
         let queue = queue.map(queue_spec).transpose().map_err(invalid)?;
         let rate = match (rate.strip_prefix("trace:"), rate.strip_prefix("swing:")) {
@@ -212,7 +212,7 @@ mod tests {
         let expected = PathSpec {
             rate: Rate::bits_per_second(5_000_000),
             rtt: Duration::from_millis(40),
-            jitter: Duration::ZERO,
+            jitter: JitterValue::default(),
             loss: Loss::Uniform(0.015),
             queue: None,
         };
@@ -243,7 +243,15 @@ mod tests {
         // The bytes of a tenth of a second.
         assert_eq!(queue, (trace.mean_rate() / 80.0) as u64);
         let path: PathSpec = "8mbit,40ms,0%,jitter=5ms".parse().unwrap();
-        assert_eq!((path.jitter, path.queue), (Duration::from_millis(5), None));
+        let max = Duration::from_millis(5);
+        let ordered = JitterValue {
+            max,
+            reorders: false,
+        };
+        assert_eq!((path.jitter, path.queue), (ordered, None));
+        let path: PathSpec = "8mbit,40ms,0%,jitter=5ms/reorder".parse().unwrap();
+        let settings = path.settings(50);
+        assert_eq!((settings.jitter, settings.jitter_reorders), (max, true));
     }
 
     #[test]

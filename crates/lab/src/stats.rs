@@ -65,6 +65,12 @@ pub fn quantile_of(sample: &[f64], q: f64) -> f64 {
     quantile(&sorted, q).unwrap_or(f64::NAN)
 }
 
+/// Rounds to thousandths. Sums of floats differ in their last digits with the order of the summation; rounding hides
+/// that, so that output can be compared.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 /// Returns the differences `a - b` of paired samples; `None` if they differ in length.
 pub fn differences(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
     (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| a - b).collect())

@@ -131,6 +131,65 @@ fn a_table_has_a_line_for_each_case() {
     assert!(lines.iter().all(|l| l.ends_with("3/3")), "{text}");
 }
 
+/// The row of a call over a path alone, which no change of the tunnel changes: 200 bytes at 5 Mb/s and 20 ms.
+#[test]
+fn a_tunnel_without_a_tunnel_prints_this_row() {
+    let arguments = "tunnel --json --inner voip --size 10k --mode single --runs 2 --seed 7 --backend sim --paths";
+    let arguments: Vec<&str> = arguments.split(' ').chain([PATHS]).collect();
+    let output = lab(&arguments);
+    assert!(output.status.success(), "{output:?}");
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let expected = serde_json::json!([{
+        "mode": "single", "inner": "voip", "paths": PATHS, "runs": 2, "seed": 7,
+        "goodput_mbit_s": { "mean": 0.081, "sd": 0.0, "ci95": 0.0 },
+        "delay_ms": { "p50": 20.32, "p99": 20.32 },
+        "lost": 0, "reordered": 0, "bytes_by_path": [20_800, 0],
+    }]);
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn a_tunnel_has_a_line_for_each_mode() {
+    let output = lab(&["tunnel", "--paths", PATHS, "--size", "64k", "--runs", "2"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{text}");
+    for mode in ["aggregate", "fastest", "redundant", "single"] {
+        let line = text.lines().find(|line| line.starts_with(mode));
+        assert!(line.is_some_and(|line| line.contains('±')), "{text}");
+    }
+}
+
+/// Wrong input is answered by one line with the value read and the values expected, and by exit code 2.
+#[test]
+fn bad_input_of_a_tunnel_is_answered_in_one_line() {
+    for (option, value, expected) in [
+        ("--paths", "5mbit,40ms", "rate,round-trip time,loss"),
+        ("--paths", "5mbit,40ms,0%,jitter=5ms/swap", "no duration"),
+        ("--inner", "quic:reno", "quic:bbr, quic:cubic"),
+        ("--inner", "udp:5mbit:9000", "44 to 1500 bytes"),
+        ("--size", "20MB", "`64k`"),
+        (
+            "--mode",
+            "both",
+            "aggregate, fastest, redundant, single, all",
+        ),
+        ("--runs", "0", "from 1 to 1000000"),
+        ("--backend", "kernel", "sim"),
+    ] {
+        let mut arguments = vec!["tunnel", option, value];
+        if option != "--paths" {
+            arguments.extend(["--paths", PATHS]);
+        }
+        let output = lab(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option} {value}: {stderr}");
+        assert!(stderr.contains(expected), "{option} {value}: {stderr}");
+        assert!(stderr.contains(value), "{option} {value}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{option} {value}: {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
 /// Wrong input is answered by one line with the value read and the values expected, and by exit code 2.
 #[test]
 fn bad_input_is_answered_in_one_line() {

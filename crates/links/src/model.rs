@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::queue::QueueLimit;
 use crate::settings::{Loss, Rate, Reorder, Settings};
-use crate::text::{CodelValue, Probability, QueueSize, RateValue, TimeValue};
+use crate::text::{CodelValue, JitterValue, Probability, QueueSize, RateValue, TimeValue};
 use crate::trace::Trace;
 
 /// The default queue of a link with unlimited rate, because such a link has no bandwidth-delay product. 1000
@@ -69,7 +69,7 @@ link_model! {
     /// The one-way delay; 0 by default.
     delay: TimeValue,
     /// The maximum additional delay; 0 by default.
-    jitter: TimeValue,
+    jitter: JitterValue,
     /// The bound of the queue. The default is one bandwidth-delay product, or 1000 packets with an unlimited rate.
     queue: QueueSize,
     /// CoDel on the queue; off by default.
@@ -155,7 +155,8 @@ impl LinkModel {
             rate,
             burst: 0,
             delay: time(self.delay),
-            jitter: time(self.jitter),
+            jitter: self.jitter.map(|j| j.max).unwrap_or_default(),
+            jitter_reorders: self.jitter.is_some_and(|j| j.reorders),
             queue,
             codel: self.codel.and_then(|c| c.0),
             loss: self.loss.unwrap_or(Loss::None),

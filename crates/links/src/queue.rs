@@ -42,10 +42,10 @@ pub(crate) struct QueuedPacket<P> {
 /// The random events of one packet.
 #[derive(Debug)]
 pub(crate) struct PacketDraw {
-    /// The additional delay by jitter.
+    /// The additional delay by jitter that keeps packets in order.
     pub jitter: Duration,
-    /// The additional delay of a detour, on which later packets overtake this one; zero if the packet takes no
-    /// detour.
+    /// The additional delay of a detour or of jitter that reorders: later packets overtake this one. Zero if the
+    /// packet takes no detour.
     pub detour: Duration,
     /// The bit to flip if the packet is corrupted.
     pub flip: Option<u32>,

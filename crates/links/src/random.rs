@@ -34,9 +34,17 @@ impl PacketDraw {
     /// Draws the events of a packet. Disabled features draw no random numbers, so that they do not change the
     /// numbers that other features get.
     pub fn draw(settings: &Settings, len: u32, rng: &mut Rng) -> PacketDraw {
+        let jitter = draw_jitter(settings.jitter, rng);
+        let detour = draw_detour(settings.reorder, rng);
+        // Jitter that reorders is a detour of every packet, each of its own length.
+        let (jitter, detour) = if settings.jitter_reorders {
+            (Duration::ZERO, detour.saturating_add(jitter))
+        } else {
+            (jitter, detour)
+        };
         PacketDraw {
-            jitter: draw_jitter(settings.jitter, rng),
-            detour: draw_detour(settings.reorder, rng),
+            jitter,
+            detour,
             flip: draw_flip(settings.corrupt, len, rng),
         }
     }

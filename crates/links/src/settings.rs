@@ -19,8 +19,11 @@ pub struct Settings {
     /// One-way propagation delay.
     pub delay: Duration,
     /// Maximum additional delay of a packet. Each packet draws an additional delay between 0 and this maximum,
-    /// uniformly. Packets stay in order, so a late packet delays those after it.
+    /// uniformly.
     pub jitter: Duration,
+    /// True if jitter reorders: packets overtake those that drew a longer delay. If false, packets stay in order, so
+    /// a late packet delays those after it.
+    pub jitter_reorders: bool,
     /// The bound of the queue. Packets that would exceed it are dropped (droptail).
     pub queue: QueueLimit,
     /// CoDel for the queue, in addition to the bound; `None` for a droptail queue alone.
@@ -44,6 +47,7 @@ impl Default for Settings {
             burst: 0,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
+            jitter_reorders: false,
             queue: QueueLimit::Packets(1000),
             codel: None,
             loss: Loss::None,

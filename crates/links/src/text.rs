@@ -23,6 +23,15 @@ pub struct RateValue(pub Option<u64>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeValue(pub Duration);
 
+/// Jitter of at most 60 s: `"5ms"`, or `"5ms/reorder"` if packets may overtake each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JitterValue {
+    /// Maximum additional delay of a packet.
+    pub max: Duration,
+    /// True if packets may overtake each other.
+    pub reorders: bool,
+}
+
 /// A probability: `"1%"` or `0.01`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probability(pub f64);
@@ -54,6 +63,14 @@ fn rate(text: &str) -> Result<RateValue, ValueError> {
 
 fn time(text: &str) -> Result<TimeValue, ValueError> {
     value::duration(text, MAX_DURATION).map(TimeValue)
+}
+
+fn jitter(text: &str) -> Result<JitterValue, ValueError> {
+    let max = text.strip_suffix("/reorder");
+    Ok(JitterValue {
+        max: value::duration(max.unwrap_or(text), MAX_DURATION)?,
+        reorders: max.is_some(),
+    })
 }
 
 fn probability(text: &str) -> Result<Probability, ValueError> {
@@ -212,6 +229,7 @@ macro_rules! read_from_text {
 read_from_text! {
     RateValue: rate,
     TimeValue: time,
+    JitterValue: jitter,
     Probability: probability,
     Loss: loss,
     CodelValue: codel,
@@ -250,6 +268,12 @@ mod tests {
         assert_eq!("64KiB".parse(), limit(QueueLimit::Bytes(65_536)));
         assert_eq!("0.5BDP".parse(), Ok(QueueSize::Bdp(0.5)));
         assert_eq!("off".parse(), Ok(CodelValue(None)));
+        let jitter = |reorders| {
+            let max = Duration::from_millis(5);
+            Ok(JitterValue { max, reorders })
+        };
+        assert_eq!("5ms".parse(), jitter(false));
+        assert_eq!("5ms/reorder".parse(), jitter(true));
         for text in ["on", "5ms/150us", "10ms/200ms", "10ms/200ms/mark"] {
             let CodelValue(codel) = text.parse().unwrap();
             let shown = codel.unwrap().to_string();
@@ -265,6 +289,7 @@ mod tests {
         for (answer, advice) in [
             (answer::<RateValue>("fast"), "\"unlimited\""),
             (answer::<TimeValue>("2000s"), "60s"),
+            (answer::<JitterValue>("5ms/swap"), "no duration"),
             (answer::<Loss>("much"), "1%/4"),
             (answer::<Loss>("1%/0.5"), "1 to 1000000"),
             // At most 2 of 3 packets can be lost in bursts of 2.

@@ -248,6 +248,34 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
     );
 }
 
+/// The second of two packets with uniform delays, a nanosecond apart, overtakes the first half of the time.
+#[test]
+fn jitter_that_reorders_lets_packets_overtake() {
+    let settings = Settings {
+        delay: Duration::from_millis(10),
+        jitter: Duration::from_millis(4),
+        jitter_reorders: true,
+        ..Settings::default()
+    };
+    let mut link = Link::new(settings);
+    let mut rng = rng();
+    let pairs = 10_000u64;
+    let mut overtaken = 0;
+    for pair in 0..pairs {
+        let start = MS(pair * 100);
+        link.enqueue(start, 0, 100, &mut rng);
+        link.enqueue(start + Duration::from_nanos(1), 1, 100, &mut rng);
+        let arrivals = drain(&mut link, MS(pair * 100 + 50));
+        overtaken += u64::from(arrivals[0].1 == 1);
+        for (at, _) in arrivals {
+            let delay = at.saturating_since(start);
+            assert!((Duration::from_millis(10)..=Duration::from_micros(14_001)).contains(&delay));
+        }
+    }
+    // The standard deviation of the count is sqrt(10,000 / 4) = 50.
+    assert!(overtaken.abs_diff(pairs / 2) < 3 * 50, "{overtaken}");
+}
+
 #[test]
 fn losses_are_within_three_sigma_and_counted() {
     let mut link = Link::new(Settings {

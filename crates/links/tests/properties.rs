@@ -68,7 +68,9 @@ fn settings() -> impl Strategy<Value = Settings> {
 /// Generates settings with reordering, duplication and corruption.
 fn unordered_settings() -> impl Strategy<Value = Settings> {
     let shares = (0.0..0.5, 0.0..0.5, 0.0..0.5);
-    (settings(), shares, 0u64..20_000).prop_map(|(settings, shares, detour)| Settings {
+    let drawn = (settings(), shares, 0u64..20_000, any::<bool>());
+    drawn.prop_map(|(settings, shares, detour, jitter_reorders)| Settings {
+        jitter_reorders,
         reorder: Reorder {
             share: shares.0,
             detour: Duration::from_micros(detour),

@@ -10,7 +10,7 @@ use braid_links::{Rate, Settings};
 use crate::host::{Host, HostConfig, tcp_options};
 use crate::router::{Router, all_like};
 use crate::traffic::{Role, Stream};
-use crate::udp::{Discard, UdpFlow, UdpSource};
+use crate::udp::{UdpFlow, UdpSink, UdpSource};
 use crate::world::{NodeId, World};
 
 /// The background traffic over each path, in the direction of the transfer. Generators send the traffic through a
@@ -97,7 +97,7 @@ impl Background {
         };
         let udp_source = world.add(|rng| UdpSource::new(flow, rng));
         world.connect(udp_source, from.1, access_link(), access_link());
-        let udp_sink = world.add(|_| Discard);
+        let udp_sink = world.add(|_| UdpSink::new());
         world.connect(udp_sink, to.1, access_link(), access_link());
         // Each generator has a port of its own at the sink. The ports are from the dynamic range, which starts at
         // 49,152 (RFC 6335), and are otherwise arbitrary.

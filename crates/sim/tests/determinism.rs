@@ -10,7 +10,7 @@ use braid_links::{Change, CoDel, Loss, QueueLimit, Rate, Reorder, Schedule, Sett
 use braid_sim::host::options;
 use braid_sim::tap::PacketEvent;
 use braid_sim::traffic::{Role, Stream};
-use braid_sim::udp::{Discard, Pauses, UdpFlow, UdpSource};
+use braid_sim::udp::{Pauses, UdpFlow, UdpSink, UdpSource};
 use braid_sim::{Host, HostConfig, LinkId, MiddleboxNode, NodeId, Packet, Router, Tap, World};
 use braid_wire::Instant;
 
@@ -39,6 +39,7 @@ fn rough(mbit: u64, delay_ms: u64) -> Settings {
         burst: 0,
         delay: Duration::from_millis(delay_ms),
         jitter: Duration::from_millis(3),
+        jitter_reorders: false,
         queue: QueueLimit::Packets(60),
         codel: Some(CoDel::default()),
         loss: Loss::bursts(0.01, 2.0),
@@ -73,7 +74,7 @@ fn cross_traffic(world: &mut World, net: u8) -> LinkId {
         ..UdpFlow::constant(src, dst, 3_000_000, 0)
     };
     let source = world.add(|rng| UdpSource::new(flow, rng));
-    let sink = world.add(|_| Discard);
+    let sink = world.add(|_| UdpSink::new());
     world.connect(source, sink, rough(2, 5), rough(2, 5)).0
 }
 

@@ -75,6 +75,8 @@ pub struct DirectionStatus {
     pub delay_ms: f64,
     /// Maximum additional delay, ms.
     pub jitter_ms: f64,
+    /// True if packets overtake each other by jitter.
+    pub jitter_reorders: bool,
     /// Queue bound, as in the file.
     pub queue: String,
     /// Target and interval of CoDel, if it is on.
@@ -144,6 +146,9 @@ impl DirectionStatus {
         }
         if let Some(codel) = &self.codel {
             text += &format!(", CoDel {codel}");
+        }
+        if self.jitter_reorders {
+            text += ", reordered by jitter";
         }
         let shares = [self.reorder, self.duplicate, self.corrupt];
         for (share, what) in shares.iter().zip(["reordered", "duplicated", "corrupted"]) {

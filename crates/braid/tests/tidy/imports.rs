@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates from left to right; a crate imports only crates to its left. `strategy` and `secure` stand side
-/// by side, and so do `sim` and `linux`.
+/// The crates from left to right; a crate imports only crates to its left. `strategy`, `secure`
+/// and `tunnel` stand side by side, and so do `sim` and `linux`.
 const ORDER: &[(&str, u32)] = &[
     ("wire", 0),
     ("units", 0),
@@ -14,6 +14,7 @@ const ORDER: &[(&str, u32)] = &[
     ("engine", 2),
     ("strategy", 3),
     ("secure", 3),
+    ("tunnel", 3),
     ("proxy", 4),
     ("sim", 5),
     ("linux", 5),

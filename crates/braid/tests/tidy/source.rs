@@ -28,6 +28,7 @@ const CLOCK: &[&str] = &[
 const ORDERED: &[&str] = &[
     "crates/engine/",
     "crates/strategy/",
+    "crates/tunnel/",
     "crates/proxy/",
     "crates/sim/",
 ];

@@ -16,7 +16,7 @@ const FLAGS: usize = 3;
 
 /// Crates of the product.
 const CRATES: &[&str] = &[
-    "units", "wire", "engine", "strategy", "secure", "proxy", "linux", "braid",
+    "units", "wire", "engine", "strategy", "secure", "tunnel", "proxy", "linux", "braid",
 ];
 
 /// The size of a type.

@@ -1,4 +1,4 @@
-//! The arguments of the commands that measure: `fct`, `search`, `list`, `run`, `report` and `swarm`.
+//! The arguments of the commands that measure: `fct`, `search`, `tunnel`, `list`, `run`, `report` and `swarm`.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -13,6 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::backend::Backend;
 use crate::fct::{DefaultPath, Direction, Records, Size};
 use crate::paths::Paths;
+use crate::tunnel::{Inner, Mode};
 
 /// The deprecated name of the option `--backend`, from the last version.
 const OLD_BACKEND: &str = "arm";
@@ -54,6 +55,9 @@ pub struct SwarmArgs {
     /// and forges others.
     #[arg(long)]
     pub attacked: bool,
+    /// Run only worlds with a tunnel, over paths that change and fail.
+    #[arg(long, conflicts_with = "attacked")]
+    pub tunnels: bool,
 }
 
 /// Arguments of `braid-lab search`.
@@ -122,7 +126,8 @@ pub struct FctArgs {
     /// Semicolons separate 1 to 8 paths. The rate swing:MEAN/SHARE/STEP/SEED draws a new rate each STEP, up to
     /// SHARE above or below MEAN; trace:FILE plays a mahimahi trace. The loss 1%/4 comes in bursts with a mean of 4
     /// packets; to-bad/to-good/while-good/while-bad are the probabilities of the Gilbert-Elliott model. A queue is
-    /// a number of packets or a time (50ms). jitter=5ms as the last value delays each packet by up to 5 ms more.
+    /// a number of packets or a time (50ms). jitter=5ms as the last value delays each packet by up to 5 ms more, in
+    /// order; with jitter=5ms/reorder packets overtake each other.
     #[arg(long, value_name = "PATHS")]
     pub paths: Paths,
     /// Payload bytes of a flow; k and M are binary.
@@ -200,6 +205,53 @@ pub struct FctArgs {
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
 }
+
+/// Arguments of `braid-lab tunnel`.
+#[derive(Debug, Args)]
+pub struct TunnelArgs {
+    /// Paths: rate, round-trip time, loss each way, and perhaps a queue in place of --queue and jitter, such as
+    /// '50mbit,40ms,0%;50mbit,30ms,2%,100ms,jitter=10ms/reorder'.
+    ///
+    /// The form is that of `braid-lab fct`. With jitter=10ms/reorder each packet is delayed by up to 10 ms more, and
+    /// packets overtake each other.
+    #[arg(long, value_name = "PATHS")]
+    pub paths: Paths,
+    /// Inner flow: quic:bbr or quic:cubic, udp:RATE:SIZE (SIZE: bytes of an IP packet), or voip (50 packets of 200
+    /// bytes a second, urgency 1).
+    #[arg(long, value_name = "FLOW", default_value = "quic:bbr")]
+    pub inner: Inner,
+    /// Bytes of the flow; k and M are binary. The default is 20M, and 20 s of a call.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Mode of the tunnel; single: the best path alone, without a tunnel; all: one row for each.
+    #[arg(long, default_value = "all", value_parser = one_of(MODES))]
+    pub mode: &'static [Mode],
+    /// Runs of each mode.
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = whole::<u64>(1..=1_000_000))]
+    pub runs: u64,
+    /// Seed of all runs.
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = whole::<u64>(0..=u64::MAX))]
+    pub seed: u64,
+    /// Backend: virtual time (sim).
+    #[arg(long, default_value = "sim",
+          value_parser = one_of([Backend::Sim].map(|backend| (backend.name(), backend))))]
+    pub backend: Backend,
+    /// Queue of a path, in packets.
+    #[arg(long, value_name = "PACKETS", default_value_t = 500,
+          value_parser = whole::<u32>(0..=1_000_000))]
+    pub queue: u32,
+}
+
+/// The values of `--mode`.
+const MODES: [(&str, &[Mode]); 5] = [
+    ("aggregate", &[Mode::Aggregate]),
+    ("fastest", &[Mode::Fastest]),
+    ("redundant", &[Mode::Redundant]),
+    ("single", &[Mode::Single]),
+    ("all", &Mode::ALL),
+];
 
 /// Returns a parser of whole numbers in `range`.
 fn whole<T>(range: RangeInclusive<T>) -> impl TypedValueParser<Value = T>

@@ -8,6 +8,7 @@ mod search;
 mod setting;
 mod swarm;
 mod testbed;
+mod tunnel;
 
 use std::env;
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ pub fn main() -> ExitCode {
             | Command::Report(_)
             | Command::Swarm(_)
             | Command::Search(_)
+            | Command::Tunnel(_)
     );
     let default_log_filter = if measures {
         // Faults in the lab's worlds are intended, so warnings of their boxes and servers would mislead.
@@ -63,6 +65,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Report(args) => experiments::report(&args, json),
         Command::Swarm(args) => swarm::run(&args, json, verbose),
         Command::Search(args) => search::run(&args, json),
+        Command::Tunnel(args) => tunnel::run(&args, json),
         Command::Man { directory } => docs::man(Cli::command(), &directory),
         Command::Completions { shell } => docs::completions(&mut Cli::command(), BRAID_LAB, shell),
         Command::EnginePeer(role) => engine_peer::run(&role),

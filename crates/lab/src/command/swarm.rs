@@ -13,9 +13,10 @@ use braid::failure::Failure;
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     let bar = run_progress(args.seeds);
     let start = Instant::now();
-    let worlds = match args.attacked {
-        true => Worlds::Attacked,
-        false => Worlds::All,
+    let worlds = match (args.attacked, args.tunnels) {
+        (true, _) => Worlds::Attacked,
+        (false, true) => Worlds::Tunnels,
+        (false, false) => Worlds::All,
     };
     let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|| bar.inc(1));
     let took = start.elapsed();
@@ -50,6 +51,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         cut_off,
         late,
         fast_opened,
+        tunnelled,
         simulated_ns,
         packets,
         bytes,
@@ -58,8 +60,8 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     text + &format!(
         "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
          aborted, {broken} broken, {cut_off} cut off, {late} \
-         ended late, {fast_opened} with payload in the SYN), {:.0} simulated s, {packets} \
-         packets ({marked} marked), {:.1} MB, {:.1} s\n",
+         ended late, {fast_opened} with payload in the SYN), {tunnelled} packets through tunnels, \
+         {:.0} simulated s, {packets} packets ({marked} marked), {:.1} MB, {:.1} s\n",
         report.seeds,
         report.violations.len(),
         simulated_ns as f64 / 1e9,

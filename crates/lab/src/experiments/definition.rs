@@ -75,6 +75,13 @@ impl Definition {
     /// # Errors
     /// A case cannot be run. A claim that does not hold is no error, but a verdict.
     pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
+        let mut session = self.session(request);
+        (self.measure)(&mut session)?;
+        Ok(session.finish())
+    }
+
+    /// Returns a session in which nothing has been measured.
+    pub(super) fn session<'a>(&self, request: Request<'a>) -> Session<'a> {
         let entry = self.entry;
         let outcome = Outcome {
             id: self.id.to_owned(),
@@ -91,9 +98,7 @@ impl Definition {
             tables: Vec::new(),
             figures: Vec::new(),
         };
-        let mut session = Session::new(outcome, request);
-        (self.measure)(&mut session)?;
-        Ok(session.finish())
+        Session::new(outcome, request)
     }
 }
 

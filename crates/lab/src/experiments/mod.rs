@@ -24,6 +24,7 @@ mod series;
 mod session;
 mod sweep;
 mod tm;
+mod tunnel;
 mod verdict;
 
 #[cfg(test)]
@@ -70,6 +71,7 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         Definition::new("faults", faults::cases, faults::measure),
         Definition::new("grid", grid::case_count, grid::measure),
         swept("kernel", kernel::measure),
+        Definition::in_file("tunnel", tunnel::cases, tunnel::measure),
     ]
 });
 

@@ -11,6 +11,7 @@ use crate::case::millis;
 use crate::fct::{self, Case, Row, RunResult};
 use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
+use crate::tunnel::{self, Mode, TunnelCase, TunnelRun};
 
 /// Number of runs over links that are made at the same time. The runs mostly wait, but each has an emulator
 /// that must be on time. 3 is a guess.
@@ -91,6 +92,17 @@ impl<'a> Session<'a> {
             threads, progress, ..
         } = self.request;
         fct::run(case, backend, runs, threads, progress)
+    }
+
+    /// Makes the runs of `case` in `mode`.
+    ///
+    /// # Errors
+    /// The errors of [`tunnel::run`].
+    pub fn tunnel(&self, case: &TunnelCase, mode: Mode) -> Result<Vec<TunnelRun>, Error> {
+        let Request {
+            threads, progress, ..
+        } = self.request;
+        tunnel::run(case, mode, threads, progress)
     }
 
     /// Calls `run` for each of `runs` runs, with the index and the seed of the run, and returns the results in

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Case, RunResult};
 use crate::backend::Backend;
 use crate::case::millis;
-use crate::stats;
+use crate::stats::{self, rounded};
 
 /// A case and the statistics of its runs; the object that `braid-lab fct --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -154,13 +154,7 @@ impl Summary {
     }
 }
 
-/// Rounds to whole microseconds. Sums of floats differ in their last digits with the order of the
-/// summation; rounding hides that, so that output can be compared.
-fn rounded(ms: f64) -> f64 {
-    (ms * 1e3).round() / 1e3
-}
-
-/// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the same reason.
+/// Returns `part / whole`, or 0 if `whole` is 0, rounded to six digits for the reason of [`rounded`].
 fn share(part: u64, whole: u64) -> f64 {
     // `part` is 0 too if `whole` is.
     (part as f64 / whole.max(1) as f64 * 1e6).round() / 1e6

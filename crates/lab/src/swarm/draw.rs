@@ -194,6 +194,7 @@ impl Draw {
                 true => self.up_to_ms(10),
                 false => Duration::ZERO,
             },
+            jitter_reorders: false,
             codel: self.codel(),
             loss: self.loss(),
             reorder: Reorder {
@@ -228,7 +229,7 @@ impl Draw {
 
     /// Draws temporary outages and other settings. After the last change the link has its original settings
     /// again.
-    fn changes(&mut self, original: &PathSettings) -> Vec<(Duration, PathSettings)> {
+    pub fn changes(&mut self, original: &PathSettings) -> Vec<(Duration, PathSettings)> {
         let mut changes = Vec::new();
         if self.chance(0.6) {
             return changes;

@@ -24,6 +24,8 @@ pub struct Figures {
     pub late: u64,
     /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,
+    /// Inner packets that came through a tunnel.
+    pub tunnelled: u64,
     /// Simulated time, ns.
     pub simulated_ns: u64,
     /// Packets handed to links.
@@ -59,6 +61,7 @@ impl AddAssign for Figures {
         self.cut_off += other.cut_off;
         self.late += other.late;
         self.fast_opened += other.fast_opened;
+        self.tunnelled += other.tunnelled;
         self.simulated_ns += other.simulated_ns;
         self.packets += other.packets;
         self.bytes += other.bytes;

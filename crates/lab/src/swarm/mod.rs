@@ -13,6 +13,7 @@ mod figures;
 mod gateways;
 mod hosts;
 mod scenario;
+mod tunnels;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -23,6 +24,7 @@ use serde::Serialize;
 use self::draw::Draw;
 use self::gateways::GatewayScenario;
 use self::scenario::Scenario;
+use self::tunnels::TunnelScenario;
 use crate::parallel_runs::ParallelRuns;
 
 pub use self::figures::Figures;
@@ -39,6 +41,8 @@ pub enum Worlds {
     All,
     /// Users behind a box, with an attacker on one of its links who reads every packet and forges others.
     Attacked,
+    /// Hosts at both ends of a tunnel over paths that change and fail.
+    Tunnels,
 }
 
 /// A seed that violates a rule.
@@ -74,6 +78,9 @@ pub fn describe(worlds: Worlds, seed: u64) -> String {
 
 fn draw_scenario(worlds: Worlds, seed: u64) -> Box<dyn Scenario> {
     let mut draw = Draw::new(seed);
+    if worlds == Worlds::Tunnels {
+        return Box::new(TunnelScenario::draw(&mut draw));
+    }
     let attacked = worlds == Worlds::Attacked;
     // A quarter of the worlds has a box, a guess: most seeds test the engine without the proxy.
     match attacked || draw.chance(0.25) {
@@ -129,11 +136,12 @@ pub fn run(
 
 /// Returns the command that repeats a seed.
 fn replay(worlds: Worlds, seed: u64) -> String {
-    let attacked = match worlds {
+    let kind = match worlds {
         Worlds::All => "",
         Worlds::Attacked => "--attacked ",
+        Worlds::Tunnels => "--tunnels ",
     };
-    format!("braid-lab swarm {attacked}--seeds 1 --first-seed {seed} -v")
+    format!("braid-lab swarm {kind}--seeds 1 --first-seed {seed} -v")
 }
 
 thread_local! {
@@ -235,7 +243,11 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         let seven = "--seeds 1 --first-seed 7 -v";
-        for (worlds, options) in [(Worlds::All, ""), (Worlds::Attacked, "--attacked ")] {
+        for (worlds, options) in [
+            (Worlds::All, ""),
+            (Worlds::Attacked, "--attacked "),
+            (Worlds::Tunnels, "--tunnels "),
+        ] {
             let command = format!("braid-lab swarm {options}{seven}");
             assert_eq!(replay(worlds, 7), command);
         }

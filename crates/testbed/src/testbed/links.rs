@@ -240,6 +240,7 @@ fn direction_status(
         },
         delay_ms: milliseconds(settings.delay),
         jitter_ms: milliseconds(settings.jitter),
+        jitter_reorders: settings.jitter_reorders,
         queue: settings.queue.to_string(),
         codel: settings.codel.map(|codel| codel.to_string()),
         loss: settings.loss.mean(),

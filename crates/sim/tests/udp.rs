@@ -1,7 +1,5 @@
 //! UDP cross traffic: its rate, a sink's view of a link, and the rest for TCP.
 
-mod sink;
-
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
@@ -9,11 +7,9 @@ use braid_engine::{ConnectOptions, PathConfig, Protocol};
 use braid_links::middlebox::{Chain, Nat, NatConfig};
 use braid_links::{Loss, QueueLimit, Rate, Reorder, Settings};
 use braid_sim::traffic::{Role, Stream};
-use braid_sim::udp::{Pauses, UdpFlow, UdpSource, UdpTally};
+use braid_sim::udp::{Pauses, UdpFlow, UdpReport, UdpSink, UdpSource, UdpTally};
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, MiddleboxNode, NodeId, Router, World};
-
-use self::sink::{UdpReport, UdpSink};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,90 @@
+//! The flow of an inner packet, by addresses, protocol and ports.
+
+use core::net::IpAddr;
+
+use braid_wire::{Rng, ip};
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashMap;
+
+/// Protocols whose first four bytes are two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
+
+/// The fields that all packets of a flow have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FlowKey {
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    /// Zero for protocols without ports, and for fragments, which would otherwise be of two flows.
+    ports: [u8; 4],
+}
+
+impl FlowKey {
+    /// Returns the key of an IP packet that fills `packet`, or `None` if it is none.
+    pub fn of(packet: &[u8]) -> Option<FlowKey> {
+        let view = ip::Packet::new(packet).ok()?;
+        if view.total_len() != packet.len() {
+            return None;
+        }
+        let (protocol, ports) = match view.transport() {
+            Ok((protocol, payload)) if WITH_PORTS.contains(&protocol) => (
+                protocol,
+                payload.first_chunk::<4>().copied().unwrap_or_default(),
+            ),
+            Ok((protocol, _)) => (protocol, [0; 4]),
+            Err(_) => (view.next_header(), [0; 4]),
+        };
+        Some(FlowKey {
+            src: view.src(),
+            dst: view.dst(),
+            protocol,
+            ports,
+        })
+    }
+}
+
+/// The numbers of flows.
+#[derive(Debug)]
+pub(crate) struct FlowNumbers {
+    numbers: HashMap<FlowKey, u16, SeedableRandomState>,
+    /// The key of each number.
+    keys: Vec<FlowKey>,
+    max: u16,
+}
+
+impl FlowNumbers {
+    pub fn new(max: u16, rng: &mut Rng) -> Self {
+        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
+        FlowNumbers {
+            numbers: HashMap::with_hasher(hasher),
+            keys: Vec::new(),
+            max: max.max(1),
+        }
+    }
+
+    /// Returns the number of the flow. A new flow gets a new number, or that of `evict()` once there are no more,
+    /// which returns the number of a flow that has not been used for longest.
+    pub fn number(&mut self, key: FlowKey, evict: impl FnOnce() -> u16) -> u16 {
+        if let Some(&number) = self.numbers.get(&key) {
+            return number;
+        }
+        let number = if self.keys.len() < usize::from(self.max) {
+            self.keys.push(key);
+            (self.keys.len() - 1) as u16
+        } else {
+            let number = evict();
+            let old = &mut self.keys[usize::from(number)];
+            self.numbers.remove(&*old);
+            *old = key;
+            number
+        };
+        self.numbers.insert(key, number);
+        number
+    }
+
+    /// Returns how many numbers are in use.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+}

@@ -1,0 +1,100 @@
+//! Settings of a tunnel and of its paths.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use crate::seal::Suite;
+
+/// Most paths of a session. Flows keep a record for each.
+pub const MAX_PATHS: usize = 8;
+
+/// An end of the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The box: it adds the paths, and proves its addresses.
+    Box,
+    /// The server: it learns paths and addresses from the box's datagrams.
+    Server,
+}
+
+/// The rule by which packets are given to paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Each packet goes where it arrives first, so that large flows use all paths.
+    #[default]
+    Aggregate,
+    /// All packets go on the path with the smallest delay.
+    Fastest,
+    /// Urgent flows of low rate are sent on two paths, and other flows as in [`Mode::Aggregate`].
+    Redundant,
+    /// All packets go on the first path that works, in the order in which paths were added.
+    Single,
+}
+
+/// The settings of a tunnel, among them the bounds of its resources.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The steering.
+    pub mode: Mode,
+    /// The cipher of all datagrams.
+    pub suite: Suite,
+    /// The largest inner packet, in bytes. At most 9,000.
+    pub inner_mtu: usize,
+    /// The size of the largest IP packet on a path that the box has added, in bytes. Only a server uses it.
+    pub learned_mtu: usize,
+    /// Most paths, at most [`MAX_PATHS`].
+    pub max_paths: usize,
+    /// Most flows in each direction. Flows beyond it share numbers, and thus an order.
+    pub max_flows: u16,
+    /// Most bytes of inner packets that wait to be sent.
+    pub send_queue: usize,
+    /// Most bytes of sent packets that are kept in case they are lost.
+    pub sent_buffer: usize,
+    /// Most bytes of inner packets that wait for earlier ones of their flow.
+    pub reorder_buffer: usize,
+    /// The time for which datagrams under the previous epoch are accepted after the first of the next one.
+    pub old_epoch_lifetime: Duration,
+    /// The highest rate of a flow, in bytes per second, at which [`Mode::Redundant`] sends copies.
+    pub redundant_rate: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mode: Mode::default(),
+            suite: Suite::default(),
+            inner_mtu: 1500,
+            learned_mtu: 1500,
+            max_paths: MAX_PATHS,
+            max_flows: 512,
+            send_queue: 8 << 20,
+            sent_buffer: 16 << 20,
+            reorder_buffer: 16 << 20,
+            // Reordering between paths is far below it, and a key that leaks afterwards opens nothing new.
+            old_epoch_lifetime: Duration::from_secs(10),
+            // A video call with sound takes about that.
+            redundant_rate: 250_000,
+        }
+    }
+}
+
+/// The settings of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathConfig {
+    /// The peer's address on this path.
+    pub remote: SocketAddr,
+    /// The size of the largest IP packet that the path takes, in bytes. At least 576, at most 9,216.
+    pub mtu: usize,
+}
+
+/// The administrative state of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathState {
+    /// The path is used like any other.
+    #[default]
+    Active,
+    /// The path is used only while no active path works.
+    Backup,
+    /// The path is not used: the link is known to be down.
+    Down,
+}

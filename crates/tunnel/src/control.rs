@@ -1,0 +1,258 @@
+//! The rate at which a path is sent on.
+//!
+//! The queue should stand in the tunnel, where it is short, fair and ordered, and not in the link. So a path is
+//! paced at the rate at which it delivers, as BBR does (draft-cardwell-iccrg-bbr-congestion-control): the greatest
+//! delivery rate of the last rounds, probed upwards every few rounds. In contrast to BBR, reports tell the delay of
+//! one direction, so probing ends as soon as a queue builds. Loss alone says nothing about a radio link's rate.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use crate::estimate::{Estimate, Update};
+
+/// Rounds for which a delivery rate counts.
+const RATE_ROUNDS: usize = 10;
+/// Datagrams that leave at once while nothing is known of the path. Their spacing at the peer tells its rate, in one
+/// round trip. Content networks start connections with about as many.
+const INITIAL_DATAGRAMS: u64 = 32;
+/// Rounds without 25 % of growth after which the start is over.
+const FULL_ROUNDS: u32 = 3;
+/// Rounds between probes for more.
+const CRUISE_ROUNDS: u32 = 4;
+
+/// The phase of rate control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The rate more than doubles each round.
+    Startup,
+    /// The rate of the bottleneck is known by the spacing of datagrams, and has to be confirmed.
+    Confirm,
+    /// The queue that the start or a probe made drains.
+    Drain,
+    /// The rate is that of the path, for so many more rounds.
+    Cruise(u32),
+    /// The rate exceeds that of the path to find out if it has grown. The rate before the probe.
+    Probe(u64),
+}
+
+/// The greatest delivery rate of the last rounds.
+#[derive(Debug, Clone, Copy, Default)]
+struct MaxRate {
+    rounds: [u64; RATE_ROUNDS],
+    current: usize,
+}
+
+impl MaxRate {
+    fn get(&self) -> u64 {
+        self.rounds.iter().copied().max().unwrap_or(0)
+    }
+
+    fn push(&mut self, rate: u64) {
+        let current = &mut self.rounds[self.current];
+        *current = rate.max(*current);
+    }
+
+    /// Starts a round and forgets the oldest one.
+    fn turn(&mut self) {
+        self.current = (self.current + 1) % RATE_ROUNDS;
+        self.rounds[self.current] = 0;
+    }
+}
+
+/// The rate control of one path.
+#[derive(Debug)]
+pub(crate) struct Control {
+    phase: Phase,
+    max_rate: MaxRate,
+    /// The round ends when this number is reported.
+    round_end: u64,
+    /// A sample of this round was not limited by what there was to send.
+    round_loaded: bool,
+    /// A sample of any round was not.
+    is_measured: bool,
+    /// The greatest rate that was 25 % over the one before, and the rounds since.
+    full_rate: u64,
+    full_rounds: u32,
+    /// The time at which the next datagram may leave.
+    next_send: Instant,
+    mtu: u64,
+}
+
+impl Control {
+    pub fn new(mtu: usize) -> Self {
+        Control {
+            phase: Phase::Startup,
+            max_rate: MaxRate::default(),
+            round_end: 0,
+            round_loaded: false,
+            is_measured: false,
+            full_rate: 0,
+            full_rounds: 0,
+            next_send: Instant::ZERO,
+            mtu: mtu as u64,
+        }
+    }
+
+    /// Returns the estimate of the path's rate in bytes per second, or `None` if nothing is known.
+    pub fn rate(&self, estimate: &Estimate) -> Option<u64> {
+        let rtt = estimate.rtt()?.smoothed.as_micros().max(100) as u64;
+        let rate = self.max_rate.get();
+        Some(if self.is_measured {
+            rate
+        } else {
+            // A path that was hardly used has a low rate only because nothing more was sent.
+            rate.max(INITIAL_DATAGRAMS * self.mtu * 1_000_000 / rtt)
+        })
+    }
+
+    /// Returns true until the path has shown its full rate.
+    pub fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Startup | Phase::Confirm)
+    }
+
+    /// Returns the rate at which datagrams leave, in bytes per second, or `None` if only the window holds them back.
+    fn pacing_rate(&self, estimate: &Estimate) -> Option<u64> {
+        let rate = self.rate(estimate).filter(|_| self.is_measured)?;
+        Some(match self.phase {
+            Phase::Startup => rate * 5 / 2,
+            Phase::Confirm => rate * 3 / 2,
+            Phase::Drain => rate / 2,
+            Phase::Cruise(_) => rate,
+            Phase::Probe(_) => rate * 5 / 4,
+        })
+    }
+
+    /// Returns the most bytes that may be in flight.
+    fn window(&self, estimate: &Estimate) -> u64 {
+        let least = INITIAL_DATAGRAMS * self.mtu;
+        let (true, Some(rtt)) = (self.is_measured, estimate.rtt()) else {
+            return least;
+        };
+        let rate = self.max_rate.get();
+        // A report comes up to a quarter of a round trip late, and links with jitter deliver late.
+        let round = rtt.least() * 3 / 2 + rtt.variation * 4;
+        let factor = if self.is_starting() { 2 } else { 1 };
+        least + factor * bytes_in(rate, round)
+    }
+
+    /// Returns true if the window has room for a datagram.
+    pub fn has_window(&self, estimate: &Estimate) -> bool {
+        estimate.in_flight() + self.mtu <= self.window(estimate)
+    }
+
+    /// Returns the time at which the pace lets the next datagram leave.
+    pub fn next_send(&self) -> Instant {
+        self.next_send
+    }
+
+    /// Notes that a datagram left.
+    pub fn on_sent(&mut self, now: Instant, bytes: usize, estimate: &Estimate) {
+        let Some(rate) = self.pacing_rate(estimate) else {
+            return;
+        };
+        let gap = Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate.max(1));
+        // A path that was idle may send two datagrams at once, so that late timers cost no rate.
+        self.next_send = self.next_send.max(now - gap) + gap;
+    }
+
+    /// Takes what a report told.
+    pub fn on_update(&mut self, update: &Update, estimate: &Estimate) {
+        if let Some(sample) = update.sample {
+            if !sample.limited || sample.rate > self.max_rate.get() {
+                self.max_rate.push(sample.rate);
+            }
+            self.round_loaded |= !sample.limited;
+            self.is_measured |= !sample.limited;
+        }
+        if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
+            self.max_rate.push(rate);
+            self.is_measured = true;
+            self.phase = Phase::Confirm;
+        }
+        let ends = update.highest >= self.round_end;
+        if ends {
+            self.round_end = estimate.next_number();
+        }
+        let loaded = self.round_loaded;
+        if ends && loaded {
+            self.round_loaded = false;
+        }
+        self.advance(ends && loaded, estimate);
+        if ends && loaded {
+            self.max_rate.turn();
+        }
+    }
+
+    /// Returns true if a queue stands in the link.
+    fn has_queue(&self, estimate: &Estimate) -> bool {
+        let Some(rtt) = estimate.rtt() else {
+            return false;
+        };
+        // Jitter moves even the least of a few delays.
+        let noise = Duration::from_millis(2) + estimate.delay_variation() * 2;
+        estimate.queue_delay() > rtt.least() / 8 + noise
+    }
+
+    /// Returns true if a queue stands in the link, and more is under way than an empty path takes. The delay alone
+    /// tells too late that a queue is gone, and would never tell it of a path that has become longer.
+    fn is_congested(&self, estimate: &Estimate) -> bool {
+        // Reports come a quarter of a round trip late.
+        let round = estimate
+            .rtt()
+            .map_or(Duration::ZERO, |rtt| rtt.least() * 5 / 4);
+        let flight = bytes_in(self.max_rate.get(), round);
+        estimate.in_flight() > flight && self.has_queue(estimate)
+    }
+
+    fn advance(&mut self, round_ends: bool, estimate: &Estimate) {
+        let rate = self.max_rate.get();
+        match self.phase {
+            Phase::Startup | Phase::Confirm => {
+                if round_ends {
+                    if rate >= self.full_rate + self.full_rate / 4 {
+                        (self.full_rate, self.full_rounds) = (rate, 0);
+                    } else {
+                        self.full_rounds += 1;
+                    }
+                }
+                if self.full_rounds >= FULL_ROUNDS || self.has_queue(estimate) {
+                    self.phase = Phase::Drain;
+                }
+            }
+            Phase::Drain => {
+                if !self.is_congested(estimate) {
+                    self.phase = Phase::Cruise(CRUISE_ROUNDS);
+                }
+            }
+            Phase::Cruise(left) => {
+                if self.is_congested(estimate) {
+                    self.phase = Phase::Drain;
+                } else if round_ends {
+                    self.phase = match left {
+                        0 => Phase::Probe(rate),
+                        _ => Phase::Cruise(left - 1),
+                    };
+                }
+            }
+            Phase::Probe(before) => {
+                if self.has_queue(estimate) {
+                    self.phase = Phase::Drain;
+                } else if round_ends {
+                    // While the rate grows without a queue, there is more.
+                    self.phase = if rate > before + before / 10 {
+                        Phase::Probe(rate)
+                    } else {
+                        Phase::Cruise(CRUISE_ROUNDS)
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Returns the bytes that a rate delivers in a time.
+pub(crate) fn bytes_in(rate: u64, time: Duration) -> u64 {
+    let bytes = u128::from(rate) * time.as_micros() / 1_000_000;
+    bytes.min(u128::from(u64::MAX / 4)) as u64
+}

@@ -1,0 +1,459 @@
+//! The inner packets that wait to be sent: fair by flow (RFC 8290), by urgency, bounded in bytes and time.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use braid_engine::Urgency;
+use braid_wire::{Instant, Rng, ip};
+
+use crate::SendError;
+use crate::classify::{FlowKey, FlowNumbers};
+use crate::codel::Limits;
+use crate::config::{Config, MAX_PATHS};
+use crate::control::bytes_in;
+use crate::pool::Pool;
+use crate::send_flow::{SendFlow, State};
+use crate::steer::{Decision, PathView, Steer, View};
+
+/// Most flows that are asked for a packet before a path stays idle.
+const MAX_ASKED: usize = 16;
+/// Most packets that wait to be sent once more.
+const MAX_AGAIN: usize = 4096;
+/// The longest delay in the queue: so many targets of CoDel, and at least [`MIN_LONGEST`].
+const LONGEST_TARGETS: u32 = 2;
+/// The delay that the buffer of an access link usually has. Flows that start make use of it.
+const MIN_LONGEST: Duration = Duration::from_millis(100);
+/// Bytes that a flow may have waiting however many flows there are.
+const MIN_SHARE: usize = 64 * 1024;
+/// Most flows for which numbers are stated on idle paths.
+const MAX_SPREAD: usize = 16;
+
+/// A packet of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PacketRef {
+    pub flow: u16,
+    pub sequence: u64,
+}
+
+/// A waiting packet that a path takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    pub packet: PacketRef,
+    pub len: usize,
+    /// The packet has a higher number than all before it on the path.
+    pub is_ordered: bool,
+    /// The path that sends a copy.
+    copy_to: Option<usize>,
+}
+
+/// A packet that is sent once more, on the best path unless one is named.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    packet: PacketRef,
+    path: Option<usize>,
+}
+
+/// The paths as the queue sees them.
+#[derive(Debug, Clone)]
+pub(crate) struct Ways {
+    pub paths: [Option<PathView>; MAX_PATHS],
+    pub best: usize,
+    /// The time before which a packet that was sent no longer matters to the order at the peer.
+    pub horizon: Instant,
+    /// The round trip of the best path.
+    pub round_trip: Duration,
+    pub limits: Limits,
+    /// Most bytes of one level of urgency that wait: those of `LONGEST_TARGETS` targets at the rate of all paths.
+    pub max_waiting: usize,
+}
+
+/// The packets of all flows.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    numbers: FlowNumbers,
+    flows: Vec<SendFlow>,
+    /// Flows that wait, by urgency, in the order of their turns.
+    rings: [VecDeque<u16>; Urgency::COUNT],
+    again: VecDeque<Again>,
+    /// Flows that lately used several paths.
+    spread: ArrayVec<u16, MAX_SPREAD>,
+    /// Sent packets in the order of sending, by flow.
+    sent: VecDeque<(Instant, u16)>,
+    waiting_bytes: usize,
+    sent_bytes: usize,
+    max_waiting: usize,
+    /// Most bytes of one level of urgency that wait, which its flows share.
+    max_level: usize,
+    max_sent: usize,
+    quantum: i64,
+    steer: Box<dyn Steer>,
+}
+
+impl Outgoing {
+    pub fn new(config: &Config, steer: Box<dyn Steer>, rng: &mut Rng) -> Self {
+        Outgoing {
+            numbers: FlowNumbers::new(config.max_flows, rng),
+            flows: Vec::new(),
+            rings: Default::default(),
+            again: VecDeque::new(),
+            spread: ArrayVec::new(),
+            sent: VecDeque::new(),
+            waiting_bytes: 0,
+            sent_bytes: 0,
+            max_waiting: config.send_queue,
+            max_level: usize::MAX,
+            max_sent: config.sent_buffer,
+            quantum: config.inner_mtu as i64,
+            steer,
+        }
+    }
+
+    /// Returns true if packets wait.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting_bytes > 0 || !self.again.is_empty()
+    }
+
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Takes a packet of the tunnel's user.
+    pub fn push(
+        &mut self,
+        now: Instant,
+        urgency: Urgency,
+        packet: &[u8],
+        pool: &mut Pool,
+    ) -> Result<(), SendError> {
+        let key = FlowKey::of(packet).ok_or(SendError::Malformed)?;
+        if self.waiting_bytes + packet.len() > self.max_waiting {
+            return Err(SendError::QueueFull);
+        }
+        let flows = &self.flows;
+        let number = self.numbers.number(key, || oldest(flows));
+        while self.flows.len() < self.numbers.len() {
+            self.flows.push(SendFlow::new());
+        }
+        let flow = &mut self.flows[usize::from(number)];
+        flow.used_at = now;
+        // A flow that answers no signal of CoDel may not make the delay grow for ever.
+        let sharers = self.rings[usize::from(urgency.level())].len().max(1);
+        let share = (self.max_level / sharers).max(MIN_SHARE);
+        if flow.waiting_bytes() + packet.len() > share {
+            return Err(SendError::QueueFull);
+        }
+        let mut packet = pool.copy(packet);
+        // A mark says the same as a drop, and costs nothing (RFC 3168).
+        if flow.codel.takes() && !mark(&mut packet) {
+            pool.recycle(packet);
+            return Err(SendError::QueueFull);
+        }
+        self.waiting_bytes += packet.len();
+        flow.push(now, packet);
+        if !flow.queued {
+            flow.queued = true;
+            flow.urgency = urgency;
+            flow.deficit = self.quantum;
+            self.rings[usize::from(urgency.level())].push_back(number);
+        }
+        Ok(())
+    }
+
+    /// Sets most bytes of one level of urgency that may wait.
+    pub fn set_max_level(&mut self, bytes: usize) {
+        self.max_level = bytes;
+    }
+
+    /// Returns the packet that `path` takes next.
+    pub fn choose(&mut self, path: usize, ways: &Ways) -> Option<Choice> {
+        if self.waiting_bytes == 0 {
+            return None;
+        }
+        for level in 0..self.rings.len() {
+            let mut index = 0;
+            for _ in 0..MAX_ASKED * 2 {
+                let ring = &mut self.rings[level];
+                if index >= ring.len().min(MAX_ASKED) {
+                    break;
+                }
+                let number = ring[index];
+                let flow = &mut self.flows[usize::from(number)];
+                if flow.deficit <= 0 {
+                    flow.deficit += self.quantum;
+                    ring.remove(index);
+                    ring.push_back(number);
+                    continue;
+                }
+                let sharers = ring.len() as u64;
+                if let Some(choice) = self.ask(number, path, ways, sharers) {
+                    return Some(choice);
+                }
+                index += 1;
+            }
+        }
+        None
+    }
+
+    /// Asks steering if `path` takes a packet of the flow.
+    fn ask(&self, number: u16, path: usize, ways: &Ways, sharers: u64) -> Option<Choice> {
+        let flow = &self.flows[usize::from(number)];
+        let view = View {
+            paths: &ways.paths,
+            best: ways.best,
+            path,
+            sharers,
+            waiting: flow.waiting_bytes(),
+            rate: flow.rate.get(),
+            urgency: flow.urgency,
+        };
+        let (depth, copy_to) = match self.steer.decide(&view) {
+            Decision::Take { depth } => (depth, None),
+            Decision::Copy { other } => (0, Some(other)),
+            Decision::Leave => (usize::MAX, None),
+        };
+        let usable = |i: &usize| ways.paths[*i].is_some();
+        let paths = (0..ways.paths.len()).filter(usable);
+        let is_ordered = !flow.is_stranded(paths);
+        let sequence = if !is_ordered && path == ways.best {
+            flow.first_waiting()
+        } else if is_ordered && !flow.may_take_first(ways.best) {
+            // The best path cannot take what waits first, so it is for the others.
+            flow.waiting_at(path, 0)?
+        } else {
+            flow.waiting_at(path, depth)?
+        };
+        Some(Choice {
+            is_ordered,
+            packet: PacketRef {
+                flow: number,
+                sequence,
+            },
+            len: flow.entry(sequence)?.packet.len(),
+            copy_to,
+        })
+    }
+
+    /// Notes that `path` sends the packet. Returns true if the flow uses no other path.
+    pub fn commit(&mut self, now: Instant, choice: Choice, path: usize, ways: &Ways) -> bool {
+        let PacketRef { flow, sequence } = choice.packet;
+        let entry = &mut self.flows[usize::from(flow)];
+        let Some(since) = entry.mark_sent(now, sequence, path) else {
+            return false;
+        };
+        entry.deficit -= choice.len as i64;
+        entry.rate.add(now, choice.len);
+        entry.trial.on_sent(now, choice.len, ways.round_trip);
+        let last = !entry.is_waiting();
+        let delay = now.saturating_since(since);
+        entry.codel.on_dequeue(now, delay, last, ways.limits);
+        if last {
+            entry.queued = false;
+            let ring = &mut self.rings[usize::from(entry.urgency.level())];
+            if let Some(at) = ring.iter().position(|n| *n == flow) {
+                ring.remove(at);
+            }
+        }
+        let sole = entry.is_sole(path, ways.horizon);
+        if !sole && !self.spread.contains(&flow) {
+            // Without room the peer waits for its bound on time instead of the statement.
+            let _ = self.spread.try_push(flow);
+        }
+        self.waiting_bytes -= choice.len;
+        self.sent_bytes += choice.len;
+        self.sent.push_back((now, flow));
+        if let Some(other) = choice.copy_to {
+            self.push_again(choice.packet, Some(other));
+        }
+        sole
+    }
+
+    fn push_again(&mut self, packet: PacketRef, path: Option<usize>) {
+        if self.again.len() < MAX_AGAIN {
+            self.again.push_back(Again { packet, path });
+        }
+    }
+
+    /// Takes the peer's request for lost packets.
+    pub fn on_rerequest(&mut self, flow: u16, first: u64, count: u8) {
+        if let Some(flow) = self.flows.get_mut(usize::from(flow)) {
+            flow.trial.on_losses(count);
+        }
+        for sequence in first..first + u64::from(count) {
+            self.push_again(PacketRef { flow, sequence }, None);
+        }
+    }
+
+    /// Returns the number of the flow's packet with these lowest bits.
+    pub fn expand(&self, flow: u16, truncated: u32) -> Option<u64> {
+        let flow = self.flows.get(usize::from(flow))?;
+        Some(crate::header::expand(truncated, flow.end()))
+    }
+
+    /// Returns a packet to send once more on `path`, with its length.
+    pub fn next_again(&mut self, path: usize, best: usize) -> Option<(PacketRef, usize)> {
+        loop {
+            let at = self
+                .again
+                .iter()
+                .position(|again| again.path.map_or(path == best, |named| named == path))?;
+            let packet = self.again[at].packet;
+            match self.sent_once(packet) {
+                Some(bytes) => return Some((packet, bytes.len())),
+                None => {
+                    self.again.remove(at);
+                }
+            }
+        }
+    }
+
+    /// Notes that `path` sends the packet that [`Outgoing::next_again`] returned.
+    pub fn commit_again(&mut self, now: Instant, packet: PacketRef, path: usize) {
+        if let Some(at) = self.again.iter().position(|again| again.packet == packet) {
+            self.again.remove(at);
+        }
+        self.flows[usize::from(packet.flow)].mark_again(now, packet.sequence, path);
+    }
+
+    /// Returns a packet that was sent, and not again.
+    fn sent_once(&self, packet: PacketRef) -> Option<&[u8]> {
+        let flow = self.flows.get(usize::from(packet.flow))?;
+        let entry = flow.entry(packet.sequence)?;
+        matches!(entry.state, State::Sent { again: false, .. }).then_some(&entry.packet[..])
+    }
+
+    /// Returns true if the peer should ask for lost packets of the flow.
+    pub fn hides_losses(&self, flow: u16) -> bool {
+        let flow = self.flows.get(usize::from(flow));
+        flow.is_some_and(|flow| flow.trial.hides_losses())
+    }
+
+    /// Returns the bytes of a packet.
+    pub fn bytes(&self, packet: PacketRef) -> Option<&[u8]> {
+        let flow = self.flows.get(usize::from(packet.flow))?;
+        Some(&flow.entry(packet.sequence)?.packet)
+    }
+
+    /// Sends once more on other paths what was sent on `path` since `since`. Returns the number of packets.
+    pub fn on_silent_path(&mut self, path: usize, since: Instant) -> u64 {
+        let mut count = 0;
+        for (flow, number) in self.flows.iter().zip(0..) {
+            for sequence in flow.sent_since(path, since) {
+                if self.again.len() < MAX_AGAIN {
+                    let packet = PacketRef {
+                        flow: number,
+                        sequence,
+                    };
+                    self.again.push_back(Again { packet, path: None });
+                    count += 1;
+                }
+            }
+        }
+        // What was left to the path is for the others to take now.
+        self.flows.iter_mut().for_each(SendFlow::forget_order);
+        // A copy is for a path that works.
+        self.again.retain(|again| again.path != Some(path));
+        count
+    }
+
+    /// Returns true if numbers have to be stated on idle paths.
+    pub fn is_spread(&self) -> bool {
+        !self.spread.is_empty()
+    }
+
+    /// Forgets flows that use one path only.
+    pub fn prune_spread(&mut self, horizon: Instant) {
+        let flows = &self.flows;
+        self.spread
+            .retain(|number| flows[usize::from(*number)].is_spread(horizon));
+    }
+
+    /// Calls `state` with the numbers to state on `path`, of flows of which nothing was sent there since `since`.
+    pub fn statements(
+        &mut self,
+        now: Instant,
+        path: usize,
+        since: Instant,
+        mut state: impl FnMut(PacketRef),
+    ) {
+        for &number in &self.spread {
+            let flow = &mut self.flows[usize::from(number)];
+            if let Some(sequence) = flow.statement(now, path, since) {
+                state(PacketRef {
+                    flow: number,
+                    sequence,
+                });
+            }
+        }
+    }
+
+    /// Drops packets that were sent before `horizon`, and the oldest ones if there are too many.
+    pub fn expire(&mut self, horizon: Instant, pool: &mut Pool) {
+        while let Some(&(at, number)) = self.sent.front() {
+            let is_over = self.sent_bytes > self.max_sent;
+            if at >= horizon && !is_over {
+                break;
+            }
+            self.sent.pop_front();
+            let horizon = if is_over {
+                Instant::FAR_FUTURE
+            } else {
+                horizon
+            };
+            let flow = &mut self.flows[usize::from(number)];
+            while let Some(packet) = flow.pop_sent(horizon) {
+                self.sent_bytes -= packet.len();
+                pool.recycle(packet);
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Forgets the use of a path that is new.
+    pub fn forget_path(&mut self, path: usize) {
+        for flow in &mut self.flows {
+            flow.forget_path(path);
+        }
+    }
+
+    pub fn invariants(&self) {
+        let waiting: usize = self.flows.iter().map(SendFlow::waiting_bytes).sum();
+        assert_eq!(waiting, self.waiting_bytes);
+        assert!(self.waiting_bytes <= self.max_waiting);
+        assert!(self.again.len() <= MAX_AGAIN);
+        let queued: usize = self.rings.iter().map(VecDeque::len).sum();
+        assert_eq!(queued, self.flows.iter().filter(|f| f.queued).count());
+        for flow in &self.flows {
+            flow.invariants();
+            assert_eq!(flow.queued, flow.is_waiting());
+        }
+    }
+}
+
+/// Returns the flow that has nothing to send and was not used for longest, or the first if all have.
+fn oldest(flows: &[SendFlow]) -> u16 {
+    let idle = flows.iter().zip(0..).filter(|(flow, _)| !flow.is_waiting());
+    let oldest = idle.min_by_key(|(flow, _)| flow.used_at);
+    oldest.map_or(0, |(_, number)| number)
+}
+
+/// Marks a packet of an ECN-capable transport. Returns false if it is none.
+fn mark(packet: &mut [u8]) -> bool {
+    ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
+}
+
+/// Returns the bytes that may wait at a rate in bytes per second.
+pub(crate) fn max_waiting(rate: u64, limits: Limits) -> usize {
+    let longest = (limits.target * LONGEST_TARGETS).max(MIN_LONGEST);
+    bytes_in(rate, longest) as usize
+}
+
+/// Returns CoDel's limits for the round trips and the spread of the paths.
+pub(crate) fn limits(round_trip: Duration, spread: Duration) -> Limits {
+    Limits {
+        target: Duration::from_millis(5) + spread + round_trip / 4,
+        interval: Duration::from_millis(100).max(round_trip * 2),
+    }
+}

@@ -1,0 +1,171 @@
+//! One path of a session, with the state of both directions.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_engine::PathId;
+use braid_wire::{Instant, Rng};
+
+use crate::address::Address;
+use crate::arrivals::Arrivals;
+use crate::config::{PathConfig, PathState};
+use crate::control::Control;
+use crate::estimate::Estimate;
+use crate::frame::Report;
+use crate::header::Header;
+use crate::outgoing::PacketRef;
+use crate::reassembly::Reassembly;
+use crate::replay::ReplayWindow;
+use crate::seal::TAG_LEN;
+
+/// Bytes of the headers of IPv6 and UDP around a datagram.
+const OUTER_V6: usize = 48;
+/// Bytes of the headers of IPv4 and UDP around a datagram.
+const OUTER_V4: usize = 28;
+/// The reporting interval until a round trip is known, and the longest one.
+const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(25);
+/// The shortest reporting interval: a report costs about a tenth of a full datagram.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
+/// The time by which the timers of two hosts may be late, together.
+const TIMER_SLACK: Duration = Duration::from_millis(10);
+/// The rest of a packet whose head ended the last datagram of a path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tail {
+    pub packet: PacketRef,
+    pub offset: usize,
+    /// The time at which the tail leaves without other packets.
+    pub due_at: Instant,
+}
+
+/// One path of a session.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub id: PathId,
+    pub state: PathState,
+    pub address: Address,
+    mtu: usize,
+    pub estimate: Estimate,
+    pub control: Control,
+    pub replay: ReplayWindow,
+    pub arrivals: Arrivals,
+    pub reassembly: Reassembly,
+    pub tail: Option<Tail>,
+    /// The time since which datagrams are overdue, if they are.
+    suspect_since: Option<Instant>,
+    last_sent: Instant,
+}
+
+impl Path {
+    pub fn new(id: PathId, address: Address, mtu: usize) -> Self {
+        Path {
+            id,
+            state: PathState::Active,
+            address,
+            mtu,
+            estimate: Estimate::new(),
+            control: Control::new(mtu),
+            replay: ReplayWindow::default(),
+            arrivals: Arrivals::new(),
+            reassembly: Reassembly::default(),
+            tail: None,
+            suspect_since: None,
+            last_sent: Instant::ZERO,
+        }
+    }
+
+    /// Starts anew after the path was removed. Numbers go on, because a number never seals twice.
+    pub fn configure(&mut self, config: PathConfig) {
+        self.state = PathState::Active;
+        self.address = Address::configured(config.remote);
+        self.mtu = config.mtu;
+        self.suspect_since = None;
+    }
+
+    /// Returns the most bytes of frames in a datagram.
+    pub fn capacity(&self) -> usize {
+        let outer = match self.address.remote() {
+            SocketAddr::V4(_) => OUTER_V4,
+            SocketAddr::V6(_) => OUTER_V6,
+        };
+        self.mtu.saturating_sub(outer + Header::LEN + TAG_LEN)
+    }
+
+    /// Returns true if inner packets may be sent.
+    pub fn is_usable(&self) -> bool {
+        self.state != PathState::Down && self.suspect_since.is_none() && self.address.is_proved()
+    }
+
+    /// Returns the time between reports to the peer: a quarter of a round trip.
+    pub fn report_interval(&self) -> Duration {
+        self.estimate
+            .rtt()
+            .map_or(MAX_REPORT_INTERVAL, |rtt| rtt.least() / 4)
+            .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
+    }
+
+    /// Returns the one-way delay to the peer with the link's queue, in microseconds on a scale that all paths share.
+    pub fn delay(&self) -> Option<i64> {
+        let queue = self.estimate.queue_delay().as_micros() as i64;
+        Some(self.estimate.base_delay()? + queue)
+    }
+
+    /// Returns the time from the sending of a datagram after which its report is overdue.
+    fn report_timeout(&self) -> Option<Duration> {
+        let rtt = self.estimate.rtt()?;
+        Some(rtt.smoothed + rtt.variation * 4 + self.report_interval() * 2 + TIMER_SLACK)
+    }
+
+    /// Returns the time at which the oldest datagram that is not reported is overdue.
+    fn overdue_at(&self) -> Option<Instant> {
+        Some(self.estimate.unreported_since()? + self.report_timeout()?)
+    }
+
+    /// Takes the peer's report. Returns true if it is news.
+    pub fn on_report(&mut self, now: Instant, report: &Report) -> bool {
+        let Some(update) = self.estimate.on_report(now, report) else {
+            return false;
+        };
+        self.control.on_update(&update, &self.estimate);
+        if self.overdue_at().is_none_or(|at| now < at) {
+            self.suspect_since = None;
+        }
+        true
+    }
+
+    /// Notes that a datagram was sent.
+    pub fn on_sent(&mut self, now: Instant, bytes: usize, limited: bool, eliciting: bool) {
+        self.estimate.on_sent(now, bytes, limited, eliciting);
+        self.control.on_sent(now, bytes, &self.estimate);
+        self.last_sent = now;
+    }
+
+    /// Does what is due at `now`. Returns true if the path has just fallen silent.
+    pub fn handle_timeout(&mut self, now: Instant, probe: Option<Duration>, rng: &mut Rng) -> bool {
+        if self.state == PathState::Down {
+            return false;
+        }
+        if self.probe_at(probe).is_some_and(|at| now >= at) {
+            self.address.challenge(now, rng);
+        }
+        let silent = self.suspect_since.is_none() && self.overdue_at().is_some_and(|at| now >= at);
+        if silent {
+            self.suspect_since = Some(now);
+            self.address.challenge(now, rng);
+        }
+        silent
+    }
+
+    /// Returns the time at which the path is probed if it carries nothing for the time `probe`.
+    fn probe_at(&self, probe: Option<Duration>) -> Option<Instant> {
+        Some(self.last_sent + probe?)
+    }
+
+    pub fn next_timeout(&self, probe: Option<Duration>) -> Option<Instant> {
+        if self.state == PathState::Down {
+            return None;
+        }
+        let overdue = self.overdue_at().filter(|_| self.suspect_since.is_none());
+        let probe = self.address.next_timeout().or(self.probe_at(probe));
+        Instant::earliest([overdue, probe])
+    }
+}

@@ -1,0 +1,269 @@
+//! The packets of one flow that wait to be sent, or were sent and may be needed again.
+
+use std::collections::VecDeque;
+
+use braid_engine::Urgency;
+use braid_wire::Instant;
+
+use crate::codel::CoDel;
+use crate::config::MAX_PATHS;
+use crate::rate::RateMeter;
+use crate::trial::Trial;
+
+/// The state of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The packet waits since the time at which it came.
+    Waiting(Instant),
+    /// The packet was sent.
+    Sent {
+        path: usize,
+        at: Instant,
+        again: bool,
+    },
+}
+
+/// A packet of a flow.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub packet: Vec<u8>,
+    pub state: State,
+}
+
+/// The use of a path by a flow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    /// Packets below this number may not be sent on this path, because numbers rise on each path.
+    next: u64,
+    /// The time of the last packet or statement on the path.
+    stated_at: Option<Instant>,
+    /// The time of the last packet.
+    sent_at: Option<Instant>,
+}
+
+/// One flow's packets, in order.
+#[derive(Debug)]
+pub(crate) struct SendFlow {
+    /// The number of the first entry.
+    first: u64,
+    entries: VecDeque<Entry>,
+    /// No entry below this number waits.
+    first_waiting: u64,
+    waiting: usize,
+    waiting_bytes: usize,
+    uses: [Use; MAX_PATHS],
+    pub urgency: Urgency,
+    /// Bytes that the flow may still send in this round (RFC 8290 section 3.3).
+    pub deficit: i64,
+    /// The flow is in the queue's ring.
+    pub queued: bool,
+    pub codel: CoDel,
+    pub rate: RateMeter,
+    pub trial: Trial,
+    pub used_at: Instant,
+}
+
+impl SendFlow {
+    pub fn new() -> Self {
+        SendFlow {
+            first: 0,
+            entries: VecDeque::new(),
+            first_waiting: 0,
+            waiting: 0,
+            waiting_bytes: 0,
+            uses: [Use::default(); MAX_PATHS],
+            urgency: Urgency::default(),
+            deficit: 0,
+            queued: false,
+            codel: CoDel::default(),
+            rate: RateMeter::default(),
+            trial: Trial::default(),
+            used_at: Instant::ZERO,
+        }
+    }
+
+    /// Returns the number of the next packet to come.
+    pub fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// Returns the lowest number that waits, if any does.
+    pub fn first_waiting(&self) -> u64 {
+        self.first_waiting
+    }
+
+    /// Returns true if `path` may take the first packet that waits: numbers rise on each path.
+    pub fn may_take_first(&self, path: usize) -> bool {
+        self.uses[path].next <= self.first_waiting
+    }
+
+    /// Returns true if none of the `paths` may take the first packet that waits. The paths have changed places.
+    pub fn is_stranded(&self, mut paths: impl Iterator<Item = usize>) -> bool {
+        !paths.any(|path| self.may_take_first(path))
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub fn push(&mut self, now: Instant, packet: Vec<u8>) {
+        self.waiting += 1;
+        self.waiting_bytes += packet.len();
+        self.entries.push_back(Entry {
+            packet,
+            state: State::Waiting(now),
+        });
+    }
+
+    pub fn entry(&self, number: u64) -> Option<&Entry> {
+        let index = number.checked_sub(self.first)?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+
+    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let index = number.checked_sub(self.first)?;
+        self.entries.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Returns the number of the first waiting packet that may be sent on `path` and has `depth` bytes of waiting
+    /// packets before it.
+    pub fn waiting_at(&self, path: usize, depth: usize) -> Option<u64> {
+        if self.waiting_bytes <= depth {
+            return None;
+        }
+        let least = self.uses[path].next;
+        let mut ahead = 0;
+        let skip = self.first_waiting.saturating_sub(self.first) as usize;
+        for (entry, number) in self.entries.iter().skip(skip).zip(self.first_waiting..) {
+            if let State::Waiting(_) = entry.state {
+                if ahead >= depth && number >= least {
+                    return Some(number);
+                }
+                ahead += entry.packet.len();
+            }
+        }
+        None
+    }
+
+    /// Marks a waiting packet as sent on `path`, and returns the time at which it came.
+    pub fn mark_sent(&mut self, now: Instant, number: u64, path: usize) -> Option<Instant> {
+        let entry = self.entry_mut(number)?;
+        let State::Waiting(since) = entry.state else {
+            return None;
+        };
+        entry.state = State::Sent {
+            path,
+            at: now,
+            again: false,
+        };
+        let len = entry.packet.len();
+        self.waiting -= 1;
+        self.waiting_bytes -= len;
+        self.uses[path] = Use {
+            next: self.uses[path].next.max(number + 1),
+            stated_at: Some(now),
+            sent_at: Some(now),
+        };
+        while let Some(State::Sent { .. }) = self.entry(self.first_waiting).map(|e| e.state) {
+            self.first_waiting += 1;
+        }
+        Some(since)
+    }
+
+    /// Marks a packet that was sent once, and not again since, as sent again on `path`. Returns false if there is no
+    /// such packet.
+    pub fn mark_again(&mut self, now: Instant, number: u64, path: usize) -> bool {
+        match self.entry_mut(number).map(|e| &mut e.state) {
+            Some(state @ State::Sent { again: false, .. }) => {
+                *state = State::Sent {
+                    path,
+                    at: now,
+                    again: true,
+                };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns true if all packets since `horizon` were sent on `path`.
+    pub fn is_sole(&self, path: usize, horizon: Instant) -> bool {
+        self.uses
+            .iter()
+            .enumerate()
+            .all(|(other, u)| other == path || u.sent_at.is_none_or(|at| at < horizon))
+    }
+
+    /// Returns true if more than one path has packets since `horizon`.
+    pub fn is_spread(&self, horizon: Instant) -> bool {
+        let recent = |u: &&Use| u.sent_at.is_some_and(|at| at >= horizon);
+        self.uses.iter().filter(recent).count() > 1
+    }
+
+    /// Returns the number to state on `path` if nothing was stated since `since` by packet or statement.
+    pub fn statement(&mut self, now: Instant, path: usize, since: Instant) -> Option<u64> {
+        let uses = &mut self.uses[path];
+        if uses.stated_at.is_some_and(|at| at > since) {
+            return None;
+        }
+        uses.stated_at = Some(now);
+        uses.next = uses.next.max(self.first_waiting);
+        Some(self.first_waiting)
+    }
+
+    /// Lets every path take every waiting packet. The peer may take some for lost that only come out of order.
+    pub fn forget_order(&mut self) {
+        for uses in &mut self.uses {
+            uses.next = 0;
+        }
+    }
+
+    /// Forgets the use of a path, which is new.
+    pub fn forget_path(&mut self, path: usize) {
+        self.uses[path] = Use::default();
+    }
+
+    /// Returns the numbers of packets that were sent on `path` since `since`, and not again.
+    pub fn sent_since(&self, path: usize, since: Instant) -> impl Iterator<Item = u64> {
+        self.entries
+            .iter()
+            .zip(self.first..)
+            .filter(move |(entry, _)| match entry.state {
+                State::Sent {
+                    path: on,
+                    at,
+                    again,
+                } => on == path && at >= since && !again,
+                State::Waiting(_) => false,
+            })
+            .map(|(_, number)| number)
+    }
+
+    /// Removes the first packet if it was sent before `horizon`.
+    pub fn pop_sent(&mut self, horizon: Instant) -> Option<Vec<u8>> {
+        match self.entries.front()?.state {
+            State::Sent { at, .. } if at < horizon => {
+                self.first += 1;
+                Some(self.entries.pop_front()?.packet)
+            }
+            _ => None,
+        }
+    }
+
+    pub fn invariants(&self) {
+        let waiting = |e: &&Entry| matches!(e.state, State::Waiting(_));
+        assert_eq!(self.waiting, self.entries.iter().filter(waiting).count());
+        let bytes: usize = self
+            .entries
+            .iter()
+            .filter(waiting)
+            .map(|e| e.packet.len())
+            .sum();
+        assert_eq!(self.waiting_bytes, bytes);
+        assert!(self.first_waiting >= self.first && self.first_waiting <= self.end());
+    }
+}

@@ -1,0 +1,63 @@
+//! Counters and estimates for people.
+
+use core::time::Duration;
+
+use braid_engine::PathId;
+
+/// Counters of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Inner packets accepted by [`crate::Tunnel::send`].
+    pub packets_sent: u64,
+    /// Inner packets refused because the queue was full or its delay stood.
+    pub packets_dropped: u64,
+    /// Inner packets handed out by [`crate::Tunnel::poll_delivery`].
+    pub packets_delivered: u64,
+    /// Inner packets that were given up while later ones of their flow waited.
+    pub packets_missing: u64,
+    /// Inner packets delivered after later ones of their flow.
+    pub packets_reordered: u64,
+    /// Inner packets received more than once and dropped.
+    pub packets_duplicate: u64,
+    /// Packets sent once more because the peer asked for them, their path died, or as a copy.
+    pub packets_resent: u64,
+    /// Packets that the peer was asked to send once more.
+    pub packets_rerequested: u64,
+    /// Packets that were cut in two.
+    pub packets_cut: u64,
+    /// Datagrams that were dropped because no key opened them.
+    pub datagrams_forged: u64,
+    /// Datagrams that were dropped because they were received before.
+    pub datagrams_replayed: u64,
+    /// Bytes of inner packets that wait to be sent.
+    pub queued_bytes: usize,
+}
+
+/// Counters and estimates of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathStats {
+    /// The path.
+    pub path: PathId,
+    /// The path may carry inner packets.
+    pub usable: bool,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Bytes of datagrams sent.
+    pub bytes_sent: u64,
+    /// Datagrams sent that the peer reports as lost, or that are still to come.
+    pub datagrams_lost: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Bytes of datagrams received.
+    pub bytes_received: u64,
+    /// The smoothed round-trip time.
+    pub round_trip: Option<Duration>,
+    /// The delay by the queue of the link.
+    pub queue_delay: Duration,
+    /// The estimate of the rate to the peer, in bytes per second.
+    pub rate: Option<u64>,
+    /// The longest time by which a datagram lately came after one with a higher number.
+    pub lateness: Duration,
+}

@@ -1,0 +1,41 @@
+//! Copies of what is urgent and small.
+
+use super::aggregate::Aggregate;
+use super::{Decision, Steer, View};
+
+/// The least urgent level of which copies are sent.
+const COPIED: u8 = 2;
+
+/// Packets of urgent flows with a low rate are sent on the two paths with the smallest delays. Other flows are
+/// treated as by [`Aggregate`].
+#[derive(Debug)]
+pub(crate) struct Redundant {
+    /// The highest rate of a flow that is copied, in bytes per second.
+    rate: u64,
+}
+
+impl Redundant {
+    pub fn new(rate: u64) -> Self {
+        Redundant { rate }
+    }
+}
+
+impl Steer for Redundant {
+    fn decide(&self, view: &View) -> Decision {
+        if view.urgency.level() > COPIED || view.rate > self.rate {
+            return Aggregate.decide(view);
+        }
+        if view.path != view.best {
+            return Decision::Leave;
+        }
+        let others = view.paths.iter().enumerate();
+        let second = others
+            .filter(|(i, _)| *i != view.path)
+            .filter_map(|(i, p)| Some(((*p)?.delay?, i)))
+            .min();
+        match second {
+            Some((_, other)) => Decision::Copy { other },
+            None => Decision::Take { depth: 0 },
+        }
+    }
+}

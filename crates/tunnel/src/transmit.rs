@@ -1,0 +1,334 @@
+//! The choice of the datagram that a tunnel sends next.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use crate::address::CHALLENGE_FRAMES;
+use crate::datagram::Datagram;
+use crate::frame::{Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD};
+use crate::header;
+use crate::outgoing::{PacketRef, Ways};
+use crate::path::Tail;
+use crate::tunnel::{Transmit, Tunnel};
+
+/// Bytes of frames without variable part, at most: a re-request, a statement, a challenge.
+const SMALL_FRAME: usize = 9;
+/// The time for which the tail of a cut packet waits for packets that go into the same datagram. Large packets of a
+/// flow of more than 12 Mbit/s follow each other faster.
+const TAIL_WAIT: Duration = Duration::from_millis(1);
+/// Least bytes of a packet that are worth a head.
+const MIN_HEAD: usize = 64;
+/// The longest time between challenges of a server that is idle.
+const MAX_RETRY: Duration = Duration::from_secs(60);
+/// The time between statements on idle paths: an eighth of a round trip, within these.
+const MIN_STATEMENT_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_STATEMENT_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Tunnel {
+    /// Appends the next datagram that may be sent at `now` to `buf`. Returns `None` if there is none.
+    pub fn poll_transmit(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<Transmit> {
+        self.set_now(now);
+        if !self.keys.can_seal() {
+            return None;
+        }
+        if let Some(index) = self.paths.iter().position(|p| p.address.is_due(now)) {
+            return self.send_validation(now, index, buf);
+        }
+        let ways = self.ways(now)?;
+        self.outgoing.set_max_level(ways.max_waiting);
+        for index in self.order(&ways) {
+            let path = &self.paths[index];
+            let ready = path.control.next_send() <= now && path.control.has_window(&path.estimate);
+            if ready && self.has_data(now, index, &ways) {
+                return self.send_data(now, index, &ways, buf);
+            }
+        }
+        if self.control_is_due(now) {
+            let mut datagram = Datagram::new(buf, self.paths[ways.best].capacity());
+            self.push_tail(ways.best, &mut datagram);
+            self.push_control(now, Duration::ZERO, &mut datagram);
+            return self.seal(now, ways.best, None, datagram, &ways);
+        }
+        self.send_statements(now, &ways, buf)
+    }
+
+    /// Returns the usable paths, the one with the smallest delay first.
+    fn order(&self, ways: &Ways) -> impl Iterator<Item = usize> + use<> {
+        let best = ways.best;
+        let usable = ways.paths.map(|way| way.is_some());
+        let others = (0..usable.len()).filter(move |i| *i != best && usable[*i]);
+        core::iter::once(best).chain(others)
+    }
+
+    /// Sends challenge and response of a path, which need no proved address.
+    fn send_validation(
+        &mut self,
+        now: Instant,
+        index: usize,
+        buf: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let longest = self
+            .probe_interval(now)
+            .map_or(MAX_RETRY, |probe| probe * 4);
+        let path = &mut self.paths[index];
+        let round_trip = path.estimate.rtt().map(|rtt| rtt.smoothed);
+        let challenge = path.address.take_challenge(now, round_trip, longest);
+        let response = path.address.take_response();
+        let remote = response.map(|r| r.remote).or(challenge.map(|c| c.1))?;
+        let mut datagram = Datagram::new(buf, path.capacity());
+        if let Some(response) = response {
+            datagram.push(&Frame::Response(response.data));
+        }
+        // A challenge for another address waits for its next time.
+        if let Some((data, _)) = challenge.filter(|c| c.1 == remote) {
+            datagram.push(&Frame::Challenge(data));
+        }
+        // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
+        if path.address.is_proved() && remote == path.address.remote() {
+            self.push_tail(index, &mut datagram);
+            let early = self.paths[index].report_interval();
+            self.push_control(now, early, &mut datagram);
+        }
+        // The tail of a cut packet is of use only in the datagram after its head.
+        self.paths[index].tail = None;
+        if self.is_box() {
+            datagram.pad(CHALLENGE_FRAMES);
+        }
+        self.seal_to(now, index, remote, datagram, true)
+    }
+
+    /// Returns true if the path has something of inner packets to send.
+    fn has_data(&mut self, now: Instant, index: usize, ways: &Ways) -> bool {
+        let tail = self.paths[index].tail;
+        tail.is_some_and(|tail| now >= tail.due_at)
+            || self.outgoing.next_again(index, ways.best).is_some()
+            || self.outgoing.choose(index, ways).is_some()
+    }
+
+    fn send_data(
+        &mut self,
+        now: Instant,
+        index: usize,
+        ways: &Ways,
+        buf: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let mut datagram = Datagram::new(buf, self.paths[index].capacity());
+        self.push_tail(index, &mut datagram);
+        if index == ways.best {
+            let early = self.paths[index].report_interval() / 2;
+            self.push_control(now, early, &mut datagram);
+        }
+        let mut ends = false;
+        while !ends && let Some((packet, len)) = self.outgoing.next_again(index, ways.best) {
+            let Some(fit) = self.fit(index, len, datagram.room()) else {
+                return self.seal(now, index, Some(packet), datagram, ways);
+            };
+            self.outgoing.commit_again(now, packet, index);
+            self.stats.packets_resent += 1;
+            ends = self.push_packet((now, index), packet, (fit, true, false), &mut datagram);
+        }
+        while !ends && let Some(choice) = self.outgoing.choose(index, ways) {
+            let Some(fit) = self.fit(index, choice.len, datagram.room()) else {
+                break;
+            };
+            let sole = self.outgoing.commit(now, choice, index, ways);
+            ends = self.push_packet(
+                (now, index),
+                choice.packet,
+                (fit, !choice.is_ordered, sole),
+                &mut datagram,
+            );
+        }
+        self.seal(now, index, None, datagram, ways)
+    }
+
+    /// Returns how many bytes of a packet of `len` bytes go into `room`: all, or a head if the packet fits in no
+    /// datagram. Returns `None` if the packet has to wait for the next datagram.
+    fn fit(&self, index: usize, len: usize, room: usize) -> Option<usize> {
+        let capacity = self.paths[index].capacity();
+        if len + PACKET_OVERHEAD <= room {
+            return Some(len);
+        }
+        let head = room.checked_sub(HEAD_OVERHEAD)?;
+        let is_too_large = len + PACKET_OVERHEAD > capacity;
+        let tail_fits = len.saturating_sub(head) + TAIL_OVERHEAD <= capacity;
+        (is_too_large && tail_fits && head >= MIN_HEAD && head < len).then_some(head)
+    }
+
+    /// Appends a packet or its head. Returns true if nothing may follow.
+    fn push_packet(
+        &mut self,
+        (now, index): (Instant, usize),
+        packet: PacketRef,
+        (fit, again, sole): (usize, bool, bool),
+        datagram: &mut Datagram,
+    ) -> bool {
+        let label = Label {
+            flow: packet.flow,
+            sequence: header::truncate(packet.sequence),
+            hides_losses: self.outgoing.hides_losses(packet.flow),
+            sole,
+            again,
+        };
+        let Some(bytes) = self.outgoing.bytes(packet) else {
+            return false;
+        };
+        if fit == bytes.len() {
+            datagram.push(&Frame::Packet(label, bytes));
+            return false;
+        }
+        datagram.push(&Frame::Head(label, &bytes[..fit]));
+        self.stats.packets_cut += 1;
+        self.paths[index].tail = Some(Tail {
+            packet,
+            offset: fit,
+            due_at: now + TAIL_WAIT,
+        });
+        true
+    }
+
+    /// Appends the tail of the packet whose head ended the last datagram.
+    fn push_tail(&mut self, index: usize, datagram: &mut Datagram) {
+        if let Some(tail) = self.paths[index].tail.take()
+            && let Some(bytes) = self.outgoing.bytes(tail.packet)
+            && bytes.len() - tail.offset + TAIL_OVERHEAD <= datagram.room()
+        {
+            datagram.push(&Frame::Tail(&bytes[tail.offset..]));
+        }
+    }
+
+    /// Returns true if reports or re-requests should wait no longer.
+    fn control_is_due(&self, now: Instant) -> bool {
+        self.incoming.has_requests() || self.next_report().is_some_and(|at| now >= at)
+    }
+
+    /// Returns the time of the next report.
+    fn next_report(&self) -> Option<Instant> {
+        let due = |p: &crate::path::Path| Some(p.arrivals.pending_since()? + p.report_interval());
+        Instant::earliest(self.paths.iter().map(due))
+    }
+
+    /// Appends re-requests, and the reports that are due within `early`.
+    fn push_control(&mut self, now: Instant, early: Duration, datagram: &mut Datagram) {
+        while datagram.room() >= SMALL_FRAME
+            && let Some(request) = self.incoming.pop_request()
+        {
+            datagram.push(&Frame::Rerequest {
+                flow: request.flow,
+                sequence: header::truncate(request.lost.sequence),
+                count: request.lost.count,
+            });
+        }
+        for path in &mut self.paths {
+            let due = |since: Instant| now + early >= since + path.report_interval();
+            if datagram.room() >= MAX_REPORT_LEN
+                && path.arrivals.pending_since().is_some_and(due)
+                && let Some(report) = path.arrivals.take_report(now, path.id)
+            {
+                datagram.push(&Frame::Report(report));
+            }
+        }
+    }
+
+    /// Returns the time between statements on idle paths.
+    fn statement_interval(&self) -> Duration {
+        let trips = self.paths.iter().filter_map(|p| p.estimate.rtt());
+        let least = trips.map(|rtt| rtt.least()).min().unwrap_or_default();
+        (least / 8).clamp(MIN_STATEMENT_INTERVAL, MAX_STATEMENT_INTERVAL)
+    }
+
+    /// States on paths that a flow does not use what they have carried of it.
+    fn send_statements(
+        &mut self,
+        now: Instant,
+        ways: &Ways,
+        buf: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let interval = self.statement_interval();
+        if !self.outgoing.is_spread() || now < self.stated_at + interval {
+            return None;
+        }
+        for index in self.order(ways) {
+            let mut datagram = Datagram::new(buf, self.paths[index].capacity());
+            self.outgoing
+                .statements(now, index, now - interval, |packet| {
+                    datagram.push(&Frame::Latest {
+                        flow: packet.flow,
+                        sequence: header::truncate(packet.sequence),
+                    });
+                });
+            if datagram.is_empty() {
+                datagram.cancel();
+                continue;
+            }
+            self.push_tail(index, &mut datagram);
+            return self.seal(now, index, None, datagram, ways);
+        }
+        self.stated_at = now;
+        self.outgoing.prune_spread(ways.horizon);
+        None
+    }
+
+    /// Seals a datagram for the path's address. `waits` is a packet for this path that found no room.
+    fn seal(
+        &mut self,
+        now: Instant,
+        index: usize,
+        waits: Option<PacketRef>,
+        datagram: Datagram,
+        ways: &Ways,
+    ) -> Option<Transmit> {
+        let limited = waits.is_none()
+            && self.paths[index].tail.is_none()
+            && self.outgoing.choose(index, ways).is_none();
+        let remote = self.paths[index].address.remote();
+        self.seal_to(now, index, remote, datagram, limited)
+    }
+
+    fn seal_to(
+        &mut self,
+        now: Instant,
+        index: usize,
+        remote: SocketAddr,
+        datagram: Datagram,
+        limited: bool,
+    ) -> Option<Transmit> {
+        let (header, number) = self.header(index);
+        let eliciting = datagram.eliciting;
+        let bytes = datagram.finish();
+        let len = bytes.len();
+        // The caller has made sure that a key may seal.
+        if !self.keys.seal(header, number, bytes) {
+            return None;
+        }
+        let path = &mut self.paths[index];
+        path.address.on_sent(remote, len);
+        path.on_sent(now, len, limited, eliciting);
+        Some(Transmit {
+            path: path.id,
+            remote,
+            len,
+        })
+    }
+
+    /// Returns the time at which something may be sent that may not be sent now.
+    pub(crate) fn next_transmit(&self) -> Option<Instant> {
+        let now = self.now();
+        let statements = self
+            .outgoing
+            .is_spread()
+            .then(|| self.stated_at + self.statement_interval());
+        let waits = self.outgoing.is_waiting();
+        let paced = self.paths.iter().flat_map(|p| {
+            let next = p.control.next_send();
+            [
+                waits.then_some(next),
+                p.tail.map(|tail| next.max(tail.due_at)),
+            ]
+        });
+        let paced = paced.flatten().filter(|at| *at > now).min();
+        Instant::earliest([statements, self.next_report(), paced])
+    }
+}

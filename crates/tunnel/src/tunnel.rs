@@ -1,0 +1,510 @@
+//! One end of a session.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_engine::{PathId, Urgency};
+use braid_wire::{Instant, Rng};
+
+use crate::address::Address;
+use crate::config::{Config, MAX_PATHS, PathConfig, PathState, Role};
+use crate::frame::{Frame, Frames};
+use crate::header::{self, Header, SessionId};
+use crate::incoming::Incoming;
+use crate::outgoing::{self, Outgoing, Ways};
+use crate::path::Path;
+use crate::pool::Pool;
+use crate::reorder::PathsView;
+use crate::seal::{Keys, Secrets};
+use crate::stats::{PathStats, Stats};
+use crate::steer::{self, PathView};
+use crate::{DatagramError, SendError};
+
+/// The time after which a path that carries nothing is probed, while the session is in use.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// The time after which a path is probed while the session is idle. Home routers forget a mapping of UDP after 30 s,
+/// although RFC 4787 demands 2 min.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(25);
+/// The time for which a session counts as in use after an inner packet.
+const IN_USE: Duration = Duration::from_secs(2);
+/// The time in which a path without round trip is expected to answer.
+const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);
+/// The time after which a path that delivers nothing is not waited for, beyond its round trip. Paths in use are
+/// probed more often.
+const SILENCE: Duration = Duration::from_millis(250);
+/// The time before its silence is noticed for which a dying path may have swallowed packets.
+const DYING: Duration = Duration::from_millis(100);
+
+/// A datagram to send, appended to the buffer of [`Tunnel::poll_transmit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// The path, which on the box names the link.
+    pub path: PathId,
+    /// The destination.
+    pub remote: SocketAddr,
+    /// The length of the datagram, in bytes.
+    pub len: usize,
+}
+
+/// One end of a session with one peer.
+#[derive(Debug)]
+pub struct Tunnel {
+    pub(crate) config: Config,
+    session: SessionId,
+    role: Role,
+    rng: Rng,
+    pub(crate) keys: Keys,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    pub(crate) pool: Pool,
+    pub(crate) stats: Stats,
+    /// The buffer of the last delivery.
+    delivered: Vec<u8>,
+    /// The time of the last inner packet, in either direction.
+    used_at: Option<Instant>,
+    /// The time of the last statements.
+    pub(crate) stated_at: Instant,
+    now: Instant,
+}
+
+impl Tunnel {
+    /// Creates one end of the session `session`. `rng` draws the data of path challenges.
+    pub fn new(mut config: Config, role: Role, session: SessionId, mut rng: Rng) -> Self {
+        config.max_paths = config.max_paths.clamp(1, MAX_PATHS);
+        let rule = steer::rule(config.mode, config.redundant_rate);
+        Tunnel {
+            keys: Keys::new(role, config.suite, config.old_epoch_lifetime),
+            outgoing: Outgoing::new(&config, rule, &mut rng),
+            incoming: Incoming::new(&config),
+            config,
+            session,
+            role,
+            rng,
+            paths: Vec::new(),
+            pool: Pool::default(),
+            stats: Stats::default(),
+            delivered: Vec::new(),
+            used_at: None,
+            stated_at: Instant::ZERO,
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Returns the id of the session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Installs the keys of an epoch. Both ends install the same secrets under the same number; the server does so
+    /// first. Returns false if the epoch is not higher than all before.
+    pub fn install_keys(&mut self, now: Instant, epoch: u64, secrets: &Secrets) -> bool {
+        self.keys.expire(now);
+        self.keys.install(epoch, secrets)
+    }
+
+    /// Returns true if keys of a new epoch should be installed soon, because the current key has sealed half of
+    /// what it may seal, or there is none.
+    pub fn wants_keys(&self) -> bool {
+        self.keys.wants_epoch()
+    }
+
+    /// Adds a path, or changes the settings of one that was removed. A server needs no call: it learns paths from
+    /// the box's datagrams. Returns false if the path is in use, or there are too many.
+    pub fn add_path(&mut self, now: Instant, path: PathId, config: PathConfig) -> bool {
+        match self.index(path) {
+            Some(index) if self.paths[index].state == PathState::Down => {
+                self.paths[index].configure(config);
+                self.outgoing.forget_path(index);
+                self.incoming.forget_path(index);
+            }
+            Some(_) => return false,
+            None if self.paths.len() == self.config.max_paths => return false,
+            None => {
+                let address = Address::configured(config.remote);
+                self.paths.push(Path::new(path, address, config.mtu));
+            }
+        }
+        let index = self.index(path).expect("the path was added");
+        self.paths[index].address.challenge(now, &mut self.rng);
+        true
+    }
+
+    /// Removes a path. What the path held is sent on other paths.
+    pub fn remove_path(&mut self, now: Instant, path: PathId) {
+        self.set_path_state(now, path, PathState::Down);
+    }
+
+    /// Sets the administrative state of a path.
+    pub fn set_path_state(&mut self, now: Instant, path: PathId, state: PathState) {
+        let Some(index) = self.index(path) else {
+            return;
+        };
+        let old = core::mem::replace(&mut self.paths[index].state, state);
+        if state == PathState::Down && old != PathState::Down {
+            self.outgoing.on_silent_path(index, now - DYING);
+        } else if state != PathState::Down {
+            self.paths[index].address.challenge(now, &mut self.rng);
+        }
+    }
+
+    fn index(&self, path: PathId) -> Option<usize> {
+        self.paths.iter().position(|p| p.id == path)
+    }
+
+    /// Takes an inner packet. `urgency` counts if nothing of the packet's flow waits.
+    ///
+    /// # Errors
+    ///
+    /// A packet that is refused is dropped, as by a full queue of a router.
+    pub fn send(&mut self, now: Instant, urgency: Urgency, packet: &[u8]) -> Result<(), SendError> {
+        if packet.len() > self.config.inner_mtu {
+            return Err(SendError::TooLarge);
+        }
+        if !self.keys.can_seal() {
+            return Err(SendError::NoKey);
+        }
+        self.used_at = Some(now);
+        self.now = now;
+        let horizon = now - self.horizon() - DYING * 2;
+        self.outgoing.expire(horizon, &mut self.pool);
+        let sent = self.outgoing.push(now, urgency, packet, &mut self.pool);
+        match sent {
+            Ok(()) => self.stats.packets_sent += 1,
+            Err(_) => self.stats.packets_dropped += 1,
+        }
+        sent
+    }
+
+    /// Takes a datagram that came from `remote`, and opens it in place. Bytes that do not open change nothing.
+    ///
+    /// # Errors
+    ///
+    /// Names the reason for which the datagram was dropped.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        datagram: &mut [u8],
+    ) -> Result<(), DatagramError> {
+        let header = Header::parse(datagram)?;
+        if header.session != self.session {
+            return Err(DatagramError::Malformed);
+        }
+        let known = self.index(header.path);
+        let may_learn = self.role == Role::Server && self.paths.len() < self.config.max_paths;
+        if known.is_none() && !may_learn {
+            return Err(DatagramError::TooManyPaths);
+        }
+        let expected = known.map_or(0, |index| self.paths[index].replay.next());
+        let number = header::expand(header.number, expected);
+        if known.is_some_and(|index| !self.paths[index].replay.is_fresh(number)) {
+            self.stats.datagrams_replayed += 1;
+            return Err(DatagramError::Replayed);
+        }
+        let len = datagram.len();
+        let opened = self.keys.open(now, &header, number, datagram);
+        self.stats.datagrams_forged += u64::from(opened.is_err());
+        let frames = opened?;
+        let index = known.unwrap_or_else(|| {
+            let address = Address::learned(remote);
+            let mtu = self.config.learned_mtu;
+            self.paths.push(Path::new(header.path, address, mtu));
+            self.paths.len() - 1
+        });
+        self.on_datagram(now, index, number, (remote, len));
+        let result = self.on_frames(now, index, number, (remote, frames));
+        let view = self.paths_view(now);
+        self.incoming.advance(now, &view, &mut self.stats);
+        result
+    }
+
+    /// Notes an authentic datagram on a path.
+    fn on_datagram(
+        &mut self,
+        now: Instant,
+        index: usize,
+        number: u64,
+        (remote, len): (SocketAddr, usize),
+    ) {
+        self.now = now;
+        let path = &mut self.paths[index];
+        let newest = number >= path.replay.next();
+        path.replay.insert(number);
+        path.arrivals.on_datagram(now, number, len);
+        if self.role == Role::Server {
+            path.address
+                .on_datagram(now, remote, len, newest, &mut self.rng);
+        }
+    }
+
+    fn on_frames(
+        &mut self,
+        now: Instant,
+        index: usize,
+        number: u64,
+        (remote, frames): (SocketAddr, &[u8]),
+    ) -> Result<(), DatagramError> {
+        let view = self.paths_view(now);
+        for frame in Frames::new(frames) {
+            let (joined, elicits) = match frame? {
+                Frame::Packet(label, packet) => (Some((label, self.pool.copy(packet))), true),
+                Frame::Head(label, head) => {
+                    self.incoming.on_head(now, index, label, &view);
+                    let reassembly = &mut self.paths[index].reassembly;
+                    (
+                        reassembly.on_head(number, label, head, &mut self.pool),
+                        true,
+                    )
+                }
+                Frame::Tail(tail) => {
+                    let reassembly = &mut self.paths[index].reassembly;
+                    (reassembly.on_tail(number, tail, &mut self.pool), true)
+                }
+                Frame::Latest { flow, sequence } => {
+                    self.incoming.on_latest(now, index, flow, sequence, &view);
+                    (None, true)
+                }
+                Frame::Challenge(data) => {
+                    self.paths[index].address.on_challenge(data, remote);
+                    (None, true)
+                }
+                other => {
+                    self.on_control(now, index, remote, &other);
+                    (None, false)
+                }
+            };
+            if elicits {
+                self.paths[index].arrivals.want_report(now);
+            }
+            if let Some((label, packet)) = joined {
+                self.used_at = Some(now);
+                let tools = (&mut self.pool, &mut self.stats);
+                self.incoming
+                    .on_packet(now, (index, label), packet, &view, tools);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a frame about what this end sent.
+    fn on_control(&mut self, now: Instant, index: usize, remote: SocketAddr, frame: &Frame) {
+        match frame {
+            Frame::Report(report) => {
+                if let Some(index) = self.index(report.path) {
+                    self.paths[index].on_report(now, report);
+                }
+            }
+            Frame::Rerequest {
+                flow,
+                sequence,
+                count,
+            } => {
+                if let Some(first) = self.outgoing.expand(*flow, *sequence) {
+                    self.outgoing.on_rerequest(*flow, first, *count);
+                }
+            }
+            Frame::Response(data) => {
+                let path = &mut self.paths[index];
+                match self.role {
+                    Role::Box => path.address.on_answer(*data),
+                    Role::Server => path.address.on_response(*data, remote),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the next inner packet from the peer.
+    pub fn poll_delivery(&mut self) -> Option<&[u8]> {
+        let next = self.incoming.pop_delivery()?;
+        let used = core::mem::replace(&mut self.delivered, next);
+        self.pool.recycle(used);
+        self.stats.packets_delivered += 1;
+        Some(&self.delivered)
+    }
+
+    /// Returns the time after which a path that carries nothing is probed. While the session is idle, only the box
+    /// keeps the mappings of NATs.
+    pub(crate) fn probe_interval(&self, now: Instant) -> Option<Duration> {
+        let is_idle = self.used_at.is_none_or(|at| now >= at + IN_USE);
+        match self.role {
+            _ if !is_idle => Some(PROBE_INTERVAL),
+            Role::Box => Some(KEEPALIVE_INTERVAL),
+            Role::Server => None,
+        }
+    }
+
+    /// Returns the time at which to call [`Tunnel::handle_timeout`], and [`Tunnel::poll_transmit`] after it.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let probe = self.probe_interval(self.now);
+        let view = self.paths_view(self.now);
+        let times = [
+            self.keys.next_timeout(),
+            self.incoming.next_timeout(&view),
+            self.next_transmit(),
+        ];
+        let paths = self.paths.iter().map(|p| p.next_timeout(probe));
+        // What was due and could not be done waits for another call: a timer in the past would never rest.
+        let later = |at: Option<Instant>| at.filter(|at| *at > self.now);
+        Instant::earliest(times.into_iter().chain(paths).map(later))
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        self.keys.expire(now);
+        let probe = self.probe_interval(now);
+        for index in 0..self.paths.len() {
+            if self.paths[index].handle_timeout(now, probe, &mut self.rng) {
+                let since = self.paths[index].estimate.unreported_since();
+                let since = since.map_or(now, |at| at.max(now - DYING * 4)) - DYING;
+                self.outgoing.on_silent_path(index, since);
+            }
+        }
+        let view = self.paths_view(now);
+        self.incoming.advance(now, &view, &mut self.stats);
+        let horizon = now - self.horizon() - DYING * 2;
+        self.outgoing.expire(horizon, &mut self.pool);
+    }
+
+    /// Returns the longest round trip of the paths in use.
+    fn longest_round_trip(&self) -> Duration {
+        let usable = self.paths.iter().filter(|p| p.is_usable());
+        let trips = usable.filter_map(|p| Some(p.estimate.rtt()?.smoothed));
+        trips.max().unwrap_or(UNKNOWN_ROUND_TRIP)
+    }
+
+    /// Returns the time after which a packet that was sent has arrived or is lost.
+    fn horizon(&self) -> Duration {
+        self.longest_round_trip() * 2
+    }
+
+    /// Returns the paths as the receiver of packets sees them.
+    fn paths_view(&self, now: Instant) -> PathsView {
+        let mut view = PathsView {
+            alive: [None; MAX_PATHS],
+            round_trip: Duration::MAX,
+            bound: Duration::ZERO,
+        };
+        for (path, alive) in self.paths.iter().zip(&mut view.alive) {
+            let rtt = path.estimate.rtt();
+            let round_trip = rtt.map_or(UNKNOWN_ROUND_TRIP, |rtt| rtt.smoothed + rtt.variation * 4);
+            let lateness = path.arrivals.lateness();
+            let silent_at = |at: Instant| at + SILENCE + round_trip + lateness;
+            if path
+                .arrivals
+                .last_at()
+                .is_none_or(|at| now >= silent_at(at))
+            {
+                continue;
+            }
+            *alive = Some(lateness);
+            // What is sent again waits for its turn, and may be cut in two.
+            view.round_trip = view.round_trip.min(round_trip * 3 / 2 + lateness);
+            view.bound = view.bound.max(round_trip + lateness);
+        }
+        if view.round_trip == Duration::MAX {
+            view.round_trip = UNKNOWN_ROUND_TRIP;
+        }
+        view.bound += view.round_trip;
+        view
+    }
+
+    /// Returns the paths as steering sees them, or `None` if no path may be used.
+    pub(crate) fn ways(&self, now: Instant) -> Option<Ways> {
+        let mut paths = [None; MAX_PATHS];
+        let active = |p: &Path| p.is_usable() && p.state == PathState::Active;
+        let any_active = self.paths.iter().any(active);
+        for (path, way) in self.paths.iter().zip(&mut paths) {
+            if active(path) || !any_active && path.is_usable() {
+                *way = Some(PathView {
+                    delay: path.delay(),
+                    rate: path.control.rate(&path.estimate).unwrap_or(0),
+                });
+            }
+        }
+        let best = steer::best(&paths)?;
+        let delays = || paths.iter().flatten().filter_map(|p| p.delay);
+        let spread = delays().max().unwrap_or(0) - delays().min().unwrap_or(0);
+        let spread = Duration::from_micros(spread.max(0) as u64);
+        let round_trip = self.paths[best].estimate.rtt();
+        let round_trip = round_trip.map_or(UNKNOWN_ROUND_TRIP, |rtt| rtt.smoothed);
+        let limits = outgoing::limits(round_trip, spread);
+        let rate = paths.iter().flatten().map(|p| p.rate).sum();
+        let max_waiting = if self.paths[best].control.is_starting() {
+            usize::MAX
+        } else {
+            outgoing::max_waiting(rate, limits)
+        };
+        Some(Ways {
+            paths,
+            best,
+            max_waiting,
+            horizon: now - self.horizon(),
+            round_trip,
+            limits,
+        })
+    }
+
+    /// Returns the header of the next datagram of a path, and its number.
+    pub(crate) fn header(&self, index: usize) -> (Header, u64) {
+        let path = &self.paths[index];
+        let number = path.estimate.next_number();
+        let header = Header {
+            phase: 0,
+            session: self.session,
+            path: path.id,
+            number: header::truncate(number),
+        };
+        (header, number)
+    }
+
+    pub(crate) fn is_box(&self) -> bool {
+        self.role == Role::Box
+    }
+
+    /// Returns the time of the last call that told one.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Returns the counters of the session.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            queued_bytes: self.outgoing.waiting_bytes(),
+            ..self.stats
+        }
+    }
+
+    /// Returns counters and estimates of each path, in the order in which they were added.
+    pub fn path_stats(&self) -> impl Iterator<Item = PathStats> {
+        self.paths.iter().map(|p| PathStats {
+            path: p.id,
+            usable: p.is_usable(),
+            datagrams_sent: p.estimate.next_number(),
+            bytes_sent: p.estimate.bytes_sent(),
+            datagrams_lost: p.estimate.lost(),
+            datagrams_received: p.arrivals.datagrams(),
+            bytes_received: p.arrivals.bytes(),
+            round_trip: p.estimate.rtt().map(|rtt| rtt.smoothed),
+            queue_delay: p.estimate.queue_delay(),
+            rate: p.control.rate(&p.estimate),
+            lateness: p.arrivals.lateness(),
+        })
+    }
+
+    /// Asserts what always holds.
+    pub fn invariants(&self) {
+        assert!(self.paths.len() <= self.config.max_paths);
+        for path in &self.paths {
+            path.reassembly.invariants();
+        }
+        self.outgoing.invariants();
+        self.incoming.invariants();
+    }
+}

@@ -1,0 +1,411 @@
+//! Two ends over links: delivery, order, keys, silence of paths, addresses.
+
+mod net;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use braid_tunnel::{Config, DatagramError, Header, Mode, PathId, PathState, Role, SendError};
+use braid_wire::{Instant, Rng};
+use net::{Link, Net, box_addr, end, identify, packet, secrets, server_addr};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Sends `count` packets of one flow from the server, one every `gap`.
+fn stream(net: &mut Net, count: u32, len: usize, gap: Duration) -> u32 {
+    let mut accepted = 0;
+    for number in 0..count {
+        accepted += u32::from(net.send(1, 3, &packet(0, number, len)).is_ok());
+        net.pass(gap);
+    }
+    net.pass(MS * 1000);
+    accepted
+}
+
+/// Checks that nothing came twice or altered. Returns the numbers of flow 0 in the order of delivery.
+fn numbers(net: &Net, end: usize) -> Vec<u32> {
+    let mut seen = BTreeSet::new();
+    let mut numbers = Vec::new();
+    for bytes in &net.delivered[end] {
+        let (flow, number) = identify(bytes);
+        assert!(seen.insert((flow, number)), "packet {number} came twice");
+        if flow == 0 {
+            numbers.push(number);
+        }
+    }
+    numbers
+}
+
+#[test]
+fn packets_cross_in_both_directions_in_order() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN; 2], 1);
+    net.pass(MS * 200);
+    for number in 0..100 {
+        net.send(0, 3, &packet(0, number, 100)).unwrap();
+        net.send(1, 3, &packet(0, number, 1500)).unwrap();
+        net.pass(MS);
+    }
+    net.pass(MS * 500);
+    for end in 0..2 {
+        assert_eq!(numbers(&net, end), (0..100).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_large_flow_uses_both_paths_and_a_small_one_does_not() {
+    let slower = Link {
+        delay: MS * 40,
+        ..Link::PLAIN
+    };
+    for (gap, spreads) in [(Duration::from_micros(140), true), (MS * 5, false)] {
+        let mut net = Net::new(&Config::default(), &[Link::PLAIN, slower], 2);
+        net.pass(MS * 200);
+        stream(&mut net, 6000, 1400, gap);
+        let sent: Vec<_> = net.ends[1].path_stats().map(|p| p.bytes_sent).collect();
+        assert_eq!(sent[1] > 1_000_000, spreads, "{sent:?}");
+        let order = numbers(&net, 0);
+        assert!(order.is_sorted(), "out of order without loss");
+    }
+}
+
+#[test]
+fn cut_packets_are_joined_and_cost_few_datagrams() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 3);
+    net.pass(MS * 200);
+    let before = net.datagrams[1];
+    let accepted = stream(&mut net, 2000, 1500, Duration::from_micros(300));
+    assert_eq!(numbers(&net, 0).len() as u32, accepted);
+    let datagrams = net.datagrams[1] - before;
+    assert!(
+        datagrams < u64::from(accepted) * 107 / 100,
+        "{datagrams} datagrams for {accepted} packets"
+    );
+}
+
+#[test]
+fn loss_and_reordering_repeat_and_alter_nothing() {
+    for seed in 0..12 {
+        let mut rng = Rng::for_component(seed, 99);
+        let mut link = || Link {
+            rate: 1_000_000 + rng.below(9_000_000),
+            delay: MS * (1 + rng.below(60) as u32),
+            jitter: MS * (rng.below(2) * rng.below(30)) as u32,
+            loss: rng.unit() * 0.05,
+            repeat: rng.unit() * 0.05,
+            queue: 50_000 + rng.below(500_000),
+        };
+        let links = [link(), link(), link()];
+        let mut net = Net::new(&Config::default(), &links, seed);
+        net.pass(MS * 200);
+        let mut accepted = 0;
+        for number in 0..4000 {
+            let len = 100 + rng.below(1401) as usize;
+            let sent = net.send(
+                1,
+                rng.below(8) as u8,
+                &packet(rng.below(3) as u16, number, len),
+            );
+            accepted += usize::from(sent.is_ok());
+            net.pass(Duration::from_micros(rng.below(400)));
+        }
+        net.pass(MS * 2000);
+        numbers(&net, 0);
+        let delivered = net.delivered[0].len();
+        // The start of a path may overflow a short queue, and what is sent again is lost there too.
+        assert!(
+            delivered * 100 >= accepted * 85,
+            "seed {seed}: {delivered} of {accepted}"
+        );
+        let stats = net.ends[0].stats();
+        assert_eq!(stats.datagrams_forged, 0);
+        assert!(
+            stats.packets_reordered * 20 < stats.packets_delivered,
+            "{stats:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_dying_path_held_goes_again_elsewhere() {
+    let slower = Link {
+        delay: MS * 30,
+        ..Link::PLAIN
+    };
+    let config = Config {
+        mode: Mode::Fastest,
+        ..Config::default()
+    };
+    let mut net = Net::new(&config, &[Link::PLAIN, slower], 4);
+    net.pass(MS * 200);
+    for number in 0..200 {
+        if number == 100 {
+            net.dark[0] = true;
+        }
+        net.send(1, 1, &packet(0, number, 200)).unwrap();
+        net.pass(MS * 20);
+    }
+    net.pass(MS * 500);
+    assert_eq!(numbers(&net, 0), (0..200).collect::<Vec<_>>());
+    let usable: Vec<_> = net.ends[1].path_stats().map(|p| p.usable).collect();
+    assert_eq!(usable, [false, true]);
+    net.dark[0] = false;
+    net.send(1, 1, &packet(0, 200, 200)).unwrap();
+    net.pass(MS * 1500);
+    assert!(net.ends[1].path_stats().all(|p| p.usable));
+}
+
+#[test]
+fn redundant_copies_leave_no_gap() {
+    let config = Config {
+        mode: Mode::Redundant,
+        ..Config::default()
+    };
+    let mut net = Net::new(&config, &[Link::PLAIN; 2], 5);
+    net.pass(MS * 200);
+    let mut count = 0;
+    for number in 0..100 {
+        net.dark[0] = number >= 50;
+        net.send(1, 1, &packet(0, number, 200)).unwrap();
+        net.pass(MS * 20);
+        // Each packet takes 20 ms, so all but the last are there.
+        let delivered = net.delivered[0].len();
+        assert!(delivered + 2 > number as usize, "{delivered} of {number}");
+        count += 1;
+    }
+    net.pass(MS * 100);
+    assert_eq!(numbers(&net, 0), (0..count).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_single_path_carries_everything_until_it_goes() {
+    let config = Config {
+        mode: Mode::Single,
+        ..Config::default()
+    };
+    let mut net = Net::new(&config, &[Link::PLAIN; 2], 6);
+    net.pass(MS * 200);
+    let sent = |net: &Net| -> Vec<u64> { net.ends[1].path_stats().map(|p| p.bytes_sent).collect() };
+    let before = sent(&net);
+    stream(&mut net, 500, 1000, MS);
+    let after = sent(&net);
+    assert!(after[0] - before[0] > 500_000 && after[1] - before[1] < 20_000);
+    net.ends[1].set_path_state(net.now, PathId(0), PathState::Down);
+    for number in 500..600 {
+        net.send(1, 3, &packet(0, number, 1000)).unwrap();
+        net.pass(MS);
+    }
+    net.pass(MS * 500);
+    assert_eq!(numbers(&net, 0).len(), 600);
+}
+
+#[test]
+fn keys_change_while_packets_are_under_way() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 7);
+    net.pass(MS * 200);
+    for number in 0..400 {
+        if number % 100 == 50 {
+            let epoch = u64::from(number / 100 + 1);
+            for end in [1, 0] {
+                assert!(net.ends[end].install_keys(net.now, epoch, &secrets(epoch)));
+                assert!(!net.ends[end].install_keys(net.now, epoch, &secrets(epoch)));
+            }
+        }
+        net.send(1, 3, &packet(0, number, 500)).unwrap();
+        net.send(0, 3, &packet(0, number, 500)).unwrap();
+        net.pass(MS * 2);
+    }
+    net.pass(MS * 500);
+    for end in 0..2 {
+        assert_eq!(numbers(&net, end), (0..400).collect::<Vec<_>>());
+        assert_eq!(net.ends[end].stats().datagrams_forged, 0);
+    }
+}
+
+#[test]
+fn an_idle_session_sends_a_few_packets_a_minute() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 8);
+    net.pass(MS * 10_000);
+    let before = net.datagrams;
+    net.pass(MS * 600_000);
+    let sent = net.datagrams[0] + net.datagrams[1] - before[0] - before[1];
+    assert!((20..=60).contains(&sent), "{sent} datagrams in ten minutes");
+}
+
+/// Returns a datagram of the box for a fresh server, with an inner packet.
+fn first_datagrams(count: usize) -> (braid_tunnel::Tunnel, Vec<Vec<u8>>) {
+    let mut sender = end(&Config::default(), Role::Box, 9);
+    let config = braid_tunnel::PathConfig {
+        remote: server_addr(),
+        mtu: net::MTU,
+    };
+    assert!(sender.add_path(Instant::ZERO, PathId(0), config));
+    let urgency = braid_tunnel::Urgency::default();
+    for number in 0..count {
+        sender
+            .send(Instant::ZERO, urgency, &packet(0, number as u32, 200))
+            .unwrap();
+    }
+    let mut datagrams = Vec::new();
+    let mut buffer = Vec::new();
+    while sender.poll_transmit(Instant::ZERO, &mut buffer).is_some() {
+        datagrams.push(std::mem::take(&mut buffer));
+    }
+    (sender, datagrams)
+}
+
+#[test]
+fn forged_and_cut_datagrams_change_nothing() {
+    let (_, datagrams) = first_datagrams(3);
+    let mut server = end(&Config::default(), Role::Server, 9);
+    let before = format!("{:?}", server.path_stats().collect::<Vec<_>>());
+    let now = Instant::from_millis(20);
+    for datagram in &datagrams {
+        for at in 0..datagram.len() {
+            let mut forged = datagram.clone();
+            forged[at] ^= 1;
+            assert!(server.receive(now, box_addr(0), &mut forged).is_err());
+            let mut cut = datagram[..at].to_vec();
+            assert!(server.receive(now, box_addr(0), &mut cut).is_err());
+        }
+    }
+    assert_eq!(
+        format!("{:?}", server.path_stats().collect::<Vec<_>>()),
+        before
+    );
+    assert!(server.poll_delivery().is_none());
+    assert!(server.poll_transmit(now, &mut Vec::new()).is_none());
+    assert!(server.next_timeout().is_none());
+    // The genuine ones still count.
+    for datagram in &datagrams {
+        assert_eq!(
+            server.receive(now, box_addr(0), &mut datagram.clone()),
+            Ok(())
+        );
+    }
+    for number in 0..3 {
+        assert_eq!(server.poll_delivery(), Some(&packet(0, number, 200)[..]));
+    }
+}
+
+#[test]
+fn replayed_and_reflected_datagrams_change_nothing() {
+    let (mut sender, datagrams) = first_datagrams(3);
+    let mut server = end(&Config::default(), Role::Server, 9);
+    let now = Instant::from_millis(20);
+    for datagram in &datagrams {
+        assert_eq!(
+            server.receive(now, box_addr(0), &mut datagram.clone()),
+            Ok(())
+        );
+        let replayed = server.receive(now, box_addr(5), &mut datagram.clone());
+        assert_eq!(replayed, Err(DatagramError::Replayed));
+        let reflected = sender.receive(now, server_addr(), &mut datagram.clone());
+        assert_eq!(reflected, Err(DatagramError::Forged));
+    }
+    let mut buffer = Vec::new();
+    while let Some(transmit) = server.poll_transmit(now, &mut buffer) {
+        assert_eq!(transmit.remote, box_addr(0));
+        buffer.clear();
+    }
+}
+
+#[test]
+fn an_address_gets_no_more_than_it_sent_until_it_is_proved() {
+    let (_, datagrams) = first_datagrams(1);
+    let mut server = end(&Config::default(), Role::Server, 9);
+    let urgency = braid_tunnel::Urgency::default();
+    let now = Instant::from_millis(20);
+    let mut received = 0;
+    for datagram in &datagrams {
+        received += datagram.len();
+        server
+            .receive(now, box_addr(0), &mut datagram.clone())
+            .unwrap();
+    }
+    for number in 0..100 {
+        server.send(now, urgency, &packet(0, number, 1000)).unwrap();
+    }
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        let Some(at) = server
+            .next_timeout()
+            .filter(|at| *at < Instant::from_millis(20_000))
+        else {
+            break;
+        };
+        while server.poll_transmit(at, &mut sent).is_some() {}
+        server.handle_timeout(at);
+        while server.poll_transmit(at, &mut sent).is_some() {}
+    }
+    assert!(
+        sent.len() <= received,
+        "{} bytes for {received}",
+        sent.len()
+    );
+}
+
+#[test]
+fn the_server_follows_a_box_that_proves_its_address() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 10);
+    net.pass(MS * 500);
+    let (moved, now) = (box_addr(9), net.now);
+    let mut datagram = Vec::new();
+    net.ends[0]
+        .send(now, braid_tunnel::Urgency::default(), &packet(0, 0, 500))
+        .unwrap();
+    net.ends[0].poll_transmit(now, &mut datagram).unwrap();
+    net.ends[1].receive(now, moved, &mut datagram).unwrap();
+    // The challenge goes to the new address, and everything else to the old one until the box answers.
+    let mut challenge = Vec::new();
+    let transmit = net.ends[1].poll_transmit(now, &mut challenge).unwrap();
+    assert_eq!(transmit.remote, moved);
+    net.ends[1]
+        .send(now, braid_tunnel::Urgency::default(), &packet(0, 0, 500))
+        .unwrap();
+    let mut data = Vec::new();
+    let transmit = net.ends[1].poll_transmit(now, &mut data).unwrap();
+    assert_eq!(transmit.remote, box_addr(0));
+    net.ends[0]
+        .receive(now, server_addr(), &mut challenge)
+        .unwrap();
+    let mut response = Vec::new();
+    net.ends[0].poll_transmit(now, &mut response).unwrap();
+    net.ends[1].receive(now, moved, &mut response).unwrap();
+    net.ends[1]
+        .send(now, braid_tunnel::Urgency::default(), &packet(0, 1, 500))
+        .unwrap();
+    data.clear();
+    let mut last = None;
+    while let Some(transmit) = net.ends[1].poll_transmit(now, &mut data) {
+        last = Some(transmit.remote);
+    }
+    assert_eq!(last, Some(moved));
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let mut sender = end(&Config::default(), Role::Box, 11);
+    let urgency = braid_tunnel::Urgency::default();
+    let mut send = |bytes: &[u8]| sender.send(Instant::ZERO, urgency, bytes);
+    assert_eq!(send(&[]), Err(SendError::Malformed));
+    assert_eq!(send(&packet(0, 0, 100)[..99]), Err(SendError::Malformed));
+    assert_eq!(send(&packet(0, 0, 1501)), Err(SendError::TooLarge));
+    let mut results = (0..10_000).map(|number| send(&packet(0, number, 1500)));
+    assert!(results.any(|result| result == Err(SendError::QueueFull)));
+    let rng = Rng::for_component(0, 0);
+    let mut keyless = braid_tunnel::Tunnel::new(Config::default(), Role::Box, net::SESSION, rng);
+    let refused = keyless.send(Instant::ZERO, urgency, &packet(0, 0, 100));
+    assert_eq!(refused, Err(SendError::NoKey));
+    assert!(keyless.wants_keys());
+}
+
+#[test]
+fn datagrams_of_other_sessions_are_malformed() {
+    let (_, datagrams) = first_datagrams(1);
+    let mut other = datagrams[0].clone();
+    other[1] ^= 0x40;
+    let mut server = end(&Config::default(), Role::Server, 9);
+    assert!(Header::parse(&other).is_ok());
+    let result = server.receive(Instant::ZERO, box_addr(0), &mut other);
+    assert_eq!(result, Err(DatagramError::Malformed));
+}
