@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use braid_wire::{Instant, Rng, ip, udp};
 
 use crate::node::{Node, Packet, Turn};
-use crate::traffic::exponential;
 
 /// Bytes of the stamp at the start of a payload: a sequence number and a time of 8 bytes each.
 const STAMP_LEN: usize = 16;
@@ -73,6 +72,12 @@ impl UdpFlow {
         }
         (size as usize).max(self.min_size())
     }
+}
+
+/// Draws an exponentially distributed number with mean 1.
+fn exponential(rng: &mut Rng) -> f64 {
+    // `unit` is less than 1, so `1 - unit` is never 0 and the logarithm is finite.
+    -(1.0 - rng.unit()).ln()
 }
 
 /// A number of packets and of their bytes.

@@ -29,8 +29,6 @@ struct Sent {
     total: u64,
     /// Datagrams before this one after which there was nothing more to send.
     limited_before: u64,
-    /// The peer reports it.
-    eliciting: bool,
 }
 
 /// The datagrams that were sent on a path, by number.
@@ -38,6 +36,9 @@ struct Sent {
 struct SentLog {
     first: u64,
     entries: VecDeque<Sent>,
+    /// The numbers and times of the datagrams that the peer has to report and has not: a path may send thousands of
+    /// others, so that a search among all entries would take long.
+    unreported: VecDeque<(u64, Instant)>,
     total: u64,
     limited: u64,
 }
@@ -56,6 +57,10 @@ impl SentLog {
         if self.entries.len() == MAX_SENT {
             self.entries.pop_front();
             self.first += 1;
+            self.forget_unreported_before(self.first);
+        }
+        if eliciting {
+            self.unreported.push_back((self.next(), at));
         }
         self.total += bytes as u64;
         let limited_before = self.limited;
@@ -64,8 +69,14 @@ impl SentLog {
             at,
             total: self.total,
             limited_before,
-            eliciting,
         });
+    }
+
+    /// Notes that the peer has reported all datagrams before `number`, or that they are forgotten.
+    fn forget_unreported_before(&mut self, number: u64) {
+        while self.unreported.front().is_some_and(|(n, _)| *n < number) {
+            self.unreported.pop_front();
+        }
     }
 
     /// Returns the bytes sent after the datagram `number`.
@@ -220,10 +231,7 @@ impl Estimate {
 
     /// Returns the time at which the first datagram was sent that the peer should report and has not.
     pub fn unreported_since(&self) -> Option<Instant> {
-        let from = self.highest.map_or(0, |highest| highest + 1);
-        let skip = from.saturating_sub(self.sent.first) as usize;
-        let mut unreported = self.sent.entries.iter().skip(skip);
-        unreported.find(|sent| sent.eliciting).map(|sent| sent.at)
+        self.sent.unreported.front().map(|(_, at)| *at)
     }
 
     pub fn rtt(&self) -> Option<Rtt> {
@@ -274,6 +282,7 @@ impl Estimate {
             delivered: self.delivered,
         });
         self.highest = Some(highest);
+        self.sent.forget_unreported_before(highest + 1);
         Some(Update {
             sample,
             spread_rate: self.spread_rate(report, highest, &sent),

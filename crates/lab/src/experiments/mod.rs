@@ -71,7 +71,7 @@ pub static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         Definition::new("faults", faults::cases, faults::measure),
         Definition::new("grid", grid::case_count, grid::measure),
         swept("kernel", kernel::measure),
-        Definition::in_file("tunnel", tunnel::cases, tunnel::measure),
+        Definition::new("tunnel", tunnel::cases, tunnel::measure),
     ]
 });
 
