@@ -232,9 +232,10 @@ pub struct SubflowView {
     /// The time at which this host last sent data more urgent than background data (urgency 7) to the same
     /// address over the same path, on any connection; `None` if it never did, or all data is equally urgent.
     pub foreground_at: Option<Instant>,
-    /// The bytes that other connections of this host have in flight to the same address over the same path.
+    /// The bytes that other subflows of this host, on any connection, have in flight to the same address over the
+    /// same path.
     pub others_in_flight: u64,
-    /// The sum of the delivery rates of these connections on the path, bytes/s.
+    /// The sum of the newest delivery rates of these subflows, bytes/s.
     pub others_rate: u64,
     /// The sent data that may be sent on this subflow as well.
     pub copies: Copies,

@@ -117,11 +117,22 @@ impl Strategy for Adaptive {
 impl DecisionInput<'_> {
     fn decide(&self) -> Decision {
         let view = self.view;
+        let excused = || {
+            let until = view.oldest.and_then(|data| self.excused_until(&data));
+            until.filter(|at| *at > view.now)
+        };
         let wait = || Decision::Wait {
-            until: Instant::earliest([again::late_at(view), self.next_copy_at()]),
+            until: Instant::earliest([again::late_at(view), self.next_copy_at(), excused()]),
         };
         // The peer cannot read past late data, so a copy that overtakes the late data precedes new data.
-        if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
+        let late = again::late(view).filter(|late| match late {
+            Decision::Send {
+                data: Payload::Copy { data, .. },
+                ..
+            } => self.overtakes(late) && !self.is_excused(data),
+            _ => false,
+        });
+        if let Some(late) = late {
             return late;
         }
         let affordable = |data: &InFlight| is_affordable(view, data);
@@ -144,7 +155,7 @@ impl DecisionInput<'_> {
         let Decision::Send { subflow, data, .. } = decision else {
             return None;
         };
-        let c = self.subflows.iter().find(|c| c.subflow.id == *subflow)?;
+        let c = self.candidate(*subflow)?;
         let len = match data {
             Payload::New => self.remaining,
             Payload::Copy { data, .. } => (data.end - data.start) as f64,

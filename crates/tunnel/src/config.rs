@@ -3,10 +3,18 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::seal::Suite;
-
 /// Most paths of a session. Flows keep a record for each.
 pub const MAX_PATHS: usize = 8;
+
+/// The cipher of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Suite {
+    /// AES-256-GCM, for processors with instructions for AES.
+    #[default]
+    Aes256Gcm,
+    /// ChaCha20-Poly1305, for other processors.
+    ChaCha20Poly1305,
+}
 
 /// An end of the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

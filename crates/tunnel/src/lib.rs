@@ -42,9 +42,9 @@ mod tunnel;
 mod window;
 
 pub use braid_engine::{PathId, Urgency};
-pub use config::{Config, MAX_PATHS, Mode, PathConfig, PathState, Role};
+pub use config::{Config, MAX_PATHS, Mode, PathConfig, PathState, Role, Suite};
 pub use error::{DatagramError, SendError};
 pub use header::{Header, SessionId};
-pub use seal::{Secrets, Suite};
+pub use seal::Secrets;
 pub use stats::{PathStats, Stats};
 pub use tunnel::{Transmit, Tunnel};

@@ -9,7 +9,7 @@ use ring::aead::{self, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, 
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 
 use crate::header::Header;
-use crate::{DatagramError, Role};
+use crate::{DatagramError, Role, Suite};
 
 /// Bytes that sealing adds to the frames of a datagram.
 pub(crate) const TAG_LEN: usize = 16;
@@ -18,16 +18,6 @@ pub(crate) const TAG_LEN: usize = 16;
 const SEAL_LIMIT: u64 = 1 << 26;
 /// Datagrams that may fail to open under one epoch. RFC 9001 section 6.6 allows ChaCha20-Poly1305 2^36.
 const FORGERY_LIMIT: u64 = 1 << 36;
-
-/// The cipher of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Suite {
-    /// AES-256-GCM, for processors with instructions for AES.
-    #[default]
-    Aes256Gcm,
-    /// ChaCha20-Poly1305, for other processors.
-    ChaCha20Poly1305,
-}
 
 impl Suite {
     fn algorithm(self) -> &'static aead::Algorithm {

@@ -568,7 +568,7 @@ impl Subflow {
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
             delivery_rate: self.snd.peak_rate(),
-            is_lower_bound: self.snd.limits_rate(),
+            is_lower_bound: self.snd.limits_rate() || !self.snd.has_measured_peak(),
             arrival_rate: self.rcv.arriving.peak_rate(),
             bytes_sent: sent - self.shares.sent,
             bytes_lost: lost - self.shares.lost,
@@ -585,7 +585,7 @@ impl Subflow {
     /// Updates the subflow's part of the load of its path.
     pub fn count_load(&mut self, loads: &mut Loads) {
         let in_flight = self.snd.in_flight();
-        let load = if in_flight == 0 {
+        let load = if in_flight == 0 || !self.is_alive() {
             Load::default()
         } else {
             Load {

@@ -13,6 +13,10 @@ use super::send::Echo;
 /// longer than most round trips, and short enough to follow the changes of a link.
 const MEASURE_SPAN: Duration = Duration::from_millis(500);
 
+/// The payload from which on a packet counts as full, bytes. A guess: packets of bulk data have 1,200 or more on
+/// nearly all paths.
+const FULL_PACKET: u64 = 1_000;
+
 /// Statistics of the payload that arrived on a subflow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ArrivalStats {
@@ -60,8 +64,11 @@ impl ArrivalStats {
         }
         let rtt = self.rtt();
         let train = self.train.on_packet(now, self.received, rtt);
-        // On a slow path no train forms, but the span before measures the bottleneck as well.
-        self.peak.note(now, rtt, train.max(Some(self.rate)));
+        // On a slow path no train forms, but the span before measures the bottleneck as well. Small packets come at
+        // the rate of an application.
+        let rate = train.max(Some(self.rate));
+        self.peak
+            .note(now, rtt, rate.filter(|_| len >= FULL_PACKET));
     }
 
     /// Starts a new span if the current one is over.

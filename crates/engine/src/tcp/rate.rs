@@ -169,6 +169,11 @@ impl RateEstimator {
         }
     }
 
+    /// Returns whether this subflow has measured a peak itself.
+    pub fn has_peak(&self) -> bool {
+        self.peak.get() > 0
+    }
+
     /// Sets the [peak](Self::peak) that earlier subflows on the path measured, in bytes/s.
     pub fn seed_from(&mut self, rate: u64) {
         self.seeded_peak = rate;

@@ -409,6 +409,12 @@ impl Sender {
         self.cc.ssthresh() == u64::MAX && queueing * 8 < self.rtt.base()
     }
 
+    /// Returns whether this subflow has measured a peak rate, so that [`peak_rate`](Self::peak_rate) is not that of a
+    /// record.
+    pub fn has_measured_peak(&self) -> bool {
+        self.rate.has_peak()
+    }
+
     /// Adopts the measurements of earlier subflows on the path.
     pub fn seed_from(&mut self, record: &PathRecord) {
         self.rtt.seed_from(record.srtt, record.rttvar);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use braid_engine::strategy::{Decision, FlowSize, InFlight, Payload, SendView, Writer};
+use braid_engine::strategy::{
+    Decision, FlowSize, InFlight, Payload, SendView, SubflowView, Writer,
+};
 use braid_wire::Instant;
 
 use super::input::{Candidate, DecisionInput};
@@ -55,7 +57,7 @@ impl DecisionInput<'_> {
         let view = self.view;
         let is_old_enough = |data: InFlight| self.copied_from(&data) <= view.now;
         // A copy takes capacity from other connections whose data waits, so it is only worth it if the original is
-        // probably lost.
+        // overdue.
         let is_overdue = |data: InFlight| {
             let age = view.now.saturating_since(data.sent_at);
             self.last_sender(&data)
@@ -91,29 +93,56 @@ impl DecisionInput<'_> {
         else {
             return false;
         };
-        let find = |id| self.subflows.iter().find(|c| c.subflow.id == id);
-        let (Some(target), Some(sender)) = (find(*subflow), self.view.subflow(data.last_sender))
-        else {
-            return find(*subflow).is_some();
+        let Some(target) = self.candidate(*subflow) else {
+            return false;
         };
-        let known = find(sender.id).filter(|c| c.subflow.peak_rate > 0);
-        let (original, queueing) = if let Some(c) = known {
-            (c.estimate.drained(), c.estimate.queue / c.estimate.rate)
-        } else {
-            // There is no estimate for a subflow that is no candidate, or whose measured rate has expired. Any copy
-            // counts as faster than such a subflow, unless other connections show what the path delivers.
-            let rate = sender.delivery_rate.saturating_add(sender.others_rate);
-            if sender.others_rate == 0 {
-                return true;
-            }
-            let queueing = (sender.in_flight + sender.others_in_flight) as f64 / rate as f64;
-            (queueing, queueing)
-        };
-        // The queue of the path may explain that the data has not been acknowledged yet.
-        let expected = sender.base_rtt + Duration::from_secs_f64(queueing) + grace_period(sender);
-        let is_overdue = self.view.now.saturating_since(data.sent_at) > expected;
         let arrival = target.estimate.arrival((data.end - data.start) as f64);
-        is_overdue && 2.0 * arrival < original
+        2.0 * arrival < self.original_arrival(data)
+    }
+
+    /// Returns whether the queue of the path explains that late `data` has not been acknowledged yet. A path that has
+    /// become far slower is no excuse, so the time in the queue counts for two grace periods at most.
+    pub fn is_excused(&self, data: &InFlight) -> bool {
+        self.excused_until(data)
+            .is_some_and(|at| self.view.now < at)
+    }
+
+    /// Returns the time until which `data` [is excused](Self::is_excused); `None` if its subflow is gone.
+    pub fn excused_until(&self, data: &InFlight) -> Option<Instant> {
+        let sender = self.view.subflow(data.last_sender)?;
+        let grace = grace_period(sender);
+        let queueing = self.queueing(sender).unwrap_or(0.0);
+        let queueing = Duration::from_secs_f64(queueing.min(2.0 * grace.as_secs_f64()));
+        Some(data.sent_at + sender.base_rtt + queueing + grace)
+    }
+
+    /// Returns when `data` on its way is expected to have arrived, seconds from now. Any copy counts as faster than a
+    /// subflow that is gone, or of which no rate is known.
+    fn original_arrival(&self, data: &InFlight) -> f64 {
+        let Some(sender) = self.view.subflow(data.last_sender) else {
+            return f64::INFINITY;
+        };
+        match self
+            .candidate(sender.id)
+            .filter(|c| c.subflow.peak_rate > 0)
+        {
+            Some(c) => c.estimate.drained(),
+            None => self.queueing(sender).unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// Returns how long the data in flight on a path occupies its bottleneck, seconds; `None` if no rate is known. A
+    /// subflow that is no candidate, or whose measured rate has expired, has only the rates of other connections.
+    fn queueing(&self, sender: &SubflowView) -> Option<f64> {
+        if let Some(c) = self
+            .candidate(sender.id)
+            .filter(|c| c.subflow.peak_rate > 0)
+        {
+            return Some(c.estimate.queue / c.estimate.rate);
+        }
+        let rate = sender.delivery_rate.saturating_add(sender.others_rate);
+        let bytes = sender.in_flight + sender.others_in_flight;
+        (sender.others_rate > 0).then(|| bytes as f64 / rate as f64)
     }
 
     /// Returns the next time at which a copy of data in flight may begin to pay.

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use braid_engine::strategy::{InFlight, SendView, SubflowView, Writer};
-use braid_engine::{PathRecord, Urgency};
+use braid_engine::{PathRecord, SubflowId, Urgency};
 
 use crate::parts::estimate::Estimate;
 use crate::parts::table::PerSubflow;
@@ -90,13 +90,16 @@ impl<'a> DecisionInput<'a> {
             return 0.0;
         }
         let one_way = self.subflows.iter().map(|c| c.estimate.one_way);
-        (self.remaining + self.sum(|e| e.queue)) / self.speed()
+        (self.remaining + self.sum(|e| e.own_queue)) / self.speed()
             + one_way.fold(f64::INFINITY, f64::min)
     }
 
     pub fn last_sender(&self, data: &InFlight) -> Option<&Candidate<'a>> {
-        let mut subflows = self.subflows.iter();
-        subflows.find(|c| c.subflow.id == data.last_sender)
+        self.candidate(data.last_sender)
+    }
+
+    pub fn candidate(&self, id: SubflowId) -> Option<&Candidate<'a>> {
+        self.subflows.iter().find(|c| c.subflow.id == id)
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Estimate {
     /// Bytes in the queue of the path's bottleneck, those of other connections included.
     pub queue: f64,
     /// Bytes of this connection in the queue.
-    own_queue: f64,
+    pub own_queue: f64,
     /// The time from which the bottleneck is idle; negative if it is idle already.
     idle_from: f64,
     in_flight: f64,
@@ -107,8 +107,10 @@ impl Estimate {
         let min_queue = (in_flight - rate * base).max(0.0);
         let rate_is_evident = is_measured || is_recorded_bottleneck;
         // A presumed rate is usually too low, so only much data of others shows a queue.
-        let headroom = if rate_is_evident || together > 0 {
+        let headroom = if rate_is_evident {
             1.0
+        } else if together > 0 {
+            SLOW_START_HEADROOM
         } else {
             PRESUMED_HEADROOM
         };
@@ -183,7 +185,7 @@ impl Estimate {
         }
         // The upper bound is the number of bytes that the bottleneck can pass after those in its queue.
         let rate = self.max_rate * self.share;
-        let max_passed = (rate * sending - self.own_queue).max(0.0);
+        let max_passed = (rate * sending - self.share * self.queue).max(0.0);
         // The window has room for some bytes now. Acknowledgements make room for further bytes; the first one
         // comes after `first_ack`.
         let at_once = self.room.min(max_passed);
