@@ -105,6 +105,11 @@ impl Address {
         rng: &mut Rng,
     ) {
         if from == self.remote && self.proved {
+            // The peer is back at its proved address, so that a challenge of another one would only delay those of
+            // this one.
+            if newest {
+                self.challenge = self.challenge.filter(|c| c.remote == from);
+            }
             return;
         }
         let known = self.challenge.is_some_and(|c| c.remote == from);

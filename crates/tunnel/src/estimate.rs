@@ -27,6 +27,8 @@ struct Sent {
     at: Instant,
     /// Bytes sent on the path so far, with this datagram.
     total: u64,
+    /// The part of `total` that the peer has to report.
+    reported: u64,
     /// Datagrams before this one after which there was nothing more to send.
     limited_before: u64,
 }
@@ -40,6 +42,8 @@ struct SentLog {
     /// others, so that a search among all entries would take long.
     unreported: VecDeque<(u64, Instant)>,
     total: u64,
+    /// The part of `total` that the peer has to report. Only these bytes count as in flight (RFC 9002 section 2).
+    reported: u64,
     limited: u64,
 }
 
@@ -61,6 +65,7 @@ impl SentLog {
         }
         if eliciting {
             self.unreported.push_back((self.next(), at));
+            self.reported += bytes as u64;
         }
         self.total += bytes as u64;
         let limited_before = self.limited;
@@ -68,6 +73,7 @@ impl SentLog {
         self.entries.push_back(Sent {
             at,
             total: self.total,
+            reported: self.reported,
             limited_before,
         });
     }
@@ -79,10 +85,10 @@ impl SentLog {
         }
     }
 
-    /// Returns the bytes sent after the datagram `number`.
-    fn bytes_after(&self, number: u64) -> u64 {
-        let before = self.get(number).map_or(self.total, |sent| sent.total);
-        self.total - before
+    /// Returns the bytes sent after the datagram `number` that the peer has to report.
+    fn unreported_after(&self, number: u64) -> u64 {
+        let before = self.get(number).map_or(self.reported, |sent| sent.reported);
+        self.reported - before
     }
 }
 
@@ -223,10 +229,11 @@ impl Estimate {
         self.sent.push(now, bytes, limited, eliciting);
     }
 
-    /// Returns the bytes that were sent after the last datagram reported.
+    /// Returns the bytes that were sent after the last datagram reported, and that the peer has to report.
     pub fn in_flight(&self) -> u64 {
+        let sent = &self.sent;
         self.highest
-            .map_or(self.sent.total, |number| self.sent.bytes_after(number))
+            .map_or(sent.reported, |number| sent.unreported_after(number))
     }
 
     /// Returns the time at which the first datagram was sent that the peer should report and has not.
@@ -271,7 +278,9 @@ impl Estimate {
         if self.highest.is_some_and(|known| highest < known) || newer == 0 || newer > 1 << 31 {
             return None;
         }
-        self.delivered += u64::from(report.bytes.wrapping_sub(self.bytes));
+        // A peer cannot have received more than was sent (RFC 9000 section 21.4).
+        let delivered = u64::from(report.bytes.wrapping_sub(self.bytes));
+        self.delivered = (self.delivered + delivered).min(self.sent.total);
         (self.datagrams, self.bytes) = (report.datagrams, report.bytes);
         self.lost = (highest + 1).saturating_sub(u64::from(report.datagrams));
         self.on_times(now, report, highest, &sent);

@@ -312,7 +312,11 @@ impl Outgoing {
         if let Some(at) = self.again.iter().position(|again| again.packet == packet) {
             self.again.remove(at);
         }
-        self.flows[usize::from(packet.flow)].mark_again(now, packet.sequence, path);
+        let is_marked = self.flows[usize::from(packet.flow)].mark_again(now, packet.sequence, path);
+        // The packet is kept for as long as one that was sent now.
+        if is_marked {
+            self.sent.push_back((now, packet.flow));
+        }
     }
 
     /// Returns a packet that was sent, and not again.

@@ -160,6 +160,11 @@ impl Path {
         Some(self.last_sent + probe?)
     }
 
+    /// Returns whether a challenge or a response may be sent at `now`. A path that is down has no socket.
+    pub fn is_validation_due(&self, now: Instant) -> bool {
+        self.state != PathState::Down && self.address.is_due(now)
+    }
+
     pub fn next_timeout(&self, probe: Option<Duration>) -> Option<Instant> {
         if self.state == PathState::Down {
             return None;

@@ -33,7 +33,7 @@ impl Tunnel {
         if !self.keys.can_seal() {
             return None;
         }
-        if let Some(index) = self.paths.iter().position(|p| p.address.is_due(now)) {
+        if let Some(index) = self.paths.iter().position(|p| p.is_validation_due(now)) {
             return self.send_validation(now, index, buf);
         }
         let ways = self.ways(now)?;
@@ -151,10 +151,11 @@ impl Tunnel {
         if len + PACKET_OVERHEAD <= room {
             return Some(len);
         }
-        let head = room.checked_sub(HEAD_OVERHEAD)?;
+        // A head leaves at least a byte for the tail.
+        let head = room.checked_sub(HEAD_OVERHEAD)?.min(len.checked_sub(1)?);
         let is_too_large = len + PACKET_OVERHEAD > capacity;
         let tail_fits = len.saturating_sub(head) + TAIL_OVERHEAD <= capacity;
-        (is_too_large && tail_fits && head >= MIN_HEAD && head < len).then_some(head)
+        (is_too_large && tail_fits && head >= MIN_HEAD).then_some(head)
     }
 
     /// Appends a packet or its head. Returns true if nothing may follow.
@@ -280,6 +281,10 @@ impl Tunnel {
         datagram: Datagram,
         ways: &Ways,
     ) -> Option<Transmit> {
+        if datagram.is_empty() {
+            datagram.cancel();
+            return None;
+        }
         let limited = waits.is_none()
             && self.paths[index].tail.is_none()
             && self.outgoing.choose(index, ways).is_none();

@@ -66,6 +66,8 @@ pub struct Tunnel {
     /// The time of the last statements.
     pub(crate) stated_at: Instant,
     now: Instant,
+    /// The time of the last call of `handle_timeout`. Other calls advance `now` without running timers.
+    handled_at: Instant,
 }
 
 impl Tunnel {
@@ -88,6 +90,7 @@ impl Tunnel {
             used_at: None,
             stated_at: Instant::ZERO,
             now: Instant::ZERO,
+            handled_at: Instant::ZERO,
         }
     }
 
@@ -339,20 +342,19 @@ impl Tunnel {
     pub fn next_timeout(&self) -> Option<Instant> {
         let probe = self.probe_interval(self.now);
         let view = self.paths_view(self.now);
-        let times = [
-            self.keys.next_timeout(),
-            self.incoming.next_timeout(&view),
-            self.next_transmit(),
-        ];
+        let times = [self.keys.next_timeout(), self.incoming.next_timeout(&view)];
         let paths = self.paths.iter().map(|p| p.next_timeout(probe));
         // What was due and could not be done waits for another call: a timer in the past would never rest.
-        let later = |at: Option<Instant>| at.filter(|at| *at > self.now);
-        Instant::earliest(times.into_iter().chain(paths).map(later))
+        let not_done = |at: Option<Instant>| at.filter(|at| *at > self.handled_at);
+        let next_transmit = self.next_transmit().filter(|at| *at > self.now);
+        let times = times.into_iter().chain(paths).map(not_done);
+        Instant::earliest(times.chain([next_transmit]))
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
+        self.handled_at = now;
         self.keys.expire(now);
         let probe = self.probe_interval(now);
         for index in 0..self.paths.len() {

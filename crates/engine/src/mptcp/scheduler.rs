@@ -67,33 +67,11 @@ impl Connection {
                 let max_len = u64::from(max_bytes.max(1));
                 let may_send = may_send_new || data != Payload::New;
                 debug_assert!(may_send, "a strategy sent new data where there may be none");
-                let sent = may_send.then(|| self.send(ctx, i, data, max_len));
+                let sent = may_send.then(|| send(&mut self.transport, ctx, i, data, max_len));
                 sent.flatten().map(|packet| Outgoing {
                     expected_arrival: self.strategy.expected_arrival(),
                     ..packet
                 })
-            }
-        }
-    }
-
-    /// Sends up to `max_len` bytes of `data` on subflow `i`.
-    fn send(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        i: usize,
-        data: Payload,
-        max_len: u64,
-    ) -> Option<Outgoing> {
-        let (room, max_len) = if self.transport.mode.keys_may_lack() {
-            (self.transport.subflows.first_flight(ctx, i), u64::MAX)
-        } else {
-            (self.transport.subflows.chunk(ctx, i), max_len)
-        };
-        match data {
-            Payload::New => self.transport.send_new(ctx, i, room, max_len),
-            Payload::Copy { data, penalise } => {
-                self.transport
-                    .send_copy(ctx, i, max_len.min(room), (data, penalise))
             }
         }
     }
@@ -128,6 +106,27 @@ impl Connection {
         let awaits_first_ack =
             self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !awaits_first_ack
+    }
+}
+
+/// Sends up to `max_len` bytes of `data` on subflow `i`.
+fn send(
+    transport: &mut Transport,
+    ctx: &mut Ctx<'_>,
+    i: usize,
+    data: Payload,
+    max_len: u64,
+) -> Option<Outgoing> {
+    let (room, max_len) = if transport.mode.keys_may_lack() {
+        (transport.subflows.first_flight(ctx, i), u64::MAX)
+    } else {
+        (transport.subflows.chunk(ctx, i), max_len)
+    };
+    match data {
+        Payload::New => transport.send_new(ctx, i, room, max_len),
+        Payload::Copy { data, penalise } => {
+            transport.send_copy(ctx, i, max_len.min(room), (data, penalise))
+        }
     }
 }
 

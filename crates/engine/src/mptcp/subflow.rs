@@ -568,7 +568,7 @@ impl Subflow {
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
             delivery_rate: self.snd.peak_rate(),
-            is_lower_bound: self.snd.limits_rate() || !self.snd.has_measured_peak(),
+            is_lower_bound: self.snd.limits_rate(),
             arrival_rate: self.rcv.arriving.peak_rate(),
             bytes_sent: sent - self.shares.sent,
             bytes_lost: lost - self.shares.lost,

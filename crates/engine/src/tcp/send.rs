@@ -402,17 +402,13 @@ impl Sender {
         self.rate.peak()
     }
 
-    /// Returns whether the sender and not the path limits the rate: slow start has never ended, and the newest
-    /// round trip shows no queue. An eighth of a round trip is a guess for a queue that matters.
+    /// Returns whether the path may be faster than [`peak_rate`](Self::peak_rate): the subflow has measured no peak
+    /// itself, or the sender limits the rate, because slow start has never ended and the newest round trip shows no
+    /// queue. An eighth of a round trip is a guess for a queue that matters.
     pub fn limits_rate(&self) -> bool {
         let queueing = self.rtt.latest().saturating_sub(self.rtt.base());
-        self.cc.ssthresh() == u64::MAX && queueing * 8 < self.rtt.base()
-    }
-
-    /// Returns whether this subflow has measured a peak rate, so that [`peak_rate`](Self::peak_rate) is not that of a
-    /// record.
-    pub fn has_measured_peak(&self) -> bool {
-        self.rate.has_peak()
+        let is_free = self.cc.ssthresh() == u64::MAX && queueing * 8 < self.rtt.base();
+        is_free || !self.rate.has_peak()
     }
 
     /// Adopts the measurements of earlier subflows on the path.

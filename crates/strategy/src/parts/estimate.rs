@@ -62,15 +62,7 @@ impl Estimate {
     /// In slow start without a queue, the sender limits the measured rate, so that the path's is higher.
     pub fn new(now: Instant, subflow: &SubflowView, record: Option<&PathRecord>) -> Estimate {
         let in_flight = subflow.in_flight as f64;
-        // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value
-        // for its round-trip time.
-        let [base, rtt] = if subflow.srtt.is_zero() {
-            [subflow.rto; 2]
-        } else {
-            [subflow.base_rtt, subflow.srtt]
-        }
-        // Times and rates are divisors.
-        .map(|time| time.as_secs_f64().max(1e-6));
+        let [base, rtt] = round_trips(subflow);
         let in_slow_start = subflow.cwnd < subflow.ssthresh;
         let queueing = subflow.latest_rtt.saturating_sub(subflow.base_rtt);
         let is_limited_by_sender = in_slow_start && queueing.as_secs_f64() < QUEUE_SHARE * base;
@@ -224,11 +216,23 @@ impl Estimate {
     }
 }
 
-/// Returns the sum of the rates of all connections on the path, bytes/s: they deliver together what the bottleneck
-/// passes, or less. Returns 0 if no other connection has data in flight.
+/// Returns the sum of the newest delivery rates of all connections on the path, bytes/s; 0 if no other connection has
+/// data in flight. If they load the path, this is the rate of its bottleneck.
 fn rate_together(subflow: &SubflowView) -> u64 {
     match subflow.others_in_flight {
         0 => 0,
         _ => subflow.delivery_rate.saturating_add(subflow.others_rate),
     }
+}
+
+/// Returns the round trip without queues and the smoothed one, seconds. They are above 0, because they are divisors.
+fn round_trips(subflow: &SubflowView) -> [f64; 2] {
+    // A subflow without a sample had to repeat packets of its handshake. Its timeout is the best known value for its
+    // round-trip time.
+    let times = if subflow.srtt.is_zero() {
+        [subflow.rto; 2]
+    } else {
+        [subflow.base_rtt, subflow.srtt]
+    };
+    times.map(|time| time.as_secs_f64().max(1e-6))
 }
