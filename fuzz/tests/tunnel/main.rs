@@ -175,7 +175,7 @@ fn peer() {
 
 /// Returns the bytes of a frame.
 fn raw(frame: &RawFrame) -> Vec<u8> {
-    let mut bytes = vec![frame.kind % 9 | frame.flags & 0xe0];
+    let mut bytes = vec![(frame.kind % 9) | (frame.flags & 0xe0)];
     bytes.extend_from_slice(&u16::from(frame.flow).to_be_bytes());
     bytes.extend_from_slice(&u32::from(frame.sequence).to_be_bytes()[1..]);
     bytes.extend_from_slice(&(frame.body.len() as u16).to_be_bytes());

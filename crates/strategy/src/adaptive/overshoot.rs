@@ -64,7 +64,7 @@ impl DecisionInput<'_> {
         }
         let slow_start = c.subflow.cwnd < c.subflow.ssthresh;
         // The number of packets that this subflow will carry, by its share of the sum of the rates.
-        let packets = remaining * rate * c.estimate.share / speed / f64::from(c.subflow.mss);
+        let packets = remaining * rate / speed / f64::from(c.subflow.mss);
         let lost_by_chance = c.loss * packets;
         let queued = c.subflow.queueing_delay().as_secs_f64() * rate;
         // The factor 2 is a guess: the measured queueing delay is not exact.

@@ -177,7 +177,7 @@ impl Estimate {
         }
         // The upper bound is the number of bytes that the bottleneck can pass after those in its queue.
         let rate = self.max_rate * self.share;
-        let max_passed = (rate * sending - self.share * self.queue).max(0.0);
+        let max_passed = (rate * sending - self.own_queue).max(0.0);
         // The window has room for some bytes now. Acknowledgements make room for further bytes; the first one
         // comes after `first_ack`.
         let at_once = self.room.min(max_passed);
