@@ -32,8 +32,8 @@ fn data_of_other_connections_counts_as_a_queue() {
     assert_eq!(two(60_000), Some(1));
 }
 
-/// Other connections' rates add up to that of the bottleneck: 1 MB/s is only half of it, so that 60 kB of theirs wait
-/// for 10 ms at 2 MB/s instead of 40 ms at 1 MB/s.
+/// The rates of all connections add up to the bottleneck's rate. A rate of 1 MB/s is only half of it, so that 60 kB of
+/// others wait for 10 ms at 2 MB/s instead of 40 ms at 1 MB/s.
 #[test]
 fn the_bottleneck_is_as_fast_as_all_connections_together() {
     let fast = SubflowView {
