@@ -20,9 +20,9 @@ pub const OLIA: Algorithm = Algorithm {
 #[derive(Debug, Default)]
 struct Olia;
 
-/// Returns the number of segments by which the window of the first sibling changes for each byte delivered:
-/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`, the increase of section 2 of the draft. If this
-/// sibling has no round trip yet, its window stays as it is.
+/// Returns the number of segments by which the controller's own window changes for each byte delivered:
+/// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`, the increase of section 2 of the draft. The
+/// controller's own subflow is the first sibling. If it has no round trip yet, its window stays as it is.
 fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     let measured = || siblings.iter().filter(|s| s.srtt > Duration::ZERO);
     let (Some(own), true) = (siblings.first(), measured().next().is_some()) else {
@@ -37,10 +37,12 @@ fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     linked_increase + alpha(own, measured) / own.cwnd as f64
 }
 
-/// Returns `alpha`, which moves windows to better paths. The best paths have the highest `l / rtt^2`, where `l` is
-/// the data delivered between losses: TCP would be fastest on these paths. A best path whose window is not the
-/// largest is called a collected path in the draft. With `n` subflows, the collected paths share an increase of
-/// `1 / n`, and the paths with the largest window share an equally large decrease.
+/// Returns `alpha`, the number of segments that move to or from a window while one window is delivered. It moves
+/// windows to the best paths, which have the highest `l / rtt^2`, where `l` is the
+/// [loss interval](Sibling::loss_interval). A single TCP would be fastest on these paths, because its rate grows with
+/// `sqrt(l) / rtt`. The draft calls a best path whose window is not the largest a collected path. With `n` subflows,
+/// the collected paths share an increase of `1 / n`, and the paths with the largest window share an equally large
+/// decrease.
 fn alpha<'a, I: Iterator<Item = &'a Sibling>>(own: &Sibling, all: impl Fn() -> I) -> f64 {
     let quality = |s: &Sibling| {
         let rtt = s.srtt.as_secs_f64();
