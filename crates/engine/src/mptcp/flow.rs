@@ -1,5 +1,5 @@
-//! Flows: the parts of a connection's streams that a strategy sees as one transfer, if the application marks
-//! them.
+//! Flows: parts of a connection's streams that the application marks. A strategy treats each flow as a transfer of
+//! its own.
 
 use super::sides::{RecvSide, SendSide};
 use crate::strategy::FlowSize;
@@ -17,7 +17,7 @@ pub(crate) struct Flow {
 pub(crate) struct FlowStart {
     /// The offset in the sent stream.
     pub sent: u64,
-    /// The count of bytes ever sent as copies.
+    /// The number of bytes that the connection had sent as copies.
     pub copied: u64,
     /// The offset in the received stream.
     pub received: u64,
@@ -93,6 +93,7 @@ impl Flow {
 
     /// Returns the number of the flow's bytes below `offset` of the received stream.
     pub fn received(&self, offset: u64) -> u64 {
+        // The flow begins behind the bytes received in order, so no later offset lies before it.
         offset - self.begin.received
     }
 }

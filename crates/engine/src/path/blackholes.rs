@@ -15,7 +15,7 @@ const MIN_BLACKHOLE_TIME: Duration = Duration::from_secs(60);
 /// The maximum time for which such a network is remembered.
 const MAX_BLACKHOLE_TIME: Duration = Duration::from_secs(3600);
 
-/// An entry of the table.
+/// An entry of the table. It stays after its time is over, so that the time doubles if the behaviour is seen again.
 #[derive(Debug, Clone, Copy)]
 struct Blackhole {
     /// The end of the time for which the network is remembered.
@@ -25,7 +25,8 @@ struct Blackhole {
 }
 
 /// A table of the paths on which the network drops SYNs with a certain option, or strips the option (RFC 8684
-/// section 3.7, RFC 7413 section 4.1.3). The key is the peer's address and the local path.
+/// section 3.7, RFC 7413 section 4.1.3). Each behaviour has a table of its own. The key is the peer's address and the
+/// local path.
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     entries: BTreeMap<(IpAddr, PathId), Blackhole>,
@@ -71,7 +72,7 @@ impl Blackholes {
         self.entries.remove(&(peer, path));
     }
 
-    /// Removes all entries of `path`, whose link leads to another network now.
+    /// Removes all entries of `path`. To be called when the path's link has changed to another network.
     pub fn forget_path(&mut self, path: PathId) {
         self.entries
             .retain(|(_, entry_path), _| *entry_path != path);
