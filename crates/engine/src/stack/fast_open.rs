@@ -21,13 +21,15 @@ const COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
 const COOKIE_LEN: usize = 6;
 /// The label that separates these hashes from others of the same secret.
 const COOKIE_LABEL: [u8; 8] = *b"fastopen";
-/// The time for which a connection that ended before its handshake was complete still counts as pending. So an
-/// attacker who forges SYNs does not get around the bound if the victim answers by RST (RFC 7413 section 5.1) or
-/// the application gives up. The value is a guess, longer than SYN/ACKs are repeated.
+/// The time for which a connection that ended before its handshake was complete still counts as pending. Without
+/// this time an attacker who forges SYNs could get around the bound: a connection ends early if the victim answers
+/// the SYN/ACK with a RST (RFC 7413 section 5.1), or if the application gives up. The value is a guess, longer than
+/// the time for which SYN/ACKs are repeated.
 const ENDED_PENDING_TIME: Duration = Duration::from_secs(60);
 
 /// The connections whose SYN carried payload and that ended before their handshake was complete. Each is kept as
-/// the time until which it counts as pending.
+/// the time until which it counts as pending. The queue needs no bound of its own: its entries count towards
+/// `max_fast_open`, and above this bound no connection is admitted that could become an entry.
 #[derive(Debug, Default)]
 pub(super) struct EndedEarly(VecDeque<Instant>);
 
@@ -51,7 +53,7 @@ impl EndedEarly {
 pub(super) struct Admission {
     /// The cookie to grant on the SYN/ACK, if any.
     pub cookie: Option<FastOpenCookie>,
-    /// Set if the payload may be accepted.
+    /// True if the payload of the SYN may be accepted.
     pub data: bool,
 }
 
