@@ -65,6 +65,8 @@ impl Stack {
         let [segment, rest] = packet.parts_of(within.clone());
         match ip.protocol {
             ip::PROTO_TCP => {}
+            // ICMP errors are short (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4), so one that continues in the
+            // second part is malformed.
             ip::PROTO_ICMP | ip::PROTO_ICMPV6 if rest.is_empty() => {
                 // The checksum of ICMPv6 covers the addresses of the IP header, which the parser of the message
                 // does not have.
@@ -96,7 +98,7 @@ impl Stack {
         self.on_tcp(now, &ip, &tcp, payload, meta);
     }
 
-    /// Passes a TCP segment to its connection, or handles it as one of no connection.
+    /// Passes a TCP segment to its connection, or handles a segment that belongs to no connection.
     fn on_tcp(
         &mut self,
         now: Instant,
@@ -130,7 +132,8 @@ impl Stack {
         }
     }
 
-    /// Returns the path that owns the local address of `tuple`, or else the path of the listener at any address.
+    /// Returns the path that owns the local address of `tuple`. If no path owns it, returns the path of the listener
+    /// that accepts connections to any address.
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
         let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
@@ -195,6 +198,7 @@ impl Stack {
             self.answer_stateless(now, at, tcp);
             return;
         }
+        // `NotRequested` stands for no fallback.
         let (mode, cause) = match capable(tcp) {
             Some(Capable::Syn { version, flags }) if usable(version, flags) => {
                 let checksum = flags.checksum_required || config.checksum;
