@@ -14,7 +14,7 @@ const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
 const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
 const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
-/// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
+/// The number of lost probes of one size after which this size counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
 const MAX_PROBES: u32 = 3;
 /// The precision in bytes at which the search ends. The value is a guess; 16 bytes are about 1 % of a packet.
@@ -79,14 +79,15 @@ impl PathMtu {
         FALLBACK_MTUS.into_iter().find(fits)
     }
 
-    /// Processes a report that the path drops packets larger than `mtu`. If the report is about a probe, `mtu`
-    /// is the next size to probe, unless it is not above the current size (RFC 8899 section 4.6.2).
+    /// Processes a report that the path drops packets larger than `mtu`. If the report is about a probe and `mtu` is
+    /// above the current size, `mtu` is the next size to probe (RFC 8899 section 4.6.2).
     pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
         let mtu = mtu.max(self.min);
         if mtu < self.current {
             self.shrink(now + PMTU_RAISE_TIMER, mtu);
             return Report::Smaller;
         }
+        // Without a larger probe there is nothing to do: packets of the current size are not larger than `mtu`.
         if self.probing.take_if(|size| *size > mtu).is_none() {
             return Report::NoNews;
         }
@@ -114,7 +115,7 @@ impl PathMtu {
         self.reset_search(next_at);
     }
 
-    /// Resets the search; no size is probed before `until`.
+    /// Resets the search: sizes that the path dropped may be probed again, but no size before `until`.
     fn reset_search(&mut self, until: Instant) {
         self.max = self.link_mtu;
         self.too_large = self.link_mtu + 1;
@@ -135,9 +136,9 @@ impl PathMtu {
         }
     }
 
-    /// Returns the size to probe now, if any: the largest size, because most paths have the MTU of the link. If
-    /// the path drops the largest size, it is the middle between the current size and the smallest size that the
-    /// path drops.
+    /// Returns the size to probe now, if any. The first is the largest size, because most paths have the MTU of the
+    /// link. If the path drops the largest size, the next is the middle between the current size and the smallest
+    /// size that the path drops.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
         match self.too_large > self.max {
