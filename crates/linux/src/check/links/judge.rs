@@ -33,11 +33,11 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
         Neighbour::Answers => Finding::ok(id_and_subject, format!("gateway {gateway} answers")),
         Neighbour::Silent => {
             let message = format!(
-                "gateway {gateway} does not answer: it is off, or not on this link; the link carries nothing \
+                "gateway {gateway} does not answer: it is off, or not on this link; the link cannot send packets \
                  through it"
             );
             let remedy =
-                "check that the modem or router of this link is on, and that it has this address";
+                "check that the modem or router of this link is on, and has the gateway's address";
             Finding::warning(id_and_subject, message, remedy).healing()
         }
     }
@@ -183,13 +183,13 @@ fn of_end(about: &ProbedPair<'_>, end: TrialEnd) -> Option<Finding> {
         )),
         TrialEnd::WebPage => warn(
             "link.portal",
-            "a web page answers in the server's place: a captive portal wants a login, and the link is not used \
-             before",
+            "a web page answers in the server's place: a captive portal wants a login, and until then the link is \
+             not used",
             "open a web page over this link and log in, as in the wireless network of a hotel",
         ),
         TrialEnd::NoServer => warn(
             "link.server",
-            "the peer is not a Braid server, or a different version; this server is not used over this link",
+            "the peer is not a Braid server, or has a different version; this server is not used over this link",
             "check address, port and versions: compare `address` and `port` in box.toml with `listen` and \
              `port` in server.toml",
         ),
@@ -276,7 +276,9 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
             "ask the link's provider",
         ),
         Some(size) if echoes.size_reported => {
-            let message = format!("packets of {size} bytes pass, and routers report larger ones");
+            let message = format!(
+                "packets of {size} bytes pass, and routers report larger ones as too large"
+            );
             Finding::ok(id_and_subject(), message)
         }
         Some(size) => Finding::warning(
@@ -304,6 +306,9 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
     };
     let mut found = Vec::new();
     for (index, link) in config.links.iter().enumerate() {
+        // Measurements of servers cover the direction towards users only. A server's own link may be slower than this
+        // link, so the highest rate of all servers counts. In the other direction only the delivery rate of users'
+        // data is known.
         let down = status.servers.iter().filter_map(|server| {
             let path = server.measured.paths.get(index)?;
             path.bandwidth
