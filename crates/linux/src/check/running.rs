@@ -22,8 +22,8 @@ const SOCKET_DIR: &str = "/run/braid";
 /// together, since an instance that hangs must not delay the check. The value is a guess: more than a busy event
 /// loop needs to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// Maximum time to wait for one of the other instances. It is shorter, so that the time of all suffices for
-/// several instances.
+/// Maximum time to wait for one of the other instances. It is a fraction of [`ANSWER_TIMEOUT`], so that an instance
+/// that hangs leaves time for the next ones.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
@@ -150,6 +150,7 @@ pub(super) fn find(wanted: &WantedInstance<'_>, machine: &Machine, at_start: boo
             }
         }
         (None, true) => match unanswered_request {
+            // A start fails in any case if the device exists. So only a check reports that the cause is unknown.
             Some((path, error)) if !at_start => unanswered(at(), &path, &error),
             _ => {
                 let message = format!(
@@ -159,6 +160,7 @@ pub(super) fn find(wanted: &WantedInstance<'_>, machine: &Machine, at_start: boo
                 Finding::failure(at(), message, stop_remedy)
             }
         },
+        // An instance may answer at this control socket, but it does not use a device that is missing.
         (_, false) => Finding::ok(at(), format!("no {role_name} runs on this device")),
     };
     running.findings.push(finding);
@@ -179,8 +181,8 @@ fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Fin
     Finding::new(Verdict::CouldNotCheck, at, message, remedy)
 }
 
-/// Finds instances with other TUN devices that hold something which only one instance can have and which this
-/// configuration needs.
+/// Finds instances on other TUN devices that have something that this configuration claims
+/// ([`claims`](WantedInstance::claims)).
 fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = InstanceNames::of_tun(wanted.tun).nft_table();
     // Reading the rules needs privileges. The control sockets may be accessible without privileges.
@@ -202,6 +204,8 @@ fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
 
 /// Returns whether the rules of a box intercept connections from an interface, whose name is in quotes.
 fn is_lan_of(rules: &str, interface: &str) -> bool {
+    // The first rule of the chain lets connections from all other interfaces pass, so it names those of the local
+    // network: `iifname != { "eth0" } return`.
     let chain = rules.split("chain prerouting").nth(1).unwrap_or_default();
     let first = chain.lines().find(|line| line.contains("iifname != "));
     first.is_some_and(|line| line.contains(interface))
@@ -226,7 +230,8 @@ fn rival(wanted: &WantedInstance<'_>, claim: &str, owner: &str) -> Finding {
     Finding::warning(("port", subject), message, remedy)
 }
 
-/// Finds competing servers by their control sockets, if this process may not read the rules.
+/// Finds competing servers by their control sockets, if this process may not read the rules. Finds no boxes, because
+/// the status of a box does not name the interfaces of its local network.
 fn rivals_by_sockets(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = wanted.socket();
     let files = fs::read_dir(SOCKET_DIR).into_iter().flatten().flatten();
