@@ -80,8 +80,9 @@ impl Shortcut {
     }
 
     /// Returns whether another program removed or changed the rules since they were loaded, or whether they
-    /// cannot be read. If so, the next [update](Self::update) loads them again. Rules for another TUN device than
-    /// the one with the index `tun_index` do not count: the kernel may have removed them with that device.
+    /// cannot be read. In both cases the next [update](Self::update) loads them again. Returns false for rules of
+    /// an earlier TUN device, whose index differs from `tun_index`: the kernel may have removed the rules with that
+    /// device.
     pub fn is_damaged(&mut self, tun_index: u32) -> bool {
         let is_intact = self.read_tables().is_ok_and(|tables| tables == self.loaded);
         let rules = self.rules.as_ref();
@@ -111,11 +112,11 @@ impl Shortcut {
 
     /// Adapts the rules to the links, and returns the links whose packets may have another source address than
     /// before. `own_addresses` holds the addresses of this host, and `tun_index` the index of the TUN device. Links
-    /// on the interfaces `shaped` get no shortcut, since the shaping takes incoming packets past the rules.
+    /// on the interfaces `shaped` get no shortcut, because incoming packets that are shaped bypass the rules.
     ///
     /// # Errors
     /// Fails if the kernel refuses the rules. The rules are then removed, if possible, and the kernel routes
-    /// all packets until the next update.
+    /// all packets until the next update. Fails also if the loaded rules cannot be read back; they then stay in use.
     pub fn update(
         &mut self,
         specs: &[LinkSpec],
@@ -163,6 +164,7 @@ impl Shortcut {
         let before = self.rules.replace(rules);
         let was_open = mem::replace(&mut self.is_open, is_open);
         let may_change_source = |index: &usize| {
+            // Shortcut and routing translate source addresses by different rules.
             let was_switched = was_open
                 .get(*index)
                 .is_some_and(|was| *was != self.is_open[*index]);
@@ -202,8 +204,8 @@ fn link_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&ShortcutLink
 }
 
 /// Returns the rule that packets from `inner` shall have; `None` if they shall have no rule. `before` is their
-/// current rule. A link that is down for a moment keeps its rule. If a running link has no address, its rule has
-/// no next hops: the packets are routed, so that the kernel reports an error to the engine.
+/// current rule. A link that is down keeps its rule as long as its interface exists. If a running link has no
+/// address, its rule has no next hops: the packets are routed, so that the kernel reports an error to the engine.
 fn wanted_rule(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
@@ -295,10 +297,12 @@ fn is_disjoint(range: &str, ports: &RangeInclusive<u16>) -> bool {
 /// Chooses the source address with which packets leave. The criteria in the order of their weight:
 ///
 /// 1. A unique local address (IPv6) if and only if all IPv6 servers have unique local addresses. The Internet
-///    does not route answers to such an address. This criterion precedes the next one, which is rule 3 of RFC
-///    6724 section 5 (avoid deprecated addresses).
+///    does not route answers to such an address, whereas a deprecated address may still work. So this criterion
+///    comes before the next one, although RFC 6724 section 5 avoids deprecated addresses (rule 3) before it
+///    compares labels (rule 6).
 /// 2. An address that is not deprecated, since a deprecated one may no longer be routed to this host.
-/// 3. An address that is not temporary, since a temporary one is removed some day.
+/// 3. An address that is not secondary. In IPv6 this is a temporary address, which is removed some day. In IPv4
+///    this is an additional address, which the kernel does not choose as a source either.
 /// 4. An address in the network of the gateway.
 /// 5. The source address in use, so that connections keep it.
 fn choose_source<'a>(
