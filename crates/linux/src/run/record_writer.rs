@@ -1,5 +1,5 @@
-//! Saves the records of a box about paths and servers. A thread of its own writes the file, since a disk may be
-//! slow.
+//! Saves the records of a box about paths and servers. A separate thread writes the file, so that a slow disk does
+//! not delay the box.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -28,8 +28,8 @@ pub(super) struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens this instance's file of records in `directory`, and returns the records in it. If the file is not
-    /// usable, the box runs without a writer.
+    /// Opens this instance's file of records in `directory`, and returns a writer and the saved records. If the file
+    /// is not usable, there is no writer, and there are no records.
     pub fn open(
         directory: &Path,
         instance_names: &InstanceNames,
@@ -44,8 +44,8 @@ impl RecordWriter {
             Ok((record_writer, records)) => (Some(record_writer), records),
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot open the file of path measurements: they are lost when \
-                                               the box ends, and it works without them");
+                tracing::warn!(%path, %error, "cannot open the file of path measurements: the box works without \
+                                               this file, and loses its measurements when it ends");
                 (None, SavedState::default())
             }
         }
@@ -93,7 +93,10 @@ impl RecordWriter {
     }
 }
 
-/// Creates the directory if it is missing and its parent exists.
+/// Creates the directory if it is missing. Only its owner may look into it.
+///
+/// # Errors
+/// Fails if the parent of the directory is missing, or if this process may not write there.
 pub(super) fn make(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e.into()),
