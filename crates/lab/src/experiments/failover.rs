@@ -16,7 +16,8 @@ use crate::plot::{Point, Series};
 /// Paths with queues of one bandwidth-delay product in packets of 1500 bytes: 20 Mb/s · 40 ms is 67
 /// packets, and 10 Mb/s · 60 ms is 50.
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
-/// The flow's size: at the full rate of 30 Mb/s it takes 18 s, so it lasts beyond the outage.
+/// The flow's size. At the full rate of 30 Mb/s the flow takes 18 s. The outage makes it slower, so the flow lasts
+/// beyond the end of the outage.
 const SIZES: &[&str] = &["64M"];
 /// Start of the outage. It is late enough for the rate to have been steady for [`RATE_WINDOW`].
 const OUTAGE_FROM: Duration = Duration::from_secs(8);
@@ -66,6 +67,7 @@ pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
         for (name, runs) in &swept.variants {
+            // The sweep has one size.
             let runs: Vec<RunResult> = runs[0].iter().cloned().collect();
             let of_each = |value: fn(&RunResult) -> f64| values(&runs, value);
             let [pauses, rtos, recovery] = [pause, timeout, recovery_time].map(of_each);
@@ -87,6 +89,7 @@ pub fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             let in_timeouts = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
             let in_timeouts: Vec<f64> = in_timeouts.collect();
             let back = "after its return, time to 90 % of the full rate";
+            // The bounds are those of `must_hold` in experiments.toml.
             for (claim, max, unit, values) in [
                 ("longest pause", 2.0, "timeouts of the path", in_timeouts),
                 (back, 1.0, "s", recovery),

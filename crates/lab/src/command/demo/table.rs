@@ -15,7 +15,7 @@ pub struct Row {
     pub seconds: f64,
     /// Rate of the payload, Mbit/s.
     pub mbit_s: f64,
-    /// `mbit_s` as a share of the sum over the two single links.
+    /// `mbit_s` divided by the sum of `mbit_s` of the two single links.
     pub share_of_sum: f64,
     /// True if the file arrived intact.
     pub sha256_ok: bool,
@@ -23,7 +23,8 @@ pub struct Row {
     pub bytes_by_link: Vec<u64>,
 }
 
-/// Sets the shares of all rows. Needs the rows of both single links, whose sum is the whole.
+/// Sets the share of each row: its rate divided by the sum of the rates of both single links. `rows` must contain
+/// the rows of both single links.
 pub fn set_shares(rows: &mut [Row]) {
     let single_links = rows.iter().filter(|row| LINKS.contains(&row.via));
     let sum: f64 = single_links.map(|row| row.mbit_s).sum();
