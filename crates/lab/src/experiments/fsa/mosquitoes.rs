@@ -16,6 +16,7 @@ use crate::experiments::verdict::{Bound, Verdict};
 /// Measures tiny flows, and the subflows that they open.
 pub fn fsa_6a(session: &mut Session<'_>) -> Result<(), Error> {
     entry::measure(session)?;
+    // Only the simulator captures packets.
     if session.backend().is_virtual() {
         captures(session)?;
     }
@@ -43,12 +44,14 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
         let bytes = sim::capture(&case, 0)?;
         let seen = CapturedPackets::read(&bytes)?;
         session.capture(&name, bytes);
-        // Tables of all packets for one setting and one size are enough; the files have the rest.
+        // A table lists each packet of a capture. Tables for one setting and the larger size are enough; the files
+        // have the other captures.
         if case.initial_window == 10 && case.cc == "cubic" && case.size.bytes() > 2048 {
             session.table(seen.table(&format!("Capture at the client, {name}")));
         }
         counts.push((label, case, seen));
     }
+    // `minrtt` shows that a second subflow opens where the strategy does not prevent it.
     for (strategy, bound) in [("fsa", Bound::AtMost(0.0)), ("minrtt", Bound::AtLeast(1.0))] {
         let claim = format!("SYNs with MP_JOIN in a capture, {strategy}");
         let of_strategy = counts
@@ -76,10 +79,11 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
     let mut loads = Vec::new();
     for strategy in ["fsa", "minrtt", "adaptive"] {
         let mut load = scale::measure(session.seed(), strategy)?;
-        // Results on the simulator must be reproducible, and processor time is not.
+        // Results on the simulator must be reproducible, and processor time is not reproducible.
         load.retain(|(what, _)| *what != CPU_TIME || !session.backend().is_virtual());
         loads.push((strategy, load));
     }
+    // `must_hold` in experiments.toml compares these two. `adaptive` is in the table only.
     let (fsa, minrtt) = (&loads[0].1, &loads[1].1);
     for ((what, fsa), (_, minrtt)) in fsa.iter().zip(minrtt) {
         session.verdict(Verdict::new(
@@ -95,7 +99,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
     };
     let heads = std::iter::once("strategy").chain(fsa.iter().map(|(what, _)| *what));
     session.table(Table::new(
-        "500 clients fetch 4 k each within 10 s: what the server has of it",
+        "500 clients fetch 4 k each within 10 s: work and state at the server",
         &heads.collect::<Vec<_>>(),
         loads.iter().map(cells).collect(),
     ));
