@@ -24,12 +24,12 @@ const PICTURE_SIZE: [u16; 2] = [352, 288];
 const IVF_HEADER_LEN: usize = 32;
 /// Pictures a second.
 const FRAMES_PER_SECOND: u32 = 25;
-/// The encoder's options: closed groups of 12 pictures, no B frame as a reference, one slice for each frame,
-/// so that a lost frame damages few others. The quantiser is constant, so that a frame's size depends on its
+/// The encoder's options. A lost frame damages few others, because groups are closed and have 12 pictures, and no B
+/// frame is a reference. Each frame is one slice. The quantiser is constant, so that a frame's size depends on its
 /// type and not on a rate control. One thread makes the same bytes on every machine.
 const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
     -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
-/// The PSNR of two equal pictures, dB. It stands for infinity, which has no mean.
+/// The PSNR of two equal pictures, dB. It replaces infinity, which would make every mean infinite.
 const EQUAL_PICTURES_PSNR_DB: f64 = 100.0;
 
 /// A short description of the video for reports.
@@ -115,7 +115,9 @@ impl EncodedVideo {
         let span = self.span.as_secs_f64();
         let pictures = format!("{PICTURES},trim=duration={span}");
         let ivf = self.ivf(arrived);
-        // ffmpeg rejects an IVF file without frames, so the black pictures are compared alone.
+        // The frames that arrived lie over black pictures. `overlay` repeats its last picture in place of a missing
+        // one. `-copyts` keeps the display times: otherwise the first frame that arrived would be shown at time 0.
+        // ffmpeg rejects an IVF file without frames, so the black pictures are then compared alone.
         let (second_input, overlay): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
             true => (
                 &["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"],
@@ -223,11 +225,13 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     value.split_whitespace().next()
 }
 
-/// Returns the access units of a stream of `len` bytes in decoding order. `stats` has a line for each, in
+/// Returns the access units of a stream of `len` bytes in decoding order. `stats` has a line for each frame, in
 /// the format of ffmpeg's option `vstats_file`.
 fn units(stats: &str, len: usize) -> Vec<Unit> {
-    // A start code has three bytes (annex B). The zero before it counts as the end of the frame before, so
-    // the first byte of the stream belongs to no frame, and the last frame ends one byte early.
+    // A frame begins with a zero byte and a start code of three bytes (annex B). ffmpeg counts the zero as a byte of
+    // this frame, but here it is the last byte of the frame before; decoders need only the start code. So each frame
+    // lies one byte later than ffmpeg's sizes say: the first byte of the stream belongs to no frame, and the last
+    // frame is one byte shorter.
     let mut end = 1.min(len);
     let unit = |line: &str| {
         let begin = end;
@@ -243,8 +247,9 @@ fn units(stats: &str, len: usize) -> Vec<Unit> {
         })
     };
     let mut units: Vec<Unit> = stats.lines().filter_map(unit).collect();
-    // B frames are shown at once. Other frames are shown after the B frames that follow them in the stream,
-    // which refer to them.
+    // An I or P frame is shown after the B frames that follow it in the stream, because these refer to it. A B frame
+    // is shown at once. Exactly one frame before it in the stream is shown later, so its index is one lower than its
+    // place in the stream.
     for n in 0..units.len() {
         let following = units[n + 1..].iter();
         let b_frames = following.take_while(|unit| unit.kind == Kind::B).count();
@@ -322,7 +327,7 @@ mod tests {
         #[test]
         #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
-            // ffmpeg probes less than 8 s of its input to find a stream.
+            // The video is longer than the part of its input that ffmpeg probes to find a stream.
             let video = EncodedVideo::encode(Duration::from_secs(8)).unwrap();
             let undamaged = video.psnr(&[true; 200]).unwrap();
             let black = video.psnr(&[false; 200]).unwrap();
