@@ -1,4 +1,4 @@
-//! A QUIC client and its server as hosts of a simulated world. The protocol is that of `quinn-proto`, in virtual time.
+//! A QUIC client and its server as hosts of a simulated world. `quinn-proto` implements QUIC and runs in virtual time.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -21,8 +21,9 @@ use super::tls;
 /// The congestion control of both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Congestion {
-    /// BBR, version 1. quinn-proto draws the first phase of its gain cycle from the operating system. The phase
-    /// changes a pacing rate that quinn-proto only reports, so that runs repeat all the same.
+    /// BBR, version 1. quinn-proto chooses the first phase of the gain cycle by a random number of the operating
+    /// system. Runs are reproducible nevertheless: the phase changes only a pacing rate that quinn-proto reports and
+    /// does not use.
     Bbr,
     /// CUBIC.
     Cubic,
@@ -42,11 +43,11 @@ impl Congestion {
 const WINDOW: u32 = 64 << 20;
 /// Length of a connection ID, bytes: the default of quinn-proto.
 const CID_LEN: usize = 8;
-/// Most bytes written to a stream at a time.
+/// Maximum number of bytes written to a stream at a time.
 const BLOCK_LEN: usize = 1 << 16;
 
-/// The origin of virtual time among the instants of the standard library. quinn-proto only compares and subtracts
-/// instants, so that the origin changes nothing.
+/// The instant of the standard library that stands for the origin of virtual time. quinn-proto only compares and
+/// subtracts instants, so the choice of the origin changes nothing.
 static ORIGIN: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 
 fn to_std(at: Instant) -> time::Instant {
@@ -72,10 +73,10 @@ impl ConnectionIdGenerator for SeededIds {
     }
 }
 
-/// The part of a host in the download.
+/// The role of a host in the download.
 #[derive(Debug)]
 enum Role {
-    /// Asks for a number of bytes at a time.
+    /// Asks for `size` bytes at the time `start`.
     Client {
         server: SocketAddr,
         start: Instant,
@@ -97,7 +98,8 @@ pub struct QuicHost {
     rng: Rng,
     finished_at: Option<Instant>,
     failure: Option<ConnectionError>,
-    /// The time of the connection's next timer. [`Connection::poll_timeout`] needs a mutable connection.
+    /// The time of the connection's next timer. It is stored, because [`Connection::poll_timeout`] needs a mutable
+    /// connection and [`Node::next_timeout`] has none.
     timeout: Option<Instant>,
     datagram: Vec<u8>,
 }
@@ -148,7 +150,7 @@ impl QuicHost {
             let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&seed());
             let mut server = ServerConfig::new(tls::server(), Arc::new(token_key));
             server.transport_config(Arc::clone(&transport));
-            // A token contains the time of the wall clock.
+            // The server sends no tokens: a token contains the time of the wall clock, so runs would differ.
             server.validation_token.sent(0);
             Arc::new(server)
         });
@@ -167,7 +169,7 @@ impl QuicHost {
         }
     }
 
-    /// Returns the time at which the client had everything.
+    /// Returns the time at which the client had received all bytes.
     pub fn finished_at(&self) -> Option<Instant> {
         self.finished_at
     }
@@ -300,7 +302,7 @@ impl QuicHost {
     /// Reads and writes the stream, as far as it goes.
     fn transfer(&mut self, now: Instant, connection: &mut Connection) {
         let stream = self.stream.or_else(|| match self.role {
-            // The client may open a stream once the handshake has told the server's limits.
+            // The client can open a stream once the handshake has given it the server's limits.
             Role::Client { size, .. } => {
                 let stream = connection.streams().open(Dir::Bi)?;
                 let request = connection.send_stream(stream).write(&size.to_be_bytes());
@@ -337,8 +339,9 @@ impl QuicHost {
 /// Passes everything that has arrived on a stream to `take`. Returns true at the end of the stream.
 fn read(connection: &mut Connection, stream: StreamId, mut take: impl FnMut(Bytes)) -> bool {
     let mut reader = connection.recv_stream(stream);
-    // Chunks are read in the order of arrival. A buffer of quinn-proto with more than 1,024 gaps ends the connection,
-    // and on a path of a long round trip the losses after slow start make as many.
+    // Chunks are read in the order of arrival, so that they do not stay in quinn-proto's buffer. quinn-proto ends a
+    // connection whose buffer has more than 1,024 gaps, and on a path with a long round trip the losses at the end of
+    // slow start make as many gaps.
     let Ok(mut chunks) = reader.read(false) else {
         return false;
     };
@@ -349,7 +352,8 @@ fn read(connection: &mut Connection, stream: StreamId, mut take: impl FnMut(Byte
             Err(ReadError::Blocked | ReadError::Reset(_)) => break false,
         }
     };
-    // The connection tells its peer of the space by itself, in the next datagram.
+    // `drive` polls for datagrams after each read, so the update of the window is sent without the hint that
+    // `finalize` returns.
     let _ = chunks.finalize();
     is_end
 }
@@ -365,7 +369,7 @@ fn write(connection: &mut Connection, stream: StreamId, left: &mut u64) {
             Err(WriteError::Stopped(_) | WriteError::ClosedStream) => break,
         }
     }
-    // The second call fails, which changes nothing.
+    // This function is called again after the end. `finish` then fails, which has no effect.
     let _ = connection.send_stream(stream).finish();
 }
 
