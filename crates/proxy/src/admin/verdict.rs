@@ -276,8 +276,8 @@ impl Condition {
             ),
             Condition::NotAServer => (
                 format!(
-                    "server {name} is not a Braid server, or a different version; the box does not use this \
-                     server"
+                    "server {name} is not a Braid server, or has a different version; the box does not use \
+                     this server"
                 ),
                 "check `address` and port in box.toml, that `braid server` runs there, and both versions",
             ),

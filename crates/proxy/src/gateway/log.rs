@@ -61,7 +61,7 @@ impl BoxCore {
                 if let Some(suppressed) = self.limiter.allow(now, "server", server.ip()) {
                     tracing::warn!(
                         %server, suppressed,
-                        "the server at {server} is not a Braid server, or a different version, or it is \
+                        "the server at {server} is not a Braid server, or has a different version, or is \
                          stopping; a user's connection was reset; check address, port and versions"
                     );
                 }
