@@ -62,6 +62,7 @@ impl RequestMetadata {
     pub const MAX_HINTS: usize = 1024;
 
     pub(super) fn encode(&self, kind: u8, out: &mut Vec<u8>) {
+        // The receiver refuses a message with more hints.
         let hints = &self.hints[..self.hints.len().min(Self::MAX_HINTS)];
         out.push(kind);
         let code = self.code.as_ref().map_or(&[][..], |code| code);
@@ -333,7 +334,7 @@ impl MessageBuffer {
 }
 
 /// Returns the length of address and port, which follow ATYP. The first byte of `body` determines the length of a
-/// name. As long as `body` is empty, the result is a lower bound. `None` for an unknown address type.
+/// name. For a name and an empty `body`, the result is a lower bound. `None` for an unknown address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
         // The length includes two bytes of the port, and the length byte of a name (RFC 1928 section 5).
