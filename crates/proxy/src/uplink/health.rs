@@ -42,8 +42,8 @@ pub(super) struct ServerHealth {
     pub(super) has_failed_probe: bool,
     /// Start of the newest failed probe, or the time of a newer fatal finding.
     pub(super) last_unanswered_at: Option<Instant>,
-    /// The number of failures since the last success that show a fault of the link: failed probes during which the
-    /// server worked over another link ([`Probe::witnessed`]), and fatal findings. At most [`MIN_PROOFS`].
+    /// The number of failures since the last success that show a fault of the link: failed probes before which the
+    /// server answered over another link ([`Probe::witnessed`]), and fatal findings. At most [`MIN_PROOFS`].
     pub(super) proofs: u32,
     /// Time of the next probe.
     pub(super) next_probe: Option<Instant>,
@@ -219,7 +219,7 @@ impl ServerHealth {
         timeout: Duration,
         witnessed: bool,
     ) {
-        // At `timeout` the probe ends, so it is late by then.
+        // The probe ends at `timeout`, so it becomes late at that time or earlier.
         let late_after = MIN_LATE_AFTER.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
         self.next_probe = None;
         self.probe = Some(Probe {
@@ -249,8 +249,8 @@ impl ServerHealth {
         self.next_examination = Some(self.next_examination.map_or(at, |planned| planned.min(at)));
     }
 
-    /// Plans a new examination after a change of configuration or network, because the change may have solved the
-    /// problem.
+    /// Plans a new examination after a change of configuration or network, if a problem is known that the change may
+    /// have solved, or if the server answers and no examination has shown that there is no problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
             self.next_examination = Some(now);
@@ -281,7 +281,8 @@ impl ServerHealth {
         self.trouble.is_some_and(|trouble| !trouble.is_fatal())
     }
 
-    /// Returns whether a link without a problem is better for a connection.
+    /// Returns whether a connection should use another link if it can: the server is unreachable over this link, or
+    /// has a problem.
     pub(super) fn is_unsound(&self) -> bool {
         self.reach == Reach::Down || self.trouble.is_some()
     }
@@ -335,8 +336,8 @@ impl ServerHealth {
             }
             // Probes will show whether the link is the cause.
             Finding::NoAnswer => {
-                // The previous problem, regular TCP, did not keep users from the server. So the next answer needs
-                // no examination first.
+                // The previous problem only limited connections to regular TCP, and did not keep users from the
+                // server. So users may rely on the next answer without an examination.
                 if self.is_plain() {
                     self.problem_count = 0;
                 }
@@ -361,6 +362,7 @@ impl ServerHealth {
             self.plan_examination(now);
         }
         self.gauge.reached();
+        // The time that an earlier process saved is not averaged with new ones, because it may be outdated.
         let before = self.rtt.filter(|_| self.reach == Reach::Up);
         let slower = before.is_some_and(|old| rtt > old * 2 + MIN_RTT_JUMP);
         if self.has_unresolved_failure() || slower {

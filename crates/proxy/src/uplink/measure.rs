@@ -99,6 +99,7 @@ impl Upstream {
         let (mut channel, sign_in) = self.servers.channel((now, server), options, stack)?;
         let keys = (&self.servers.key, self.servers.entries[server].key);
         let mut hints = train.encode();
+        // The server's answer to the train also reports the metrics of these prefixes.
         let prefixes = self.meter.egress.ask(now, server);
         prefixes.iter().for_each(|prefix| ask(&mut hints, *prefix));
         let sign_in = sign_in.as_ref();
@@ -150,8 +151,8 @@ impl Upstream {
         true
     }
 
-    /// Computes the result of a train: after a first train requests the second train, after a second train records
-    /// the free rate.
+    /// Computes the result of a train that has arrived. After the burst, requests the second train at the capacity
+    /// found. After the second train, records the free rate.
     fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         let (link, server) = (pending.link, pending.server);
         let users = pending.users_rate(cx.now, &self.links, cx.stack);
@@ -182,6 +183,7 @@ impl Upstream {
                     self.request_train(cx, (link, server), Some(rate));
                     return self.update(cx.now, cx.stack);
                 }
+                // `on_too_fast` plans the next measurement itself, also a requested one.
                 Some(Capacity::TooFast) => {
                     gauge.on_too_fast(cx.now, &self.meter.settings);
                     self.links.pause_measurements(cx.now, link);
@@ -217,7 +219,8 @@ impl Upstream {
         pending.channel.abort(cx.now, cx.stack);
         // A late train counts as a result, because the losses or the slowness that delayed it affect users too. A
         // connection that the server ended (not `is_late`) shows nothing about the path. If not even the server's
-        // answer has come, only an alarm justifies the result that nothing is free.
+        // answer has come, the server may be the cause. Then the result is that nothing is free only after an alarm,
+        // that is if other evidence shows that the path has changed.
         let is_late = pending.deadline <= cx.now;
         let partial_rate = pending
             .receiver
