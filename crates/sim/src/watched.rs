@@ -93,8 +93,8 @@ impl WatchedStack {
         stream.pump(now, conn, &mut self.stack, &mut self.oracle);
     }
 
-    /// Returns the violations that the oracle has seen. To be called when the stack has no more events and
-    /// packets. Only then must all timers lie in the future, and must memory and connections be within their
+    /// Returns the violations that the oracle has seen. To be called when the stack has no more events and packets:
+    /// the oracle then requires that all timers lie in the future, and that memory and connections are within their
     /// bounds.
     pub fn end_turn(&mut self, now: Instant) -> Vec<Violation> {
         // Checks the turn's last packet, see `poll_transmit`. The oracle checks no packet twice.
@@ -105,7 +105,7 @@ impl WatchedStack {
 }
 
 /// Returns the properties of a received packet. In a world without checksums no node computes them, so the
-/// checksum counts as verified, as if a network card had done so. No packet is a merged one.
+/// checksum counts as verified, as if a network card had done so. Nothing merges received packets (GRO).
 pub(crate) fn meta(turn: &Turn<'_>) -> RxMeta {
     RxMeta {
         checksum_ok: !turn.checksums,
@@ -117,7 +117,7 @@ pub(crate) fn meta(turn: &Turn<'_>) -> RxMeta {
 pub(crate) fn destination(transmit: &Transmit<'_>) -> IpAddr {
     let header = ip::Packet::of_head(transmit.header, usize::MAX);
     let header = header.expect("the engine makes valid IP headers");
-    // The receiver verifies the checksum of each packet, so this only finds a fault where it is made.
+    // The receiver would find a wrong checksum too. The assertion finds it at the sender, where the fault is.
     debug_assert!(header.checksum_ok(), "the engine makes valid IP headers");
     header.dst()
 }
