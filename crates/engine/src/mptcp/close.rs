@@ -133,7 +133,8 @@ impl Connection {
                 continue;
             }
             if self.transport.subflows.is_empty() && !self.transport.closing.is_over() {
-                // A listener cannot open a subflow, so it depends on the peer to come back.
+                // Only the end that opened the connection opens further subflows. So a listener whose peer reset
+                // the last subflow can only wait for the peer, at most for `REJOIN_TIMEOUT`.
                 self.transport.live.waiting_since.get_or_insert(ctx.now);
                 let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
                 let is_abandoned = by_peer && self.transport.listener.is_some();

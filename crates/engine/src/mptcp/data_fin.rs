@@ -92,8 +92,8 @@ impl DataClosing {
         };
     }
 
-    /// Takes the peer's DATA_FIN back, so that the stream does not look finished. The connection ends before all
-    /// data was read.
+    /// Takes the peer's DATA_FIN back, because the connection ends before all data was read. The stream must not
+    /// look finished then.
     pub fn on_cut_off(&mut self) {
         self.state = match self.state {
             DataState::CloseWait => DataState::Estab,

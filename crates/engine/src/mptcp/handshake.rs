@@ -176,6 +176,7 @@ impl Connection {
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
         subflow.handshake.at = Some(ctx.now);
+        // `Subflow::new` has set up the congestion control of `Config::congestion`.
         let congestion = self.profile.algorithm(&shared.config);
         if congestion.name() != shared.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
@@ -624,8 +625,8 @@ impl Subflow {
     /// Counts a third ACK, which leaves now or with the next segment, and plans its repeat.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
         self.handshake.tries += 1;
-        // If a path carried no payload, its record has only round trips of handshakes. These say little of the
-        // longest round trips under load.
+        // If a path carried no payload, its record has only round trips of handshakes. These say little about
+        // the longest round trips under load.
         let record = self.record(records).filter(|path| path.bytes_sent > 0);
         let at = third_ack_repeat_at(now, self.handshake.tries, &self.snd.rtt, record);
         self.handshake.at = Some(at);

@@ -21,7 +21,8 @@ impl Connection {
         };
         let snd = &self.transport.subflows[i].snd;
         // Only a report on a segment in flight is believed (RFC 5927 section 4.1), because an off-path
-        // attacker would have to guess its sequence number.
+        // attacker would have to guess its sequence number. If nothing is in flight, a report on sequence
+        // number `una` is believed too: an acknowledgement without data has that number.
         let is_in_flight = seq
             .offset_near(snd.iss, snd.una)
             .is_some_and(|at| (snd.una..snd.nxt.max(snd.una + 1)).contains(&at));
@@ -36,7 +37,7 @@ impl Connection {
                 self.on_syn_unreachable(ctx, i);
             }
             Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
-            // Routes may loop for a while, so retransmissions decide.
+            // A routing loop may be temporary, so the report is ignored. If the loop lasts, segments time out.
             Kind::TimeExceeded => {}
         }
         self.reconcile(ctx);

@@ -99,7 +99,7 @@ impl Connection {
         }
         // The window advertised on this subflow is no bound: all subflows share the window, and this side may
         // have advertised more room on another subflow since. The receive buffer enforces the real limit. This
-        // check only discards numbers that a correct peer cannot use. Its minimum of 1 MiB is a guess.
+        // check only discards numbers that a correct peer cannot use. The minimum of 1 MiB is a guess.
         let max_seq = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
         // RFC 5961 section 4 covers SYNs here, and RFC 7323 section 5.3 covers PAWS.
         // Conforms: 5961-4.2-1
@@ -587,8 +587,8 @@ impl Connection {
                 },
             };
             if self.transport.is_ended() {
-                // The application reads no more. Acknowledge and discard the data, so that the peer does not
-                // retransmit it until it learns of the end.
+                // The application reads no more. Acknowledge and discard the data, so that the peer does not keep
+                // retransmitting it before the peer learns of the end.
                 at += len;
                 continue;
             }

@@ -218,8 +218,8 @@ impl Connection {
                 mptcp.and_then(|m| m.join_syn_ack(subflow, self.transport.joins.secret()))
             }
         };
-        // A SYN/ACK without MP_CAPABLE shows that the network drops the option only if a SYN offered it on the
-        // path.
+        // A SYN/ACK without MP_CAPABLE can be a sign that the network drops SYNs with MP_CAPABLE, but only if such a
+        // SYN left on the path before.
         if !is_syn_ack && matches!(mptcp, Some(MptcpOption::Capable(_))) {
             self.paths.on_offer(subflow.path);
         }
@@ -233,8 +233,8 @@ impl Connection {
             (false, false) => self.transport.open_fast(ctx, i, &mut options),
         };
         let subflow = &self.transport.subflows[i];
-        // Only the first SYN offers ECN, because the network may have dropped it for that (RFC 3168 section
-        // 6.1.1.1).
+        // Only the first SYN offers ECN. If it is not answered, the network may drop SYNs that offer ECN (RFC 3168
+        // section 6.1.1.1).
         let flags = match is_syn_ack {
             true => Flags::SYN | Flags::ACK | subflow.ecn.of_syn_ack(),
             false => Flags::SYN | EcnState::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),

@@ -189,8 +189,8 @@ impl Connection {
         if self.transport.is_ended() {
             return;
         }
-        // The end of a subflow says nothing of the path if another SYN was answered first, or if the link went
-        // down.
+        // The end of a subflow says nothing about the path if another SYN was answered first, or if the link
+        // went down.
         let says_nothing = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => ctx.shared.is_down(subflow.path),

@@ -64,9 +64,10 @@ impl Connection {
                 max_bytes,
             } => {
                 let i = self.transport.subflows.chosen(ctx, subflow)?;
+                // With a limit of 0 bytes, an empty packet could be sent.
                 let max_len = u64::from(max_bytes.max(1));
                 let may_send = may_send_new || data != Payload::New;
-                debug_assert!(may_send, "a strategy sent new data where there may be none");
+                debug_assert!(may_send, "a strategy sent new data when it must not");
                 let sent = may_send.then(|| send(&mut self.transport, ctx, i, data, max_len));
                 sent.flatten().map(|packet| Outgoing {
                     expected_arrival: self.strategy.expected_arrival(),

@@ -1,6 +1,6 @@
-//! The scoreboard of the data level. For each range that no DATA_ACK covers yet, it has the subflows that carry
-//! the range. It also has whether a subflow's acknowledgement shows that the range has arrived, because DATA_ACK
-//! does not report what arrived behind a gap.
+//! The scoreboard of the data level. It records which subflows carry each range that no DATA_ACK covers yet. It
+//! also records whether a subflow's acknowledgement shows that the range has arrived, because a DATA_ACK does not
+//! report what arrived behind a gap.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -45,8 +45,8 @@ struct SentRange {
     sent_at: Instant,
     /// The subflow that the range was last sent on.
     last_sender: SubflowId,
-    /// The set of subflows that the range was ever sent on. They retransmit it by themselves, so it is never
-    /// copied to one of them.
+    /// The set of subflows that the range was ever sent on. Each of these subflows retransmits the range by
+    /// itself, so the range is never copied to one of them.
     sent_on: u32,
     /// The subflows in `sent_on` that have not timed out or failed since the range was sent on them.
     carried_by: u32,

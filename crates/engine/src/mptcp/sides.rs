@@ -42,7 +42,7 @@ pub(crate) struct SendSide {
     pub scoreboard: Scoreboard,
     /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
-    /// The urgency of the write that found no room. After several such writes, it is the most urgent one's.
+    /// The urgency of the write that found no room, or of the most urgent one of several such writes.
     pub blocked: Option<Urgency>,
 }
 

@@ -49,7 +49,7 @@ impl Signal {
             Signal::Announce { .. } => 5,
             // The subflow is reset after the last try, so a few lost probes must not suffice.
             Signal::Validate(_) => 4,
-            // The peer confirms neither of these, so every repeat is sent. One repeat outlives a single loss.
+            // The peer confirms neither of these, so every repeat is sent. One repeat makes up for a single loss.
             Signal::Withdraw(_) | Signal::Priority(_) => 2,
             // If an echo is lost, the peer repeats its ADD_ADDR, which is then echoed again.
             Signal::Echo(_) => 1,
@@ -104,7 +104,7 @@ impl Signals {
         self.pending.iter().any(|pending| pending.signal == *signal)
     }
 
-    /// Cancels the pending signals that `matches`.
+    /// Cancels the pending signals that satisfy `matches`.
     pub fn cancel(&mut self, matches: impl Fn(&Signal) -> bool) {
         self.pending.retain(|pending| !matches(&pending.signal));
     }
@@ -121,7 +121,7 @@ impl Signals {
         }
     }
 
-    /// Returns the time of the next signal among those that `is_sendable`.
+    /// Returns the time of the next signal among those that satisfy `is_sendable`.
     pub fn next_at(&self, is_sendable: impl Fn(&Signal) -> bool) -> Option<Instant> {
         let pending = self.pending.iter().filter(|p| is_sendable(&p.signal));
         pending.map(|pending| self.at(pending)).min()
@@ -136,7 +136,7 @@ impl Signals {
         }
     }
 
-    /// Returns a due signal among those that `is_sendable`, and the number of times that it was sent.
+    /// Returns a due signal that satisfies `is_sendable`, and the number of times that this signal was sent.
     pub fn due(&self, now: Instant, is_sendable: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
         let mut pending = self.pending.iter().filter(|p| is_sendable(&p.signal));
         let due = pending.find(|pending| self.at(pending) <= now);

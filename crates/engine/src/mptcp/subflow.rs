@@ -624,8 +624,8 @@ impl Subflow {
         new_room.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
-    /// Returns the view of the subflow for a strategy. `claim` tells of the data that this host sends on any
-    /// connection between the same addresses, `others` of what other subflows have in flight there.
+    /// Returns the view of the subflow for a strategy. `claim` describes the data that this host sends between the
+    /// same addresses on any connection, and `others` is the load of other subflows there.
     // Conforms: 8684-3.3.8-1
     pub fn view(&self, ready: bool, copies: Copies, claim: Claim, others: Load) -> SubflowView {
         SubflowView {
@@ -684,7 +684,7 @@ impl Subflow {
         let (handshake, repeat) = (self.handshake.at, self.ending.repeats.at);
         Instant::earliest([
             handshake,
-            // Then a second SYN leaves on another path, unless this subflow's SYN is answered before.
+            // At this time a second SYN leaves on another path, unless this subflow's SYN was answered.
             self.handshake.second_syn_at,
             repeat,
             pacing,

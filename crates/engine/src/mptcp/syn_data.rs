@@ -40,7 +40,7 @@ impl Connection {
         // nor answered by a cookie, a middlebox removed the cookie or the payload.
         let was_sent_once = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
-        // A repeated SYN has no option, so the answer to it is no good sign of the network.
+        // A repeated SYN has no option, so its answer does not show that the network passes the option.
         if taken > 0 || cookie.is_some() || (was_sent_once && !refused) {
             ctx.shared.fast_opens.on_passed(link);
         } else {

@@ -17,9 +17,9 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
 
-/// The number of tries after which a handshake ends. It counts the SYN/ACKs of a half-open subflow, the SYNs or
-/// third ACKs of a join, and the third ACKs of an opener, which a peer need not answer. Linux repeats a SYN/ACK
-/// five times by default too (`tcp_synack_retries`).
+/// The number of tries after which a handshake ends. A try is a SYN/ACK of a half-open subflow, a SYN or third ACK
+/// of a join, or a third ACK of an opener, which the peer need not answer. Linux repeats a SYN/ACK five times by
+/// default too (`tcp_synack_retries`).
 const MAX_HANDSHAKE_TRIES: u32 = 5;
 /// The maximum interval between probes of a path that timed out while other paths carry the data, unless the
 /// timeout without backoff is longer. The value is a guess: five small packets a second cost little, and a path
@@ -64,6 +64,7 @@ impl Connection {
             Instant::earliest(timers.map(|s| s.next_timeout(has_data, ctx.now)))
         };
         let forget_at = self.transport.forget_at();
+        // An ended connection has only the timers of its subflows, until it is forgotten.
         if forget_at.is_some() {
             return Instant::earliest([forget_at, subflows(false)]);
         }
@@ -229,8 +230,8 @@ impl Connection {
 }
 
 impl Transport {
-    /// Updates the times since which the DATA_ACK has stood still, and since which the peer has closed all its
-    /// subflows before the end of its stream.
+    /// Updates two times: since when the DATA_ACK has stood still (`behind`), and since when the peer has sent FIN
+    /// on every established subflow although its stream has not ended (`left`).
     // Conforms: 8684-3.3.3-9
     fn watch_progress(&mut self, now: Instant) {
         let mut established = self.subflows.iter().filter(|s| s.is_established());

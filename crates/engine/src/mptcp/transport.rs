@@ -51,10 +51,10 @@ pub(crate) struct Liveness {
     /// The time of the next stall probe; `stall_tries` counts the probes without an effect.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
-    /// The time since which the DATA_ACK has stood still, and the offset at which it stands. `None` unless data
-    /// or a DATA_FIN is not acknowledged, or the window is closed.
+    /// The time since which the DATA_ACK has stood still, and the offset at which it stands. `Some` only while
+    /// data or a DATA_FIN is unacknowledged, or the window is closed.
     pub behind: Option<(Instant, u64)>,
-    /// The time since which the peer has closed all its subflows although its stream has not ended.
+    /// The time since which the peer has sent FIN on every established subflow although its stream has not ended.
     pub left: Option<Instant>,
     /// The range that was last sent again because the peer had dropped it at the data level.
     pub resent: Option<Range<u64>>,
@@ -208,7 +208,8 @@ impl Transport {
         }
     }
 
-    /// Stops waiting for memory, because the application writes no more.
+    /// Stops waiting for memory, because the application writes no more. `Stack::after` also removes the
+    /// connection from the queue for its group's quota.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
         ctx.shared.leave_pool_queue(self.id, &mut self.share);
