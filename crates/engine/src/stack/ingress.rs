@@ -179,6 +179,8 @@ impl Stack {
         })
     }
 
+    /// Handles a SYN that opens a connection. The SYN is dropped if there are too many connections, and answered
+    /// without state if too many handshakes are under way.
     // Conforms: 8684-3.1-1, 8684-3.1-3, 8684-3.1-13
     fn on_initial_syn(
         &mut self,

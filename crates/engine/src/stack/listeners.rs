@@ -32,8 +32,8 @@ impl Listeners {
         self.0.clear();
     }
 
-    /// Returns the path for connections to addresses that belong to no path; `None` if there is no listener at
-    /// any address.
+    /// Returns the path for connections to addresses that belong to no path; `None` if there is no
+    /// [`Listener::Any`].
     pub fn any_path(&self) -> Option<PathId> {
         self.0.iter().find_map(|l| match l {
             Listener::Any(path) => Some(*path),

@@ -175,6 +175,7 @@ impl Stack {
         }
         let id = self.table.reserve();
         let paths = PathManager::opened(&options);
+        // `open` sets the mode that the strategy chooses.
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow.size = options.flow_size;
         conn.profile.urgency = options.urgency;
@@ -540,6 +541,7 @@ impl Stack {
     /// new strategy from the factory for accepted connections. Its size is unknown, and the strategy does not
     /// see the bytes of earlier flows. Path records, urgency and congestion control stay. The call affects the
     /// strategy of this end only. A connection without such calls is one flow.
+    ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn begin_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {

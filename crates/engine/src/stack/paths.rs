@@ -35,9 +35,9 @@ impl Stack {
 
     /// Validates the subflows of `path` at once, because the path carries packets again, or has a new public
     /// address. Subflows with data in flight retransmit that data. The other subflows probe their peers a few
-    /// times, at growing intervals; idle connections begin one after the other. A subflow that the peer resets
-    /// is opened anew. So is a subflow on which the peer does not answer, if the connection has another subflow.
-    /// If the path is down, nothing is probed until it comes back.
+    /// times, at growing intervals; idle connections begin one after the other. A subflow is opened anew if the
+    /// peer resets it, or if the peer does not answer on it and the connection has another working subflow. If
+    /// the path is down, nothing is probed until the path comes back.
     pub fn revalidate_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.path(path);
         if known.is_some_and(|path| path.up) {

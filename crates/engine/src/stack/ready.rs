@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use crate::{ConnId, Urgency};
 
-/// The number of turns of which one is a guarded turn while several levels wait. A guarded turn goes to a level
-/// other than the most urgent one, and the other levels alternate, so that no level starves. The value of eight
-/// is a guess: it costs urgent data little.
+/// The number of turns from one guarded turn to the next while several levels wait. A guarded turn goes to a level
+/// other than the most urgent one. These other levels get guarded turns one after the other, so that none starves.
+/// The value is a guess: one turn in eight costs urgent data little.
 const TURNS_PER_GUARDED_TURN: u32 = 8;
 
 /// The number of levels: one for segments without data (acknowledgements, handshake segments, FINs, RSTs), and

@@ -5,8 +5,8 @@ use crate::ConnId;
 use crate::stats::PathTotals;
 
 impl Stack {
-    /// Returns all connections, closing ones included. Each has the number of bytes of its flow that have
-    /// arrived so far, in both directions together. The order is that of the slots of connections.
+    /// Returns all connections, closing ones included, in order of their slots. The number beside a connection is
+    /// the number of bytes of its flow that have arrived so far, in both directions together.
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
         conns.map(|c| {

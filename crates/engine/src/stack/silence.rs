@@ -50,8 +50,8 @@ impl Stack {
         }
     }
 
-    /// Ends the connection whose peer has been silent longest, of those that `is_considered`. It ends none if
-    /// that silence is too short.
+    /// Ends the connection whose peer has been silent longest, among those that satisfy `is_considered`. No
+    /// connection ends if even the longest silence is shorter than [`MIN_RECLAIM_SILENCE`].
     fn reclaim_one(
         &mut self,
         now: Instant,
