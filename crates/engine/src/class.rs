@@ -50,8 +50,8 @@ pub struct Class {
     pub stream: u32,
     /// The urgency of the bytes.
     pub urgency: Urgency,
-    /// The time after which the bytes are of no use. If no byte of a write was sent until then, the write is
-    /// dropped as a whole, and the reader is not told.
+    /// The time after which the bytes are of no use. If no byte of a write was sent by then, the write is dropped
+    /// as a whole, and the reader is not told.
     pub deadline: Option<Instant>,
 }
 

@@ -53,15 +53,17 @@ pub struct Config {
     /// a connection announces. The first window is 64 KiB, or this value if it is less.
     pub recv_buffer: usize,
     /// The maximum number of bytes of payload that all connections together hold. An eighth is reserved for data
-    /// received in order. Half of the memory is for shares of 128 KiB; every writer gets one as long as there
-    /// are any. The rest is shared: one connection gets at most an eighth of what is still free of it. So the
-    /// buffers of a lone connection hold up to a 24th of the memory, and hold less when others come.
+    /// received in order. Half of the memory is for shares of 128 KiB; every writer gets one as long as shares
+    /// are left. The rest is shared: in each direction a connection gets at most an eighth of what is still free
+    /// of the rest. So a lone connection that sends in one direction buffers up to a 24th of the memory, and
+    /// less once other connections hold memory.
     pub memory: usize,
     /// Set to require DSS checksums on every connection. With checksums the ends notice if a middlebox changes
     /// the payload (RFC 8684 section 3.3.1), but need more processor time. Checksums are also used if the peer
     /// requires them.
     pub checksum: bool,
-    /// The lower bound of the retransmission timeout (RFC 6298: 1 s, Linux and the default: 200 ms).
+    /// The lower bound of the retransmission timeout. RFC 6298 section 2.4 recommends 1 s; the default of 200 ms
+    /// is that of Linux.
     pub min_rto: Duration,
     /// The upper bound of the retransmission timeout. RFC 6298 section 2.5 asks for at least 60 s. The default
     /// of 10 s is shorter, so that a connection continues soon after an outage; the value is a guess.

@@ -1,4 +1,5 @@
-//! The errors of commands to a stack. Actions of peers and of the network are no errors but [`crate::Event`]s.
+//! The errors of commands to a stack. Actions of peers and of the network are not errors: the stack reports them as
+//! [`crate::Event`]s.
 
 /// The reason for which a command cannot be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum ApiError {
     LimitReached,
     /// The stack was [closed](crate::Stack::close).
     Closing,
-    /// A stack has no more than 256 paths.
+    /// The stack already has 256 paths, the maximum.
     TooManyPaths,
 }
 

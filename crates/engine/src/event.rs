@@ -1,4 +1,5 @@
-//! The events that the engine reports to its application. Logs, counters and test oracles have no other source.
+//! The events that the engine reports to its application. The engine itself writes no logs; an application can
+//! write them from these events.
 
 use core::net::SocketAddr;
 use core::time::Duration;

@@ -26,8 +26,8 @@ use crate::{ApiError, Class, ConnId, Stack, Urgency};
 
 /// Number of bytes of a frame's header.
 pub const HEADER_LEN: usize = 16;
-/// Maximum number of a stream's bytes in one frame. More urgent bytes wait until the current frame is sent, so the
-/// limit is a guess between this delay and the share of headers (0.1 %).
+/// Maximum number of a stream's bytes in one frame. More urgent bytes wait until the current frame is sent. A larger
+/// limit would lengthen this wait, and a smaller one would raise the share of headers (0.1 %). The value is a guess.
 pub const MAX_FRAME_LEN: usize = 16 << 10;
 /// Maximum number of open streams in each direction. A guess that limits memory.
 pub const MAX_STREAMS: usize = 1_024;
