@@ -98,8 +98,8 @@ pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
 
 /// Returns whether a segment with `len` bytes of payload has a DSS option without a mapping, and no
 /// MP_CAPABLE. Linux 6.18 starts its stream with such a segment if the server did not accept the payload of
-/// its SYN (TCP Fast Open): it repeats that payload without a mapping, and the keys come only with the data
-/// behind it. The payload then has no data sequence numbers, so the connection falls back, as after a first
+/// the SYN (TCP Fast Open): Linux repeats the payload without a mapping, and sends the keys only with the data
+/// that follows. The payload then has no data sequence numbers, so the connection falls back, as after a first
 /// packet without MPTCP options (RFC 8684 section 3.7).
 pub(crate) fn is_plain_data(tcp: &tcp::Repr, len: usize) -> bool {
     let unmapped = tcp.options.dss().is_some_and(|dss| dss.mapping.is_none());

@@ -134,6 +134,7 @@ impl Connection {
             ecn.on_data(tcp.flags, outside.marked);
         }
         match self.transport.subflows[i].phase {
+            // Any segment that gets here counts as the fourth ACK (RFC 8684 section 3.2).
             Phase::JoinAcked => self.establish(ctx, i),
             // The peer has our third ACK, which need not be repeated any more.
             _ => self.transport.subflows[i].handshake.at = None,

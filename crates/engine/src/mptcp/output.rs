@@ -459,8 +459,8 @@ impl Transport {
 
     /// Sends a segment with a sequence number below the window, which the peer must acknowledge (RFC 9293
     /// section 3.8.4). The segment has no payload, although one garbage byte would be allowed. Our last mapping
-    /// might cover that byte. If the peer has acknowledged the mapped data but dropped it, it would then take the
-    /// garbage for a part of the stream.
+    /// might cover that byte. A peer that acknowledged the mapped data on the subflow, but dropped the data later,
+    /// would take the garbage for a part of the stream.
     pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
