@@ -248,7 +248,7 @@ pub fn default_strategy() -> Box<dyn Strategy> {
 /// # Panics
 /// Panics as [`default_strategy`] does.
 pub fn default_factory() -> StrategyFactory {
-    factory(DEFAULT).expect("the default strategy does without settings")
+    factory(DEFAULT).expect("the default strategy needs no settings")
 }
 
 #[cfg(test)]
