@@ -506,9 +506,9 @@ impl Sender {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// Opens the peer's window by an initial window. All subflows share the window of the connection, and another
-    /// subflow reported that this window has opened. The peer reports the full window on this subflow when it
-    /// acknowledges the data sent now.
+    /// Opens the peer's window as far as an initial window in flight needs. All subflows share the window of the
+    /// connection, and another subflow reported that this window has opened. The peer reports the full window on
+    /// this subflow when it acknowledges the data sent now.
     pub fn open_window(&mut self) {
         let flight = self.initial_flight();
         self.wnd_end = self

@@ -318,8 +318,8 @@ impl Sender {
                 Some(waiting.map_or((due, due), |(first, last)| (first.min(due), last.max(due))));
             false
         });
-        // RFC 8985 waits until all of these records are due. If the last one is due much later, the first ones are
-        // marked earlier here; records that are due at almost the same time share a timer.
+        // RFC 8985 waits until all of these records are due. Here the records that are due at almost the same time
+        // share a timer, and do not wait for records that are due much later.
         self.timers.reorder_at = waiting.map(|(first, last)| last.min(first + REORDER_TIMER_SPAN));
         self.on_lost(now, lost, (in_flight, delivered))
     }
