@@ -60,7 +60,7 @@ impl Registry {
     ///
     /// # Panics
     /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Commas and colons in a
-    /// name could not be told from those of lists and settings.
+    /// name could not be distinguished from the separators of lists and settings.
     pub fn with(
         self,
         name: &'static str,
