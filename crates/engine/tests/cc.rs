@@ -129,7 +129,7 @@ fn controllers_are_found_by_name() {
     assert_eq!(Algorithm::default().name(), "cubic");
     assert_eq!(
         "vegas".parse::<Algorithm>().unwrap_err(),
-        "unknown congestion control \"vegas\"; known are: cubic, reno, bbr, lia, olia, balia, ledbat"
+        "unknown congestion control \"vegas\"; expected one of cubic, reno, bbr, lia, olia, balia, ledbat"
     );
 }
 

@@ -113,8 +113,8 @@ impl Fsa {
         }
     }
 
-    /// Returns what a mouse sends on a subflow that is not the best: data of the run's kind or, if there is none,
-    /// data of the other kind. Returns `None` once all data has been sent and none can be copied.
+    /// Returns the decision for a mouse on a subflow that is not the best: to send data of the run's kind or, if
+    /// there is none, data of the other kind. Returns `None` once all data has been sent and none can be copied.
     fn on_other_subflow(
         &mut self,
         view: &SendView<'_>,

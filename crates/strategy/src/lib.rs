@@ -68,8 +68,8 @@ const TABLE: &[(&str, Read)] = &[
     ("adaptive", |_| Ok(copies_of(Adaptive::default()))),
 ];
 
-/// The strategies that `po` may build on: the baselines. The other published ones would mix two ideas in a
-/// measurement.
+/// The strategies that `po` may build on: the baselines. If `po` built on another published strategy, a measurement
+/// would show the effects of two ideas at once.
 const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
 
 /// Returns a factory that clones `strategy`, a strategy in its initial state.

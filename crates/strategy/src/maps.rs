@@ -16,7 +16,7 @@ use crate::parts::usable::{progressing, usable};
 use crate::settings::{Settings, StrategyError};
 
 /// Round trips between two measurements of a path without new data. Four is a guess: the strategy soon notices a
-/// path that has become fast again, and measurements take at most a quarter of what the path's window allows.
+/// path that has become fast again, and measurements take at most a quarter of the path's window per round trip.
 const PROBE_ROUNDS: u32 = 4;
 /// Maximum number of segments in one measurement. 10 is a guess: the size of an initial window (RFC 6928).
 const PROBE_SEGMENTS: u64 = 10;

@@ -60,7 +60,7 @@ impl Registry {
     ///
     /// # Panics
     /// Panics if `name` is empty or has characters other than `a-z`, `0-9`, `-` and `_`. Commas and colons in a
-    /// name could not be told from those of lists and settings.
+    /// name could not be distinguished from the separators of lists and settings.
     pub fn with(
         self,
         name: &'static str,
@@ -248,7 +248,7 @@ pub fn default_strategy() -> Box<dyn Strategy> {
 /// # Panics
 /// Panics as [`default_strategy`] does.
 pub fn default_factory() -> StrategyFactory {
-    factory(DEFAULT).expect("the default strategy does without settings")
+    factory(DEFAULT).expect("the default strategy needs no settings")
 }
 
 #[cfg(test)]

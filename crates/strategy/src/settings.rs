@@ -109,7 +109,7 @@ impl<'a> Settings<'a> {
         };
         let expected = match self.known.is_empty() {
             true => "no settings here".to_owned(),
-            false => format!("each once of {}", self.known.join(", ")),
+            false => format!("one of {}, each at most once", self.known.join(", ")),
         };
         Err(StrategyError {
             problem: format!("unknown setting {key:?} in strategy {:?}", self.text),

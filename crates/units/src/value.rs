@@ -180,7 +180,7 @@ pub fn prefix(text: &str) -> Result<IpNet, ValueError> {
     };
     let length = length
         .parse()
-        .map_err(|_| wrong("the prefix length is no number", example()))?;
+        .map_err(|_| wrong("the prefix length is not a number", example()))?;
     let net = IpNet::new(address, length)
         .map_err(|_| wrong("the prefix is longer than the address", example()))?;
     if net.trunc() != net {

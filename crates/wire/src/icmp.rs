@@ -54,8 +54,8 @@ impl TcpError {
     /// Parses `payload`, the ICMP message of an IP packet. `v6` selects ICMPv6. Returns `Unsupported` for a
     /// message that is not an error about TCP.
     ///
-    /// The checksum of an ICMPv4 message is verified here. The checksum of ICMPv6 also covers the addresses of the
-    /// packet. They are not known here: see [`verify_v6_checksum`]. Anybody can forge an ICMP error, so the
+    /// The checksum of an ICMPv4 message is verified. The checksum of an ICMPv6 message is not, because it also
+    /// covers the addresses of the packet: see [`verify_v6_checksum`]. Anybody can forge an ICMP error, so the
     /// receiver must also check `seq` against its window (RFC 5927 section 4.1).
     pub fn parse(v6: bool, payload: &[u8]) -> Result<TcpError> {
         let (header, quoted) = payload

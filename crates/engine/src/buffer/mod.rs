@@ -4,8 +4,8 @@
 //! Written data waits in a queue, sorted by urgency, until it is sent. When data is first sent, it gets its offset
 //! in the stream. Later calls address the data by this offset.
 //!
-//! Received data is not copied if this wastes little memory. The data was read into a block of a [`PacketBuffer`];
-//! this block becomes part of the receive buffer, and a block of the pool replaces it.
+//! Received data stays in the block of the [`PacketBuffer`] that it was read into, if this wastes little memory: the
+//! block becomes part of the receive buffer, and a block of the pool replaces it. Other received data is copied.
 //!
 //! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]. Both take their memory, in blocks of [`BLOCK_SIZE`]
 //! bytes, from the one [`Pool`] of the stack. Every call that may need memory gets the pool as an argument. Call

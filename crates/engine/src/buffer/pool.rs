@@ -71,8 +71,8 @@ impl fmt::Debug for Block {
 /// A holder is a buffer that takes blocks. The fractions below are guesses.
 ///
 /// An eighth of the pool is a reserve for received data that is in order. Without the reserve, out-of-order data
-/// and unacknowledged data could fill the pool. In-order data and acknowledgements, which free this memory, could
-/// not be received any more.
+/// and unacknowledged data could fill the pool. There would be no memory for the missing bytes, without which the
+/// out-of-order data can neither be read nor freed.
 ///
 /// Half of the pool is for small shares of 128 KiB, to which each holder is entitled as long as there is memory.
 /// The remaining three eighths are common memory. A holder that has more than a small share may hold at most an

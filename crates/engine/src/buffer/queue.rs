@@ -127,6 +127,7 @@ impl Queue {
     pub fn push_front(&mut self, span: Span, urgency: Urgency) {
         self.bytes[urgency.index()] += span.len() as u64;
         self.started += 1;
+        // A partly sent write is neither raised nor dropped, so its stream and its deadline no longer matter.
         self.chunks.push_front(Chunk {
             span,
             stream: 0,

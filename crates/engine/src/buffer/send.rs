@@ -20,7 +20,7 @@ pub const WRITE_SLICES: usize = 8;
 
 /// The maximum number of slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous in their
 /// blocks, so these slices have far more bytes than a packet. There are as many slices as urgencies, so that each
-/// urgency can fill what more urgent bytes leave of a packet.
+/// urgency can fill the room that more urgent bytes leave in a packet.
 pub const SEND_SLICES: usize = 8;
 
 /// The capacity above which lists of spans are reduced when they become empty, so that idle connections hold

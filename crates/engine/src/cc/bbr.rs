@@ -35,8 +35,8 @@ const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// bytes must also be more than a probe may lose.
 const STARTUP_FULL_LOSSES: u32 = 6;
 /// The maximum number of round trips between probes of the rate. If the bandwidth-delay product (BDP) is less than
-/// this number of segments, the BDP in segments is the maximum instead. Reno needs about that many rounds to
-/// recover from a loss, so probes at this pace leave Reno a fair share (section 5.3.3.8).
+/// this number of segments, the BDP in segments is the maximum instead. Reno needs a number of rounds in the order
+/// of the BDP in segments to recover from a loss, so probes at this pace leave Reno a fair share (section 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
 /// The maximum number of rounds in Drain: other flows may keep the queue from emptying.
 const MAX_DRAIN_ROUNDS: u64 = 3;

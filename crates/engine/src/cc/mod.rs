@@ -76,7 +76,7 @@ impl FromStr for Algorithm {
         found.copied().ok_or_else(|| {
             let known: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
             let known = known.join(", ");
-            format!("unknown congestion control {name:?}; known are: {known}")
+            format!("unknown congestion control {name:?}; expected one of {known}")
         })
     }
 }
@@ -145,7 +145,8 @@ pub struct AckSample<'a> {
     pub prior_in_flight: u64,
     /// The bytes in flight after this acknowledgement.
     pub in_flight: u64,
-    /// Set if the window has limited the sender since the last acknowledgement (RFC 7661).
+    /// Set if the window has limited the sender in the present round trip, or slow start has used more than half
+    /// of the window in it (RFC 7661).
     pub cwnd_limited: bool,
     /// Set for the first acknowledgement of a new round trip.
     pub round_start: bool,
@@ -181,7 +182,7 @@ pub struct Loss {
 pub trait CongestionControl: fmt::Debug + Send {
     /// Returns the congestion window; at least one segment.
     fn cwnd(&self) -> u64;
-    /// Returns the slow-start threshold; `u64::MAX` before the first loss.
+    /// Returns the slow-start threshold; `u64::MAX` until the initial slow start ends.
     fn ssthresh(&self) -> u64;
     /// Returns whether the controller needs to see the other subflows ([`AckSample::siblings`]).
     fn is_coupled(&self) -> bool {

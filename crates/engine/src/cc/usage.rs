@@ -49,8 +49,8 @@ impl Usage {
             return u64::MAX;
         }
         let used = match (slow_start, self.is_reduced) {
-            // A sender that leaves a part of its window unused during slow start does so on purpose, so only
-            // recent round trips count.
+            // In slow start only the last two round trips count. A sender that has begun to use less of its window
+            // limits itself, so the window need not grow for its earlier use.
             (true, _) => self.round_max,
             (false, true) => self.period_max,
             // Slow start has ended without a loss: the window is large enough and does not grow.

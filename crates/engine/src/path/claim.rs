@@ -82,7 +82,7 @@ impl Claims {
         }
     }
 
-    /// Returns what is known of the data that is sent on the path `key`.
+    /// Returns the present use of the path `key`.
     pub fn of(&self, now: Instant, key: (IpAddr, PathId)) -> Claim {
         if self.claims.is_empty() {
             return Claim::default();

@@ -28,8 +28,8 @@ pub(crate) use load::{Load, Loads};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// The maximum number of paths shown to a strategy; paths with higher numbers are not used. The value is a guess:
-/// hosts have fewer links.
+/// The maximum number of paths shown to a strategy; further paths are not used. The value is a guess: hosts have
+/// fewer links.
 const MAX_PATHS: usize = 32;
 
 /// A local path and its state.
@@ -160,6 +160,7 @@ impl PathManager {
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
         match self.initial_local.is_some_and(|local| local.ip() == addr) {
             true => 0,
+            // The ids of the first 127 paths differ from each other and from 0. Hosts have fewer links.
             false => path
                 .0
                 .wrapping_mul(2)

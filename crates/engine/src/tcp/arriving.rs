@@ -9,12 +9,12 @@ use braid_wire::Instant;
 use super::rate::{Peak, Train};
 use super::send::Echo;
 
-/// The length of a measurement span. Results are of the last one or two spans. The value is a guess: the span is
+/// The length of a measurement span. Results come from the last one or two spans. The value is a guess: the span is
 /// longer than most round trips, and short enough to follow the changes of a link.
 const MEASURE_SPAN: Duration = Duration::from_millis(500);
 
-/// The payload from which on a packet counts as full, bytes. A guess: packets of bulk data have 1,200 or more on
-/// nearly all paths.
+/// The minimum payload in bytes of a packet that counts as full. The value is a guess: packets of bulk data have
+/// 1,200 bytes or more on nearly all paths.
 const FULL_PACKET: u64 = 1_000;
 
 /// Statistics of the payload that arrived on a subflow.
@@ -64,8 +64,8 @@ impl ArrivalStats {
         }
         let rtt = self.rtt();
         let train = self.train.on_packet(now, self.received, rtt);
-        // On a slow path no train forms, but the span before measures the bottleneck as well. Small packets come at
-        // the rate of an application.
+        // On a slow path no train forms, but the rate of the previous span measures the bottleneck as well. Small
+        // packets do not count, because they arrive at the rate of the sending application.
         let rate = train.max(Some(self.rate));
         self.peak
             .note(now, rtt, rate.filter(|_| len >= FULL_PACKET));

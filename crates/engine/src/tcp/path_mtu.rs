@@ -9,7 +9,7 @@ use braid_wire::Instant;
 /// base MSS of Linux, and the lowest MTU that Braid accepts for IPv4. They stand for BASE_PLPMTU and MIN_PLPMTU of
 /// RFC 8899 section 5.1.2.
 const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
-/// The time between a fallback or a lost probe and the next probe. The value is a guess: a short congestion or a
+/// The time between a fallback or a lost probe and the next probe. The value is a guess: brief congestion or a
 /// change of route may have caused the losses, and is mostly over after this time.
 const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
@@ -136,9 +136,9 @@ impl PathMtu {
         }
     }
 
-    /// Returns the size to probe now, if any. The first is the largest size, because most paths have the MTU of the
-    /// link. If the path drops the largest size, the next is the middle between the current size and the smallest
-    /// size that the path drops.
+    /// Returns the size to probe now, if any. The largest size is probed first, because most paths have the MTU of
+    /// the link. If the path drops it, the middle between the current size and the smallest size that the path is
+    /// known to drop is probed next.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
         match self.too_large > self.max {

@@ -74,8 +74,8 @@ pub(super) struct Train {
     start: Instant,
     /// The time of the latest packet.
     last: Instant,
-    /// The total number of bytes delivered, the bytes of the first packet included. Those bytes do not count for
-    /// the train, because they passed the bottleneck before the train's time began.
+    /// The total number of bytes delivered up to the end of the first packet. The bytes of the first packet do not
+    /// count for the train, because they passed the bottleneck before the train's time began.
     delivered: u64,
     /// The number of packets, the first one included.
     packets: u32,
@@ -265,7 +265,7 @@ impl RateEstimator {
             interval: send_elapsed.max(ack_elapsed),
             tx: self.tx_state(before),
         };
-        // At least 1 ns, because the rate is a quotient by the interval.
+        // At least 1 ns, because the rate is divided by the interval.
         let is_valid = sample.interval >= min_rtt.max(Duration::from_nanos(1));
         let is_without_outage = is_valid && sample.interval <= rto;
         let shows_path_rate = is_without_outage && !sample.tx.app_limited;

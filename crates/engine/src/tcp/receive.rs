@@ -136,8 +136,8 @@ impl Receiver {
         }
     }
 
-    /// Returns whether all data that the peer sent may end at the offset `seq`: at the next expected byte, or
-    /// after the highest byte received out of order.
+    /// Returns whether the data that the peer has sent may end at the offset `seq`. `seq` must be the next expected
+    /// offset, or the end of the highest range received out of order.
     pub fn is_end(&self, seq: u64) -> bool {
         seq == self.nxt || self.out_of_order.max_end() == Some(seq)
     }

@@ -176,6 +176,7 @@ impl Scoreboard {
     pub fn push(&mut self, sent: Sent) {
         self.in_flight += sent.len();
         let data = sent.data();
+        // In an empty scoreboard, no record is out of order.
         self.has_copies &= !self.records.is_empty();
         self.has_copies |= data.start < self.data_end && !sent.fin;
         self.data_end = self.data_end.max(data.end);
@@ -293,7 +294,7 @@ impl Scoreboard {
         self.mark_lost((Instant::FAR_FUTURE, u64::MAX), |_| true)
     }
 
-    /// Marks the first record, or its first `max` bytes, as lost if it is in flight. Returns what was marked.
+    /// Marks the first record, or its first `max` bytes, as lost if it is in flight. Returns the marked part.
     pub fn mark_first_lost(&mut self, max: u64) -> Option<Sent> {
         let first = *self.records.front().filter(|r| r.in_flight())?;
         if first.len() > max {

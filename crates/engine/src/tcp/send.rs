@@ -93,7 +93,7 @@ struct TailProbe {
 pub(crate) struct Echo {
     /// The TSecr value.
     pub value: u32,
-    /// The time since the timestamp was sent, rounded up to its clock.
+    /// An upper bound of the time since the timestamp was sent. The timestamp clock counts whole milliseconds.
     pub age: Duration,
 }
 
@@ -125,7 +125,8 @@ struct Timers {
     rto_at: Option<Instant>,
     /// The time of the last expiry of the retransmission timer, which marked everything in flight as lost.
     expired_at: Instant,
-    /// The regular expiry time of the retransmission timer while the timer is shortened for one early try.
+    /// The regular expiry time of the retransmission timer while the timer is shortened for one early
+    /// retransmission.
     regular_rto_at: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
@@ -404,7 +405,7 @@ impl Sender {
 
     /// Returns whether the path may be faster than [`peak_rate`](Self::peak_rate): the subflow has measured no peak
     /// itself, or the sender limits the rate, because slow start has never ended and the newest round trip shows no
-    /// queue. An eighth of a round trip is a guess for a queue that matters.
+    /// queue. A queueing delay below an eighth of the base round trip counts as no queue; the value is a guess.
     pub fn limits_rate(&self) -> bool {
         let queueing = self.rtt.latest().saturating_sub(self.rtt.base());
         let is_free = self.cc.ssthresh() == u64::MAX && queueing * 8 < self.rtt.base();
@@ -505,9 +506,9 @@ impl Sender {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// Opens the peer's window by an initial window. All subflows share the window of the connection, and another
-    /// subflow reported that this window has opened. The peer reports the full window on this subflow when it
-    /// acknowledges the data sent now.
+    /// Opens the peer's window as far as an initial window in flight needs. All subflows share the window of the
+    /// connection, and another subflow reported that this window has opened. The peer reports the full window on
+    /// this subflow when it acknowledges the data sent now.
     pub fn open_window(&mut self) {
         let flight = self.initial_flight();
         self.wnd_end = self
@@ -522,8 +523,8 @@ impl Sender {
     }
 
     /// Returns whether the sender has been idle for longer than a timeout (RFC 5681 section 4.1) since it last
-    /// sent or was last [restarted](Self::restart). Restarts count because the scheduler asks for each packet,
-    /// even if the scheduler then sends on another subflow.
+    /// sent or was last [restarted](Self::restart). Restarts count, so that an idle subflow on which the scheduler
+    /// sends nothing is not restarted before each packet of other subflows.
     pub fn is_idle(&self, now: Instant) -> bool {
         let since = self.pauses.last_sent.max(self.pauses.restarted_at);
         self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
@@ -683,6 +684,7 @@ impl Sender {
             self.check_probe_repair(now);
         }
         self.advance_rack(now, &delivered, spurious);
+        // A recovery that is over ends first, because a mark reduces the window only outside of a recovery.
         self.leave_recovery();
         let marked = self.respond_to_mark(now, delivered.bytes);
         let new_bytes = self.newly_delivered(delivered.bytes);

@@ -11,9 +11,9 @@ const MAX_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// both ends. 20 ms is a guess.
 pub const RTT_MARGIN: Duration = Duration::from_millis(20);
 
-/// Returns how long to wait for the answer to the SYN on `path`, or `None` if there is no other path to open on.
-/// The wait is two recorded round trips and a margin, but at most 250 ms. The second round trip allows for a
-/// queue.
+/// Returns how long to wait for the answer to the SYN on `path`, or `None` if there is no other path to open on,
+/// backup paths aside. The wait is two recorded round trips and a margin, but at most 250 ms. The second round trip
+/// allows for a queue.
 pub fn attempt_delay(view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
     let others = view.paths.iter().any(|p| p.id != path.id && !p.backup);
     let recorded = path.record.map(|r| r.base_rtt * 2 + RTT_MARGIN);

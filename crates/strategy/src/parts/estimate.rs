@@ -16,8 +16,8 @@ const QUEUE_SHARE: f64 = 0.125;
 /// more round trip of slow start, is a guess.
 const SLOW_START_HEADROOM: f64 = 2.0;
 
-/// The factor by which a path may be faster than presumed if other connections share it. 4, two more round trips of
-/// slow start, is a guess.
+/// The factor by which a path may be faster than presumed as long as no connection on it has measured a delivery
+/// rate. 4, two more round trips of slow start, is a guess.
 const PRESUMED_HEADROOM: f64 = 4.0;
 
 /// An estimate of the times at which a subflow delivers data. Times are in seconds from now, amounts in bytes.
@@ -59,7 +59,7 @@ impl Estimate {
     /// Estimates `subflow`, with the record of its path, if there is one. A path of unknown rate is assumed to carry
     /// a congestion window each round trip, as slow start assumes.
     ///
-    /// In slow start without a queue, the sender limits the measured rate, so that the path's is higher.
+    /// In slow start without a queue, the sender limits the measured rate, so the path may be faster.
     pub fn new(now: Instant, subflow: &SubflowView, record: Option<&PathRecord>) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         let [base, rtt] = round_trips(subflow);

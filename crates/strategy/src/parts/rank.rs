@@ -46,6 +46,7 @@ pub fn first_with_room<K: Ord>(
         return None;
     }
     let mss = u64::from(best.mss);
+    // At least a segment, because a decision for less would wait for more data.
     let max_bytes = best.window_room().min(sendable - reserved).max(mss);
     Some(Decision::Send {
         subflow: best.id,

@@ -28,7 +28,7 @@ fn settings_follow_a_colon() {
 fn errors_name_the_text_and_the_valid_values() {
     let known: Vec<_> = names().collect();
     let known = format!("one of {}", known.join(", "));
-    let maps = "each once of plr=model|measured, single, eps=NUMBER, alpha=NUMBER, beta=NUMBER";
+    let maps = "one of plr=model|measured, single, eps=NUMBER, alpha=NUMBER, beta=NUMBER, each at most once";
     let bases = "minrtt|roundrobin|redundant|blest|ecf|linux";
     for (name, problem, expected) in [
         ("fastest", r#"there is no strategy "fastest""#, &*known),

@@ -174,8 +174,8 @@ fn checksum_len(checksum: Option<u16>) -> usize {
 /// versions may give later forms of the same length another meaning.
 ///
 /// The length alone determines the form. The SYN of version 0 (RFC 6824) has 12 bytes too, so it parses as
-/// [`Capable::SynAck`]. The caller knows whether the segment is a SYN. On a SYN it does not accept this form, and
-/// falls back to regular TCP.
+/// [`Capable::SynAck`]. The caller knows whether the segment is a SYN. On a SYN, the caller does not accept this
+/// form and falls back to regular TCP.
 fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
     let flags = CapableFlags::from(body.u8()?);
     match len {

@@ -25,8 +25,8 @@ const REO_WND_PERSIST: u32 = 16;
 /// the number in 8 bits. The smoothed round trip bounds the window in any case.
 const MAX_REO_WND_MULT: u32 = 255;
 
-/// The time by which a record may be marked as lost late, so that one timer serves the records that are due within
-/// this time. Each timer searches the whole flight. 1 ms, the resolution of many timers, is a guess.
+/// The maximum delay of a loss mark. One timer serves all records that are due within this time, since each expiry
+/// has to search the whole flight. 1 ms, the resolution of many timers, is a guess.
 const REORDER_TIMER_SPAN: Duration = Duration::from_millis(1);
 
 /// The maximum time before a tail loss probe. Even while a long queue drains, acknowledgements keep arriving. So a
@@ -318,8 +318,8 @@ impl Sender {
                 Some(waiting.map_or((due, due), |(first, last)| (first.min(due), last.max(due))));
             false
         });
-        // RFC 8985 waits until all of these records are due. If the last one is due much later, the first ones are
-        // marked earlier here; records that are due at almost the same time share a timer.
+        // RFC 8985 waits until all of these records are due. Here the records that are due at almost the same time
+        // share a timer, and do not wait for records that are due much later.
         self.timers.reorder_at = waiting.map(|(first, last)| last.min(first + REORDER_TIMER_SPAN));
         self.on_lost(now, lost, (in_flight, delivered))
     }
@@ -431,8 +431,8 @@ impl Sender {
         Some(match self.timers.regular_rto_at.take() {
             Some(at) => {
                 self.mark_all_lost(now);
-                // Restore the regular time: an early try without an acknowledgement is no further timeout. The
-                // last retransmission still has the time of one timeout to be acknowledged.
+                // Restore the regular time, because an early retransmission does not count as a further timeout.
+                // This retransmission has the time of one timeout to be acknowledged.
                 self.timers.rto_at = Some(at.max(now + self.rtt.rto()));
                 Expired::Early
             }
@@ -497,8 +497,8 @@ impl Sender {
         }
     }
 
-    /// Marks everything in flight as lost because the link works again: the data is retransmitted at once, not
-    /// when the backed-off timer expires.
+    /// Marks everything in flight as lost, because the link works again or the path MTU has fallen. The data is
+    /// retransmitted at once, not when the backed-off timer expires.
     pub fn revive(&mut self, now: Instant) {
         self.timers.backoff = 0;
         self.stop_waiting_for_proof();

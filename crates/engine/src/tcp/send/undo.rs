@@ -1,6 +1,6 @@
 //! Undoes loss marks and window reductions that turn out to be needless. Echoed timestamps show that a timeout was
 //! spurious (Eifel, RFC 3522); without timestamps, the data that is acknowledged first shows this (F-RTO, RFC
-//! 5682). D-SACK can show this for any recovery, not only for that from a timeout (RFC 3708).
+//! 5682). D-SACK can show that any recovery was needless, fast recovery included (RFC 3708).
 
 use core::ops::Range;
 
