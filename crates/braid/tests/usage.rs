@@ -114,7 +114,7 @@ fn key_says_what_it_cannot_use() {
             &[&[file.name(), "no private key"], words].concat(),
         );
     };
-    show("hunter2", &["7 characters, a key 44"]);
+    show("hunter2", &["7 characters, but a key has 44"]);
     show(&"?".repeat(44), &["44 characters are not 43 of"]);
     let nowhere = "/no/such/directory/key";
     expect_refusal(&["key", "show", nowhere], &[nowhere, "cannot read"]);
@@ -153,7 +153,7 @@ fn password_says_what_it_cannot_use() {
         ask(to, bad.name(), SERVER_KEY, &[to, "not a destination"]);
     }
     for server in ["laptop", &SERVER_KEY[1..]] {
-        let length = format!("it has {} characters, a key 44", server.len());
+        let length = format!("it has {} characters, but a key has 44", server.len());
         let words = [server, "--server-key", &length];
         ask("example.com:80", bad.name(), server, &words);
     }

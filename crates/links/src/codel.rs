@@ -41,7 +41,7 @@ pub(crate) struct State {
 
 impl State {
     /// Returns the packet of `queue` that is sent next at `now` (section 5, `deque`). Passes the packets that
-    /// CoDel drops first to `drop`. A packet that `mark` can mark is sent instead of dropped.
+    /// CoDel drops before this packet to `drop`. A packet that `mark` can mark is sent instead of dropped.
     pub fn dequeue<P>(
         &mut self,
         codel: CoDel,

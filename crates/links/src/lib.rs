@@ -10,7 +10,8 @@
 //! 4. Serialisation at the line's [`Rate`]: constant, without accumulating rounding errors, or recorded in a
 //!    [`Trace`].
 //! 5. Propagation: the delay and up to `jitter` more. Packets stay in order, except those that take the detour of
-//!    [`Reorder`], and on a link whose [jitter reorders](Settings::jitter_reorders). The link decides which bit is [corrupted](Settings::corrupt), and the driver flips it.
+//!    [`Reorder`], and those on a link whose [jitter reorders](Settings::jitter_reorders). The link decides which bit
+//!    is [corrupted](Settings::corrupt), and the driver flips it.
 //!
 //! Middleboxes, such as a NAT, are in [`middlebox`].
 //!

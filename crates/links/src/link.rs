@@ -357,7 +357,7 @@ impl<P> Link<P> {
         } else {
             self.counters.detoured.add(queued.len);
             // If the detour is constant, this index is the end of the list. But the settings may have shortened
-            // the detour since an earlier packet.
+            // the detour since an earlier packet, or jitter that reorders may have drawn a shorter one.
             let index = self.on_detour.partition_point(|other| other.at <= at);
             self.on_detour.insert(index, delivery);
         }

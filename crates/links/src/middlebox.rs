@@ -127,7 +127,8 @@ impl Chain {
         for (direction, packet) in step.drain(..) {
             let next = match direction {
                 Direction::Outbound => index + 1,
-                // There is no middlebox before the first one, and none of the index to which 0 wraps.
+                // The innermost middlebox has no inner neighbour, and no middlebox has the index to which 0 wraps.
+                // So the packet leaves the chain.
                 Direction::Inbound => index.wrapping_sub(1),
             };
             self.between.push_back((next, direction, packet));

@@ -43,8 +43,8 @@ impl Trace {
     /// Gbit.
     pub const MAX_OPPORTUNITIES: usize = 1 << 22;
 
-    /// Number of steps after which the trace of [`Self::swinging`] repeats. A guess: enough that a repetition is no
-    /// pattern to learn.
+    /// Number of steps after which the trace of [`Self::swinging`] repeats. A guess: so many that no sender
+    /// adapts to the repetition.
     pub const SWING_STEPS: u32 = 64;
 
     /// Parses the text of a trace.

@@ -465,7 +465,7 @@ fn key_files_are_beside_the_configuration() {
             error,
             &format!(
                 "{dir}/bad.key.{name}:1:12: {dir}/bad.key holds no private key: it has 7 characters, \
-                 a key 44\n  1 | key_file = \"bad.key\"\n    |            ^\n  write instead: a file \
+                 but a key has 44\n  1 | key_file = \"bad.key\"\n    |            ^\n  write instead: a file \
                  that holds a private key (make one: braid key new {dir}/bad.key)"
             )
         );
@@ -532,7 +532,7 @@ const SERVER_MISTAKES: &[Mistake] = &[
         "[[user]]",
         "[[user]]\nname = \"other\"\nkey = \"short\"\n[[user]]",
         ":4:7:",
-        &["\"short\" is no public key: it has 5 characters, a key 44"],
+        &["\"short\" is no public key: it has 5 characters, but a key has 44"],
     ),
     (
         "[[user]]",

@@ -58,7 +58,7 @@ const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 /// guess: far above this delay, far below the minutes that passwords tolerate.
 const MAX_CLOCK_STEP_IGNORED: Duration = Duration::from_millis(100);
 
-/// Wall-clock time. The driver passes it in at times; [`Instant`]s extrapolate it in between.
+/// Wall-clock time. The driver sets it from time to time, and [`Instant`]s extrapolate it in between.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WallClock {
     /// The instant at which the wall clock showed [`since_epoch`](Self::since_epoch).
@@ -261,7 +261,7 @@ impl fmt::Display for AuthError {
                 let s = ms.unsigned_abs() as f64 / 1e3;
                 write!(
                     f,
-                    "the box's clock is {s:.1} s {side} this server's; set it right"
+                    "the box's clock is {s:.1} s {side} this server's; correct the clock that is wrong"
                 )
             }
             AuthError::BeforeStart => f.write_str("the password is older than this server's start"),
@@ -363,7 +363,7 @@ impl Verifier {
         &self.users
     }
 
-    /// Refuses passwords made before `unix_ms`. To be called when the server starts, because it does not know
+    /// Refuses passwords made before `unix_ms`. Call this when the server starts: a restarted server does not know
     /// which passwords were used before.
     pub fn forget_before(&mut self, unix_ms: u64) {
         self.oldest_ms = Some(unix_ms);

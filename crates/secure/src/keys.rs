@@ -111,7 +111,7 @@ impl PrivateKey {
         let key = PrivateKey::from_text(&text);
         let key = key.map_err(|e| format!("{name} holds no private key: {e}"))?;
         if mode & 0o007 != 0 {
-            tracing::warn!(file = %name, "every user of this machine may read the key: chmod 600 it");
+            tracing::warn!(file = %name, "every user of this machine may read the key; run `chmod 600` on the file");
         }
         Ok(key)
     }
@@ -256,7 +256,7 @@ pub enum KeyError {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyError::Length(n) => write!(f, "it has {n} characters, a key {KEY_TEXT_LEN}"),
+            KeyError::Length(n) => write!(f, "it has {n} characters, but a key has {KEY_TEXT_LEN}"),
             KeyError::NotBase64 => write!(
                 f,
                 "its {KEY_TEXT_LEN} characters are not 43 of A-Z, a-z, 0-9, + and /, and one ="

@@ -272,14 +272,14 @@ fn the_error_names_the_clock_skew() {
         .unwrap_err();
     assert_eq!(
         early.to_string(),
-        "the box's clock is 300.0 s behind this server's; set it right"
+        "the box's clock is 300.0 s behind this server's; correct the clock that is wrong"
     );
     let late = v
         .check(&user(ALICE), &make(NOW + 7_200_000, 1), NOW)
         .unwrap_err();
     assert_eq!(
         late.to_string(),
-        "the box's clock is 7200.0 s ahead of this server's; set it right"
+        "the box's clock is 7200.0 s ahead of this server's; correct the clock that is wrong"
     );
     assert!(v.check(&user(ALICE), &make(u64::MAX, 1), NOW).is_err());
     assert!(v.check(&user(ALICE), &make(NOW - WINDOW, 2), NOW).is_ok());

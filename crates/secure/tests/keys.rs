@@ -126,7 +126,7 @@ fn the_error_says_why_a_text_is_no_key() {
         }
     }
     let message = KeyError::Length(7).to_string();
-    assert_eq!(message, "it has 7 characters, a key 44");
+    assert_eq!(message, "it has 7 characters, but a key has 44");
 }
 
 #[test]

@@ -130,8 +130,8 @@ impl Middlebox for Merge {
                 }
             }
         };
-        // A segment is not held back after a push or the end of the stream, because no successor is expected soon,
-        // or if the table is full.
+        // A segment with PSH or FIN is not held back, because no successor is expected soon. If the table is full, no
+        // segment is held back.
         let ends_burst = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
         if !mergeable || ends_burst || self.held.len() >= MAX_FLOWS {
             out.push_back((direction, next.packet));

@@ -56,8 +56,8 @@ pub enum Edit {
     Zero,
 }
 
-/// A middlebox that edits TCP options, as Honda et al. found them in the Internet ("Is it still possible to extend
-/// TCP?", IMC 2011).
+/// A middlebox that edits TCP options. Honda et al. found such middleboxes in the Internet ("Is it still possible to
+/// extend TCP?", IMC 2011).
 #[derive(Debug, Clone)]
 pub struct OptionEdit {
     target: Target,

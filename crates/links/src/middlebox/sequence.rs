@@ -65,8 +65,8 @@ impl SequenceShift {
             let (_, options) = header.split_at_mut(HEADER_LEN);
             let shifted = |option: &&mut [u8]| shifts_sack && option[0] == kind::SACK;
             for option in segment::options_mut(options).filter(shifted) {
-                // The edges follow the bytes of kind and length, which `options_mut` guarantees. If the length is
-                // malformed, the last bytes form no edge and are not changed.
+                // The edges follow the bytes of kind and length. `options_mut` guarantees these two bytes. If the
+                // length is malformed, the last bytes form no edge and are not changed.
                 for edge in option[2..].chunks_exact_mut(4) {
                     shift(edge, ack_shift.wrapping_neg());
                 }

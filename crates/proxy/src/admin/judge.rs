@@ -5,7 +5,7 @@ use braid_secure::Families;
 use super::status::{ProxyStatus, Role, RulesStatus, Status};
 use super::verdict::{Condition, Health, Reason, Verdict};
 
-/// Computes the verdict on a status. `machine` are reasons that the driver has found on the machine.
+/// Computes the verdict on a status. `machine` has the reasons that the driver has found on the machine.
 pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     let mut reasons = machine.to_vec();
     reasons.extend(of_rules(&status.rules));

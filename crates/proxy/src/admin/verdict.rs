@@ -191,7 +191,7 @@ impl Condition {
                 format!(
                     "over link {name} servers answer the TCP handshake and nothing more: the link is not used"
                 ),
-                "look in the server's log, and for a firewall on the path that closes connections",
+                "look in the server's log, and look for a firewall on the path that closes connections",
             ),
             Condition::NoAnswers => (
                 format!("no server answers over link {name}: the link is not used"),
@@ -279,11 +279,12 @@ impl Condition {
                     "server {name} is not a Braid server, or has a different version; the box does not use \
                      this server"
                 ),
-                "check `address` and port in box.toml, that `braid server` runs there, and both versions",
+                "check `address` and port in box.toml, check that `braid server` runs there, and compare both \
+                 versions",
             ),
             Condition::NoAnswers | Condition::HandshakeUnanswered | Condition::CaptivePortal => (
                 format!("server {name} cannot be reached over any link"),
-                "check that the server runs, that its firewall accepts its port, and the links",
+                "check that the server runs and that its firewall accepts its port, and check the links",
             ),
             _ => return None,
         };

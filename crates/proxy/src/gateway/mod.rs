@@ -911,6 +911,7 @@ impl BoxCore {
         // once. An error means that the connection is gone; its `Closed` event follows.
         let _ = ctx.stack.acknowledge(now, channel.conn);
         channel.release();
+        // Only a protected connection is reusable, hence `true`.
         session.stage = Stage::Leaving(Box::new(ClientHandshake::new(true)));
         // The server's message may have been received already, and then no event follows.
         self.sessions.queue(id);

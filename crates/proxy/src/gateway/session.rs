@@ -71,7 +71,7 @@ impl Session {
     pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
-            // In plaintext nothing is proved; a server that accepts the password is believed.
+            // A plaintext server proves no key, so a server that accepts the password is trusted.
             Stage::Negotiating(handshake) if !self.channel.is_protected() => {
                 handshake.is_signed_in()
             }
@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Returns whether bytes of the user, or the end of the user's stream, were sent. The server may have passed
-    /// them on to the destination, so they must not be sent to it twice.
+    /// them on to the destination, which must not get them twice.
     pub(super) fn has_sent_user_bytes(&self) -> bool {
         self.moved.to_conn > 0 || self.relay.has_sent_end()
     }

@@ -24,7 +24,7 @@ use crate::app::{Ctx, DownstreamError, DownstreamId};
 /// between fairness to other sessions and few turns for bulk data.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Minimum number of bytes that a read from the connection counts for against [`TURN_BYTES`]. So a turn has at
+/// Minimum number of bytes for which a read from the connection counts against [`TURN_BYTES`]. So a turn has at
 /// most 256 such reads, and many tiny records cannot prolong the turn. The value is a guess.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
@@ -508,7 +508,7 @@ impl Relay {
                 // A socket that takes no bytes and reports no error counts as full.
                 Ok(0) => self.to_downstream = Direction::SinkFull,
                 Ok(n) => {
-                    // Count small reads in full, so that many of them do not prolong the turn.
+                    // A small read counts for more than its bytes, so that many small reads do not prolong the turn.
                     budget = budget.saturating_sub(n.max(MIN_COUNTED_BYTES));
                     *moved += n as u64;
                 }

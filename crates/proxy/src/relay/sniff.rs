@@ -119,8 +119,8 @@ fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
 
 /// Reads the head of an HTTP/1.1 request, which may be incomplete.
 fn request(first: &[u8]) -> Option<Sniffed> {
-    // The host is often in the first lines, so do not insist on the whole head: parse as if it ended with the last
-    // complete line.
+    // The host is often in the first lines, so an incomplete head is parsed as if it ended with the last complete
+    // line.
     let end = first.windows(2).rposition(|w| w == b"\r\n")? + 2;
     let head = [&first[..end], b"\r\n"].concat();
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];

@@ -27,7 +27,7 @@ const MAX_REQUESTED_TRAINS: u8 = 3;
 pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
     let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
-    // Only a rate close to 0 bit/s overflows. The pause is then an hour, as good as any long time.
+    // Only a rate close to 0 bit/s overflows. The pause is then an hour; any other long time would do.
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 

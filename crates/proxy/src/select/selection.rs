@@ -221,7 +221,8 @@ impl MeasuringInterval {
     /// is halved after a change and doubled without a change.
     ///
     /// # Panics
-    /// Panics if the start of `bounds` is after their end. The bounds of a checked [`Measuring`] never are so.
+    /// Panics if the start of `bounds` is after their end. The bounds of a checked [`Measuring`] are in
+    /// order.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (min, max) = (*bounds.start(), *bounds.end());
         let next = match self.interval {

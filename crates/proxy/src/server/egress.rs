@@ -94,8 +94,8 @@ fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
 }
 
 impl PrefixTable {
-    /// Records the time that connecting to a destination `took`. In place of a new prefix beyond `max`, the one
-    /// with the oldest measurement is forgotten.
+    /// Records the time that connecting to a destination `took`. If a new prefix would exceed `max`, forgets the
+    /// prefix with the oldest measurement.
     fn on_connected(&mut self, now: Instant, prefix: Prefix, took: Duration, max: usize) {
         if let Some(metrics) = self.0.get_mut(&prefix) {
             metrics.delay = smoothed(Some(metrics.delay), took);
@@ -135,7 +135,7 @@ impl PrefixMetrics {
         now.saturating_since(self.measured_at) < MEASUREMENT_LIFETIME
     }
 
-    /// Returns the bandwidth, bit/s; unknown as in [`EgressMeter::quality`].
+    /// Returns the bandwidth, bit/s; `None` if it is unknown for the reasons in [`EgressMeter::quality`].
     fn bandwidth(&self) -> Option<f64> {
         self.limited_rate.filter(|rate| *rate >= self.max_rate)
     }
@@ -187,7 +187,8 @@ impl EgressMeter {
         }
     }
 
-    /// Returns the egress metrics of `prefix` from connections of `user`; `None` if there is no recent one.
+    /// Returns the egress metrics of `prefix` from connections of `user`; `None` without recent
+    /// measurements.
     pub(super) fn quality_of(&self, now: Instant, user: usize, prefix: Prefix) -> Option<Quality> {
         let metrics = self.users.get(user)?.0.get(&prefix)?;
         metrics.is_recent(now).then(|| Quality {
@@ -297,7 +298,7 @@ impl EgressMeter {
 pub(super) struct RelayRate {
     /// The destination.
     pub(super) addr: IpAddr,
-    /// The begin of the current period. All counts are of this period.
+    /// The start of the current period. All counts are of this period.
     since: Instant,
     bytes: u64,
     checked_at: Instant,

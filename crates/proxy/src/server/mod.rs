@@ -347,7 +347,8 @@ impl ServerCore {
                 let handshakes = self.handshakes.under_way();
                 tracing::warn!(
                     %remote, open, handshakes, suppressed, over = ?limit,
-                    "too many connections or handshakes: refused one; see max_connections in [expert] of server.toml"
+                    "too many connections or handshakes: refused a connection; see max_connections in [expert] of \
+                     server.toml"
                 );
             }
             return ctx.stack.abort(ctx.now, conn);

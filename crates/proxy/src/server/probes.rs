@@ -32,8 +32,7 @@ impl ServerCore {
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = grant.map(|g| g.user) else {
-            // The case is the same as for a request: the password is valid, but its owner signed something other
-            // than this probe.
+            // As for a request, the password is valid, but its signature is not for this probe.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         self.handshakes.end(ctx.now, session.remote, handshake);

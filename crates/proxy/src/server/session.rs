@@ -26,7 +26,7 @@ pub(super) struct Session {
     pub(super) destination: Option<Box<Destination>>,
     /// The decoder of early hints, until these have come.
     pub(super) early_hints: Option<EarlyHints>,
-    /// The begin of the current handshake or request.
+    /// The start of the current handshake or request.
     pub(super) started: Instant,
     pub(super) stage: Stage,
     /// Deadline of the handshake or, after the request, of the connection to the destination with all its
@@ -48,7 +48,7 @@ pub(super) enum Stage {
         others: Vec<SocketAddr>,
         /// The address of the current attempt.
         addr: IpAddr,
-        /// The begin of the current attempt.
+        /// The start of the current attempt.
         since: Instant,
     },
     /// Relays between box and destination.
@@ -81,7 +81,8 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Creates the handshake that follows a request of `user` on the same connection.
+    /// Creates the handshake that follows a request of `user` on the same connection. Only protected connections
+    /// serve several requests, so TLS has proved the user's key.
     pub(super) fn after_user(user: usize) -> Self {
         Handshake {
             protection_known: true,

@@ -88,7 +88,8 @@ impl ServerCore {
         let peer_finished = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
         let is_signed_in = handshake.grant.is_some();
         // A box that has signed in may have made a request before, and a reset would discard the bytes that the
-        // box still has to deliver. A peer that has not signed in loses nothing by a reset.
+        // box still has to deliver. A peer that has not signed in loses nothing by a reset. The `Closed` event after
+        // the reset ends the session.
         if peer_finished && !(is_signed_in && channel.close(ctx.now, ctx.stack).is_ok()) {
             ctx.stack.abort(ctx.now, conn);
         }

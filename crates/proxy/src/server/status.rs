@@ -61,7 +61,7 @@ impl Controlled for ServerCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
-            // The driver handles the reload of a server that has a file, so this request came to one without.
+            // The driver itself reloads a server that has a configuration file, so this server has none.
             Request::Reload => {
                 let why = "this server was started without a configuration file and cannot reload; restart it \
                            with one";

@@ -48,7 +48,7 @@ pub(super) struct Departures {
 }
 
 impl Departures {
-    /// Returns the departure time of the next record. Times count from the begin of the train, so that a late
+    /// Returns the departure time of the next record. Times count from the start of the train, so that a late
     /// timer does not delay all following records.
     pub(super) fn next(&self) -> Instant {
         self.began + self.train.gap * u32::from(self.sent)

@@ -48,7 +48,7 @@ impl Upstream {
         let mut candidates = self.candidates(chosen, request.tried, request.destination_ip);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
-        // A server that only the destination has chosen.
+        // The chosen server, if the metrics of the destination's prefix chose it in place of the usual server.
         let other = Some(chosen).filter(|chosen| *chosen != self.servers.current(need));
         let idle = best.filter(|_| !request.skip_pool).and_then(|server| {
             if Some(server) == other {

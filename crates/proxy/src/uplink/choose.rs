@@ -32,7 +32,8 @@ impl Servers {
 }
 
 impl Upstream {
-    /// Returns the measurements of a server. Those of a link without answers are outdated and left out.
+    /// Returns the measurements of a server. Measurements over a link without answers are outdated, so they are left
+    /// out.
     pub(super) fn measured(&self, server: usize) -> Measured {
         let paths = self.links.all.iter().map(|link| {
             let health = &link.health[server];
@@ -62,7 +63,7 @@ impl Upstream {
             tracing::info!(%throughput, %latency, "chose the servers for throughput and for latency");
             self.pools.changed = true;
         }
-        // The choices by prefix follow. The next connection to a prefix chooses anew.
+        // Drop the choices by prefix that no longer apply. The next connection to such a prefix chooses anew.
         let choice = &self.servers.choice;
         let is_by_measurements = choice.is_by_measurements();
         self.meter.egress.retain_choices(|need, server| {
@@ -72,9 +73,9 @@ impl Upstream {
 
     /// Returns the server for a user's connection with this need to the destination `to`.
     ///
-    /// Where the metrics of the destination's prefix are known, they count in place of those over all destinations.
-    /// As long as they do not make another server better by the configured gain, the connection goes to the server
-    /// that is chosen for all.
+    /// If the metrics of the destination's prefix are known, they replace those over all destinations. Unless they
+    /// make another server better by the configured gain, the connection goes to the server that is chosen for all
+    /// destinations.
     pub(super) fn server_for(&mut self, now: Instant, need: Need, to: Option<IpAddr>) -> usize {
         let usual = self.servers.current(need);
         let Some(prefix) = to.map(Prefix::from).filter(|_| self.servers.has_choice()) else {
@@ -108,8 +109,8 @@ impl Upstream {
         let measured: Vec<Measured> = measured.collect();
         let usable = self.usable_servers();
         let candidates = candidates(&measured, &usable);
-        // The usual server has idle connections, so another server is left once it has no advantage. That is so if
-        // a destination turns out to be as far from the other server.
+        // The usual server has idle connections. So connections return to it once the other server has no advantage,
+        // for example because the destination turns out to be as far from the other server.
         let is_better = |other: &usize| {
             let pair = [candidates[usual], candidates[*other]];
             selection::choose(need, &pair, Some(0), 0.0) == Some(1)
@@ -122,7 +123,7 @@ impl Upstream {
         chosen
     }
 
-    /// Returns whether new connections go to `server`, all or those to some destinations.
+    /// Returns whether new connections of some need, or to some destinations, go to `server`.
     pub(super) fn is_current(&self, server: usize) -> bool {
         let mut needs = self.servers.needs();
         needs.any(|need| self.servers.current(need) == server)

@@ -13,11 +13,11 @@ use crate::select::selection::{Need, Quality};
 /// Maximum number of prefixes that are remembered; beyond it, the prefix that was used least recently is
 /// forgotten. A guess: most traffic of a household goes to a few dozen networks.
 const MAX_PREFIXES: usize = 64;
-/// The box asks for a prefix for this time after its last use, as long as servers remember their measurements.
+/// Time for which the box asks for the metrics of a prefix after the prefix was last used. Servers use their
+/// measurements of a prefix for the same time.
 const ASKING_TIME: Duration = Duration::from_secs(600);
-/// Time for which the metrics of a prefix count, and for which a prefix is remembered after its last use. A guess,
-/// longer than servers remember their measurements: a server that was left for a better one is not tried again every
-/// few minutes.
+/// Time for which the metrics of a prefix are valid, and for which a prefix is remembered after its last use. A guess,
+/// longer than [`ASKING_TIME`]: a server that was left for a better one is not tried again every few minutes.
 const METRICS_LIFETIME: Duration = Duration::from_secs(3_600);
 
 /// Metrics, and the time of the report.
@@ -91,7 +91,8 @@ impl Egress {
             now.saturating_since(p.used_at) < ASKING_TIME && p.servers[server].used
         });
         let mut recent: Vec<_> = recent.collect();
-        // `None` is less than any time. Of prefixes that were never asked, the latest comes first.
+        // `None` is less than any time, so prefixes that the server was never asked for come first, and among these
+        // the prefix that was used last.
         recent.sort_by_key(|(_, p)| (p.servers[server].asked_at, core::cmp::Reverse(p.used_at)));
         let asked = recent.into_iter().take(MAX_ASKED_PREFIXES);
         let asked = asked.map(|(prefix, state)| {
@@ -117,7 +118,7 @@ impl Egress {
         };
         self.over_all[server] = Some((now, over_all));
         for (prefix, quality) in prefixes {
-            // A server has no say in which prefixes are remembered.
+            // A server must not add prefixes to the table.
             if let Some(state) = self.prefixes.get_mut(prefix) {
                 state.servers[server].report = Some((now, *quality));
             }
@@ -129,8 +130,8 @@ impl Egress {
         self.over_all[server].map_or(Quality::default(), |(_, quality)| quality)
     }
 
-    /// Returns the metrics of each server to destinations with `prefix`: those of the prefix where they are known,
-    /// else those over all. `None` if no server's metrics of the prefix are known.
+    /// Returns the metrics of each server to destinations with `prefix`: those of the prefix if they are known,
+    /// otherwise those over all destinations. Returns `None` if no server's metrics of the prefix are known.
     pub(super) fn to_prefix(&self, now: Instant, prefix: Prefix) -> Option<Vec<Quality>> {
         let state = self.prefixes.get(&prefix)?;
         let recent = |report: Option<Report>| {

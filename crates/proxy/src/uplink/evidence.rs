@@ -130,7 +130,7 @@ impl Upstream {
         }
     }
 
-    /// Probes the current servers over a link over which packets leave and none come back.
+    /// Probes the current servers over a link on which packets leave and none come back.
     pub(crate) fn revalidate_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
             self.links.on_failure(now, self.servers.current(need), path);

@@ -120,8 +120,8 @@ impl Examinations {
         self.all.iter().any(is_same)
     }
 
-    /// Ends the examinations over `path`, or all examinations if `path` is `None`. Their results would be
-    /// meaningless.
+    /// Ends the examinations over `path`, or all examinations if `path` is `None`. Their results would concern the
+    /// state of links and servers before a change.
     pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.all.retain(|examination| {
             let goes_on = path.is_some_and(|path| path != examination.checkout.path);

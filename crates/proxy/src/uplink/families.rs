@@ -68,7 +68,7 @@ impl ReachedFamilies {
         }
     }
 
-    /// Returns the families that `server` reaches; both while it has not reported.
+    /// Returns the families that `server` reaches; both families if it has not reported.
     pub(super) fn of(&self, server: usize) -> Families {
         let report = self.reports.get(server);
         report.map_or(Families::BOTH, |report| report.families)

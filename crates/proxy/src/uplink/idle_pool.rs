@@ -172,8 +172,8 @@ pub(super) struct IdlePool {
     /// The connections, oldest first.
     waiting: Vec<IdleConn>,
     demand: Demand,
-    /// Servers that accepted this box for a user, and have not refused it since. To other servers nothing is
-    /// opened in advance, because a server that refuses this box would be asked in vain again and again.
+    /// Servers that accepted this box for a user or a measurement, and have not refused it since. The pool opens no
+    /// connections to other servers, because a server that refuses this box would refuse each of them.
     accepted_by: Vec<usize>,
     /// The time before which no connection is opened, because one was lost.
     retry_at: Option<Instant>,
@@ -280,7 +280,7 @@ impl IdlePool {
         self.waiting.iter().filter(to_server).count()
     }
 
-    /// Records that a server has accepted this box for a user.
+    /// Records that a server has accepted this box for a user or a measurement.
     pub(super) fn on_served(&mut self, server: usize) {
         if !self.accepted_by.contains(&server) {
             self.accepted_by.push(server);
@@ -408,7 +408,7 @@ impl IdlePools {
         pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)))
     }
 
-    /// Notes that a server has accepted this box for a user.
+    /// Notes that a server has accepted this box for a user or a measurement.
     pub(super) fn on_served(&mut self, server: usize) {
         for pool in &mut self.all {
             pool.on_served(server);

@@ -221,6 +221,7 @@ impl Links {
     pub(super) fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
         let link = &mut self.all[index];
         link.open = open;
+        // The link may lead through another network when it comes back.
         stack.forget_middleboxes(link.path);
         if link.up && !open {
             // The link still works, so the peer would otherwise go on sending over it.
@@ -368,7 +369,8 @@ impl Links {
             let is_gain_small = rtts.is_none_or(|(challenger, current)| {
                 challenger.saturating_mul(5) / 4 + 5_000_000 >= current
             });
-            // While neither link has answers, a change would break flows for nothing.
+            // While neither link has answers, a change would break flows for nothing. This does not hold
+            // for a metered current link, whose traffic costs money.
             rank(current) == rank(challenger) && is_gain_small
                 || rank(current).0 && rank(challenger).0 && !current.metered
         });

@@ -22,7 +22,7 @@ impl LoggedState {
     /// Returns whether `state` should be logged now; if so, records it as logged.
     fn should_log(&mut self, now: Instant, state: Condition) -> bool {
         let due = self.at.is_none_or(|at| now >= at + MIN_LOG_INTERVAL);
-        // `Untried` is no news: it is replaced as soon as something answers or fails.
+        // `Untried` is not logged, because it ends as soon as something answers or fails.
         let should = state != self.state && due && state != Condition::Untried;
         if should {
             *self = LoggedState {
@@ -95,7 +95,7 @@ pub(super) fn log_interception(intercepts: bool, switched_on: bool) {
         (true, _) => tracing::info!(target: NEWS_TARGET, "new connections are aggregated"),
         (false, true) => tracing::warn!(
             target: NEWS_TARGET,
-            "no server can be used: new connections are forwarded over one link, unprotected, until one answers"
+            "no server can be used: new connections are forwarded over one link, unprotected, until a server answers"
         ),
         (false, false) => tracing::warn!(
             target: NEWS_TARGET,

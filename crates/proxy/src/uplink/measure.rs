@@ -219,8 +219,8 @@ impl Upstream {
         pending.channel.abort(cx.now, cx.stack);
         // A late train counts as a result, because the losses or the slowness that delayed it affect users too. A
         // connection that the server ended (not `is_late`) shows nothing about the path. If not even the server's
-        // answer has come, the server may be the cause. Then the result is that nothing is free only after an alarm,
-        // that is if other evidence shows that the path has changed.
+        // answer has come, the server may be the cause. Then the free rate counts as zero only after an alarm, that
+        // is, if other evidence shows that the path has changed.
         let is_late = pending.deadline <= cx.now;
         let partial_rate = pending
             .receiver

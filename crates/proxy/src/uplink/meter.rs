@@ -181,7 +181,8 @@ impl PendingTrain {
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
         let received = links.all[self.link].bytes_received(stack) - self.received_at_start;
         let time = now.saturating_since(self.began).as_secs_f64();
-        // `MEASUREMENT_BYTES` are the bytes of two trains, and this is one train.
+        // `MEASUREMENT_BYTES` are the bytes of two trains. This train has half of them, and the rest of `received`
+        // went to users.
         received.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }

@@ -180,7 +180,7 @@ impl Upstream {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        // A box that is being stopped examines nothing any more.
+        // A box that is being stopped has no more probes, examinations or measurements to do.
         if self.notices.is_ending() {
             return None;
         }
@@ -202,7 +202,7 @@ impl Upstream {
         self.examine(cx);
         self.measure(cx);
         self.update(cx.now, cx.stack);
-        // `update` may have set the flag; `fill_pools` now makes the change.
+        // The flag asks for a call of `fill_pools`, which follows.
         self.pools.changed = false;
         self.fill_pools(cx);
         self.log_changes(cx.now);

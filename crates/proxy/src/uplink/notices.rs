@@ -13,8 +13,8 @@ use crate::admin::status::ProxyStatus;
 pub enum Notice {
     /// From now on, send all traffic other than TCP over this link; `None` if no link is up and switched on.
     BestPath(Option<PathId>),
-    /// The link is switched on and leads to a server (`true`). Or the link is switched off, or leads to no server
-    /// through its own fault (`false`); then forwarded traffic must leave the link.
+    /// `true`: forwarded traffic may use the link. `false`: forwarded traffic must leave the link, because the link is
+    /// switched off, or leads to no server through its own fault.
     Reached(PathId, bool),
     /// Begin (`true`) or stop (`false`) to intercept new connections of users. Interception stops while no server
     /// is reachable or the box is switched off. New connections are then forwarded, and intercepted ones continue.
@@ -41,7 +41,7 @@ enum Switch {
 #[derive(Debug)]
 pub(super) struct Notices {
     switch: Switch,
-    /// True if some server was reachable when that was last known.
+    /// True if some server was reachable in the last known state.
     reached: bool,
     /// The value of the last notice about interception; `None` before the first notice, when the driver assumes
     /// `false`.

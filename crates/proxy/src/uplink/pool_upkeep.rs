@@ -32,7 +32,7 @@ impl Servers {
 
 impl Upstream {
     /// Records that a server has accepted this box and connected to a user's destination. From now on, idle
-    /// connections to the server are useful, so opens them.
+    /// connections to the server are useful, so this method opens them.
     pub(crate) fn on_served(&mut self, cx: &mut Context<'_>, server: usize) {
         // A reload may have removed the server meanwhile.
         if server < self.servers.entries.len() {
@@ -165,8 +165,8 @@ impl Upstream {
                     return true;
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
-                    // Nothing more is opened in advance until a user's connection shows that the server accepts
-                    // this box.
+                    // The pool opens no connection to the server until a user's connection or a measurement shows
+                    // that the server accepts this box.
                     self.pools.all[pool].on_refused(server);
                     self.on_failure(cx.now, server, opened_on);
                 }
@@ -191,8 +191,8 @@ impl Upstream {
                 self.pools.all[pool].on_lost(cx.now, conn);
                 cx.counters.idle_lost += 1;
                 if reason == CloseReason::Reset {
-                    // A server that is being stopped resets its idle connections first. Probing it at once shows
-                    // that before the next user has to wait.
+                    // A server that is being stopped resets its idle connections first. So probe the server at
+                    // once, before the next user has to wait for it.
                     self.on_failure_on_all_links(cx.now, server);
                 }
             }
