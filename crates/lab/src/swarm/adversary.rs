@@ -20,8 +20,8 @@ const MAX_RECENT: usize = 64;
 const ATTACKER_ADDR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
 /// First port of the subflows that the attacker opens in the box's name.
 const FIRST_PORT: u16 = 60_000;
-/// Length of the parts of users' streams, bytes. The attacker searches packets for these parts. By chance,
-/// 64 bits of ciphertext do not equal a part.
+/// Length of the parts of users' streams for which the attacker searches packets, bytes. 64 bits of ciphertext
+/// practically never equal one of a few thousand parts by chance.
 const WORD_LEN: usize = 8;
 
 /// An access link with an attacker on it.
@@ -205,7 +205,7 @@ impl Segment {
         }
     }
 
-    /// Makes the segment one of the other direction. Its sequence number is what the receiver expects.
+    /// Reverses the direction of the segment. Its sequence number is then the one that the new receiver expects.
     fn reverse(&mut self) {
         mem::swap(&mut self.ip.src, &mut self.ip.dst);
         let tcp = &mut self.tcp;
