@@ -190,7 +190,7 @@ impl Segment {
         }
     }
 
-    /// Returns a segment without payload that follows this one.
+    /// Returns a segment without payload that follows this segment.
     fn next(&self) -> Segment {
         let passed = &self.tcp;
         let mut tcp = tcp::Repr::new(passed.src_port, passed.dst_port, Flags::ACK);
@@ -389,7 +389,7 @@ impl Adversary {
     }
 
     /// Answers a packet to a subflow of the attacker. After the SYN/ACK, completes the handshake and sends
-    /// forged data. Later only acknowledges whatever arrives.
+    /// forged data. After that, only acknowledges the packets that arrive.
     fn continue_join(&mut self, received: &[u8], segment: &Segment, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;
