@@ -211,7 +211,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Runs one end in its own thread. Tells the other end to end if this one has ended.
+    /// Runs one end in its own thread. When this end has ended, tells the other end to end too.
     fn run_end(
         &self,
         open: impl FnOnce() -> io::Result<TcpStream>,

@@ -10,7 +10,7 @@ use crate::case::Size;
 use crate::stats;
 
 /// A claim. On a sweep, the judged value is `(of - less) / the lowest of over`, for each size. The fields
-/// from `measure` on mean nothing for a claim whose values code computes.
+/// from `measure` on are not used if the code of the experiment computes the values of the claim.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {

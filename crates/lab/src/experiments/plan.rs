@@ -81,7 +81,7 @@ struct Fewer {
 struct ByLoss {
     title: String,
     measure: Measure,
-    /// The variant by whose measure all others are divided, for each size; none for the measure itself.
+    /// The variant whose measure is the divisor for all variants, for each size; `None` to show the measure itself.
     over: Option<String>,
 }
 

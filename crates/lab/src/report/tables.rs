@@ -94,7 +94,7 @@ fn publication(outcome: &Outcome) -> &str {
     source.split(',').next().unwrap_or(source)
 }
 
-/// Returns the number of claims, and the numbers of those that hold and of those that hold in a part.
+/// Returns the numbers of claims, of claims that hold, and of claims that hold in a part.
 fn count(claims: &[&Claim<'_>]) -> [usize; 3] {
     let count = |wanted| {
         let of = claims.iter().filter(|claim| claim.judgement() == wanted);
