@@ -77,7 +77,7 @@ impl Backend {
         if case.flows > 1 && !self.is_virtual() {
             let name = self.name();
             let text = format!(
-                "--flows {} needs --backend sim, and this is {name}",
+                "--flows {} needs --backend sim, but the backend is {name}",
                 case.flows
             );
             return Err(Error::Usage(text));

@@ -73,7 +73,7 @@ impl Client {
     /// Connects from the calling thread's namespace.
     ///
     /// # Errors
-    /// Fails if nobody accepts the connection.
+    /// Fails if the connection does not open.
     pub fn connect(content: SocketAddr) -> io::Result<Client> {
         let stream = TcpStream::connect(content)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -91,7 +91,7 @@ impl Client {
         self.read(bytes, arrived)
     }
 
-    /// Asks for `bytes` bytes after those that are asked for already.
+    /// Asks for `bytes` more bytes. They arrive after the bytes of earlier requests.
     ///
     /// # Errors
     /// Fails if the connection has ended.

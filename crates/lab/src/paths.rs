@@ -63,8 +63,8 @@ impl PathSpec {
     }
 }
 
-/// Reads `rate,round-trip time,loss[,queue][,jitter=time]`. A rate `trace:FILE` is a mahimahi trace, whose file
-/// is read here. A rate `swing:MEAN/SHARE/STEP/SEED` is the trace of [`Trace::swinging`].
+/// Reads `rate,round-trip time,loss[,queue][,jitter=time[/reorder]]`. A rate `trace:FILE` is a mahimahi trace, whose
+/// file is read here. A rate `swing:MEAN/SHARE/STEP/SEED` is the trace of [`Trace::swinging`].
 impl FromStr for PathSpec {
     type Err = PathError;
 
@@ -100,7 +100,7 @@ impl FromStr for PathSpec {
         };
         if rate == Rate::Unlimited && matches!(queue, Some(QueueSpec::Time(_))) {
             return Err(wrong(
-                "an unlimited rate has no queue in time; write packets".to_owned(),
+                "an unlimited rate needs a queue in packets, not in time".to_owned(),
             ));
         }
         Ok(PathSpec {
@@ -145,7 +145,7 @@ fn swinging(text: &str) -> Result<Trace, ValueError> {
 /// The error of paths that cannot be parsed.
 pub type PathError = ValueError;
 
-/// Returns the error of the path or paths `read`.
+/// Returns the error for the text `read` of a path or of several paths.
 fn error(read: &str, reason: &str) -> PathError {
     PathError {
         what: format!("path `{read}`: {reason}"),
@@ -166,7 +166,7 @@ impl Paths {
         &self.specs
     }
 
-    /// Returns path `n`, counted from 0, alone; no path if there is none of this number.
+    /// Returns path `n`, counted from 0, alone; empty if there is no path `n`.
     pub fn only(&self, n: usize) -> Paths {
         let text = self.text.split(';').nth(n).unwrap_or_default();
         Paths {
@@ -185,7 +185,7 @@ impl FromStr for Paths {
         let specs: Vec<PathSpec> = specs.collect::<Result<_, _>>()?;
         if !(1..=MAX_PATHS).contains(&specs.len()) {
             let count = specs.len();
-            let reason = format!("{count} where 1 to {MAX_PATHS} separated by `;` are needed");
+            let reason = format!("expected 1 to {MAX_PATHS} paths separated by `;`, got {count}");
             return Err(error(text, &reason));
         }
         Ok(Paths {
@@ -270,7 +270,7 @@ mod tests {
             (
                 "1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;1mbit,1ms,0;\
               1mbit,1ms,0;1mbit,1ms,0",
-                "9 where 1 to 8",
+                "expected 1 to 8 paths separated by `;`, got 9",
             ),
             (
                 "5mbit,40ms;5mbit,40ms,0%",
@@ -289,7 +289,7 @@ mod tests {
                 "5mbit,40ms,1%/0.5;5mbit,40ms,0%",
                 "`1%/0.5` is out of range",
             ),
-            ("unlimited,40ms,0%,50ms", "no queue in time"),
+            ("unlimited,40ms,0%,50ms", "needs a queue in packets"),
             ("swing:5mbit/50%/1ms,40ms,0%", "four values"),
             (
                 "swing:5mbit/50%/1ms/x,40ms,0%",

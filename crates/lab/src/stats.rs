@@ -24,9 +24,10 @@ pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
     Some(t * sd / (sample.len() as f64).sqrt())
 }
 
-/// Returns half the width of the confidence interval of an estimate, from the values that the estimate has without
-/// each of several equal groups of the sample (the delete-a-group jackknife; Efron and Tibshirani, "An Introduction
-/// to the Bootstrap", 1993, chapter 11). `None` with fewer than two groups, or if a value is not finite.
+/// Returns half the width of the confidence interval of an estimate, by the delete-a-group jackknife (Efron and
+/// Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 11). The sample is cut into groups of equal size, and
+/// `without` has the estimate without each group in turn. `None` with fewer than two groups, or if a value is not
+/// finite.
 pub fn jackknife(without: &[f64], confidence: f64) -> Option<f64> {
     let mean = mean(without)?;
     let groups = without.len() as f64;

@@ -294,7 +294,7 @@ fn runs_that_cannot_be_recorded_are_refused() {
     refused(
         &["--backend", "links", "--log", "/tmp"],
         2,
-        "--backend sim, and this is --backend links",
+        "--backend sim, but the backend is links",
     );
     refused(
         &["--pcap", "/dev/null"],

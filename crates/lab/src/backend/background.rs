@@ -25,13 +25,14 @@ const SINK: &str = "sink";
 const DISCARD: u16 = 9;
 /// Port of the sink of the first TCP generator. The others have the next ports.
 const FIRST_PORT: u16 = 50_000;
+/// Congestion control of the generators. All experiments with background traffic use the same one.
 const CC: &str = "cubic";
 /// Bytes of one write of a generator.
 const CHUNK: usize = 1_000;
 /// Depth of the token bucket of a generator with a rate, bytes. It limits the burst that the generator may
 /// send after a time in which the socket took no data.
 const DEPTH: f64 = 4_000.0;
-/// Header bytes of IPv4 and UDP.
+/// Header bytes of IPv4 and UDP. The sizes of [`Background::udp_sizes`] include them, the payload does not.
 const HEADERS: usize = 28;
 /// First stream of the sizes of UDP packets. The number is far above the streams of a world's components,
 /// which count from 0.

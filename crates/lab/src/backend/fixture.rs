@@ -121,8 +121,8 @@ fn link_settings(setup: &Setup<'_>) -> Vec<[ScheduledSettings; 2]> {
     paths.chain(others.into_iter().flatten()).collect()
 }
 
-/// Returns a testbed name that no other process uses. Also takes down the testbeds of killed processes:
-/// this is where every measurement over links begins.
+/// Returns a testbed name that no other process uses. Also takes down the testbeds of killed processes, because
+/// every measurement over links begins with this call.
 pub(super) fn new_name() -> Result<String, Error> {
     netns::capability().map_err(|reason| {
         Error::Run(format!("runs over links need network namespaces: {reason}"))

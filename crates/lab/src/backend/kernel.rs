@@ -158,7 +158,7 @@ struct Transfer<'a> {
     local: SocketAddr,
     clock: Clock,
     end: EndSignal,
-    /// Number of calls of [`End::meet`].
+    /// Number of calls of [`End::meet`] by both ends.
     met: AtomicUsize,
 }
 
@@ -198,7 +198,8 @@ impl<'a> Transfer<'a> {
         match results {
             [Ok(client), Ok(server)] => Ok([client, server]),
             results => {
-                // The end that timed out, or else the end that did not merely notice the end of the other.
+                // A timeout ranks first. `ConnectionAborted` ranks last: it only says that the other end
+                // ended, and the error of that end has the cause.
                 let rank = |e: &io::Error| match e.kind() {
                     ErrorKind::TimedOut => 0,
                     ErrorKind::ConnectionAborted => 2,
@@ -210,7 +211,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Runs one end in its own thread. Tells the other end to end if this one has ended.
+    /// Runs one end in its own thread. When this end has ended, tells the other end to end too.
     fn run_end(
         &self,
         open: impl FnOnce() -> io::Result<TcpStream>,
@@ -244,7 +245,7 @@ struct End<'a> {
     stream: Stream,
     /// Bytes received so far, by time from the start.
     arrivals: ReceivedBytes,
-    /// Number of calls of [`Self::meet`].
+    /// Number of calls of [`Self::meet`] by this end.
     meetings: usize,
     /// The counters of the subflows at the end of the transfer.
     subflows: Vec<SubflowInfo>,
@@ -317,13 +318,14 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Waits until the other end has come as far. The ends meet in this process, without packets, which would
-    /// disturb the measurement.
+    /// Waits until the other end has called this function as often as this end. The ends meet in this process,
+    /// because packets between them would disturb the measurement.
     fn meet(&mut self) -> io::Result<()> {
         self.meetings += 1;
         self.transfer.met.fetch_add(1, Ordering::AcqRel);
         loop {
-            // The other end may come as far and then end, so its end is read before the number of meetings.
+            // The other end may call this function and then end. Its end is therefore checked before the number
+            // of calls is read, and is no error if that number is high enough.
             let may_go_on = self.transfer.end.check();
             if self.transfer.met.load(Ordering::Acquire) >= 2 * self.meetings {
                 return Ok(());

@@ -35,7 +35,7 @@ use crate::session_trace::{SAMPLE_INTERVAL, Samples, SessionScenario, SessionTra
 
 /// Name of the engines' devices.
 const DEVICE: &str = "engine";
-/// Interval at which an end that waits for the other checks how far that one is. A guess, short against the
+/// Interval at which an end checks the progress of the other end while it waits. A guess, short against the
 /// times of a run.
 const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -116,7 +116,7 @@ impl Session for Links {
     }
 }
 
-/// Returns the devices without packets that an earlier run has left in them.
+/// Discards the packets that an earlier run has left in the devices, and returns the devices.
 fn emptied(devices: &mut [Tun; 2]) -> [&mut Tun; 2] {
     for device in devices.iter_mut() {
         while let Ok(Some(_)) = device.recv() {}
@@ -355,8 +355,8 @@ impl Core for End {
 
 /// Measures at one end.
 trait Meter {
-    /// Observes the end after a turn of its driver's loop. Returns whether the measurement is over. If the
-    /// observer changes the end or its stack, it makes a turn follow at once.
+    /// Observes the end after a turn of its driver's loop. Returns whether the measurement is over. A meter that
+    /// changes the end or its stack sets [`End::next_check`] to `now` or earlier: the next turn then follows at once.
     fn observe(&mut self, now: Instant, end: &mut End, stack: &mut Stack) -> bool;
 }
 
@@ -371,7 +371,7 @@ struct FlowMeter<'a> {
     warm: &'a AtomicU8,
     /// The ends whose connection has ended.
     ended: &'a AtomicU8,
-    /// The time at which a transfer started that had waited for warm subflows.
+    /// The start of a transfer that has waited for warm subflows.
     released: Option<Instant>,
     /// See [`RunResult::arrivals`].
     arrivals: ReceivedBytes,
@@ -429,7 +429,7 @@ struct Sampler<'a> {
 
 impl Meter for Sampler<'_> {
     fn observe(&mut self, now: Instant, end: &mut End, stack: &mut Stack) -> bool {
-        // If a sample is due, this time has come, so that a turn follows at once.
+        // The time of a sample that is due has passed, so that the next turn follows at once.
         end.next_check = self.next;
         while now >= self.next && self.samples.len() < self.count {
             self.samples.take(end.stream.received, end.conn, stack);

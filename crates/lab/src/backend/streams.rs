@@ -1,4 +1,4 @@
-//! A session of several streams over links, by the call that programs make: [`braid_linux::session`].
+//! A session of several streams over links, through the interface that other programs use: [`braid_linux::session`].
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -92,8 +92,8 @@ impl<P: PacketIo> End<'_, P> {
         Ok(done)
     }
 
-    /// Waits for news or `until`, and takes the samples that are due. `read` is the number of bytes read. Returns
-    /// false after the last sample.
+    /// Waits until the session changes, but at most until `until` or the next sample, and takes the samples that are
+    /// due. `read` is the number of bytes read so far. Returns false after the last sample.
     fn wait(&mut self, until: Option<Instant>, read: u64) -> Result<bool, Error> {
         let next_sample = |end: &Self| START + SAMPLE_INTERVAL * (end.samples.len() as u32 + 1);
         let until = until.into_iter().chain([next_sample(self)]).min();

@@ -113,7 +113,8 @@ impl PacketIo for Tap<'_> {
     }
 }
 
-/// Returns the destination and the TCP segment of a packet of `len` bytes, of which `head` may lack the payload.
+/// Returns the destination and the TCP segment of a packet of `len` bytes. `head` has the headers of the packet, and
+/// may lack payload.
 fn parse_tcp(head: &[u8], len: usize) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     let (ip, segment) = ip::Repr::parse_head(head, len).ok()?;
     let segment = head

@@ -64,7 +64,8 @@ impl EndSignal {
         let (kind, why) = if interrupted() {
             (ErrorKind::Other, "interrupted")
         } else if self.deadline.is_some_and(|at| at <= Instant::now()) {
-            // The other end may have seen the deadline first, so the deadline counts before its end.
+            // The other end may have seen the deadline first and ended. The cause is the deadline, so it is
+            // checked before `over`.
             (ErrorKind::TimedOut, "the transfer did not complete in time")
         } else if self.over.load(Ordering::Acquire) {
             (ErrorKind::ConnectionAborted, "the other end has ended")
@@ -107,8 +108,8 @@ pub(super) fn connect(
     prepared(kernel_tcp::connect(to, Some(from), transport, cc)?)
 }
 
-/// Makes the calls of the socket return after [`END_CHECK_INTERVAL`]. The connection is not closed in an
-/// orderly way, because segments of the close could appear in the next run.
+/// Makes the calls of the socket return after [`END_CHECK_INTERVAL`]. A drop of the socket resets the connection:
+/// segments of an orderly close could appear in the next run.
 fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
     kernel_tcp::set_stall(&stream, END_CHECK_INTERVAL)?;
     kernel_tcp::reset_on_drop(&stream)?;

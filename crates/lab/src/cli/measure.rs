@@ -120,7 +120,7 @@ pub struct ReportArgs {
 /// Arguments of `braid-lab fct`.
 #[derive(Debug, Args)]
 pub struct FctArgs {
-    /// Paths: rate, round-trip time, loss each way, and perhaps a queue in place of --queue, such as
+    /// Paths: rate, round-trip time, loss each way, and optionally a queue in place of --queue, such as
     /// '5mbit,40ms,0%;5mbit,100ms,2%,100'.
     ///
     /// Semicolons separate 1 to 8 paths. The rate swing:MEAN/SHARE/STEP/SEED draws a new rate each STEP, up to
@@ -187,7 +187,7 @@ pub struct FctArgs {
     /// Knowledge that both ends have of the flow in advance: its size, or none.
     #[arg(long, default_value = "size", value_parser = ["size", "none"])]
     pub declare: String,
-    /// Queue of a path, in packets.
+    /// Queue of each path that states none, in packets.
     #[arg(long, value_name = "PACKETS", default_value_t = 50,
           value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,
@@ -209,7 +209,7 @@ pub struct FctArgs {
 /// Arguments of `braid-lab tunnel`.
 #[derive(Debug, Args)]
 pub struct TunnelArgs {
-    /// Paths: rate, round-trip time, loss each way, and perhaps a queue in place of --queue and jitter, such as
+    /// Paths: rate, round-trip time, loss each way, and optionally a queue in place of --queue, and jitter, such as
     /// '50mbit,40ms,0%;50mbit,30ms,2%,100ms,jitter=10ms/reorder'.
     ///
     /// The form is that of `braid-lab fct`. With jitter=10ms/reorder each packet is delayed by up to 10 ms more, and
@@ -220,7 +220,7 @@ pub struct TunnelArgs {
     /// bytes a second, urgency 1).
     #[arg(long, value_name = "FLOW", default_value = "quic:bbr")]
     pub inner: Inner,
-    /// Bytes of the flow; k and M are binary. The default is 20M, and 20 s of a call.
+    /// Bytes of the flow; k and M are binary. The default is 20M; for voip, the bytes of a call of 20 s.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
     /// Mode of the tunnel; single: the best path alone, without a tunnel; all: one row for each.
@@ -238,7 +238,7 @@ pub struct TunnelArgs {
     #[arg(long, default_value = "sim",
           value_parser = one_of([Backend::Sim].map(|backend| (backend.name(), backend))))]
     pub backend: Backend,
-    /// Queue of a path, in packets.
+    /// Queue of each path that states none, in packets.
     #[arg(long, value_name = "PACKETS", default_value_t = 500,
           value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,

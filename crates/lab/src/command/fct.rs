@@ -53,7 +53,7 @@ fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     }
     if !args.backend.is_virtual() {
         let text = format!(
-            "--pcap and --log need --backend sim, and this is --backend {}",
+            "--pcap and --log need --backend sim, but the backend is {}",
             args.backend.name()
         );
         return Err(Failure::Usage(text));

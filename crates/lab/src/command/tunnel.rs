@@ -30,7 +30,7 @@ pub fn run(args: &TunnelArgs, json: bool) -> Result<(), Failure> {
     match missing {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
-            "{n} downloads did not complete in time; their goodput is that of what arrived"
+            "{n} downloads did not complete in time; their goodput counts the bytes that arrived"
         ))),
     }
 }

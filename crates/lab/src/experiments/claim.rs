@@ -10,7 +10,7 @@ use crate::case::Size;
 use crate::stats;
 
 /// A claim. On a sweep, the judged value is `(of - less) / the lowest of over`, for each size. The fields
-/// from `measure` on mean nothing for a claim whose values code computes.
+/// from `measure` on are not used if the code of the experiment computes the values of the claim.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -33,7 +33,7 @@ pub struct Claim {
     of: String,
     /// The variant whose measure is subtracted, if any.
     less: Option<String>,
-    /// The variants of which the lowest measure divides; none if nothing is divided.
+    /// The variants whose lowest measure is the divisor; empty if nothing is divided.
     #[serde(default)]
     over: Vec<String>,
     /// The smallest judged size; by default the smallest of the sweep.
@@ -42,12 +42,12 @@ pub struct Claim {
     to: Option<String>,
     #[serde(default)]
     sizes: Sizes,
-    /// Variants of which the first size alone is judged, each by a measure of its own, in place of `of`.
+    /// The variants that are judged in place of `of`, each by a measure of its own, at the first size only.
     #[serde(default)]
     of_smallest: Vec<(String, Measure)>,
 }
 
-/// The way from values for each size to judged values.
+/// The values that are judged, computed from a value for each size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Sizes {
@@ -87,8 +87,8 @@ pub enum Measure {
     Bytes(usize),
 }
 
-/// Maximum number of groups of runs of which each is left out once, to estimate the interval of a judged value. A
-/// guess: more groups narrow the interval of few runs little, and cost time.
+/// Maximum number of groups of the jackknife, which estimates the interval of a judged value by leaving out each
+/// group of runs once. A guess: more groups narrow the interval of few runs little, and cost time.
 const MAX_JACKKNIFE_GROUPS: usize = 20;
 
 impl Measure {

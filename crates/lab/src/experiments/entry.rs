@@ -87,7 +87,7 @@ pub fn table(id: &str, name: &str, rows: Vec<Vec<String>>) -> Table {
 /// Judges the claims of the entry `id`, each by its values.
 ///
 /// # Panics
-/// The entry has not `N` claims.
+/// The entry does not have `N` claims.
 pub fn judge<L: ToString, E: Into<Estimate>, const N: usize>(
     id: &str,
     values: [Vec<(L, E)>; N],

@@ -31,8 +31,8 @@ static GRIDS: LazyLock<BTreeMap<String, Grid>> = LazyLock::new(|| {
     toml::from_str(include_str!("grid/grids.toml")).expect("grids.toml is well-formed")
 });
 
-/// Divisor of the usual runs that gives the runs of every strategy in every case. A rival that is then not near
-/// makes no more, so that the runs are spent where they can decide.
+/// Divisor of the usual number of runs that gives the number of first runs of a rival in a case. A rival that is not
+/// near after them makes no more runs, so that time is spent on runs that can decide.
 const FIRST_DIVISOR: u64 = 5;
 /// A rival is near if a statistic of it is at most this multiple of the candidate's. A guess, far beyond the
 /// margins.
@@ -42,8 +42,8 @@ const NEAR: f64 = 1.10;
 const RERUN_FACTORS: [u64; 2] = [10, 167];
 /// Maximum number of runs of a suspect. A guess: enough to decide a difference of 2 %.
 const MAX_SUSPECT_RUNS: u64 = 5_000;
-/// Size from which flows make a third of the usual runs, and at most a fifth of [`MAX_SUSPECT_RUNS`]: their times
-/// vary less, and five sixths of all bytes would be theirs. A guess.
+/// Size from which flows make only a third of the usual runs, and at most a fifth of [`MAX_SUSPECT_RUNS`]. Their times
+/// vary less, and with all runs they would carry five sixths of all bytes. A guess.
 const LARGE_BYTES: u64 = 1 << 20;
 /// Settings of the cases whose 99th percentile is compared too: the number of these cases, the factor for
 /// their runs, and their maximum number of runs. With the default of 30 runs, the factor reaches the

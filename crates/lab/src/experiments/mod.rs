@@ -3,7 +3,7 @@
 //! A [`Definition`] is an entry of [`ALL`]. `experiments.toml` has texts, claims and sweeps of experiments as
 //! data. [`Definition::run`] measures the cases of an experiment and returns [`ExperimentResult`]: an
 //! [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case. [`crate::report`] stores
-//! them and makes pages of what is stored.
+//! them and makes pages of the stored results.
 
 mod claim;
 mod definition;

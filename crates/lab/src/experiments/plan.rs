@@ -16,8 +16,8 @@ use crate::plot::{Axis, Point, Scale, Series};
 // Names and sizes are borrowed from the text of the file.
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 pub struct Plan {
-    /// Name with which the names of the records of a sweep begin. Its congestion control, initial window and loss
-    /// follow.
+    /// First part of the names of a sweep's records; may be empty. Congestion control, initial window and loss of the
+    /// sweep follow.
     #[serde(default)]
     name: String,
     /// Title of the figures of completion times. Without a title there are neither these figures nor tables.
@@ -31,10 +31,11 @@ pub struct Plan {
     /// Initial windows, segments. RFC 6928 sets 10. RFC 3390, which older hosts follow, gives 3 for segments
     /// of 1460 bytes.
     windows: Vec<u32>,
-    /// Losses in percent, where the source gives none: a claim says with which of them it holds.
+    /// Losses to sweep, percent, if the source gives none. A verdict names the losses with which its claim holds.
     #[serde(default)]
     losses: Vec<f64>,
-    /// The losses with all windows but the first, if there are fewer: the full product would take too long.
+    /// The losses with every window but the first, if they are not all losses: the full product of windows and losses
+    /// would take too long.
     further_losses: Option<Vec<f64>>,
     /// Shorter lists for runs over links, which take as long as the flows do.
     #[serde(default)]
@@ -80,7 +81,7 @@ struct Fewer {
 struct ByLoss {
     title: String,
     measure: Measure,
-    /// The variant by whose measure all others are divided, for each size; none for the measure itself.
+    /// The variant whose measure is the divisor for all variants, for each size; `None` to show the measure itself.
     over: Option<String>,
 }
 

@@ -78,14 +78,16 @@ const RECV_BUFFER: usize = 64 << 10;
 /// Send buffer, bytes. It is twice the receive buffer, so that the receive window, not the send buffer,
 /// limits the bytes in flight.
 const SEND_BUFFER: usize = 2 * RECV_BUFFER;
-/// Bytes of a message of the bulk stream. A guess: about a quarter of the receive
-/// buffer, so that a frame never waits for a long message to be written.
+/// Bytes of a message of the bulk stream. A guess: about a quarter of the receive buffer, so that a frame never waits
+/// for a long message to be written.
 const BULK_MESSAGE_BYTES: u32 = 16_000;
 /// Stream number of the I frames. P and B frames have the next number.
 const IMPORTANT: u16 = 0;
 /// Stream number of the bulk data.
 const BULK_STREAM: u16 = 2;
 
+/// Returns a path with this rate, bit/s, and this share of lost packets. The paper gives both. The delay and the
+/// length of the queue are choices of this lab.
 fn path(rate: u64, loss: f64) -> PathSettings {
     PathSettings::both(Settings {
         rate: Rate::bits_per_second(rate),
@@ -285,8 +287,8 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     session.parameter("bulk", bulk);
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     if !session.backend().is_virtual() {
-        let ends = "the engine at both, for standard MPTCP too: the kernel's has no streams; others' \
-                    traffic is the kernel's";
+        let ends = "the engine at both, for standard MPTCP too, because the kernel's MPTCP has no streams; \
+                    background traffic by the kernel's sockets";
         session.parameter("ends", ends);
     }
     for (name, strategy, priorities) in SCHEMES {
@@ -432,7 +434,8 @@ pub(super) fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds a figure of the runs over time. `quantity` is the kind of value, and `what` is what has it.
+/// Adds a figure of the runs over time. `quantity` is the kind of value, such as "Delay", and `what` names the frames
+/// or packets that have this value.
 fn figure_by_second(
     session: &mut Session<'_>,
     compared: &Compared<Run>,

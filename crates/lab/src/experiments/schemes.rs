@@ -24,7 +24,7 @@ pub(super) const CC: &str = "cubic";
 /// A scheme: its name, its strategy, and the setting in which it differs from other schemes.
 pub(super) type Scheme<T> = (&'static str, &'static str, T);
 
-/// Returns the scenario in which the server sends over `paths` for `span`, beside the traffic of others.
+/// Returns the scenario in which the server sends over `paths` for `span`, beside background traffic.
 pub(super) fn scenario(
     strategy: &'static str,
     paths: Vec<PathSettings>,

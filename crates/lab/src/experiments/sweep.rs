@@ -44,7 +44,7 @@ pub struct Variant {
     strategy: Option<&'static str>,
     /// The path on which connections open, if the variant sets it.
     opens_on: Option<usize>,
-    /// The only path, if the variant is a single flow over one path, as of plain TCP.
+    /// The only path, if the variant uses a single path as plain TCP does.
     only: Option<usize>,
     /// Backend; `None` for the backend of the experiment.
     pub backend: Option<Backend>,
@@ -207,8 +207,8 @@ impl Swept {
         runs.map_or(0, Runs::len)
     }
 
-    /// Returns the results without one of `groups` groups of runs, counted from 0. The sizes of groups differ by a run
-    /// at most.
+    /// Returns the results without the runs of `group`. The runs form `groups` groups, counted from 0, whose sizes
+    /// differ by at most one run.
     pub fn without(&self, group: usize, groups: usize) -> Swept {
         let mut part = self.clone();
         for runs in part.variants.iter_mut().flat_map(|(_, runs)| runs) {

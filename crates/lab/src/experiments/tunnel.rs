@@ -15,9 +15,9 @@ use crate::tunnel::{Inner, Mode, Row, TunnelCase, TunnelRun};
 
 /// The inner flows, with the names of their congestion controls.
 const INNERS: [(&str, &str); 2] = [("BBR", "quic:bbr"), ("CUBIC", "quic:cubic")];
-/// Size of the download: that of mqvpn's measurements.
+/// Size of the download, as in the measurements of mqvpn.
 const SIZE: &str = "20M";
-/// Queue of a path without one, packets. Every profile has its own.
+/// Queue of a path that states none, packets. The paths of all profiles state one.
 const QUEUE: u32 = 500;
 /// The profile whose packets are counted: BBR fills both of its links, which lose nothing.
 const FULL_PROFILE: &str = "baseline";
@@ -66,7 +66,8 @@ impl Measured {
         mean(&self.tunnel, |run| run.goodput) / mean(&self.alone, |run| run.goodput)
     }
 
-    /// Returns the IP packets for each inner byte through the tunnel, as a multiple of those without a tunnel.
+    /// Returns the number of IP packets for each inner byte through the tunnel, divided by the same number without a
+    /// tunnel.
     fn datagrams(&self) -> f64 {
         let through = |runs: &[TunnelRun]| {
             let sum = |count: fn(&TunnelRun) -> u64| runs.iter().map(count).sum::<u64>() as f64;
@@ -192,7 +193,8 @@ fn judge(session: &mut Session<'_>, bbr: &[Measured], cubic: &[Measured]) {
     let capped = capped
         .map(|(name, gain)| (name, gain.min(MAX_COUNTED_GAIN)))
         .collect();
-    // Elsewhere packets are sent again on purpose, or a flow is so slow that reports weigh more than its packets.
+    // Packets are counted in one profile only. In others the tunnel sends packets again on purpose, or the flow is so
+    // slow that the tunnel's reports count more than the flow's packets.
     let full = bbr
         .iter()
         .filter(|measured| measured.profile.name == FULL_PROFILE);
@@ -258,7 +260,7 @@ mod tests {
             progress: &|| (),
         };
         let mut session = definition.session(request);
-        // With 1.45 the tunnel misses 1.5, with 3 in all profiles the cap of 2 is below 3.
+        // A gain of 1.45 misses the bound of 1.5. A gain of 3 in all profiles counts as 2.
         let bbr: Vec<Measured> = PROFILES.iter().map(|p| measured(p, 1.45)).collect();
         let cubic: Vec<Measured> = PROFILES.iter().map(|p| measured(p, 3.0)).collect();
         judge(&mut session, &bbr, &cubic);

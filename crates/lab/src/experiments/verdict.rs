@@ -23,7 +23,7 @@ pub struct Verdict {
     pub reported: String,
     /// The reason why the claim may not hold; may be empty.
     pub unless: String,
-    /// The swept parameter of which the parts differ in their settings; empty if none is swept.
+    /// Name of the swept parameter, whose value each part has in [`Part::at`]; empty if none is swept.
     pub swept: String,
     /// The parts, in the order of the sweep.
     pub parts: Vec<Part>,
@@ -170,7 +170,8 @@ impl Part {
         each.min().unwrap_or(Judgement::Fails)
     }
 
-    /// Returns the value that is the farthest on the wrong side of the bound, or the nearest to it.
+    /// Returns the value farthest on the wrong side of the bound. If all values keep the bound, returns the value
+    /// nearest to it.
     pub fn worst(&self, bound: Bound) -> Option<&Value> {
         let excess = |v: &Value| bound.excess(v.value.unwrap_or(f64::NAN));
         // The judgement comes first, because a tie may be nearer to the bound than a value that fails.
@@ -249,7 +250,7 @@ impl Verdict {
         self
     }
 
-    /// Makes a part of each value, whose label is the value of the swept parameter.
+    /// Turns each value into a part of its own. The label of the value becomes the value of the swept parameter.
     #[must_use]
     pub fn by(mut self, swept: &str) -> Verdict {
         swept.clone_into(&mut self.swept);

@@ -117,7 +117,7 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     report.finish(args)
 }
 
-/// One direction of a connection, which also reads the connection's state now and then.
+/// One direction of a connection. It also reads the state of the connection at intervals.
 struct Meter<'a> {
     stream: &'a TcpStream,
     direction: Direction,
@@ -128,7 +128,7 @@ struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// Carries out one direction, and stores its end.
+    /// Carries out one direction, and stores its duration and result.
     fn run(stream: &'a TcpStream, work: impl FnOnce(&mut Self) -> Result<(), String>) -> Self {
         let start = Instant::now();
         let mut meter = Meter {

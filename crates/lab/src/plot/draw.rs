@@ -19,7 +19,8 @@ const MARGIN: f64 = 16.0;
 const TEXT_WIDTH: f64 = FIGURE_WIDTH - 2.0 * MARGIN;
 const TITLE_SIZE: f64 = 15.0;
 const LABEL_SIZE: f64 = 11.5;
-/// Half the height of capitals, by which text is lower than the place that it is centred on.
+/// Half the height of capitals. SVG places text by its baseline, so a text that is centred on a place is drawn this
+/// much lower.
 const HALF_CAPITAL: f64 = LABEL_SIZE * 0.36;
 /// Width of a sample line or bar in the legend.
 const SWATCH_WIDTH: f64 = 30.0;
@@ -63,7 +64,7 @@ pub fn svg(figure: &Figure) -> String {
     let top = page.legend(below_note, series, groups.is_some()) + 8.0;
     let bottom = top + PLOT_HEIGHT;
     let points = || series.iter().flat_map(|one| &one.points);
-    // There is room for the ends of error bars too.
+    // The axis has room for the ends of error bars too.
     let values = points().flat_map(|p| {
         let (low, high) = p.ends().unwrap_or((p.y, p.y));
         [p.y, low, high]
@@ -103,7 +104,7 @@ pub fn svg(figure: &Figure) -> String {
 struct Page(String);
 
 impl Page {
-    /// Returns the SVG document, whose shapes refer to the looks of this number of series.
+    /// Returns the SVG document of the shapes, with the definitions of `series` series, to which the shapes refer.
     fn document(&self, title: &str, height: f64, series: usize) -> String {
         let definitions: String = (0..series).map(style::definitions).collect();
         let (title, shapes) = (escape(title), &self.0);
@@ -149,7 +150,7 @@ impl Page {
         self.0 += &format!("<use href='#{kind}-{n}' x='{x:.1}' y='{y:.1}'/>\n");
     }
 
-    /// Draws a bar of the `n`-th series between two corners, of which either may be the upper one.
+    /// Draws a bar of the `n`-th series between two opposite corners. Either may be the upper one.
     fn bar(&mut self, n: usize, (x, from): Place, (right, to): Place) {
         let (y, width, height) = (from.min(to), right - x, (from - to).abs());
         // The bar is moved as a whole, so that its hatching begins at its corner.
@@ -276,14 +277,16 @@ impl Page {
                     continue;
                 }
                 self.line(&thinned(&places), &style::stroke(n));
-                // Markers of lines that lie on each other are at different points, if not at every point.
+                // The first markers of series are at different points, so that lines that coincide do not hide each
+                // other's markers, unless every point has a marker.
                 let every = places.len().div_ceil(MAX_MARKERS);
                 for place in places.iter().skip(n % every).step_by(every) {
                     self.mark("marker", n, *place);
                 }
             }
         }
-        // From left to right, mixed. If drawn series by series, the last series would cover the others.
+        // Dots are drawn from left to right, all series mixed. Drawn series by series, the last series would
+        // cover the others.
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         // Dots of a series within half a point of each other look like one dot, so only one is drawn.
         let mut cells = HashSet::new();
@@ -303,7 +306,7 @@ fn thinned(places: &[Place]) -> Vec<Place> {
         let mut by_height: Vec<usize> = (0..column.len()).collect();
         by_height.sort_by(|a, b| column[*a].1.total_cmp(&column[*b].1));
         let last = column.len() - 1;
-        // Another order would go over the line twice, which fills the gaps of dashes.
+        // In another order the line would run back over itself and fill the gaps between dashes.
         let mut kept = [0, by_height[0], by_height[last], last];
         kept.sort();
         kept.map(|n| column[n])

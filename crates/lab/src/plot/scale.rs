@@ -26,14 +26,14 @@ impl<'a> Placed<'a> {
             high = high.max(value);
         }
         let range = match axis.scale {
-            // Without values any range will do that both scales can show.
+            // Without values, any range that both scales can show is right.
             _ if low > high => (1.0, 2.0),
             // A margin of a factor of 1.2 keeps markers off the ends.
             Scale::Log => (low / 1.2, high * 1.2),
             Scale::Linear if with_zero => from_zero((low, high), axis.format),
             // A single value is in the middle of its axis.
             Scale::Linear if low == high => (low - 0.5, high + 0.5),
-            // A fifth of the distance between the ten ticks.
+            // The axis has about ten ticks, and ends at a multiple of a fifth of their distance.
             Scale::Linear => rounded((low, high), step((high - low) / 10.0) / 5.0),
         };
         Placed { axis, range, ends }

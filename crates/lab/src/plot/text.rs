@@ -1,4 +1,4 @@
-//! The width of text, so that the layout of a figure needs no font file, and the writing of text.
+//! Text in figures: its width, computed without a font file, its line breaks, and its escapes.
 
 /// Units of an em in [`WIDTHS`], as in the font file of DejaVu Sans.
 const EM: f64 = 2048.0;

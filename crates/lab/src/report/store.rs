@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::backend::Backend;
 use crate::experiments::{ALL, ExperimentResult, Outcome};
 
-/// The file of an outcome. Its presence also proves that [`store`] wrote the directory, so that a new
-/// result never replaces a directory of anything else.
+/// The file of an outcome. [`store`] replaces a directory only if the directory has this file, so that a new
+/// result never replaces anything but a result.
 const OUTCOME: &str = "outcome.json";
 
 /// An outcome as read from disk, with its figures.

@@ -5,8 +5,8 @@ use crate::experiments::{COMMIT, Judgement, Outcome, Table, Verdict};
 
 use super::store::Stored;
 
-/// The name of the claims that no paper makes: those of experiments beyond the papers, and those of this lab on
-/// the experiments of papers.
+/// Name under which the report lists claims that no paper makes: the claims of experiments beyond the papers, and
+/// the claims of this lab on the experiments of papers.
 const BEYOND: &str = "beyond the papers";
 
 /// Groups the results by experiment. [`super::store::load`] sorts them, so results of an experiment are
@@ -94,7 +94,7 @@ fn publication(outcome: &Outcome) -> &str {
     source.split(',').next().unwrap_or(source)
 }
 
-/// Returns the number of claims, and the numbers of those that hold and of those that hold in a part.
+/// Returns the numbers of claims, of claims that hold, and of claims that hold in a part.
 fn count(claims: &[&Claim<'_>]) -> [usize; 3] {
     let count = |wanted| {
         let of = claims.iter().filter(|claim| claim.judgement() == wanted);
@@ -107,8 +107,8 @@ fn count(claims: &[&Claim<'_>]) -> [usize; 3] {
     ]
 }
 
-/// Returns the opening of the page: for each paper the number of its claims that hold, and the others by name,
-/// with where they hold and the reason if it is known.
+/// Returns the opening of the page. For each paper it has the number of claims that hold. It names the other claims,
+/// with the settings in which they hold and the reason if it is known.
 pub(super) fn opening(stored: &[Stored]) -> String {
     let claims: Vec<Claim<'_>> = by_experiment(stored).flat_map(claims_of).collect();
     let mut papers: Vec<&str> = Vec::new();
@@ -209,9 +209,9 @@ pub(super) fn claims(results: &[Stored]) -> Table {
     Table::new("", &columns, claims_of(results).iter().map(row).collect())
 }
 
-/// Returns tables of the claims of a result with several parts: the worst value in each setting, by the swept
-/// parameter. Claims with the same values of the parameter share a table. Unless the tables are to be `complete`,
-/// they leave out claims that hold in every setting, with no swept parameter.
+/// Returns tables of those claims of a result that have several parts: the worst value in each setting, by the swept
+/// parameter. Claims with the same values of the parameter share a table. If not `complete`, a claim without a swept
+/// parameter that holds in every setting is left out.
 pub(super) fn sweeps(outcome: &Outcome, complete: bool) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     let is_shown =

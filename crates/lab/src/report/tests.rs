@@ -148,7 +148,7 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
     assert!(error.contains("cannot link to figures"), "{error}");
 }
 
-/// Claims of one paper are counted together, and those that a paper does not make apart.
+/// Claims of one paper are counted together, and claims that no paper makes are counted apart.
 #[test]
 fn claims_are_counted_by_publication() {
     let sources = [

@@ -159,8 +159,8 @@ impl Draw {
         }
     }
 
-    /// Returns the draw with only the paths for which `keep` returns true. A connection that opened on a path that
-    /// is gone opens on the first one.
+    /// Returns the draw with only the paths for which `keep` returns true. If the path on which the connection opens
+    /// is not kept, the connection opens on the first kept path.
     pub fn with_paths(&self, keep: impl Fn(usize) -> bool) -> Draw {
         let kept: Vec<usize> = (0..self.paths.len()).filter(|n| keep(*n)).collect();
         Draw {
@@ -212,7 +212,7 @@ fn path(rng: &mut Rng) -> DrawnPath {
         .chance(0.25)
         .then(|| log_uniform(rng, [1.0, rtt_ms / 2.0]));
     let mean_rate = format!("{}mbit", digits(mbit));
-    // The trace of a fast path is short, because each packet takes memory.
+    // A fast path has short steps. A trace has a fixed number of steps, and each packet in it takes memory.
     let step_ms = log_uniform(rng, [20.0, (2e5 / mbit).clamp(50.0, 1000.0)]) as u64;
     let share = rng.below(80) + 10;
     let swing = rng.below(1000);

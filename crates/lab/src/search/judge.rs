@@ -12,10 +12,10 @@ use crate::stats;
 /// rate).
 const ALPHA: f64 = 0.05;
 /// Part of a criterion's margin by which a rival must be shorter in the first runs to become a suspect. A guess: a
-/// rival with less seldom exceeds the whole margin in fresh runs.
+/// rival that is shorter by less seldom exceeds the whole margin in fresh runs.
 const SUSPECT_SHARE: f64 = 0.5;
-/// Number of suspects of a criterion in a draw: those that stay within the candidate's limit of copies, and those
-/// that do not. Guesses: the best of the first runs is seldom worse than the third in fresh runs.
+/// Maximum number of suspects of a criterion in a draw: of rivals within the candidate's limit of copies, and of
+/// rivals beyond it. Guesses: the best of the first runs is seldom worse than the third in fresh runs.
 const SUSPECTS: [usize; 2] = [2, 1];
 /// Number of samples that a test of percentiles draws with replacement. The lowest p-value is about 1 divided by
 /// this number, so that 5,000 contests can be corrected.
@@ -23,9 +23,10 @@ const RESAMPLES: usize = 99_999;
 /// Stream of the random numbers of those samples; any number works.
 const RESAMPLE_STREAM: u64 = 0;
 
-/// The rivals whom a criterion compares with the candidate.
+/// The rivals that a criterion compares with the candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rivals {
+    /// The other strategies.
     Strategies,
     /// Each path alone.
     Alone,
@@ -101,7 +102,7 @@ pub static CRITERIA: [Criterion; 5] = [
 ];
 
 impl Criterion {
-    /// Returns the candidate's time as a multiple of the rival's from which on the candidate loses.
+    /// Returns the ratio of the candidate's time to the rival's above which the candidate loses.
     pub fn limit(&self) -> f64 {
         1.0 / (1.0 - self.margin)
     }

@@ -1,5 +1,5 @@
-//! A search for losses of the strategy `adaptive`: random draws, in each of which every strategy and each path alone
-//! makes the same transfers.
+//! A search for losses of the strategy `adaptive`. In each random draw, every strategy and each path alone make the
+//! same transfers.
 
 mod draw;
 mod expected;

@@ -8,14 +8,14 @@ use super::searched::Searched;
 use crate::experiments::{Bound, Verdict};
 use crate::stats;
 
-/// Maximum geometric mean of the candidate's time as a share of that of the best other strategy.
+/// Maximum geometric mean of the candidate's time divided by the time of one other strategy, the best over all draws.
 const MAX_OF_BEST_FIXED: f64 = 0.76;
-/// Maximum geometric mean of the candidate's time as a share of that of the best other strategy of each draw.
+/// Maximum geometric mean of the candidate's time divided by the time of the best other strategy in each draw.
 const MAX_OF_BEST_EACH: f64 = 0.975;
-/// Median error of the expected arrivals, as a share of the delay, from which on the estimates of a draw are wrong, and
-/// the maximum share of such draws, percent. Guesses: an error of a quarter seldom changes a decision, and measured
-/// were 10 to 15 % of the draws.
+/// Median error of the expected arrivals, as a share of the delay, above which the estimates of a draw count as wrong.
+/// A guess: an error of a quarter seldom changes a decision.
 const WRONG_ESTIMATE: f64 = 0.25;
+/// Maximum share of draws with wrong estimates, percent. A guess: 10 to 15 % were measured.
 const MAX_WRONG_PERCENT: f64 = 20.0;
 
 /// A judged search.
@@ -38,8 +38,8 @@ impl Report {
         Report { seed, searched }
     }
 
-    /// Returns the lost draws, the widest gap first: those lost to rivals that stay within the limit of copies, or
-    /// those lost only to others.
+    /// Returns the lost draws, the widest gap first. With `to_payers`, these are the draws lost only to rivals beyond
+    /// the limit of copies, otherwise the draws lost to a rival within it.
     pub fn lost(&self, to_payers: bool) -> Vec<(&Searched, &Contest)> {
         let all = self.searched.iter().filter_map(|s| Some((s, s.lost()?)));
         let mut lost: Vec<_> = all.filter(|(_, c)| c.paid.is_some() == to_payers).collect();
@@ -264,7 +264,7 @@ fn searched_json(searched: &Searched) -> Value {
     })
 }
 
-/// Returns the figure that no value may exceed `max`.
+/// Returns a figure whose values may be at most `max`.
 fn at_most<'a>(
     max: f64,
     claim: impl ToString,

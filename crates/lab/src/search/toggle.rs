@@ -48,8 +48,8 @@ fn toggles(draw: &Draw) -> impl Iterator<Item = (String, Draw)> {
 }
 
 /// Tries the toggles on those of the `contests` that may be lost, with as many runs as have shown the gaps, and notes
-/// the toggles with which the candidate does not lose. `fresh` are the rivals' runs without a change: without a path,
-/// the candidate must reach what a rival reached with it.
+/// the toggles with which the candidate does not lose. `fresh` are the rivals' runs without a change. Under a toggle
+/// that removes a path only the candidate runs again, and is compared with these runs of the rivals over all paths.
 ///
 /// # Errors
 /// The errors of [`measure`].

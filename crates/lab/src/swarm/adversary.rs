@@ -20,8 +20,8 @@ const MAX_RECENT: usize = 64;
 const ATTACKER_ADDR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
 /// First port of the subflows that the attacker opens in the box's name.
 const FIRST_PORT: u16 = 60_000;
-/// Length of the parts of users' streams, bytes. The attacker searches packets for these parts. By chance,
-/// 64 bits of ciphertext do not equal a part.
+/// Length of the parts of users' streams for which the attacker searches packets, bytes. 64 bits of ciphertext
+/// practically never equal one of a few thousand parts by chance.
 const WORD_LEN: usize = 8;
 
 /// An access link with an attacker on it.
@@ -190,7 +190,7 @@ impl Segment {
         }
     }
 
-    /// Returns a segment without payload that follows this one.
+    /// Returns a segment without payload that follows this segment.
     fn next(&self) -> Segment {
         let passed = &self.tcp;
         let mut tcp = tcp::Repr::new(passed.src_port, passed.dst_port, Flags::ACK);
@@ -205,7 +205,7 @@ impl Segment {
         }
     }
 
-    /// Makes the segment one of the other direction. Its sequence number is what the receiver expects.
+    /// Reverses the direction of the segment. Its sequence number is then the one that the new receiver expects.
     fn reverse(&mut self) {
         mem::swap(&mut self.ip.src, &mut self.ip.dst);
         let tcp = &mut self.tcp;
@@ -389,7 +389,7 @@ impl Adversary {
     }
 
     /// Answers a packet to a subflow of the attacker. After the SYN/ACK, completes the handshake and sends
-    /// forged data. Later only acknowledges whatever arrives.
+    /// forged data. After that, only acknowledges the packets that arrive.
     fn continue_join(&mut self, received: &[u8], segment: &Segment, out: &mut Output) {
         let Some(answer) = self.hijacker.answer(received) else {
             return;

@@ -255,7 +255,7 @@ impl Draw {
         changes
     }
 
-    /// Adds a middlebox to the chain of path `n`. Returns true with it if the middlebox may break an MPTCP
+    /// Adds a middlebox to the chain of path `n`. Returns the chain, and true if the middlebox may break an MPTCP
     /// connection.
     fn middlebox(&mut self, chain: Chain, n: usize, v6: bool) -> (Chain, bool) {
         match self.below(7) {
@@ -368,7 +368,8 @@ impl Draw {
         }
     }
 
-    // The two functions below draw all values in any case, so that the later choices do not depend on these.
+    // The two functions below draw their values even if there is no abort or pause. All later draws therefore stay
+    // the same in both cases.
 
     fn abort(&mut self) -> Option<(End, Duration)> {
         let drawn = (self.end(), self.up_to_ms(4_000));

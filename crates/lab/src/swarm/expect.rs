@@ -8,7 +8,7 @@ use super::draw::{HostScenario, Path};
 use super::figures::Figures;
 use super::scenario::{Flow, FlowEnd, Opener};
 
-/// Returns the counter of the connections that a certain kind of fault has ended.
+/// A function that returns the counter of the connections that one kind of fault has ended.
 pub type Counter = fn(&mut Figures) -> &mut u64;
 
 /// The states of the opener's end and of the server's end of a flow.

@@ -1,4 +1,4 @@
-//! Worlds with a tunnel: hosts on both sides of it send UDP to each other, while its paths change and fail.
+//! Worlds with a tunnel. Hosts on both sides of the tunnel send UDP to each other, while its paths change and fail.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -19,7 +19,7 @@ use super::draw::{CHANGES_WITHIN_MS, Draw, MAX_OUTAGE_MS};
 use super::figures::Figures;
 use super::scenario::Scenario;
 
-/// Time from the start within which flows begin and end. The last outage ends before the last third of it.
+/// Time from the start within which flows begin and end. The last outage ends before the last third of this time.
 const FLOWS_WITHIN_MS: u64 = 3 * (CHANGES_WITHIN_MS + MAX_OUTAGE_MS);
 /// Time after the end of all flows in which every packet has arrived or is lost. It is far longer than the longest
 /// queue and delay of a path.
@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_secs(30);
 /// Length of the last call.
 const CALL: Duration = Duration::from_secs(2);
-/// Packets of the last call, and the part of them that must arrive. Random losses take far less than half.
+/// Number of packets of the last call, and the number that must arrive. Random losses take far less than half.
 const CALL_PACKETS: (u64, u64) = (100, 50);
 /// Port of the sinks.
 const PORT: u16 = 9;
@@ -210,7 +210,7 @@ impl TunnelScenario {
         (router, hosts)
     }
 
-    /// Checks that the last call has come through: whatever happened before, the tunnel works again.
+    /// Checks that the last call has come through, so that the tunnel works again after all changes.
     fn check_last_call(
         &self,
         world: &World,
@@ -223,7 +223,7 @@ impl TunnelScenario {
         let (sent, least) = CALL_PACKETS;
         if received < least {
             return Err(format!(
-                "of {sent} packets after all changes {received} came through"
+                "after all changes, {received} of {sent} packets came through; {least} must"
             ));
         }
         Ok(())

@@ -83,7 +83,7 @@ pub fn all() -> Vec<Fault> {
     let forward = |change| vec![Link("link1", Some(Direction::Forward), change)];
     let reverse = |change| vec![Link("link1", Some(Direction::Reverse), change)];
     let mtu = |command| vec![Ip("box", command), Ip("internet", command)];
-    // Both ends of the link send such messages.
+    // Both ends of the link report packets that are too big, so both get the rules.
     let rules = |script| vec![Nft("box", script), Nft("internet", script)];
     let nat = |script| vec![Nft("internet", script)];
     // The queue keeps its size in bytes, which is 1 BDP of the full rate: a device does not shrink its queue when

@@ -142,7 +142,7 @@ mod tests {
         assert!((oracle_ms(&joined) - (expected - 40.0)).abs() < 1e-6);
     }
 
-    /// Three packets arrive over the first path before a byte can over the second.
+    /// Three packets arrive over the first path before a byte can arrive over the second.
     #[test]
     fn the_oracle_leaves_a_path_that_comes_too_late() {
         let case = case("4k", "5mbit,40ms,H;5mbit,100ms,L", 0.0).unwrap();

@@ -108,9 +108,10 @@ struct Choices {
     rounds: usize,
 }
 
-/// Reads choices with background traffic, of which `next` returns the next, until one is another than the
-/// server with the traffic, or until [`MAX_ROUNDS`]. A single changed choice may be noise, so another must
-/// confirm it. Returns both, and the number of measurements before the last.
+/// Reads choices with background traffic until the box does not choose the server with the traffic, but at most
+/// [`MAX_ROUNDS`] choices. Then reads one more: a single changed choice may be noise, and the next must confirm it.
+/// Returns the last two choices, and the number of choices before the last. `next` makes the box measure, and
+/// returns its choice.
 fn choices_beside_others(
     mut next: impl FnMut() -> Result<Choice, Error>,
 ) -> Result<([Choice; 2], usize), Error> {
@@ -202,7 +203,7 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Throughputs>>, Choices
         MIN_ROUNDS,
     );
     session.parameter(
-        "measurements until those with others moved it",
+        "measurements until background traffic changed the choice",
         choices.rounds,
     );
     session.parameter(

@@ -39,7 +39,7 @@ pub struct Flow {
 /// Returns the TCP flows that any address of `from` opened to any address of `to`, in the order of their
 /// first packets.
 pub fn flows(packets: &[Captured], from: &[IpAddr], to: &[IpAddr]) -> Vec<Flow> {
-    // Each with the end that opened it.
+    // Each flow with the address and port that opened it.
     let mut flows: Vec<(SocketAddr, Flow)> = Vec::new();
     for packet in packets {
         let Some(seen) = Segment::parse(&packet.bytes) else {
