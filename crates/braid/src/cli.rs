@@ -24,8 +24,8 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Log more: -v for events, -vv for their reasons, -vvv for everything; RUST_LOG overrides it. `status` shows
-    /// the values that strategies decide by, too.
+    /// Log more: -v for events, -vv for their reasons, -vvv for everything; RUST_LOG overrides it. With -v,
+    /// `status` also shows the values by which strategies decide.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -40,7 +40,8 @@ pub enum Command {
     /// Make and show the keys of boxes, servers and clients.
     #[command(subcommand)]
     Key(Key),
-    /// Print a password for one connection of a program that speaks SOCKS5 to a server without a box.
+    /// Print a password for one connection of a program that speaks SOCKS5 directly to a server, without a
+    /// box.
     ///
     /// The server must have `unprotected = true`. The password works once, for this destination, within the
     /// server's `time_window`. It is printed after the user's name and a colon: `curl --proxy

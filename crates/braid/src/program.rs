@@ -96,7 +96,7 @@ fn parse_targets(text: &str) -> Result<Option<Targets>, &str> {
     Ok(all.and_then(|all| all.parse().ok()))
 }
 
-/// Returns `rust_log` if set, otherwise the filter for `verbose` times `-v`.
+/// Returns `rust_log` if set, otherwise the filter that `-v`, given `verbose` times, selects.
 fn filter(rust_log: Option<Targets>, default_filter: &str, verbose: u8) -> Targets {
     let level = match verbose {
         0 => default_filter,

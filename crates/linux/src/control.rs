@@ -1,8 +1,8 @@
 //! The control socket of a running box or server, and its client.
 //!
 //! A thread serves clients one after another, and bounds the time and the size of each request. So the event
-//! loop never waits for a client and has no state of clients: it gets complete requests only. For each request
-//! it returns plain data, which the thread serialises.
+//! loop never waits for a client and keeps no state for clients: it gets only complete requests. For each
+//! request it returns plain data, which the thread serialises.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -85,7 +85,7 @@ impl ControlSocket {
             Ok(_) => return Err(ErrorKind::AddrInUse.into()),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => {}
-                // A process that accepts nobody still holds its socket.
+                // A process that accepts no clients still holds its socket.
                 ErrorKind::TimedOut => return Err(ErrorKind::AddrInUse.into()),
                 _ => return Err(error),
             },
@@ -289,7 +289,7 @@ pub(crate) fn ask_within(
 /// Fails with `TimedOut` if the queue of the process has no room for another client within `timeout`.
 fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = stream_socket()?;
-    // The limit also holds for connecting (socket(7)). A limit of zero would mean that there is none.
+    // The timeout also applies to `connect` (socket(7)). Zero would mean no timeout.
     let timeout = timeout.max(Duration::from_millis(1));
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     let address = SocketAddrUnix::new(path)?;
@@ -393,7 +393,7 @@ mod tests {
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 
-    /// The queue of a process that accepts nobody is full. A client must not wait for it without limit.
+    /// The queue of a process that accepts no clients is full. A client must not wait for it without limit.
     #[test]
     fn a_client_waits_a_bounded_time_for_room_in_the_queue() {
         let path = path("full");

@@ -5,8 +5,8 @@
 //! `crates/linux/examples/video.rs` is a whole program.
 //!
 //! Dropping the session removes its device, routes and packet filter rules. A signal ends a process without dropping
-//! anything, so a program that may be ended by a signal takes it over with [`Signals`](crate::run::Signals), and waits
-//! with [`Session::wait_or_stop`].
+//! anything. So a program that signals may end receives them through [`Signals`](crate::run::Signals), and waits with
+//! [`Session::wait_or_stop`].
 //!
 //! The session sends bytes as they are: it protects and authenticates nothing. A program that needs this encrypts
 //! what it writes.
@@ -33,7 +33,7 @@ const LINGER_TIME: Duration = Duration::from_millis(500);
 /// The outcome of a call about a stream.
 pub type StreamResult<T> = std::result::Result<T, StreamError>;
 
-/// A session with one peer, at one end.
+/// One end of a session with a peer.
 #[derive(Debug)]
 pub struct Session<P, H> {
     driver: Driver<P, Peer, H>,
@@ -58,7 +58,7 @@ impl Peer {
     /// Opens a connection. A peer made by [`Self::default`] takes the first connection that the stack accepts.
     ///
     /// # Errors
-    /// No path is usable, or a limit of the engine is reached.
+    /// Fails if no path is usable, or if a limit of the engine is reached.
     pub fn connect(
         now: Instant,
         stack: &mut Stack,
@@ -163,7 +163,7 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
         &self.driver
     }
 
-    /// Returns the time, from which [`write`](Self::write) and [`wait`](Self::wait) count theirs.
+    /// Returns the current time, on the clock of the times that [`write`](Self::write) and [`wait`](Self::wait) take.
     pub fn now(&self) -> Instant {
         self.driver.clock().now()
     }
@@ -206,13 +206,14 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
         Ok(ready > 0)
     }
 
-    /// Lets the driver work by `run`, which gets the time at which to return at the latest.
+    /// Calls `run` with the driver and the latest time at which `run` has to return.
     fn run(
         &mut self,
         until: Option<Instant>,
         run: impl FnOnce(&mut Driver<P, Peer, H>, Option<Instant>) -> Result<()>,
     ) -> Result<()> {
-        // The news of calls since the last wait.
+        // A `read` since the last wait may have received data for other streams. The caller has to look at them
+        // first, so this wait does not block.
         let until = if self.driver.core.has_news {
             Some(self.now())
         } else {
@@ -269,8 +270,8 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
         open.is_some_and(|(_, streams)| streams.has_ended())
     }
 
-    /// Reads from a stream of the peer into `buf`. Read until [`Read::Nothing`]: streams that are not read stop the
-    /// others after a while.
+    /// Reads from a stream of the peer into `buf`. Read until [`Read::Nothing`]: once the unread bytes of all streams
+    /// reach a limit ([`MAX_UNREAD_BYTES`](braid_engine::streams::MAX_UNREAD_BYTES)), no stream receives more.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Cut`], [`StreamError::BadFrame`].
@@ -295,9 +296,9 @@ impl<P: PacketIo, H: Host<Peer>> Session<P, H> {
         }
     }
 
-    /// Ends the session once everything that was written has arrived, and waits for the same from the peer, until
-    /// `end` at the latest. Returns the reason for the end of the connection; `None` if it has not ended. The session
-    /// reads nothing more.
+    /// Ends the session once everything that was written has arrived. Waits until the peer has ended its side too,
+    /// but at most until `end`. Returns the reason for the end of the connection; `None` if it has not ended. The
+    /// session reads nothing more.
     ///
     /// # Errors
     /// Fails if the kernel refuses to wait, which is a bug of this program.

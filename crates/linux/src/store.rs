@@ -16,7 +16,8 @@ use redb::{
 
 /// The table of path records. The key is server and link. The value is the time of the record (ms since 1970),
 /// the smoothed round-trip time, its variation and the round-trip time without queues (ns each), the rate of
-/// delivery (bytes/s), 1 if it is a lower bound, the rate of arrival (bytes/s), and the numbers of bytes sent and lost. A table with another layout needs another name.
+/// delivery (bytes/s), 1 if that rate is a lower bound and otherwise 0, the rate of arrival (bytes/s), and the
+/// numbers of bytes sent and lost. A table with another layout needs another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 9]> = TableDefinition::new("paths 2");
 
 /// The time of a measurement (ms since 1970), the free bandwidth (bit/s) and the round-trip time (ms).
@@ -65,8 +66,8 @@ impl RecordFile {
                 let aside = PathBuf::from(aside);
                 tracing::warn!(
                     path = %path.display(), %error, aside = %aside.display(),
-                    "cannot read the file of path measurements: it was set aside, and the box starts without \
-                     earlier measurements"
+                    "cannot read the file of path measurements: it was renamed to the name in `aside`, and the box \
+                     starts without earlier measurements"
                 );
                 std::fs::rename(path, aside)?;
                 open_and_read(path).map_err(|(OpenError::System(e) | OpenError::Damaged(e))| e)

@@ -62,7 +62,8 @@ pub fn server_addr(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, 1 + server as u8)
 }
 
-/// Returns the address of a content host. Each host has a /24 prefix of its own, by which servers measure.
+/// Returns the address of a content host. Each host has a /24 prefix of its own, because servers measure
+/// destinations by prefix.
 pub fn content_addr(content: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, 100 + content as u8, 1)
 }
@@ -204,8 +205,8 @@ pub enum Action {
         /// The new settings.
         settings: Box<PathSettings>,
     },
-    /// An access link gets or loses its carrier, as when a cable is plugged in or out. The box gets a notice at
-    /// once. A link without carrier delivers nothing.
+    /// An access link gets or loses its carrier, as when a cable is plugged in or pulled out. The box gets a
+    /// notice at once. A link without carrier delivers nothing.
     Carrier {
         /// The link.
         link: usize,

@@ -151,7 +151,7 @@ impl End {
 
 /// Returns one direction of the link between a router and a generator or sink: 100 Mbit/s and 25 ms, as in the
 /// paper on MPTCP-MAPS. Generators and sinks both have such a link, so it adds 50 ms to each direction of the
-/// background's way, and nothing to the way of the transfer.
+/// background traffic's path, and nothing to the path of the transfer.
 fn access_link() -> Settings {
     Settings {
         rate: Rate::bits_per_second(100_000_000),

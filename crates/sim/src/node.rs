@@ -1,4 +1,4 @@
-//! Nodes of the world, and their turns. A turn is the calls in which a node acts.
+//! Nodes of the world, and their turns. A turn is a series of calls in which a node acts.
 
 use core::any::Any;
 
@@ -55,7 +55,7 @@ pub struct Turn<'a> {
     /// True if hosts compute and verify transport checksums.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
-    /// The number of packets that have a number.
+    /// The number of packets so far, which is the number of the last packet.
     pub(crate) packets: &'a mut u64,
     pub(crate) spare: &'a mut Vec<Vec<u8>>,
     pub(crate) violations: &'a mut Vec<Violation>,

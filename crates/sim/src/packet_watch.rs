@@ -40,7 +40,7 @@ impl FlowKey {
     }
 }
 
-/// The packets with the same bytes that were sent.
+/// The sent packets that have the same bytes. Time and place are those of the last one.
 #[derive(Debug, Clone, Copy)]
 struct SentPacket {
     at: Instant,
@@ -190,7 +190,7 @@ mod tests {
     use crate::udp::UdpHeader;
     use crate::{Node, Turn, World};
 
-    /// Sends packets of one byte, the numbers of its plan, when it is woken.
+    /// When woken, sends a packet of one byte for each number of its plan: the byte is the number.
     struct Sender(Vec<u8>);
 
     impl Node for Sender {

@@ -86,8 +86,8 @@ impl Router {
         Some(*iface)
     }
 
-    /// Returns the outgoing interface of a packet, and decrements the packet's time to live. Fails with the ICMP
-    /// error that the sender may learn of, or with `None` if the packet is malformed.
+    /// Returns the outgoing interface of a packet, and decrements the packet's time to live. Fails with the kind
+    /// of ICMP error for the sender, or with `None` if the packet is malformed.
     fn forward(&mut self, packet: &mut [u8]) -> Result<u32, Option<Kind>> {
         let mut packet = ip::Packet::new(packet).map_err(|_| None)?;
         if !packet.checksum_ok() {

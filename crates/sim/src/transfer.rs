@@ -322,7 +322,7 @@ impl Transfer {
         self.world.open(self.client, options, client_stream)
     }
 
-    /// Captures the packets at the client or the server. To be called before [`open`](Self::open).
+    /// Captures the packets at the client or the server. Call this before [`open`](Self::open).
     pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> Capture {
         let capture = Capture::new(out);
         let name = self.name(end);
@@ -330,7 +330,7 @@ impl Transfer {
         capture
     }
 
-    /// Logs the transfer. To be called before [`open`](Self::open).
+    /// Logs the transfer. Call this before [`open`](Self::open).
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
         self.read(Box::new(BufWriter::new(out)))
     }

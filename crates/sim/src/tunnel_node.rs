@@ -18,7 +18,7 @@ const PORT: u16 = 443;
 const MTU: usize = 1500;
 /// The time over which wakes are counted.
 const WAKE_PERIOD: Duration = Duration::from_millis(1);
-/// Maximum number of wakes in this time. A guess: twenty times as many as the packets that 10 Gbit/s carry.
+/// Maximum number of wakes in [`WAKE_PERIOD`]. A guess: twenty times as many as the packets that 10 Gbit/s carry.
 const MAX_WAKES: u32 = 20_000;
 
 /// Both ends of a tunnel in a world.
@@ -33,9 +33,9 @@ pub struct TunnelEnds {
 }
 
 impl TunnelEnds {
-    /// Adds both ends of a tunnel to `world`, with a link for each path, at most 254. The next interface of each
-    /// end, which the caller connects, leads to its inner hosts. Their packets have the urgency `urgency`. Both ends
-    /// have the same session and keys in every run.
+    /// Adds both ends of a tunnel to `world`, with a link for each path. There may be at most 254 paths: the number
+    /// of a path is an octet of addresses. The next interface of each end, which the caller connects, leads to its
+    /// inner hosts. Their packets have the urgency `urgency`. Both ends have the same session and keys in every run.
     pub fn add(
         world: &mut World,
         config: &Config,
@@ -90,7 +90,7 @@ pub struct TunnelNode {
     addrs: Vec<SocketAddr>,
     /// The datagram that is being sent.
     datagram: Vec<u8>,
-    /// The time of a wake, and the number of wakes since then.
+    /// The wake at which the current [`WAKE_PERIOD`] began, and the number of wakes since then.
     wakes: (Instant, u32),
     /// True if the tunnel's timers are ignored, because they expire too often.
     is_stopped: bool,
@@ -119,7 +119,7 @@ impl TunnelNode {
         };
         if self.addrs.contains(&header.dst) {
             let start = bytes.len() - payload.len();
-            // A datagram that does not open changes nothing.
+            // A datagram that cannot be decrypted changes nothing, so the error needs no handling.
             let _ = (self.tunnel).receive(turn.now, header.src, &mut bytes[start..]);
         }
     }

@@ -375,8 +375,8 @@ impl UdpSink {
         self.flows.get(&src).copied().unwrap_or_default()
     }
 
-    /// Returns the number of packets that were ignored: they are no UDP of a [`UdpSource`], have a wrong checksum,
-    /// or belong to a flow after the first 1,024.
+    /// Returns the number of packets that were ignored, because they are not from a [`UdpSource`], have a wrong
+    /// checksum, or belong to a flow after the first 1,024.
     pub fn ignored(&self) -> u64 {
         self.ignored
     }

@@ -93,8 +93,8 @@ impl WatchedStack {
         stream.pump(now, conn, &mut self.stack, &mut self.oracle);
     }
 
-    /// Returns the violations that the oracle has seen. To be called when the stack has no more events and packets:
-    /// the oracle then requires that all timers lie in the future, and that memory and connections are within their
+    /// Returns the violations that the oracle has seen. Call this when the stack has no more events and packets:
+    /// the oracle requires that all timers lie in the future, and that memory and connections are within their
     /// bounds.
     pub fn end_turn(&mut self, now: Instant) -> Vec<Violation> {
         // Checks the turn's last packet, see `poll_transmit`. The oracle checks no packet twice.

@@ -98,7 +98,7 @@ pub struct World {
     checksums: bool,
     /// The packets that the current node has sent in its turn, each with its interface.
     sent: Vec<(u32, Packet)>,
-    /// The number of packets so far. It is the number of the next packet.
+    /// The number of packets so far, which is the number of the last packet.
     packets: u64,
     /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
@@ -157,8 +157,9 @@ impl World {
     /// Makes hosts compute transport checksums and verify them.
     ///
     /// By default hosts skip checksums, which saves time and changes nothing as long as no packet is corrupted or
-    /// rewritten. The world itself does this for links that corrupt packets, and for nodes that rewrite them.
-    /// Packets that are on a link at the time of the call have no checksum, so hosts drop them as corrupted.
+    /// rewritten. The world itself turns checksums on for links that corrupt packets, and for nodes that rewrite
+    /// them. Packets that are on a link at the time of the call have no checksum, so hosts drop them as
+    /// corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }
@@ -263,8 +264,8 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Sets a schedule of changes of a link. Its times count from [`START`]. It replaces the rest of an earlier
-    /// schedule.
+    /// Sets a schedule of changes of a link. Its times count from [`START`]. The new schedule replaces the rest
+    /// of an earlier one.
     pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
         self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
         self.wires[id.0 as usize].schedule = schedule;

@@ -93,9 +93,9 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 }
 
 /// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers on the
-/// control socket. Ends when a client asks for the end or a SIGTERM or SIGINT comes; removes everything before it
-/// returns. Must be called before any other thread is started and before anything is written to standard output. A
-/// daemon that is not root first moves to a user namespace.
+/// control socket. Ends when a client asks it to end, or on SIGTERM, SIGINT or SIGHUP. Removes everything before
+/// it returns. Must be called before any other thread is started and before anything is written to standard
+/// output. A daemon that is not root first moves to a user namespace.
 ///
 /// # Errors
 ///

@@ -120,8 +120,8 @@ fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Resu
         Transport::Mptcp => Protocol::MPTCP,
     };
     if transport == Transport::Mptcp {
-        // An MPTCP socket accepts any name, and fails only when its first subflow opens. So a TCP socket checks
-        // the name.
+        // An MPTCP socket accepts any name of a congestion control, and fails only when its first subflow opens.
+        // So a TCP socket checks the name.
         open(address, Transport::Tcp, congestion)?;
     }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;

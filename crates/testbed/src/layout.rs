@@ -163,7 +163,8 @@ pub(crate) fn belongs_to(namespace: &str, testbed: &str) -> bool {
 }
 
 impl Segment<'_> {
-    /// Returns the addresses of a host, unless it is not on the segment or the networks are too small.
+    /// Returns the addresses of a host; `None` if the host is not on the segment, or the networks are too
+    /// small.
     fn addresses(&self, host: &str) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let position = self.hosts.iter().position(|h| *h == host)?;
         let address4 = self.subnet4.hosts().nth(position)?;

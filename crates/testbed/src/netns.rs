@@ -207,7 +207,7 @@ fn prepare_directory() -> io::Result<()> {
     Ok(())
 }
 
-/// The grounds on which a program may make namespaces.
+/// The privilege with which a program makes namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     /// The program is root.
@@ -229,12 +229,12 @@ impl Reason {
     }
 }
 
-/// Returns the grounds on which this program can have network namespaces and TUN devices. For
+/// Returns the privilege with which this program can make network namespaces and TUN devices. For
 /// [`Capability::UserNamespace`], the caller has to enter a user namespace by [`ensure_capable`].
 ///
 /// # Errors
 ///
-/// The reason if this program cannot have them.
+/// The reason if this program cannot make them.
 pub fn capability() -> Result<Capability, Reason> {
     if std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));

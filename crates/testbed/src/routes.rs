@@ -72,6 +72,7 @@ impl Scripts {
     fn add_addresses(&mut self, interface: &InterfaceLayout) {
         let name = &interface.name;
         self.repeatable[0] += &format!("link set {name} up\n");
+        // `noprefixroute`: the kernel's own route to the network would lack the congestion control.
         let flags = ["noprefixroute", "nodad noprefixroute"];
         for (family, at) in interface.addresses().iter().enumerate() {
             let (address, flags) = (at.with_prefix(), flags[family]);

@@ -241,8 +241,8 @@ fn subnet<'de, D: Deserializer<'de>, N>(
     net.ok_or_else(wrong).map(Some)
 }
 
-/// Returns 198.18.N.0/24 for the N-th segment. The range is for benchmarks (RFC 2544), so no proxy treats it as
-/// private.
+/// Returns 198.18.N.0/24 for the N-th segment. The range is for benchmarks (RFC 2544), so it overlaps no
+/// addresses of the Internet. A server refuses it as a destination unless its configuration allows it.
 fn default_subnet4(n: u16) -> Ipv4Net {
     let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + (u32::from(n) << 8));
     Ipv4Net::new_assert(first, 24)

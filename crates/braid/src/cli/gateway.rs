@@ -67,10 +67,10 @@ pub enum BoxCommand {
     /// Have the running box read its configuration again, as SIGHUP does.
     ///
     /// Links and servers may be added, removed and changed; rules, lists, timeouts and most limits apply to new
-    /// connections. Existing connections continue: without a removed link over the other links, and with a
-    /// removed server over that server. Settings that cannot change while a box runs keep their values and are
-    /// named in the output. If the file has a mistake, or the operating system rejects a setting, nothing
-    /// changes.
+    /// connections. Existing connections continue: those over a removed link use the other links, and those
+    /// to a removed server stay with that server. Settings that cannot change while a box runs keep their
+    /// values and are named in the output. If the file has a mistake, or the operating system rejects a
+    /// setting, nothing changes.
     Reload,
 }
 

@@ -14,8 +14,8 @@ use super::ask::columns::{Align, Columns};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Version of the JSON output of `check`. It is raised by a change that existing programs which read the output
-/// cannot handle.
+/// Version of the JSON output of `check`. It increases with every change that breaks existing readers of the
+/// output.
 const JSON_VERSION: u32 = 1;
 /// Exit codes of `check`, documented in `braid box check --help`. For `check`, a mistake in the file is a result
 /// (code 4), so code 2 means only a wrong command line. A refused start has other codes (see [`MACHINE_CHECKS`]).

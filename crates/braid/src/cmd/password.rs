@@ -23,8 +23,7 @@ pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now =
         now.map_err(|e| Failure::run("the clock of this machine is before 1970; set it", e))?;
-    // The server accepts the password only around this time. Because of the nonce, the server accepts it only
-    // once.
+    // The time limits when the server accepts the password. The nonce makes the server accept it only once.
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let nonce = braid_linux::random()
         .map_err(|e| Failure::run("cannot get random bytes from the kernel", e))?;

@@ -127,7 +127,7 @@ fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
 /// Prints the line that reports readiness. If it cannot be printed, the process serves its users nevertheless.
 fn print_ready(role: &str, name: &str) {
     if let Err(error) = print(format_args!("braid {role} {name}: {READY}\n")) {
-        tracing::warn!(%error, "cannot report on standard output that it is ready; it serves nevertheless");
+        tracing::warn!(%error, "cannot print that the process is ready; it serves its users nevertheless");
     }
 }
 

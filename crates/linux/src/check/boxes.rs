@@ -35,7 +35,7 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
         match machine.interface(name) {
             None => {
                 let message = "there is no such interface; `lan` names the interfaces towards the users, and no \
-                               connection from this one is aggregated until it comes";
+                               connection from this one is aggregated until the interface exists";
                 found.push(Finding::warning(at, message, remedy).healing());
                 broken += 1;
             }
@@ -127,7 +127,9 @@ fn obstacle_of(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Opti
     let name = &link.interface;
     let Some(interface) = machine.interface(name) else {
         return warn(
-            format!("there is no interface {name}: the link carries nothing until it comes"),
+            format!(
+                "there is no interface {name}: the link carries nothing until the interface exists"
+            ),
             format!(
                 "plug it in, or write its name as `ip link` shows it ({})",
                 interface_names(machine)
@@ -392,7 +394,7 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             ip.is_unspecified() || ip.is_loopback() || machine.interface_with(ip).is_some();
         if !is_own {
             let message = format!(
-                "this machine has no address {ip} ({}): no program reaches the SOCKS proxy until it has",
+                "this machine has no address {ip} ({}): no program reaches the SOCKS proxy until the machine has it",
                 machine.own_addresses()
             );
             let remedy = "write the address of the box in its LAN";

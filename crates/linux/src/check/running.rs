@@ -181,7 +181,7 @@ fn unanswered(at: (&'static str, String), path: &Path, error: &io::Error) -> Fin
     Finding::new(Verdict::CouldNotCheck, at, message, remedy)
 }
 
-/// Finds instances on other TUN devices that have something that this configuration claims
+/// Finds instances on other TUN devices that use an interface or an endpoint of this configuration
 /// ([`claims`](WantedInstance::claims)).
 fn rivals(wanted: &WantedInstance<'_>) -> Vec<Finding> {
     let own = InstanceNames::of_tun(wanted.tun).nft_table();

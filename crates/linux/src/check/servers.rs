@@ -16,8 +16,8 @@ pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding>
     let mut found = addresses(config, machine);
     for range in config.tun.ranges() {
         // Packets for the addresses of the range go to the TUN device. If boxes connect over an interface whose
-        // network is in the range, this includes the server's answers. The text continues "the range overlaps
-        // NETWORK of INTERFACE, ".
+        // network is in the range, this includes the server's answers. The returned text completes the message
+        // "the range overlaps NETWORK of INTERFACE, …".
         let harm_if_needed = |name: &str| {
             let mut carriers = config
                 .listen

@@ -131,7 +131,7 @@ fn unprivileged(needs: &Needs, at_start: bool) -> Finding {
         }
         false => {
             let message = "it may not configure the network (no CAP_NET_ADMIN), so the check did not test \
-                           whether nftables accept the rules, whether kernel settings can be changed, the rules \
+                           whether nftables accepts the rules, whether kernel settings can be changed, the rules \
                            of other instances, and the links";
             Finding::new(Verdict::CouldNotCheck, at, message, ROOT_REMEDY)
         }
@@ -302,7 +302,7 @@ fn descriptor_finding(needs: &Needs) -> Finding {
         current_limit.saturating_sub(OTHER_DESCRIPTORS)
     );
     let remedy = format!(
-        "raise the limit before the start (ulimit -Hn {wanted}; of a systemd unit, LimitNOFILE={wanted}), or \
+        "raise the limit before the start (ulimit -Hn {wanted}; for a systemd unit, LimitNOFILE={wanted}), or \
          lower `max_connections` in [expert]"
     );
     Finding::warning(at(), message, remedy)
@@ -376,8 +376,8 @@ fn clock_finding(needs: &Needs) -> Option<Finding> {
         Ok(true) => Finding::ok(at, "the clock is synchronised"),
         Ok(false) => Finding::warning(
             at,
-            "no time service keeps the clock right, and plaintext passwords are valid for `time_window` of the \
-             server's clock: connections are refused once the clocks differ by more",
+            "no time service keeps the clock right, and a plaintext password is valid only within `time_window` of \
+             the server's clock: connections are refused once the clocks differ by more",
             "run a time service (timedatectl set-ntp true), or protect the connections (protection = \"tls\")",
         ),
         Err(error) => Finding::new(

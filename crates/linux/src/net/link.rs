@@ -170,7 +170,7 @@ pub(super) fn remember_gateways(
 /// Updates the `known` addresses of a link (IPv4, IPv6). Returns whether a known address is gone while the link
 /// has another address of the same family. While the link has no address of the family, the loss is not reported
 /// yet: nothing can be sent over the link to learn whether the server still knows its subflows. An address may
-/// be lost before or after its successor is added, since DHCP does either.
+/// be lost before or after its successor is added, since DHCP clients do either.
 ///
 /// Temporary addresses (RFC 8981) are ignored if the interface has a permanent address: the kernel removes them
 /// long after new connections stopped using them (section 3.4). Without a permanent address, the kernel

@@ -121,7 +121,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Returns the descriptor that becomes readable when the kernel notifies of a change. The next call is
+    /// Returns the descriptor that becomes readable when the kernel notifies of a change. The caller then calls
     /// [`Self::has_news`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
@@ -197,6 +197,8 @@ impl Links {
     /// Fails if the kernel refuses a rule, and restores the rules from before the call. Fails also if the
     /// kernel's interfaces and routes cannot be read.
     pub fn reconfigure(&mut self, specs: Vec<LinkSpec>, lan: &[String]) -> Result<Vec<LinkState>> {
+        // A removed link keeps its place until the next reload. `forget_link` empties the place below, so the
+        // link gets no routes.
         let places = specs.len().max(self.specs.len());
         self.states.resize(places, LinkState::default());
         self.gateways.resize(places, [None; 2]);
@@ -286,7 +288,7 @@ impl Links {
     /// Reads the state of the links from the kernel and adapts routes, rules and shortcut to it. Returns the
     /// index of each link that changed, and whether its packets may have another source address than before. If
     /// `restores` is true, adds the rules and routes that another program removed, and counts them in
-    /// [`repairs`](Self::repairs). Otherwise only marks there that something is missing.
+    /// [`repairs`](Self::repairs). Otherwise only sets [`Repairs::pending`] if something is missing.
     ///
     /// # Errors
     /// Fails if the kernel's interfaces, addresses or routes cannot be read.

@@ -16,8 +16,8 @@ use super::{Result, SystemError};
 use crate::nft::{Contents, Hop, Inspector, ShortcutLink, ShortcutRules};
 
 /// Local ports of the engine's subflows on the shortcut. They end below Linux's default range of ports for the
-/// host's own connections (32768 to 60999), so that a port tells whose packet it is. Ports below 10,000 are left
-/// to services. The bound 10,000 is a choice.
+/// host's own connections (32768 to 60999), so that the port distinguishes the engine's packets from the host's.
+/// Ports below 10,000 are left to services. The bound 10,000 is a choice.
 const SHORTCUT_PORTS: RangeInclusive<u16> = 10_000..=32_767;
 const LOCAL_PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 /// Name of an abstract Unix socket. Only one process in a network namespace can bind it, and the kernel
@@ -180,7 +180,8 @@ impl Shortcut {
 /// Returns for each link whether its packets may take the shortcut.
 fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<bool> {
     let is_open = |(spec, state): (&LinkSpec, &LinkState)| {
-        // The rules tell the link of an incoming packet by its interface, so two links must not share one.
+        // The rules identify the link of an incoming packet by the interface, so two links must not share an
+        // interface.
         let same_interface = |other: &&LinkSpec| other.interface == spec.interface;
         let is_shaped = |a: &Address| shaped.contains(&a.interface);
         specs.iter().filter(same_interface).count() == 1 && !state.addresses.iter().any(is_shaped)
@@ -255,7 +256,8 @@ fn wanted_rule(
 }
 
 /// Returns the kernel's range of ports for the host's own connections if this range overlaps the shortcut's
-/// ports. If the ranges overlap, the shortcut is not possible, since a port would not tell whose packet it is.
+/// ports. If the ranges overlap, the shortcut is not possible, since a port would not distinguish the engine's
+/// packets from the host's.
 pub fn shared_ports() -> Option<String> {
     let range = Sysctl::current(LOCAL_PORT_RANGE)?.value;
     (!is_disjoint(&range, &SHORTCUT_PORTS)).then_some(range)
@@ -301,8 +303,8 @@ fn is_disjoint(range: &str, ports: &RangeInclusive<u16>) -> bool {
 ///    comes before the next one, although RFC 6724 section 5 avoids deprecated addresses (rule 3) before it
 ///    compares labels (rule 6).
 /// 2. An address that is not deprecated, since a deprecated one may no longer be routed to this host.
-/// 3. An address that is not secondary. In IPv6 this is a temporary address, which is removed some day. In IPv4
-///    this is an additional address, which the kernel does not choose as a source either.
+/// 3. An address that is not secondary. In IPv6 this is a temporary address, which the kernel removes when its
+///    lifetime ends. In IPv4 this is an additional address, which the kernel does not choose as a source either.
 /// 4. An address in the network of the gateway.
 /// 5. The source address in use, so that connections keep it.
 fn choose_source<'a>(

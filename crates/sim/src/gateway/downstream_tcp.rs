@@ -171,7 +171,7 @@ impl DownstreamTcp {
         self.now = now;
     }
 
-    /// Takes in an IP packet.
+    /// Processes a received IP packet.
     pub fn receive(&mut self, packet: &[u8], meta: RxMeta) {
         self.engine.receive(self.now, packet, meta);
     }
@@ -192,7 +192,7 @@ impl DownstreamTcp {
         self.engine.send_all(turn, iface, |_, _| ())
     }
 
-    /// Returns the violations that the oracle has seen. To be called when all packets are sent.
+    /// Returns the violations that the oracle has seen. Call this when all packets are sent.
     pub fn take_violations(&mut self) -> Vec<Violation> {
         self.engine.end_turn(self.now)
     }

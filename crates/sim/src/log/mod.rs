@@ -28,8 +28,8 @@ pub use segments::MAX_OPEN;
 pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
-    /// Begins a log of `hosts`, each with its name, and of all links. Its records go to `reader`. To be called
-    /// before any packet is sent.
+    /// Begins a log of `hosts`, each with its name, and of all links. Its records go to `reader`. Call this before
+    /// any packet is sent.
     ///
     /// # Panics
     /// Panics if one of the nodes is not a [`Host`].

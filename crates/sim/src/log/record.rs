@@ -77,10 +77,10 @@ pub struct Segment<'a> {
     pub len: u64,
     /// The time of sending.
     pub sent_ns: u64,
-    /// The arrival that the strategy expected when it sent the segment; `null` if it estimated none, and for all
-    /// segments of a packet but the first.
+    /// The time of arrival that the strategy expected when the segment was sent; `null` if the strategy estimated
+    /// none, and for every segment of a super-segment except the first.
     pub expected_ns: Option<u64>,
-    /// The time at which a link dropped the segment; `null` unless its last copy was dropped.
+    /// The time at which a packet of the segment was last dropped; `null` if none was dropped, or if one arrived.
     pub dropped_ns: Option<u64>,
     /// The link that dropped the segment.
     pub dropped_by: Option<u32>,

@@ -189,12 +189,16 @@ impl Conn {
             format!("a SYN with {} bytes is called {info:?}", segment.len)
         });
         if first && segment.ack().is_some() && segment.join().is_none() {
+            // All payload of the SYN may count as arrived so far. The SYN/ACK shows how much of it the engine
+            // accepted.
             let (taken, delivered) = (flow.in_syn.1, self.delivered);
             self.in_syn.1 = taken;
             self.arrived = Arrived::default();
             self.arrived.insert(0..taken);
             checker.check(delivered <= taken, Rule::Gap, || {
-                format!("{delivered} bytes are delivered, {taken} of the SYN are acknowledged")
+                format!(
+                    "{delivered} bytes are delivered, but only {taken} of the SYN are acknowledged"
+                )
             });
         }
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable() {
@@ -208,7 +212,7 @@ impl Conn {
             kind = SegmentKind::JoinSyn;
             let known = self.remote.map(|key| key.token);
             checker.check(known == Some(token), Rule::Mapping, || {
-                format!("joins {token:#x}, the peer's token is {known:#x?}")
+                format!("joins {token:#x}, but the peer's token is {known:#x?}")
             });
         }
         checker.check(info.kind == kind, Rule::Info, || {
@@ -256,7 +260,7 @@ impl Conn {
         if info.kind == SegmentKind::Control {
             // A keepalive or window probe repeats a byte of the subflow.
             checker.check(!new || segment.len == 0, Rule::Info, || {
-                format!("payload {payload:?} goes as control")
+                format!("payload {payload:?} is sent as a control segment")
             });
             return;
         }
@@ -293,7 +297,7 @@ impl Conn {
             format!("{place:?} of the stream is sent after {nxt}")
         });
         checker.check(!new || place.end <= edge, Rule::PeerWindow, || {
-            format!("{place:?} of the stream is sent, the peer takes what is below {edge}")
+            format!("{place:?} of the stream is sent, but the peer's window ends at {edge}")
         });
         if let Some(fin) = self.fin {
             checker.check(place.end <= fin, Rule::Fin, || {
@@ -373,7 +377,7 @@ impl Conn {
         };
         let fin = u64::from(self.peer_fin == Some(next));
         checker.check(ack <= next + fin, Rule::Gap, || {
-            format!("DATA_ACK {ack}, with all below {next} here")
+            format!("DATA_ACK {ack}, but only bytes below {next} have arrived")
         });
         let shift = flow.local_shift();
         let edge = ack + (u64::from(segment.tcp.window) << shift);

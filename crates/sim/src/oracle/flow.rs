@@ -113,7 +113,7 @@ pub(super) struct Flow {
     window: u64,
     /// The segment size at the last segment.
     mss: u64,
-    /// The value of `nxt` at the begin of fast recovery; `None` unless the last segment left during fast recovery.
+    /// The value of `nxt` at the start of fast recovery; `None` unless the last segment left during fast recovery.
     /// Recovery ends when this offset is acknowledged. Another recovery may begin at once.
     recovering: Option<u64>,
     /// The time of the last segment that exceeded the window.
@@ -274,7 +274,7 @@ impl Flow {
         let ack = ack.offset_near(irs, next).unwrap_or(0);
         let acked = self.acked;
         checker.check((acked..=next).contains(&ack), Rule::Gap, || {
-            format!("acknowledges {ack} after {acked}, with all below {next} here")
+            format!("acknowledges {ack} after {acked}, but only bytes below {next} have arrived")
         });
         self.acked = acked.max(ack);
     }
@@ -387,7 +387,7 @@ impl Flow {
         };
         let limit = match stats.recovery {
             // The data in flight may exceed the reduced window at first. This data may not grow above the larger
-            // of two values, its size at the begin of recovery and the new window (RFC 9937), plus the first
+            // of two values, its size at the start of recovery and the new window (RFC 9937), plus the first
             // retransmission, which does not wait. The window before recovery may be larger than the last one that
             // this oracle saw: a spurious timeout may have been undone, or the window may have grown without a
             // segment. Twice ssthresh bounds the window before recovery, because nearly all controllers reduce the

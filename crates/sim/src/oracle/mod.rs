@@ -211,13 +211,16 @@ impl Oracle {
         let mut checker = self.log.checker(now, Some(conn));
         let delivered = known.delivered;
         checker.check(range.start == delivered, Rule::Bytes, || {
-            format!("byte {} is delivered after {delivered}", range.start)
+            format!(
+                "byte {} is delivered instead of byte {delivered}",
+                range.start
+            )
         });
         known.delivered = range.end;
         let next = known.arrived.next;
         let arrived = range.end <= next || known.blind;
         checker.check(arrived, Rule::Gap, || {
-            format!("bytes {range:?} are delivered, those below {next} are here")
+            format!("bytes {range:?} are delivered, but only those below {next} have arrived")
         });
     }
 
@@ -256,7 +259,7 @@ impl Oracle {
         let right = end == Some(delivered) || known.blind;
         let mut checker = self.log.checker(now, Some(conn));
         checker.check(right, Rule::Fin, || {
-            format!("the stream ends after {delivered} bytes, the peer ended it at {end:?}")
+            format!("the stream ends after {delivered} bytes, but the peer ended it at {end:?}")
         });
     }
 
@@ -323,7 +326,7 @@ impl Oracle {
     }
 
     /// Checks that timers lie in the future and that bounds hold. Once a second, also checks that no connection
-    /// lives too long. To be called when the engine has no more events and packets.
+    /// lives too long. Call this when the engine has no more events and packets.
     pub fn end_turn(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
         let mut checker = self.log.checker(now, None);
@@ -348,7 +351,7 @@ impl Oracle {
             let lingers = stack.conn_stats(conn).is_some();
             let mut checker = self.log.checker(now, Some(conn));
             checker.check(!lingers, Rule::Liveness, || {
-                format!("ended at {at} and still there")
+                format!("ended at {at} s, but the engine still has it")
             });
             self.ended.pop_front();
             gone.insert(conn);

@@ -1,5 +1,5 @@
-//! The parts of a TCP segment that oracles check. They are parsed once, by the parsers that the engine uses too;
-//! only the tests of `wire` find a fault of these.
+//! The parts of a TCP segment that oracles check. Each segment is parsed once, by the parsers that the engine
+//! uses too. So oracles cannot notice a fault of these parsers, but the tests of `wire` can.
 
 use core::net::SocketAddr;
 

@@ -81,7 +81,7 @@ fn connect(stack: &mut Stack, now: Instant, addr: Ipv4Addr) -> ConnId {
     stack.connect(now, options).unwrap()
 }
 
-/// Returns a packet after the lie, and the length of its headers. Returns `None` if the lie hides the packet.
+/// Returns a packet as `lie` changes it, and the length of its headers; `None` if `lie` hides the packet.
 fn retold(
     original: &[u8],
     info: Option<&mut TransmitInfo>,
@@ -336,7 +336,7 @@ fn lies_about_packets() {
             shown.tcp.window = 0;
         }
     });
-    // The mapping is of something else, or is missing.
+    // The mapping covers other bytes than the payload, or is missing.
     breaks(Rule::Mapping, |shown| {
         if let Some(mapping) = shown.sent_dss().and_then(|dss| dss.mapping.as_mut()) {
             mapping.subflow_seq += 1;
@@ -371,7 +371,7 @@ fn lies_about_packets() {
     }
 }
 
-/// DATA_FIN moves, or one repetition of the last bytes does not carry it. Nobody answers the client.
+/// DATA_FIN moves, or one repetition of the last bytes does not carry it. The client gets no answers.
 #[test]
 fn data_fins_that_change() {
     let changes: [fn(&mut Dss, u16); 2] = [
@@ -402,7 +402,7 @@ fn data_fins_that_change() {
     }
 }
 
-/// A box that overwrites options leaves none that the receiver could read.
+/// A middlebox that overwrites an option leaves nothing that the receiver could read.
 #[test]
 fn an_option_that_is_malformed_signals_nothing() {
     let mut repr = tcp::Repr::new(1, 2, Flags::ACK);
@@ -581,8 +581,9 @@ fn duplicates_that_tell_of_arrivals() {
     let fin = segment(&repr(Flags::ACK | Flags::FIN, 1, 1), 0);
     let data = segment(&repr(Flags::ACK, 1, 1), 100);
     let mss = u64::from(Flight::outstanding(false).stats.mss);
-    // SYNs that permit SACK, a segment with a DATA_ACK that advances or not, the number of its copies, and the
-    // number of bytes of which the oracle believes, or does not believe, that they have arrived.
+    // The fields are: whether the SYNs permit SACK, the segment and whether its DATA_ACK advances, the number of
+    // its copies, the number of bytes that the engine subtracts from its flight, and whether the oracle accepts
+    // this.
     for (permits_sack, (segment, advances), copies, arrived, believed) in [
         (false, (&dup, false), 1, mss, true),
         (false, (&dup, false), 1, mss + 1, false),
@@ -627,7 +628,7 @@ fn duplicates_of_segments_that_were_longer() {
 }
 
 /// A recovery may follow another one with nothing sent between them. The second recovery begins with the data that
-/// is in flight at its begin. The window may have grown since the oracle last saw it, and is at most halved.
+/// is then in flight. The window may have grown since the oracle last saw it, and recovery at most halves it.
 #[test]
 fn a_recovery_after_another() {
     let broken = Some(Rule::CongestionWindow);

@@ -107,7 +107,7 @@ impl Video {
                 stream,
                 priority,
                 kind,
-                // A group has RATE * GROUP / FPS bits. A frame's part of these bits is its weight's share; 8 bits
+                // A group has RATE * GROUP / FPS bits. A frame gets a share of these bits by its weight; 8 bits
                 // are a byte.
                 len: RATE / 8 * GROUP / FPS * weight / group_weight,
                 deadline: Video::DEADLINE,

@@ -31,7 +31,7 @@ const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
 /// One direction of a link.
 struct Lane {
-    /// The link; a packet stands behind its `virtio_net_hdr`.
+    /// The link. Its packets begin with their `virtio_net_hdr`.
     link: Link<Vec<u8>>,
     rng: Rng,
     /// The start of the lane, from which the schedule counts.
@@ -85,7 +85,7 @@ pub(super) struct Engine {
     lanes: Vec<Lane>,
     epoll: OwnedFd,
     origin: WallClock,
-    /// The place into which packets are read.
+    /// The buffer into which packets are read.
     buffer: Vec<u8>,
     delivery_lag: Histogram<u64>,
     /// True if the thread runs under SCHED_FIFO.

@@ -16,7 +16,7 @@ use crate::net::shortcut::Shortcut;
 use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft;
 
-/// Name of the instance from which the numbers and names follow.
+/// Name of the instance from which the numbers of rules and routes and the name of the table follow.
 const INSTANCE_NAME: &str = "braid-check";
 /// Metric of the routes. Any value does, since the tables have no other routes.
 const ROUTE_METRIC: u32 = 100;

@@ -1,5 +1,5 @@
-//! Probes a link to a server: packet sizes by ICMP echo requests, and UDP by the ICMP error that no program
-//! listens.
+//! Probes a link to a server: packet sizes by ICMP echo requests, and UDP by the ICMP error for a port at which
+//! no program listens.
 
 use std::io;
 use std::net::IpAddr;
