@@ -57,6 +57,10 @@ impl DecisionInput<'_> {
         if by_full_subflows > to_share + 1.0 && self.view.outstanding > 0 {
             return None;
         }
+        let full = others.clone().filter(|c| !c.ready);
+        if self.blocks_window(full, earliest, segment) {
+            return None;
+        }
         let mss = f64::from(best.subflow.mss);
         let share = (to_share - elsewhere).max(mss);
         // The end of a large chunk may arrive so late that the others could have sent it. Then the subflow gets a
@@ -76,6 +80,27 @@ impl DecisionInput<'_> {
             data: Payload::New,
             max_bytes: max_bytes as u32,
         })
+    }
+
+    /// Returns whether `segment` bytes of new data that arrive at `arrival` would leave the `full` subflows idle for
+    /// lack of room in the peer's window.
+    ///
+    /// The sender hears that the window has moved past this data one way later, on the fastest subflow. Before, the
+    /// window moves past what is outstanding now. In slow start the full subflows may use up all of this.
+    fn blocks_window<'b>(
+        &self,
+        full: impl Iterator<Item = &'b Candidate<'b>>,
+        arrival: f64,
+        segment: f64,
+    ) -> bool {
+        let window = self.view.peer_window as f64;
+        if self.remaining <= window || self.view.outstanding == 0 {
+            return false;
+        }
+        let one_ways = self.subflows.iter().map(|c| c.estimate.one_way);
+        let heard = arrival + one_ways.fold(f64::INFINITY, f64::min);
+        let sent: f64 = full.map(|c| c.estimate.sent_within(heard)).sum();
+        sent + segment > window + self.view.outstanding as f64
     }
 
     /// Returns the expected time by which losses delay new data on `c`: the probability that a packet of the data

@@ -171,7 +171,11 @@ impl Estimate {
 
     /// Returns the number of unsent bytes that this subflow could deliver within `time`.
     pub fn delivered_within(&self, time: f64) -> f64 {
-        let sending = time - self.one_way;
+        self.sent_within(time - self.one_way)
+    }
+
+    /// Returns the number of unsent bytes that could pass the path's bottleneck within `sending` seconds.
+    pub fn sent_within(&self, sending: f64) -> f64 {
         if sending <= 0.0 || self.is_shut {
             return 0.0;
         }

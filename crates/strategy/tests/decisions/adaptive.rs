@@ -622,3 +622,30 @@ fn lost_data_and_unsampled_subflows() {
     };
     assert_eq!(on(adaptive(&view(&[unsampled, steady(1, 80)]))), Some(1));
 }
+
+/// The fast path is in slow start with 20 kB in flight, and may send 100 kB in the 50 ms after which the sender hears
+/// that the peer's window has moved past data on the slow path: 30 ms on that path, 10 ms to repair a loss there, and
+/// 10 ms back. The window has to hold these bytes and a segment, except for the 20 kB outstanding.
+#[test]
+fn data_on_a_slow_path_does_not_use_up_the_window() {
+    let fast = SubflowView {
+        ssthresh: u64::MAX,
+        peak_rate: 0,
+        ..used_up(steady(0, 20))
+    };
+    let both = [fast, steady(1, 60)];
+    let with_window = |peer_window| {
+        on(adaptive(&SendView {
+            peer_window,
+            ..view(&both)
+        }))
+    };
+    assert_eq!(with_window(70_000), None);
+    assert_eq!(with_window(100_000), Some(1));
+    // All that remains fits into the window.
+    let end = SendView {
+        peer_window: 70_000,
+        ..with_unsent(view(&both), 68_000)
+    };
+    assert_eq!(on(adaptive(&end)), Some(1));
+}
