@@ -1,7 +1,7 @@
 //! Strategies decide on which path a connection opens and which paths join, which subflow carries which data, and
 //! which data is sent twice.
 //!
-//! A strategy of this crate is one file and one row of `TABLE`. [`Waiting`] and [`Pinned`] have no row, because
+//! A strategy of this crate is one module and one row of `TABLE`. [`Waiting`] and [`Pinned`] have no row, because
 //! users cannot choose them: the box uses them for its own connections. [`parts`] has the rules that several
 //! strategies share. A [`Registry`] adds strategies of other crates to the table.
 #![doc = include_str!("../README.md")]

@@ -135,12 +135,14 @@ impl Report {
         let compared = self.searched.iter().filter_map(|s| s.errors);
         let compared: Vec<f64> = compared.map(|errors| errors.median_abs).collect();
         let wrong = compared.iter().filter(|error| **error > WRONG_ESTIMATE);
-        let percent = 100.0 * wrong.count() as f64 / compared.len().max(1) as f64;
+        // Without a draw there is no share, and the figure does not hold.
+        let percent = (!compared.is_empty())
+            .then(|| rounded(100.0 * wrong.count() as f64 / compared.len() as f64));
         Verdict::new(
             "the median error of expected arrivals is more than a quarter of the delay",
             Bound::AtMost(MAX_WRONG_PERCENT),
             &format!("% of {}", compared.len()),
-            [("", rounded(percent))],
+            percent.map(|percent| ("", percent)),
         )
     }
 
