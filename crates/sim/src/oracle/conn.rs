@@ -181,7 +181,7 @@ impl Conn {
     pub fn on_syn_sent(
         &mut self,
         (flow, first): (&Flow, bool),
-        segment: &Segment,
+        segment: &Segment<'_>,
         info: &TransmitInfo,
         checker: &mut Checker<'_>,
     ) {
@@ -221,7 +221,7 @@ impl Conn {
     }
 
     /// Records a SYN or SYN/ACK of the peer. `alive` is true if the engine has the subflow.
-    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, alive: bool) {
+    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment<'_>, alive: bool) {
         // If several SYNs are sent in parallel, the one with the first answer opens the connection.
         if alive && segment.ack().is_some() && self.remote.is_none() {
             self.initial = flow.id;
@@ -246,7 +246,7 @@ impl Conn {
     pub fn on_sent(
         &mut self,
         flow: &Flow,
-        (segment, info): (&Segment, &TransmitInfo),
+        (segment, info): (&Segment<'_>, &TransmitInfo),
         (payload, new): (Range<u64>, bool),
         checker: &mut Checker<'_>,
     ) {
@@ -320,7 +320,7 @@ impl Conn {
     fn map_sent(
         &mut self,
         flow: &Flow,
-        segment: &Segment,
+        segment: &Segment<'_>,
         near: u64,
         checker: &mut Checker<'_>,
     ) -> Option<Map> {
@@ -360,7 +360,7 @@ impl Conn {
 
     /// Checks that data acknowledged at the data level has arrived, and that the right edge of the window does not
     /// move left.
-    fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, checker: &mut Checker<'_>) {
+    fn check_data_ack(&mut self, flow: &Flow, segment: &Segment<'_>, checker: &mut Checker<'_>) {
         let next = self.arrived.next;
         let ack = match segment.dss().and_then(|dss| dss.data_ack) {
             Some(ack) => self
@@ -393,7 +393,7 @@ impl Conn {
     }
 
     /// Records a segment of the peer that is neither SYN nor RST.
-    pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
+    pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment<'_>) {
         self.last_heard = now;
         let ack = segment.dss().and_then(|dss| dss.data_ack);
         let ack = ack.and_then(|ack| self.local?.offset(ack, self.nxt, self.in_syn.0));
@@ -429,7 +429,7 @@ impl Conn {
     }
 
     /// Returns the mapping of a segment of the peer. The payload starts at offset `near` of the subflow.
-    fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
+    fn map_received(&mut self, flow: &Flow, segment: &Segment<'_>, near: u64) -> Option<Map> {
         let in_syn = flow.in_syn.1;
         let capable = segment.capable().filter(|_| flow.id == self.initial);
         if let Some(map) = first_mapping(capable, in_syn) {

@@ -148,7 +148,7 @@ impl Flow {
     /// Returns whether a segment of the peer that acknowledges no new data is a duplicate acknowledgement (RFC
     /// 5681 section 2). Each duplicate means that a segment behind the missing one has arrived, so there cannot be
     /// more duplicates than segments in flight. A window update is no duplicate.
-    fn is_duplicate(&self, segment: &Segment) -> bool {
+    fn is_duplicate(&self, segment: &Segment<'_>) -> bool {
         let segments = (self.nxt - self.una).div_ceil(self.mss.max(1));
         self.permits_sack != (true, true)
             && segment.len == 0
@@ -165,7 +165,7 @@ impl Flow {
     }
 
     /// Records a SYN or SYN/ACK of this end. Returns false for a retransmission.
-    pub fn on_syn_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> bool {
+    pub fn on_syn_sent(&mut self, segment: &Segment<'_>, checker: &mut Checker<'_>) -> bool {
         let first = self.iss != Some(segment.tcp.seq);
         if first {
             if !segment.has(Flags::ACK) {
@@ -199,7 +199,7 @@ impl Flow {
 
     /// Returns the number of payload bytes in this end's SYN that `answer` acknowledges, or `None` if `answer` is
     /// to another SYN.
-    pub fn taken(&self, answer: &Segment) -> Option<u64> {
+    pub fn taken(&self, answer: &Segment<'_>) -> Option<u64> {
         let taken = answer.ack()?.diff(self.iss?.add(1));
         u64::try_from(taken)
             .ok()
@@ -207,7 +207,7 @@ impl Flow {
     }
 
     /// Records a SYN or SYN/ACK of the peer.
-    pub fn on_syn_received(&mut self, segment: &Segment) {
+    pub fn on_syn_received(&mut self, segment: &Segment<'_>) {
         self.irs = Some(segment.tcp.seq);
         self.arrived.next = 1;
         self.acked = 1;
@@ -227,7 +227,7 @@ impl Flow {
     /// segment has bytes that this subflow has not sent before.
     pub fn on_sent(
         &mut self,
-        segment: &Segment,
+        segment: &Segment<'_>,
         checker: &mut Checker<'_>,
     ) -> Option<(Range<u64>, bool)> {
         let start = segment.tcp.seq.offset_near(self.iss?, self.nxt)?;
@@ -257,13 +257,13 @@ impl Flow {
     }
 
     /// Returns the acknowledgement of a segment of this end, as an offset of the stream of a plain TCP connection.
-    pub fn acknowledged(&self, segment: &Segment) -> Option<u64> {
+    pub fn acknowledged(&self, segment: &Segment<'_>) -> Option<u64> {
         let ack = segment.ack()?.offset_near(self.irs?, self.arrived.next)?;
         Some(ack.saturating_sub(1))
     }
 
     /// Checks that acknowledged data has arrived.
-    fn check_ack(&mut self, segment: &Segment, checker: &mut Checker<'_>) {
+    fn check_ack(&mut self, segment: &Segment<'_>, checker: &mut Checker<'_>) {
         let (Some(ack), Some(irs)) = (segment.ack(), self.irs) else {
             return;
         };
@@ -282,7 +282,7 @@ impl Flow {
     /// Records a segment of the peer that is neither SYN nor RST, and returns the range of its payload.
     /// `data_ack_new` is true if the segment's DATA_ACK advances. The peer may have sent the segment for that
     /// reason, so it does not count as a duplicate acknowledgement.
-    pub fn on_received(&mut self, segment: &Segment, data_ack_new: bool) -> Option<Range<u64>> {
+    pub fn on_received(&mut self, segment: &Segment<'_>, data_ack_new: bool) -> Option<Range<u64>> {
         let ack = segment.ack()?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {

@@ -21,7 +21,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use braid_engine::{Config, ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
+use braid_engine::{Config, ConnId, Event, SegmentKind, Stack, SubflowId, Transmit, TransmitInfo};
 use braid_wire::Instant;
 use braid_wire::tcp::Flags;
 
@@ -115,12 +115,15 @@ impl Oracle {
         if core::mem::replace(&mut self.damaged, damaged) != damaged {
             return;
         }
-        let Some(segment) = Segment::parse(packet, None) else {
-            return;
-        };
+        Segment::of(packet, None, |segment| {
+            self.on_segment_received(now, segment, stack)
+        });
+    }
+
+    fn on_segment_received(&mut self, now: Instant, segment: &Segment<'_>, stack: &Stack) {
         let tuple = Tuple::new(segment.dst, segment.src);
         if segment.has(Flags::SYN) {
-            self.on_syn_received(now, tuple, &segment, stack);
+            self.on_syn_received(now, tuple, segment, stack);
             return;
         }
         let Some(flow) = self.flows.get_mut(&tuple) else {
@@ -128,11 +131,17 @@ impl Oracle {
         };
         let conn = flow.conn.and_then(|conn| self.conns.get_mut(&conn));
         if let Some(conn) = conn.filter(|_| !segment.has(Flags::RST)) {
-            conn.on_received(now, flow, &segment);
+            conn.on_received(now, flow, segment);
         }
     }
 
-    fn on_syn_received(&mut self, now: Instant, tuple: Tuple, segment: &Segment, stack: &Stack) {
+    fn on_syn_received(
+        &mut self,
+        now: Instant,
+        tuple: Tuple,
+        segment: &Segment<'_>,
+        stack: &Stack,
+    ) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
         // A SYN can have several answers, for example from its destination and from a box that intercepts its
@@ -269,11 +278,25 @@ impl Oracle {
         let Some(info) = &transmit.info else {
             return;
         };
-        let mut checker = self.log.checker(now, Some(info.conn));
         let payload = transmit.payload.iter().map(|p| p.len() as u64).sum();
-        let Some(segment) = &Segment::parse(transmit.header, Some(payload)) else {
-            return checker.check(false, Rule::Info, || "not a TCP segment".to_owned());
-        };
+        let is_super_segment = transmit.gso_size != 0;
+        let found = Segment::of(transmit.header, Some(payload), |segment| {
+            self.on_segment_sent(now, segment, info, is_super_segment);
+        });
+        let mut checker = self.log.checker(now, Some(info.conn));
+        checker.check(found.is_some(), Rule::Info, || {
+            "not a TCP segment".to_owned()
+        });
+    }
+
+    fn on_segment_sent(
+        &mut self,
+        now: Instant,
+        segment: &Segment<'_>,
+        info: &TransmitInfo,
+        is_super_segment: bool,
+    ) {
+        let mut checker = self.log.checker(now, Some(info.conn));
         let tuple = Tuple::new(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
@@ -305,7 +328,7 @@ impl Oracle {
             subflow: info.subflow,
             tuple,
             kind: info.kind,
-            single: transmit.gso_size == 0,
+            single: !is_super_segment,
         });
     }
 

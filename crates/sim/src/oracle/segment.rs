@@ -9,10 +9,10 @@ use braid_wire::{Seq32, ip};
 
 /// The header of a segment.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct Segment<'a> {
     pub src: SocketAddr,
     pub dst: SocketAddr,
-    pub tcp: tcp::Repr,
+    pub tcp: &'a tcp::Repr,
     /// Payload bytes.
     pub len: u64,
     /// True if the segment has an MPTCP option, unless this is a DSS without a mapping. The peer sends such a
@@ -20,10 +20,15 @@ pub(super) struct Segment {
     pub signals: bool,
 }
 
-impl Segment {
-    /// Parses the segment of an IP packet. `header` holds at least the headers; `payload` is the length
-    /// of the payload, or `None` if the payload follows in `header`.
-    pub fn parse(header: &[u8], payload: Option<u64>) -> Option<Segment> {
+impl Segment<'_> {
+    /// Calls `look` with the segment of an IP packet, and returns the result; `None` if there is no TCP segment. `header`
+    /// holds at least the headers; `payload` is the length of the payload, or `None` if the payload follows in
+    /// `header`. The parsed header is large and every packet has one, so it stays in place.
+    pub fn of<T>(
+        header: &[u8],
+        payload: Option<u64>,
+        look: impl FnOnce(&Segment<'_>) -> T,
+    ) -> Option<T> {
         let len = header.len() + payload.unwrap_or(0) as usize;
         // The engine verifies the checksum of what it receives, and drops what is damaged.
         let ip = ip::Packet::of_head(header, len).ok()?;
@@ -32,15 +37,17 @@ impl Segment {
             return None;
         }
         // Receivers ignore a malformed MPTCP option, and so does this parser.
-        let (tcp, rest) = tcp::Repr::parse(segment).ok()?;
+        let Ok((tcp, rest)) = &tcp::Repr::parse(segment) else {
+            return None;
+        };
         let is_ack = |o: &MptcpOption| matches!(o, MptcpOption::Dss(dss) if dss.mapping.is_none());
-        Some(Segment {
+        Some(look(&Segment {
             src: SocketAddr::new(ip.src(), tcp.src_port),
             dst: SocketAddr::new(ip.dst(), tcp.dst_port),
             len: payload.unwrap_or(rest.len() as u64),
             signals: !tcp.options.mptcp.iter().all(is_ack),
             tcp,
-        })
+        }))
     }
 
     pub fn has(&self, flag: Flags) -> bool {

@@ -105,9 +105,14 @@ fn retold(
 }
 
 /// Returns a segment of the client with `len` bytes of payload.
-fn segment(tcp: &tcp::Repr, len: usize) -> Segment {
-    let packet = packet((CLIENT.into(), SERVER.into()), tcp, &vec![0; len]);
-    Segment::parse(&packet, None).unwrap()
+fn segment(tcp: &tcp::Repr, len: u64) -> Segment<'_> {
+    Segment {
+        src: (CLIENT, tcp.src_port).into(),
+        dst: (SERVER, tcp.dst_port).into(),
+        tcp,
+        len,
+        signals: false,
+    }
 }
 
 fn repr(flags: Flags, seq: u32, ack: u32) -> tcp::Repr {
@@ -413,19 +418,23 @@ fn an_option_that_is_malformed_signals_nothing() {
     });
     repr.options.mptcp.push(ack);
     let mut bytes = packet((CLIENT.into(), SERVER.into()), &repr, &[]);
-    assert!(!Segment::parse(&bytes, None).unwrap().signals);
+    let signals = |bytes: &[u8]| {
+        let seen = Segment::of(bytes, None, |s| (s.signals, s.dss().is_some()));
+        seen.unwrap()
+    };
+    assert_eq!(signals(&bytes), (false, true));
     // No MPTCP option that starts with a zero is eight bytes long.
     let body = bytes.len() - 6;
     bytes[body..].fill(0);
-    let overwritten = Segment::parse(&bytes, None).unwrap();
-    assert!(!overwritten.signals && overwritten.dss().is_none());
+    assert_eq!(signals(&bytes), (false, false));
 }
 
 #[test]
 fn payload_behind_a_fin() {
     let mut flow = Flow::default();
     let mut log = ViolationLog::default();
-    let syn = segment(&repr(Flags::SYN, 10, 0), 0);
+    let header = repr(Flags::SYN, 10, 0);
+    let syn = segment(&header, 0);
     flow.on_syn_sent(&syn, &mut log.checker(Instant::ZERO, None));
     for (flags, seq, len, rule) in [
         (Flags::FIN, 11, 5, None),
@@ -433,7 +442,8 @@ fn payload_behind_a_fin() {
         (Flags::EMPTY, 17, 1, Some(Rule::Fin)),
         (Flags::FIN, 11, 4, Some(Rule::Fin)),
     ] {
-        let sent = segment(&repr(flags, seq, 0), len);
+        let header = repr(flags, seq, 0);
+        let sent = segment(&header, len);
         flow.on_sent(&sent, &mut log.checker(Instant::ZERO, None));
         assert_eq!(log.take().first().map(|v| v.rule), rule);
     }
@@ -574,12 +584,16 @@ fn bytes_in_flight_that_are_forgotten() {
 /// that advances, or another MPTCP signal.
 #[test]
 fn duplicates_that_tell_of_arrivals() {
-    let dup = segment(&repr(Flags::ACK, 1, 1), 0);
-    let [mut window, mut signal] = [dup.clone(), dup.clone()];
-    window.tcp.window -= 1;
+    let ack = repr(Flags::ACK, 1, 1);
+    let dup = segment(&ack, 0);
+    let mut signal = dup.clone();
     signal.signals = true;
-    let fin = segment(&repr(Flags::ACK | Flags::FIN, 1, 1), 0);
-    let data = segment(&repr(Flags::ACK, 1, 1), 100);
+    let mut smaller = ack.clone();
+    smaller.window -= 1;
+    let window = segment(&smaller, 0);
+    let end = repr(Flags::ACK | Flags::FIN, 1, 1);
+    let fin = segment(&end, 0);
+    let data = segment(&ack, 100);
     let mss = u64::from(Flight::outstanding(false).stats.mss);
     // The fields are: whether the SYNs permit SACK, the segment and whether its DATA_ACK advances, the number of
     // its copies, the number of bytes that the engine subtracts from its flight, and whether the oracle accepts
@@ -618,7 +632,8 @@ fn duplicates_of_segments_that_were_longer() {
     let mut flight = Flight::outstanding(false);
     let mut stats = flight.stats;
     assert_eq!(flight.judge(&stats, SegmentKind::New), None);
-    let dup = segment(&repr(Flags::ACK, 1, 1), 0);
+    let header = repr(Flags::ACK, 1, 1);
+    let dup = segment(&header, 0);
     flight.flow().on_received(&dup, false);
     stats.in_flight -= u64::from(stats.mss);
     stats.mss /= 2;
@@ -642,7 +657,8 @@ fn a_recovery_after_another() {
         let mut stats = flight.stats;
         (stats.recovery, stats.ssthresh) = (LossRecovery::Fast, ssthresh);
         assert_eq!(flight.judge(&stats, SegmentKind::New), None);
-        let ack = segment(&repr(Flags::ACK, 1, acked), 0);
+        let header = repr(Flags::ACK, 1, acked);
+        let ack = segment(&header, 0);
         flight.flow().on_received(&ack, false);
         stats.in_flight = 30_000;
         assert_eq!(flight.judge(&stats, SegmentKind::New), rule);
