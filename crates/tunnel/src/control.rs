@@ -29,8 +29,8 @@ enum Phase {
     Startup,
     /// The rate of the bottleneck is known by the spacing of datagrams, until a queue or rounds at it show the rate.
     Confirm(u64),
-    /// The queue that the start or a probe made drains.
-    Drain,
+    /// The queue that the start or a probe made drains, until this time at the latest.
+    Drain(Instant),
     /// The rate is that of the path, for so many more rounds.
     Cruise(u32),
     /// The rate exceeds that of the path to find out if it has grown. The rate before the probe.
@@ -118,7 +118,7 @@ impl Control {
         Some(match self.phase {
             Phase::Startup => return None,
             Phase::Confirm(_) => rate * 5 / 4,
-            Phase::Drain => rate / 2,
+            Phase::Drain(_) => rate / 2,
             Phase::Cruise(_) => rate,
             Phase::Probe(_) => rate * 5 / 4,
         })
@@ -157,8 +157,8 @@ impl Control {
         self.next_send = self.next_send.max(now - gap) + gap;
     }
 
-    /// Takes what a report told.
-    pub fn on_update(&mut self, update: &Update, estimate: &Estimate) {
+    /// Takes what a report told at `now`. Returns true if the delay that looked like a queue is that of the path.
+    pub fn on_update(&mut self, now: Instant, update: &Update, estimate: &Estimate) -> bool {
         if let Some(sample) = update.sample {
             if !sample.limited || sample.rate > self.max_rate.get() {
                 self.max_rate.push(sample.rate);
@@ -182,10 +182,24 @@ impl Control {
             self.round_loaded = false;
         }
         let is_used = flight.saturating_mul(2) >= INITIAL_DATAGRAMS * self.mtu;
-        self.advance(ends && loaded, is_used, estimate);
+        let overdue = matches!(self.phase, Phase::Drain(until) if now >= until);
+        self.advance(now, ends && loaded, is_used, estimate);
+        let stands = overdue && matches!(self.phase, Phase::Drain(_));
+        if stands {
+            self.phase = Phase::Cruise(CRUISE_ROUNDS);
+        }
         if ends && loaded {
             self.max_rate.turn();
         }
+        stands
+    }
+
+    /// Returns the phase in which the queue drains. At half of the rate it is gone in twice the time that it delays, and
+    /// the next report tells so. A delay that stays is no queue of this end: the path has become longer, jitter
+    /// without reordering delays all datagrams of a burst by the longest jitter, or others fill the queue.
+    fn drain(now: Instant, estimate: &Estimate) -> Phase {
+        let rtt = estimate.rtt().map_or(Duration::ZERO, |rtt| rtt.smoothed);
+        Phase::Drain(now + estimate.queue_delay() * 2 + rtt * 3 / 2)
     }
 
     /// Returns true if a queue stands in the link.
@@ -210,7 +224,7 @@ impl Control {
     }
 
     /// Changes the phase. `is_used` says that this end has lately had more than a few datagrams under way.
-    fn advance(&mut self, round_ends: bool, is_used: bool, estimate: &Estimate) {
+    fn advance(&mut self, now: Instant, round_ends: bool, is_used: bool, estimate: &Estimate) {
         let rate = self.max_rate.get();
         match self.phase {
             Phase::Startup | Phase::Confirm(_) => {
@@ -224,17 +238,17 @@ impl Control {
                 // A queue is that of others if this end sends little, and says nothing of what the path can do.
                 let is_full = is_used && self.has_queue(estimate);
                 if rate > 0 && (self.full_rounds >= FULL_ROUNDS || is_full) {
-                    self.phase = Phase::Drain;
+                    self.phase = Self::drain(now, estimate);
                 }
             }
-            Phase::Drain => {
+            Phase::Drain(_) => {
                 if !self.is_congested(estimate) {
                     self.phase = Phase::Cruise(CRUISE_ROUNDS);
                 }
             }
             Phase::Cruise(left) => {
                 if self.is_congested(estimate) {
-                    self.phase = Phase::Drain;
+                    self.phase = Self::drain(now, estimate);
                 } else if round_ends {
                     self.phase = match left {
                         0 => Phase::Probe(rate),
@@ -244,7 +258,7 @@ impl Control {
             }
             Phase::Probe(before) => {
                 if self.has_queue(estimate) {
-                    self.phase = Phase::Drain;
+                    self.phase = Self::drain(now, estimate);
                 } else if round_ends {
                     // While the rate grows without a queue, there is more.
                     self.phase = if rate > before + before / 10 {

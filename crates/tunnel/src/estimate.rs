@@ -326,6 +326,18 @@ impl Estimate {
         Duration::from_micros(excess as u64)
     }
 
+    /// Takes the delays of now for those of an empty path, because what looked like a queue does not drain.
+    pub fn rebase(&mut self, now: Instant) {
+        if let Some(recent) = self.one_way.recent.get() {
+            self.one_way.base = Min::NEW;
+            self.one_way.base.push(now, BASE_SPAN, recent);
+        }
+        if let Some(rtt) = &mut self.rtt {
+            rtt.least = Min::NEW;
+            rtt.least.push(now, BASE_SPAN, rtt.smoothed);
+        }
+    }
+
     /// Returns the mean difference of the one-way delays of datagrams that follow each other.
     pub fn jitter(&self) -> Duration {
         Duration::from_micros(self.one_way.jitter.unsigned_abs() / 16)

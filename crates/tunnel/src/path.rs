@@ -167,7 +167,9 @@ impl Path {
         let Some(update) = self.estimate.on_report(now, report) else {
             return false;
         };
-        self.control.on_update(&update, &self.estimate);
+        if self.control.on_update(now, &update, &self.estimate) {
+            self.estimate.rebase(now);
+        }
         if update.is_black_hole {
             self.mtu.on_black_hole();
         }
