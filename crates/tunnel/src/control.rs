@@ -194,7 +194,7 @@ impl Control {
         stands
     }
 
-    /// Returns the phase in which the queue drains. At half of the rate it is gone in twice the time that it delays, and
+    /// Returns the phase in which the queue drains. At half of the rate it is gone in twice its delay, and
     /// the next report tells so. A delay that stays is no queue of this end: the path has become longer, jitter
     /// without reordering delays all datagrams of a burst by the longest jitter, or others fill the queue.
     fn drain(now: Instant, estimate: &Estimate) -> Phase {

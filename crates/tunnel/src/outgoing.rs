@@ -390,7 +390,7 @@ impl Outgoing {
         flow.is_some_and(|flow| flow.trial.hides_losses())
     }
 
-    /// Returns how long the tail of a cut packet waits for packets that go into the same datagram. It waits if the flow's
+    /// Returns how long the tail of a cut packet waits for packets for the same datagram. It waits if the flow's
     /// packets come evenly and fast, so that the next one is sure to come. The end of a burst is not delayed.
     pub fn tail_wait(&self, flow: u16) -> Duration {
         let flow = self.flows.get(usize::from(flow));

@@ -142,7 +142,7 @@ impl Path {
             .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
     }
 
-    /// Returns the mean one-way delay to the peer with the link's queue and jitter, in microseconds on a scale that all paths share.
+    /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.
     pub fn delay(&self) -> Option<i64> {
         let queue = self.estimate.queue_delay().as_micros() as i64;
         // Uniform jitter adds half of its range, which is three times the mean difference.
