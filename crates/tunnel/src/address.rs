@@ -13,6 +13,10 @@ use crate::seal::TAG_LEN;
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// Most challenges of the peer that wait for their response.
 const MAX_RESPONSES: usize = 4;
+/// Bytes of a datagram with a response alone.
+const RESPONSE_LEN: usize = Header::LEN + RESPONSE_FRAMES + TAG_LEN;
+/// Bytes of a response frame.
+const RESPONSE_FRAMES: usize = 9;
 /// Bytes of a datagram with a challenge, and a response that may go with it.
 const CHALLENGE_LEN: usize = Header::LEN + CHALLENGE_FRAMES + TAG_LEN;
 /// Bytes of the frames of a datagram with a challenge. A box pads to it, so that the server may answer with a challenge
@@ -41,7 +45,8 @@ pub(crate) struct Address {
     remote: SocketAddr,
     proved: bool,
     challenge: Option<Challenge>,
-    /// Bytes that may be sent to the challenged address before it is proved: as many as came from it.
+    /// Bytes that may be sent to the challenged address before it is proved: as many as came from it. RFC 9000
+    /// section 8.1 allows three times as many.
     credit: u64,
     responses: ArrayVec<Response, MAX_RESPONSES>,
 }
@@ -121,8 +126,8 @@ impl Address {
         }
     }
 
-    /// Returns true if `bytes` may be sent to an address under challenge.
-    fn may_challenge(&self, remote: SocketAddr, bytes: usize) -> bool {
+    /// Returns true if `bytes` may be sent to `remote`: it is proved, or has the credit.
+    fn may_send(&self, remote: SocketAddr, bytes: usize) -> bool {
         let challenged = self.challenge.is_some_and(|c| c.remote == remote);
         remote == self.remote && self.proved || challenged && self.credit >= bytes as u64
     }
@@ -134,22 +139,26 @@ impl Address {
         }
     }
 
-    /// Takes the peer's challenge.
+    /// Takes the peer's challenge. The answers that wait are together no larger than what asked for them, until the
+    /// address is proved. The peer repeats a challenge that finds no room.
     pub fn on_challenge(&mut self, data: [u8; 8], from: SocketAddr) {
-        // The peer repeats a challenge that finds no room.
-        let _ = self.responses.try_push(Response { data, remote: from });
+        let waiting = self.responses.iter().filter(|r| r.remote == from).count();
+        if self.may_send(from, RESPONSE_LEN * (waiting + 1)) {
+            let _ = self.responses.try_push(Response { data, remote: from });
+        }
     }
 
-    /// Takes the response to a challenge, which proves the address that it came from.
-    pub fn on_response(&mut self, data: [u8; 8], from: SocketAddr) {
-        if self
-            .challenge
-            .is_some_and(|c| c.data == data && c.remote == from)
-        {
-            self.challenge = None;
-            self.remote = from;
-            self.proved = true;
+    /// Takes the response to a challenge, which proves the address that it came from. Returns true if the peer has
+    /// moved to another host, so that nothing is known of the path (RFC 9000 section 9.4).
+    pub fn on_response(&mut self, data: [u8; 8], from: SocketAddr) -> bool {
+        let proves = |c: Challenge| c.data == data && c.remote == from;
+        if !self.challenge.is_some_and(proves) {
+            return false;
         }
+        self.challenge = None;
+        let old = core::mem::replace(&mut self.remote, from);
+        let was_proved = core::mem::replace(&mut self.proved, true);
+        was_proved && old.ip() != from.ip()
     }
 
     /// Takes the response to a challenge that only measures the path: the address stays.
@@ -179,12 +188,17 @@ impl Address {
 
     fn challenge_is_due(&self, now: Instant) -> bool {
         self.challenge
-            .is_some_and(|c| now >= c.due_at && self.may_challenge(c.remote, CHALLENGE_LEN))
+            .is_some_and(|c| now >= c.due_at && self.may_send(c.remote, CHALLENGE_LEN))
     }
 
-    /// Returns a response that has to be sent.
+    /// Returns a response that has to be sent. Responses that have lost their credit to a challenge are dropped.
     pub fn take_response(&mut self) -> Option<Response> {
-        self.responses.pop()
+        while let Some(response) = self.responses.pop() {
+            if self.may_send(response.remote, RESPONSE_LEN) {
+                return Some(response);
+            }
+        }
+        None
     }
 
     /// Returns true if a challenge or response has to be sent at `now`.
@@ -195,7 +209,7 @@ impl Address {
     /// Returns the time of the next challenge.
     pub fn next_timeout(&self) -> Option<Instant> {
         let challenge = self.challenge?;
-        self.may_challenge(challenge.remote, CHALLENGE_LEN)
+        self.may_send(challenge.remote, CHALLENGE_LEN)
             .then_some(challenge.due_at)
     }
 }

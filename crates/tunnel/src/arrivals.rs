@@ -50,6 +50,18 @@ impl Arrivals {
         }
     }
 
+    /// Forgets how the old network delivered. The counters go on: the peer knows them. What has to be reported still
+    /// has to: a peer whose window is full waits for it.
+    pub fn restart(&mut self) {
+        *self = Arrivals {
+            datagrams: self.datagrams,
+            bytes: self.bytes,
+            highest: self.highest,
+            pending_since: self.pending_since,
+            ..Arrivals::new()
+        };
+    }
+
     pub fn datagrams(&self) -> u64 {
         self.datagrams
     }

@@ -50,6 +50,8 @@ pub struct Config {
     pub inner_mtu: usize,
     /// The size of the largest IP packet on a path that the box has added, in bytes. Only a server uses it.
     pub learned_mtu: usize,
+    /// The size of an IP packet that every path is taken to carry, in bytes. Larger ones are probed for (RFC 8899).
+    pub least_mtu: usize,
     /// Most paths, at most [`MAX_PATHS`].
     pub max_paths: usize,
     /// Most flows in each direction. Flows beyond it share numbers, and thus an order.
@@ -73,6 +75,8 @@ impl Default for Config {
             suite: Suite::default(),
             inner_mtu: 1500,
             learned_mtu: 1500,
+            // The least MTU of IPv6 (RFC 8200). Links of IPv4 with less are hardly known.
+            least_mtu: 1280,
             max_paths: MAX_PATHS,
             max_flows: 512,
             send_queue: 8 << 20,
@@ -91,7 +95,8 @@ impl Default for Config {
 pub struct PathConfig {
     /// The peer's address on this path.
     pub remote: SocketAddr,
-    /// The size of the largest IP packet that the path takes, in bytes. At least 576, at most 9,216.
+    /// The size of the largest IP packet that the link takes, in bytes. At least 576, at most 9,216. What the path
+    /// takes beyond [`Config::least_mtu`] is found by probing, so no router may cut its packets (DF of IPv4).
     pub mtu: usize,
 }
 

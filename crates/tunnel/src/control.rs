@@ -24,12 +24,13 @@ const CRUISE_ROUNDS: u32 = 4;
 /// The phase of rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The rate more than doubles each round.
+    /// The window grows by what arrives, so that it doubles each round (slow start, RFC 9002 section 7.3.1). The flows
+    /// inside start in the same way, so the path does not hold them back.
     Startup,
-    /// The rate of the bottleneck is known by the spacing of datagrams, and has to be confirmed.
-    Confirm,
-    /// The queue that the start or a probe made drains.
-    Drain,
+    /// The rate of the bottleneck is known by the spacing of datagrams, until a queue or rounds at it show the rate.
+    Confirm(u64),
+    /// The queue that the start or a probe made drains, until this time at the latest.
+    Drain(Instant),
     /// The rate is that of the path, for so many more rounds.
     Cruise(u32),
     /// The rate exceeds that of the path to find out if it has grown. The rate before the probe.
@@ -69,13 +70,13 @@ pub(crate) struct Control {
     round_end: u64,
     /// A sample of this round was not limited by what there was to send.
     round_loaded: bool,
-    /// A sample of any round was not.
-    is_measured: bool,
     /// The greatest rate that was 25 % over the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
     /// The time at which the next datagram may leave.
     next_send: Instant,
+    /// The most bytes in flight during the start.
+    start_window: u64,
     mtu: u64,
 }
 
@@ -86,10 +87,10 @@ impl Control {
             max_rate: MaxRate::default(),
             round_end: 0,
             round_loaded: false,
-            is_measured: false,
             full_rate: 0,
             full_rounds: 0,
             next_send: Instant::ZERO,
+            start_window: INITIAL_DATAGRAMS * mtu as u64,
             mtu: mtu as u64,
         }
     }
@@ -98,26 +99,26 @@ impl Control {
     pub fn rate(&self, estimate: &Estimate) -> Option<u64> {
         let rtt = estimate.rtt()?.smoothed.as_micros().max(100) as u64;
         let rate = self.max_rate.get();
-        Some(if self.is_measured {
-            rate
-        } else {
-            // A path that was hardly used has a low rate only because nothing more was sent.
-            rate.max(INITIAL_DATAGRAMS * self.mtu * 1_000_000 / rtt)
+        Some(match self.phase {
+            // The path has carried no more because no more was sent.
+            Phase::Startup => rate.max(self.start_window * 1_000_000 / rtt),
+            Phase::Confirm(hint) => rate.max(hint),
+            _ => rate,
         })
     }
 
     /// Returns true until the path has shown its full rate.
     pub fn is_starting(&self) -> bool {
-        matches!(self.phase, Phase::Startup | Phase::Confirm)
+        matches!(self.phase, Phase::Startup | Phase::Confirm(_))
     }
 
     /// Returns the rate at which datagrams leave, in bytes per second, or `None` if only the window holds them back.
     fn pacing_rate(&self, estimate: &Estimate) -> Option<u64> {
-        let rate = self.rate(estimate).filter(|_| self.is_measured)?;
+        let rate = self.rate(estimate)?;
         Some(match self.phase {
-            Phase::Startup => rate * 5 / 2,
-            Phase::Confirm => rate * 3 / 2,
-            Phase::Drain => rate / 2,
+            Phase::Startup => return None,
+            Phase::Confirm(_) => rate * 5 / 4,
+            Phase::Drain(_) => rate / 2,
             Phase::Cruise(_) => rate,
             Phase::Probe(_) => rate * 5 / 4,
         })
@@ -125,13 +126,13 @@ impl Control {
 
     /// Returns the most bytes that may be in flight.
     fn window(&self, estimate: &Estimate) -> u64 {
-        let least = INITIAL_DATAGRAMS * self.mtu;
-        let (true, Some(rtt)) = (self.is_measured, estimate.rtt()) else {
-            return least;
+        let (false, Some(rtt)) = (self.phase == Phase::Startup, estimate.rtt()) else {
+            return self.start_window;
         };
-        let rate = self.max_rate.get();
+        let least = INITIAL_DATAGRAMS * self.mtu;
+        let rate = self.rate(estimate).unwrap_or(0);
         // A report comes up to a quarter of a round trip late, and links with jitter deliver late.
-        let round = rtt.least() * 3 / 2 + rtt.variation * 4;
+        let round = rtt.least() * 3 / 2 + rtt.jitter * 4;
         let factor = if self.is_starting() { 2 } else { 1 };
         least + factor * bytes_in(rate, round)
     }
@@ -156,19 +157,21 @@ impl Control {
         self.next_send = self.next_send.max(now - gap) + gap;
     }
 
-    /// Takes what a report told.
-    pub fn on_update(&mut self, update: &Update, estimate: &Estimate) {
+    /// Takes what a report told at `now`. Returns true if the delay that looked like a queue is that of the path.
+    pub fn on_update(&mut self, now: Instant, update: &Update, estimate: &Estimate) -> bool {
         if let Some(sample) = update.sample {
             if !sample.limited || sample.rate > self.max_rate.get() {
                 self.max_rate.push(sample.rate);
             }
             self.round_loaded |= !sample.limited;
-            self.is_measured |= !sample.limited;
         }
         if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
-            self.max_rate.push(rate);
-            self.is_measured = true;
-            self.phase = Phase::Confirm;
+            self.phase = Phase::Confirm(rate);
+        }
+        // What is not used does not grow (RFC 7661 section 4.3).
+        let flight = estimate.in_flight() + update.delivered;
+        if flight.saturating_mul(2) >= self.start_window {
+            self.start_window += update.delivered;
         }
         let ends = update.highest >= self.round_end;
         if ends {
@@ -178,10 +181,25 @@ impl Control {
         if ends && loaded {
             self.round_loaded = false;
         }
-        self.advance(ends && loaded, estimate);
+        let is_used = flight.saturating_mul(2) >= INITIAL_DATAGRAMS * self.mtu;
+        let overdue = matches!(self.phase, Phase::Drain(until) if now >= until);
+        self.advance(now, ends && loaded, is_used, estimate);
+        let stands = overdue && matches!(self.phase, Phase::Drain(_));
+        if stands {
+            self.phase = Phase::Cruise(CRUISE_ROUNDS);
+        }
         if ends && loaded {
             self.max_rate.turn();
         }
+        stands
+    }
+
+    /// Returns the phase in which the queue drains. At half of the rate it is gone in twice its delay, and
+    /// the next report tells so. A delay that stays is no queue of this end: the path has become longer, jitter
+    /// without reordering delays all datagrams of a burst by the longest jitter, or others fill the queue.
+    fn drain(now: Instant, estimate: &Estimate) -> Phase {
+        let rtt = estimate.rtt().map_or(Duration::ZERO, |rtt| rtt.smoothed);
+        Phase::Drain(now + estimate.queue_delay() * 2 + rtt * 3 / 2)
     }
 
     /// Returns true if a queue stands in the link.
@@ -190,7 +208,7 @@ impl Control {
             return false;
         };
         // Jitter moves even the least of a few delays.
-        let noise = Duration::from_millis(2) + estimate.delay_variation() * 2;
+        let noise = Duration::from_millis(2) + estimate.jitter() * 3 / 2;
         estimate.queue_delay() > rtt.least() / 8 + noise
     }
 
@@ -201,14 +219,15 @@ impl Control {
         let round = estimate
             .rtt()
             .map_or(Duration::ZERO, |rtt| rtt.least() * 5 / 4);
-        let flight = bytes_in(self.max_rate.get(), round);
+        let flight = bytes_in(self.rate(estimate).unwrap_or(0), round);
         estimate.in_flight() > flight && self.has_queue(estimate)
     }
 
-    fn advance(&mut self, round_ends: bool, estimate: &Estimate) {
+    /// Changes the phase. `is_used` says that this end has lately had more than a few datagrams under way.
+    fn advance(&mut self, now: Instant, round_ends: bool, is_used: bool, estimate: &Estimate) {
         let rate = self.max_rate.get();
         match self.phase {
-            Phase::Startup | Phase::Confirm => {
+            Phase::Startup | Phase::Confirm(_) => {
                 if round_ends {
                     if rate >= self.full_rate + self.full_rate / 4 {
                         (self.full_rate, self.full_rounds) = (rate, 0);
@@ -216,18 +235,20 @@ impl Control {
                         self.full_rounds += 1;
                     }
                 }
-                if self.full_rounds >= FULL_ROUNDS || self.has_queue(estimate) {
-                    self.phase = Phase::Drain;
+                // A queue is that of others if this end sends little, and says nothing of what the path can do.
+                let is_full = is_used && self.has_queue(estimate);
+                if rate > 0 && (self.full_rounds >= FULL_ROUNDS || is_full) {
+                    self.phase = Self::drain(now, estimate);
                 }
             }
-            Phase::Drain => {
+            Phase::Drain(_) => {
                 if !self.is_congested(estimate) {
                     self.phase = Phase::Cruise(CRUISE_ROUNDS);
                 }
             }
             Phase::Cruise(left) => {
                 if self.is_congested(estimate) {
-                    self.phase = Phase::Drain;
+                    self.phase = Self::drain(now, estimate);
                 } else if round_ends {
                     self.phase = match left {
                         0 => Phase::Probe(rate),
@@ -237,7 +258,7 @@ impl Control {
             }
             Phase::Probe(before) => {
                 if self.has_queue(estimate) {
-                    self.phase = Phase::Drain;
+                    self.phase = Self::drain(now, estimate);
                 } else if round_ends {
                     // While the rate grows without a queue, there is more.
                     self.phase = if rate > before + before / 10 {

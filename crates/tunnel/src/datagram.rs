@@ -13,6 +13,8 @@ pub(crate) struct Datagram<'a> {
     capacity: usize,
     /// The peer has to report the datagram.
     pub eliciting: bool,
+    /// The datagram asks if its size passes.
+    pub is_probe: bool,
 }
 
 impl<'a> Datagram<'a> {
@@ -25,6 +27,7 @@ impl<'a> Datagram<'a> {
             start,
             capacity,
             eliciting: false,
+            is_probe: false,
         }
     }
 

@@ -12,6 +12,8 @@ pub enum DatagramError {
     Replayed,
     /// The session has as many paths as it may have.
     TooManyPaths,
+    /// The datagram comes from an address that is not the server's. Only a box refuses it: a server learns addresses.
+    UnknownSource,
     /// The peer, which has the keys, broke the format. What precedes the fault was carried out.
     BadFrame,
 }
@@ -23,6 +25,7 @@ impl core::fmt::Display for DatagramError {
             DatagramError::Forged => "no key opens the datagram",
             DatagramError::Replayed => "the datagram was received before",
             DatagramError::TooManyPaths => "too many paths",
+            DatagramError::UnknownSource => "not from the server",
             DatagramError::BadFrame => "malformed frame",
         })
     }
@@ -36,7 +39,7 @@ impl std::error::Error for DatagramError {}
 pub enum SendError {
     /// The packet is no IP packet, or its length contradicts its header.
     Malformed,
-    /// The packet is larger than [`crate::Config::inner_mtu`].
+    /// The packet is larger than [`crate::Config::inner_mtu`], or than two datagrams of any path.
     TooLarge,
     /// The queue is full, or its delay stands for too long (RFC 8289). The packet is dropped.
     QueueFull,

@@ -26,6 +26,8 @@ const LONGEST_TARGETS: u32 = 2;
 const MIN_LONGEST: Duration = Duration::from_millis(100);
 /// Bytes that a flow may have waiting however many flows there are.
 const MIN_SHARE: usize = 64 * 1024;
+/// The longest time for which the tail of a cut packet waits. A datagram of its own costs less than a longer wait.
+const MAX_TAIL_WAIT: Duration = Duration::from_millis(1);
 /// Most flows for which numbers are stated on idle paths.
 const MAX_SPREAD: usize = 16;
 
@@ -66,6 +68,20 @@ pub(crate) struct Ways {
     pub limits: Limits,
     /// Most bytes of one level of urgency that wait: those of `LONGEST_TARGETS` targets at the rate of all paths.
     pub max_waiting: usize,
+}
+
+impl Ways {
+    /// Returns the size of the largest packet that a path takes, in bytes: none if the path may not be used.
+    fn largest(&self, path: usize) -> usize {
+        self.paths[path].map_or(0, |way| way.largest)
+    }
+
+    /// Returns the path for a packet of `len` bytes that any path may take.
+    fn taker(&self, len: usize) -> Option<usize> {
+        let takes = |path: &usize| self.largest(*path) >= len;
+        let mut paths = core::iter::once(self.best).chain(0..self.paths.len());
+        paths.find(takes)
+    }
 }
 
 /// The packets of all flows.
@@ -136,7 +152,6 @@ impl Outgoing {
             self.flows.push(SendFlow::new());
         }
         let flow = &mut self.flows[usize::from(number)];
-        flow.used_at = now;
         // A flow that answers no signal of CoDel may not make the delay grow for ever.
         let sharers = self.rings[usize::from(urgency.level())].len().max(1);
         let share = (self.max_level / sharers).max(MIN_SHARE);
@@ -212,16 +227,17 @@ impl Outgoing {
             Decision::Copy { other } => (0, Some(other)),
             Decision::Leave => (usize::MAX, None),
         };
-        let usable = |i: &usize| ways.paths[*i].is_some();
-        let paths = (0..ways.paths.len()).filter(usable);
-        let is_ordered = !flow.is_stranded(paths);
-        let sequence = if !is_ordered && path == ways.best {
+        let largest = ways.largest(path);
+        let first = flow.first_waiting_len();
+        let may_take = |i: &usize| ways.largest(*i) >= first && flow.may_take_first(*i);
+        let is_ordered = (0..ways.paths.len()).any(|i| may_take(&i));
+        let sequence = if !is_ordered && ways.taker(first) == Some(path) {
             flow.first_waiting()
-        } else if is_ordered && !flow.may_take_first(ways.best) {
+        } else if is_ordered && !may_take(&ways.best) {
             // The best path cannot take what waits first, so it is for the others.
-            flow.waiting_at(path, 0)?
+            flow.waiting_at(path, 0, largest)?
         } else {
-            flow.waiting_at(path, depth)?
+            flow.waiting_at(path, depth, largest)?
         };
         Some(Choice {
             is_ordered,
@@ -234,34 +250,70 @@ impl Outgoing {
         })
     }
 
+    /// Drops waiting packets that no path takes in two datagrams: those behind them would wait for ever. Returns their
+    /// number.
+    pub fn drop_too_large(&mut self, now: Instant, ways: &Ways) -> u64 {
+        let largest = (0..ways.paths.len()).map(|path| ways.largest(path)).max();
+        let largest = largest.unwrap_or(0);
+        // Larger ones than the quantum are never taken in.
+        if self.waiting_bytes == 0 || largest as i64 >= self.quantum {
+            return 0;
+        }
+        let mut count = 0;
+        for number in 0..self.flows.len() as u16 {
+            while let flow = &self.flows[usize::from(number)]
+                && flow.first_waiting_len() > largest
+            {
+                let sequence = flow.first_waiting();
+                let packet = PacketRef {
+                    flow: number,
+                    sequence,
+                };
+                self.take(now, packet, ways.best);
+                // It is not sent again either.
+                self.flows[usize::from(number)].mark_again(now, sequence, ways.best);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Moves a packet from those that wait to those that were sent. Returns the time at which it came.
+    fn take(&mut self, now: Instant, packet: PacketRef, path: usize) -> Option<Instant> {
+        let flow = &mut self.flows[usize::from(packet.flow)];
+        let len = flow.entry(packet.sequence)?.packet.len();
+        let since = flow.mark_sent(now, packet.sequence, path)?;
+        self.waiting_bytes -= len;
+        self.sent_bytes += len;
+        self.sent.push_back((now, packet.flow));
+        if !flow.is_waiting() {
+            flow.queued = false;
+            let ring = &mut self.rings[usize::from(flow.urgency.level())];
+            if let Some(at) = ring.iter().position(|n| *n == packet.flow) {
+                ring.remove(at);
+            }
+        }
+        Some(since)
+    }
+
     /// Notes that `path` sends the packet. Returns true if the flow uses no other path.
     pub fn commit(&mut self, now: Instant, choice: Choice, path: usize, ways: &Ways) -> bool {
-        let PacketRef { flow, sequence } = choice.packet;
-        let entry = &mut self.flows[usize::from(flow)];
-        let Some(since) = entry.mark_sent(now, sequence, path) else {
+        let Some(since) = self.take(now, choice.packet, path) else {
             return false;
         };
+        let flow = choice.packet.flow;
+        let entry = &mut self.flows[usize::from(flow)];
         entry.deficit -= choice.len as i64;
         entry.rate.add(now, choice.len);
         entry.trial.on_sent(now, choice.len, ways.round_trip);
         let last = !entry.is_waiting();
         let delay = now.saturating_since(since);
         entry.codel.on_dequeue(now, delay, last, ways.limits);
-        if last {
-            entry.queued = false;
-            let ring = &mut self.rings[usize::from(entry.urgency.level())];
-            if let Some(at) = ring.iter().position(|n| *n == flow) {
-                ring.remove(at);
-            }
-        }
         let sole = entry.is_sole(path, ways.horizon);
         if !sole && !self.spread.contains(&flow) {
             // Without room the peer waits for its bound on time instead of the statement.
             let _ = self.spread.try_push(flow);
         }
-        self.waiting_bytes -= choice.len;
-        self.sent_bytes += choice.len;
-        self.sent.push_back((now, flow));
         if let Some(other) = choice.copy_to {
             self.push_again(choice.packet, Some(other));
         }
@@ -290,21 +342,27 @@ impl Outgoing {
         Some(crate::header::expand(truncated, flow.end()))
     }
 
-    /// Returns a packet to send once more on `path`, with its length.
-    pub fn next_again(&mut self, path: usize, best: usize) -> Option<(PacketRef, usize)> {
-        loop {
-            let at = self
-                .again
-                .iter()
-                .position(|again| again.path.map_or(path == best, |named| named == path))?;
-            let packet = self.again[at].packet;
-            match self.sent_once(packet) {
-                Some(bytes) => return Some((packet, bytes.len())),
-                None => {
-                    self.again.remove(at);
-                }
+    /// Returns a packet to send once more on `path`, with its length. Forgets those that no path takes, and copies
+    /// for a path that does not work.
+    pub fn next_again(&mut self, path: usize, ways: &Ways) -> Option<(PacketRef, usize)> {
+        let mut at = 0;
+        while let Some(&Again {
+            packet,
+            path: named,
+        }) = self.again.get(at)
+        {
+            let len = self.sent_once(packet).map(<[u8]>::len);
+            let taker = len.and_then(|len| match named {
+                Some(named) => (ways.largest(named) >= len).then_some(named),
+                None => ways.taker(len),
+            });
+            match (taker, len) {
+                (Some(taker), Some(len)) if taker == path => return Some((packet, len)),
+                (Some(_), _) => at += 1,
+                (None, _) => drop(self.again.remove(at)),
             }
         }
+        None
     }
 
     /// Notes that `path` sends the packet that [`Outgoing::next_again`] returned.
@@ -330,6 +388,18 @@ impl Outgoing {
     pub fn hides_losses(&self, flow: u16) -> bool {
         let flow = self.flows.get(usize::from(flow));
         flow.is_some_and(|flow| flow.trial.hides_losses())
+    }
+
+    /// Returns how long the tail of a cut packet waits for packets for the same datagram. It waits if the flow's
+    /// packets come evenly and fast, so that the next one is sure to come. The end of a burst is not delayed.
+    pub fn tail_wait(&self, flow: u16) -> Duration {
+        let flow = self.flows.get(usize::from(flow));
+        let wait = flow.and_then(SendFlow::even_gap).unwrap_or_default() * 3 / 2;
+        if wait > MAX_TAIL_WAIT {
+            Duration::ZERO
+        } else {
+            wait
+        }
     }
 
     /// Returns the bytes of a packet.
@@ -372,23 +442,24 @@ impl Outgoing {
             .retain(|number| flows[usize::from(*number)].is_spread(horizon));
     }
 
-    /// Calls `state` with the numbers to state on `path`, of flows of which nothing was sent there since `since`.
+    /// Calls `state` with at most `most` numbers to state on `path`, of flows of which nothing was sent there since
+    /// `since`.
     pub fn statements(
         &mut self,
+        most: usize,
         now: Instant,
-        path: usize,
-        since: Instant,
-        mut state: impl FnMut(PacketRef),
+        (path, since): (usize, Instant),
+        state: impl FnMut(PacketRef),
     ) {
-        for &number in &self.spread {
-            let flow = &mut self.flows[usize::from(number)];
-            if let Some(sequence) = flow.statement(now, path, since) {
-                state(PacketRef {
-                    flow: number,
-                    sequence,
-                });
-            }
-        }
+        let flows = &mut self.flows;
+        let statements = self.spread.iter().filter_map(|&number| {
+            let sequence = flows[usize::from(number)].statement(now, path, since)?;
+            Some(PacketRef {
+                flow: number,
+                sequence,
+            })
+        });
+        statements.take(most).for_each(state);
     }
 
     /// Drops packets that were sent before `horizon`, and the oldest ones if there are too many.

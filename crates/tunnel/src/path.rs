@@ -10,10 +10,11 @@ use crate::address::Address;
 use crate::arrivals::Arrivals;
 use crate::config::{PathConfig, PathState};
 use crate::control::Control;
-use crate::estimate::Estimate;
-use crate::frame::Report;
+use crate::estimate::{Departure, Estimate};
+use crate::frame::{HEAD_OVERHEAD, Report, TAIL_OVERHEAD};
 use crate::header::Header;
 use crate::outgoing::PacketRef;
+use crate::pmtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::replay::ReplayWindow;
 use crate::seal::TAG_LEN;
@@ -28,6 +29,9 @@ const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(25);
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 /// The time by which the timers of two hosts may be late, together.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
+/// The time in which a path answers of which no round trip is known (RFC 6298 section 2).
+pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The rest of a packet whose head ended the last datagram of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tail {
@@ -43,7 +47,7 @@ pub(crate) struct Path {
     pub id: PathId,
     pub state: PathState,
     pub address: Address,
-    mtu: usize,
+    pub mtu: PathMtu,
     pub estimate: Estimate,
     pub control: Control,
     pub replay: ReplayWindow,
@@ -56,14 +60,14 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub fn new(id: PathId, address: Address, mtu: usize) -> Self {
+    pub fn new(id: PathId, address: Address, mtu: PathMtu) -> Self {
         Path {
             id,
             state: PathState::Active,
             address,
-            mtu,
             estimate: Estimate::new(),
-            control: Control::new(mtu),
+            control: Control::new(mtu.ceiling()),
+            mtu,
             replay: ReplayWindow::default(),
             arrivals: Arrivals::new(),
             reassembly: Reassembly::default(),
@@ -73,21 +77,56 @@ impl Path {
         }
     }
 
-    /// Starts anew after the path was removed. Numbers go on, because a number never seals twice.
+    /// Starts anew after the path was removed, on what may be another network.
     pub fn configure(&mut self, config: PathConfig) {
         self.state = PathState::Active;
         self.address = Address::configured(config.remote);
-        self.mtu = config.mtu;
+        self.mtu = PathMtu::new(self.mtu.floor(), config.mtu);
+        self.restart();
+    }
+
+    /// Forgets all estimates of the network. Numbers go on, because a number never seals twice.
+    pub fn restart(&mut self) {
+        self.mtu = PathMtu::new(self.mtu.floor(), self.mtu.ceiling());
+        self.estimate.restart();
+        self.control = Control::new(self.mtu.ceiling());
+        self.arrivals.restart();
+        self.tail = None;
         self.suspect_since = None;
     }
 
-    /// Returns the most bytes of frames in a datagram.
-    pub fn capacity(&self) -> usize {
+    /// Returns the bytes that are not frames in an IP packet of a datagram.
+    fn overhead(&self) -> usize {
         let outer = match self.address.remote() {
             SocketAddr::V4(_) => OUTER_V4,
             SocketAddr::V6(_) => OUTER_V6,
         };
-        self.mtu.saturating_sub(outer + Header::LEN + TAG_LEN)
+        outer + Header::LEN + TAG_LEN
+    }
+
+    /// Returns the most bytes of frames in a datagram.
+    pub fn capacity(&self) -> usize {
+        self.mtu.size().saturating_sub(self.overhead())
+    }
+
+    /// Returns the bytes of frames that fill an IP packet of `size` bytes.
+    pub fn frames_of(&self, size: usize) -> usize {
+        size.saturating_sub(self.overhead())
+    }
+
+    /// Returns the size of the largest inner packet that goes into two datagrams, in bytes.
+    pub fn largest_packet(&self) -> usize {
+        (self.capacity() * 2).saturating_sub(HEAD_OVERHEAD + TAIL_OVERHEAD)
+    }
+
+    /// Returns true if a datagram of so many bytes is larger than every path is taken to carry.
+    pub fn is_large(&self, bytes: usize) -> bool {
+        bytes > self.frames_of(self.mtu.floor()) + Header::LEN + TAG_LEN
+    }
+
+    /// Returns true if the size of packets may be probed: the path answers.
+    pub fn may_probe_size(&self) -> bool {
+        self.is_usable() && self.estimate.rtt().is_some()
     }
 
     /// Returns true if inner packets may be sent.
@@ -103,21 +142,24 @@ impl Path {
             .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
     }
 
-    /// Returns the one-way delay to the peer with the link's queue, in microseconds on a scale that all paths share.
+    /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.
     pub fn delay(&self) -> Option<i64> {
         let queue = self.estimate.queue_delay().as_micros() as i64;
-        Some(self.estimate.base_delay()? + queue)
+        // Uniform jitter adds half of its range, which is three times the mean difference.
+        let jitter = self.estimate.jitter().as_micros() as i64 * 3 / 2;
+        Some(self.estimate.base_delay()? + queue + jitter)
     }
 
     /// Returns the time from the sending of a datagram after which its report is overdue.
-    fn report_timeout(&self) -> Option<Duration> {
-        let rtt = self.estimate.rtt()?;
-        Some(rtt.smoothed + rtt.variation * 4 + self.report_interval() * 2 + TIMER_SLACK)
+    pub fn report_timeout(&self) -> Duration {
+        self.estimate.rtt().map_or(FIRST_TIMEOUT, |rtt| {
+            rtt.smoothed + rtt.variation * 4 + self.report_interval() * 2 + TIMER_SLACK
+        })
     }
 
     /// Returns the time at which the oldest datagram that is not reported is overdue.
     fn overdue_at(&self) -> Option<Instant> {
-        Some(self.estimate.unreported_since()? + self.report_timeout()?)
+        Some(self.estimate.unreported_since()? + self.report_timeout())
     }
 
     /// Takes the peer's report. Returns true if it is news.
@@ -125,7 +167,12 @@ impl Path {
         let Some(update) = self.estimate.on_report(now, report) else {
             return false;
         };
-        self.control.on_update(&update, &self.estimate);
+        if self.control.on_update(now, &update, &self.estimate) {
+            self.estimate.rebase(now);
+        }
+        if update.is_black_hole {
+            self.mtu.on_black_hole();
+        }
         if self.overdue_at().is_none_or(|at| now < at) {
             self.suspect_since = None;
         }
@@ -133,9 +180,9 @@ impl Path {
     }
 
     /// Notes that a datagram was sent.
-    pub fn on_sent(&mut self, now: Instant, bytes: usize, limited: bool, eliciting: bool) {
-        self.estimate.on_sent(now, bytes, limited, eliciting);
-        self.control.on_sent(now, bytes, &self.estimate);
+    pub fn on_sent(&mut self, now: Instant, departure: Departure) {
+        self.estimate.on_sent(now, departure);
+        self.control.on_sent(now, departure.bytes, &self.estimate);
         self.last_sent = now;
     }
 
@@ -171,6 +218,7 @@ impl Path {
         }
         let overdue = self.overdue_at().filter(|_| self.suspect_since.is_none());
         let probe = self.address.next_timeout().or(self.probe_at(probe));
-        Instant::earliest([overdue, probe])
+        let size = self.mtu.next_timeout().filter(|_| self.may_probe_size());
+        Instant::earliest([overdue, probe, size])
     }
 }

@@ -11,9 +11,10 @@ use braid_wire::Instant;
 
 use crate::config::MAX_PATHS;
 use crate::frontier::Frontier;
+use crate::marks::{self, Marks};
 
 /// Most packets of a flow that wait, and with them those that are missing. At 1 Gbit/s they are 100 ms.
-const MAX_SLOTS: usize = 8192;
+const MAX_SLOTS: usize = marks::SPAN;
 /// Most packets after the last one that came which a statement may say to be missing.
 const MAX_STATED: u64 = 256;
 /// Most packets that were given up and are still taken if they come.
@@ -87,6 +88,8 @@ pub(crate) struct ReceiveFlow {
     /// The number of the first slot: the next packet to deliver.
     next: u64,
     slots: VecDeque<Slot>,
+    /// The numbers of packets in the slots: a peer may leave thousands of places before them empty.
+    came: Marks,
     /// Packets in the slots, and their bytes.
     waiting: usize,
     bytes: usize,
@@ -158,6 +161,7 @@ impl ReceiveFlow {
         self.waiting += 1;
         self.bytes += arrival.packet.len();
         self.slots[index] = Slot::Packet(arrival.packet, now);
+        self.came.insert(sequence);
         Outcome::Placed
     }
 
@@ -245,6 +249,7 @@ impl ReceiveFlow {
         let Some(Slot::Packet(packet, _)) = self.slots.pop_front() else {
             unreachable!("the loop ends at a packet");
         };
+        self.came.remove(self.next);
         self.next += 1;
         self.waiting -= 1;
         self.bytes -= packet.len();
@@ -279,11 +284,12 @@ impl ReceiveFlow {
 
     /// Returns the time at which the packets before the first that waits are given up without proof.
     fn expires(&self, paths: &PathsView) -> Option<Instant> {
-        // Packets before it are missing, so it waits for the front. Runs of missing packets are short.
-        self.slots.iter().find_map(|slot| match slot {
+        let first = self.came.first(self.next).filter(|_| self.waiting > 0)?;
+        // Packets before it are missing, so it waits for the front.
+        match self.slots.get((first - self.next) as usize)? {
             Slot::Packet(_, at) => Some(*at + paths.bound),
             _ => None,
-        })
+        }
     }
 
     /// Returns the time at which something can be proved or given up.
@@ -316,6 +322,10 @@ impl ReceiveFlow {
         });
         let (count, bytes) = packets.fold((0, 0), |(n, sum), len| (n + 1, sum + len));
         assert_eq!((self.waiting, self.bytes), (count, bytes));
+        let is_packet = |slot: &Slot| matches!(slot, Slot::Packet(..));
+        let first = self.slots.iter().position(is_packet);
+        let first = first.map(|index| self.next + index as u64);
+        assert_eq!(self.came.first(self.next), first);
         assert!(self.slots.len() <= MAX_SLOTS && self.skipped.len() <= MAX_SKIPPED);
     }
 }

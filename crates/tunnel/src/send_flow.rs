@@ -1,5 +1,6 @@
 //! The packets of one flow that wait to be sent, or were sent and may be needed again.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use braid_engine::Urgency;
@@ -60,7 +61,10 @@ pub(crate) struct SendFlow {
     pub codel: CoDel,
     pub rate: RateMeter,
     pub trial: Trial,
+    /// The time of the last packet that came.
     pub used_at: Instant,
+    /// The times between the last three packets that came.
+    gaps: [Duration; 2],
 }
 
 impl SendFlow {
@@ -79,6 +83,7 @@ impl SendFlow {
             rate: RateMeter::default(),
             trial: Trial::default(),
             used_at: Instant::ZERO,
+            gaps: [Duration::ZERO; 2],
         }
     }
 
@@ -97,9 +102,9 @@ impl SendFlow {
         self.uses[path].next <= self.first_waiting
     }
 
-    /// Returns true if none of the `paths` may take the first packet that waits. The paths have changed places.
-    pub fn is_stranded(&self, mut paths: impl Iterator<Item = usize>) -> bool {
-        !paths.any(|path| self.may_take_first(path))
+    /// Returns the length of the first packet that waits, in bytes.
+    pub fn first_waiting_len(&self) -> usize {
+        self.entry(self.first_waiting).map_or(0, |e| e.packet.len())
     }
 
     pub fn is_waiting(&self) -> bool {
@@ -110,7 +115,16 @@ impl SendFlow {
         self.waiting_bytes
     }
 
+    /// Returns the longer of the times between the last three packets that came, if both are alike.
+    pub fn even_gap(&self) -> Option<Duration> {
+        let [a, b] = self.gaps;
+        (a.max(b) <= a.min(b) * 2).then(|| a.max(b))
+    }
+
+    /// Takes a packet that waits to be sent.
     pub fn push(&mut self, now: Instant, packet: Vec<u8>) {
+        self.gaps = [self.gaps[1], now.saturating_since(self.used_at)];
+        self.used_at = now;
         self.waiting += 1;
         self.waiting_bytes += packet.len();
         self.entries.push_back(Entry {
@@ -129,9 +143,9 @@ impl SendFlow {
         self.entries.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Returns the number of the first waiting packet that may be sent on `path` and has `depth` bytes of waiting
-    /// packets before it.
-    pub fn waiting_at(&self, path: usize, depth: usize) -> Option<u64> {
+    /// Returns the number of the first waiting packet of at most `largest` bytes that may be sent on `path` and has
+    /// `depth` bytes of waiting packets before it.
+    pub fn waiting_at(&self, path: usize, depth: usize, largest: usize) -> Option<u64> {
         if self.waiting_bytes <= depth {
             return None;
         }
@@ -140,7 +154,8 @@ impl SendFlow {
         let skip = self.first_waiting.saturating_sub(self.first) as usize;
         for (entry, number) in self.entries.iter().skip(skip).zip(self.first_waiting..) {
             if let State::Waiting(_) = entry.state {
-                if ahead >= depth && number >= least {
+                let fits = entry.packet.len() <= largest;
+                if ahead >= depth && number >= least && fits {
                     return Some(number);
                 }
                 ahead += entry.packet.len();

@@ -26,6 +26,8 @@ pub struct Stats {
     pub packets_rerequested: u64,
     /// Packets that were cut in two.
     pub packets_cut: u64,
+    /// Packets that were dropped because no path takes them in two datagrams.
+    pub packets_too_large: u64,
     /// Datagrams that were dropped because no key opened them.
     pub datagrams_forged: u64,
     /// Datagrams that were dropped because they were received before.
@@ -58,6 +60,8 @@ pub struct PathStats {
     pub queue_delay: Duration,
     /// The estimate of the rate to the peer, in bytes per second.
     pub rate: Option<u64>,
+    /// The size of the largest IP packet that is known to cross the path, in bytes.
+    pub mtu: usize,
     /// The longest time by which a datagram lately came after one with a higher number.
     pub lateness: Duration,
 }

@@ -7,6 +7,7 @@ use braid_wire::Instant;
 
 use crate::address::CHALLENGE_FRAMES;
 use crate::datagram::Datagram;
+use crate::estimate::Departure;
 use crate::frame::{Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD};
 use crate::header;
 use crate::outgoing::{PacketRef, Ways};
@@ -15,13 +16,8 @@ use crate::tunnel::{Transmit, Tunnel};
 
 /// Bytes of frames without variable part, at most: a re-request, a statement, a challenge.
 const SMALL_FRAME: usize = 9;
-/// The time for which the tail of a cut packet waits for packets that go into the same datagram. Large packets of a
-/// flow of more than 12 Mbit/s follow each other faster.
-const TAIL_WAIT: Duration = Duration::from_millis(1);
 /// Least bytes of a packet that are worth a head.
 const MIN_HEAD: usize = 64;
-/// The longest time between challenges of a server that is idle.
-const MAX_RETRY: Duration = Duration::from_secs(60);
 /// The time between statements on idle paths: an eighth of a round trip, within these.
 const MIN_STATEMENT_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_STATEMENT_INTERVAL: Duration = Duration::from_millis(5);
@@ -33,11 +29,16 @@ impl Tunnel {
         if !self.keys.can_seal() {
             return None;
         }
-        if let Some(index) = self.paths.iter().position(|p| p.is_validation_due(now)) {
-            return self.send_validation(now, index, buf);
+        for index in 0..self.paths.len() {
+            if self.paths[index].is_validation_due(now)
+                && let Some(transmit) = self.send_validation(now, index, buf)
+            {
+                return Some(transmit);
+            }
         }
         let ways = self.ways(now)?;
         self.outgoing.set_max_level(ways.max_waiting);
+        self.stats.packets_too_large += self.outgoing.drop_too_large(now, &ways);
         for index in self.order(&ways) {
             let path = &self.paths[index];
             let ready = path.control.next_send() <= now && path.control.has_window(&path.estimate);
@@ -52,6 +53,7 @@ impl Tunnel {
             return self.seal(now, ways.best, None, datagram, &ways);
         }
         self.send_statements(now, &ways, buf)
+            .or_else(|| self.send_size_probe(now, buf))
     }
 
     /// Returns the usable paths, the one with the smallest delay first.
@@ -69,9 +71,10 @@ impl Tunnel {
         index: usize,
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
-        let longest = self
-            .probe_interval(now)
-            .map_or(MAX_RETRY, |probe| probe * 4);
+        if let Some(transmit) = self.flush_tail(now, index, buf) {
+            return Some(transmit);
+        }
+        let longest = self.longest_retry(now);
         let path = &mut self.paths[index];
         let round_trip = path.estimate.rtt().map(|rtt| rtt.smoothed);
         let challenge = path.address.take_challenge(now, round_trip, longest);
@@ -87,15 +90,46 @@ impl Tunnel {
         }
         // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
         if path.address.is_proved() && remote == path.address.remote() {
-            self.push_tail(index, &mut datagram);
             let early = self.paths[index].report_interval();
             self.push_control(now, early, &mut datagram);
         }
-        // The tail of a cut packet is of use only in the datagram after its head.
-        self.paths[index].tail = None;
         if self.is_box() {
             datagram.pad(CHALLENGE_FRAMES);
         }
+        self.seal_to(now, index, remote, datagram, true)
+    }
+
+    /// Sends the tail of the packet whose head ended the last datagram of the path: it is of use only in the next
+    /// one, which would have no room for it otherwise.
+    fn flush_tail(&mut self, now: Instant, index: usize, buf: &mut Vec<u8>) -> Option<Transmit> {
+        self.paths[index].tail?;
+        let mut datagram = Datagram::new(buf, self.paths[index].capacity());
+        self.push_tail(index, &mut datagram);
+        if datagram.is_empty() {
+            datagram.cancel();
+            return None;
+        }
+        let remote = self.paths[index].address.remote();
+        self.seal_to(now, index, remote, datagram, true)
+    }
+
+    /// Sends a datagram that is padded to the size that is in question. It is neither waited for nor counted as under
+    /// way: its loss says nothing but that it was too large (RFC 8899 section 3).
+    fn send_size_probe(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<Transmit> {
+        let due = |p: &crate::path::Path| p.may_probe_size() && p.mtu.is_due(now);
+        let index = self.paths.iter().position(due)?;
+        if let Some(transmit) = self.flush_tail(now, index, buf) {
+            return Some(transmit);
+        }
+        let path = &mut self.paths[index];
+        let timeout = path.report_timeout();
+        let (size, data) = path.mtu.take_probe(now, timeout, &mut self.rng)?;
+        let len = path.frames_of(size);
+        let mut datagram = Datagram::new(buf, len);
+        datagram.push(&Frame::Challenge(data));
+        datagram.pad(len);
+        datagram.is_probe = true;
+        let remote = path.address.remote();
         self.seal_to(now, index, remote, datagram, true)
     }
 
@@ -103,7 +137,7 @@ impl Tunnel {
     fn has_data(&mut self, now: Instant, index: usize, ways: &Ways) -> bool {
         let tail = self.paths[index].tail;
         tail.is_some_and(|tail| now >= tail.due_at)
-            || self.outgoing.next_again(index, ways.best).is_some()
+            || self.outgoing.next_again(index, ways).is_some()
             || self.outgoing.choose(index, ways).is_some()
     }
 
@@ -121,7 +155,7 @@ impl Tunnel {
             self.push_control(now, early, &mut datagram);
         }
         let mut ends = false;
-        while !ends && let Some((packet, len)) = self.outgoing.next_again(index, ways.best) {
+        while !ends && let Some((packet, len)) = self.outgoing.next_again(index, ways) {
             let Some(fit) = self.fit(index, len, datagram.room()) else {
                 return self.seal(now, index, Some(packet), datagram, ways);
             };
@@ -185,7 +219,7 @@ impl Tunnel {
         self.paths[index].tail = Some(Tail {
             packet,
             offset: fit,
-            due_at: now + TAIL_WAIT,
+            due_at: now + self.outgoing.tail_wait(packet.flow),
         });
         true
     }
@@ -253,8 +287,10 @@ impl Tunnel {
         }
         for index in self.order(ways) {
             let mut datagram = Datagram::new(buf, self.paths[index].capacity());
+            self.push_tail(index, &mut datagram);
+            let most = datagram.room() / SMALL_FRAME;
             self.outgoing
-                .statements(now, index, now - interval, |packet| {
+                .statements(most, now, (index, now - interval), |packet| {
                     datagram.push(&Frame::Latest {
                         flow: packet.flow,
                         sequence: header::truncate(packet.sequence),
@@ -264,7 +300,6 @@ impl Tunnel {
                 datagram.cancel();
                 continue;
             }
-            self.push_tail(index, &mut datagram);
             return self.seal(now, index, None, datagram, ways);
         }
         self.stated_at = now;
@@ -301,7 +336,7 @@ impl Tunnel {
         limited: bool,
     ) -> Option<Transmit> {
         let (header, number) = self.header(index);
-        let eliciting = datagram.eliciting;
+        let (eliciting, is_probe) = (datagram.eliciting, datagram.is_probe);
         let bytes = datagram.finish();
         let len = bytes.len();
         // The caller has made sure that a key may seal.
@@ -310,7 +345,13 @@ impl Tunnel {
         }
         let path = &mut self.paths[index];
         path.address.on_sent(remote, len);
-        path.on_sent(now, len, limited, eliciting);
+        let departure = Departure {
+            bytes: len,
+            limited,
+            eliciting: eliciting && !is_probe,
+            is_large: path.is_large(len) && !is_probe,
+        };
+        path.on_sent(now, departure);
         Some(Transmit {
             path: path.id,
             remote,

@@ -12,7 +12,8 @@ use crate::frame::{Frame, Frames};
 use crate::header::{self, Header, SessionId};
 use crate::incoming::Incoming;
 use crate::outgoing::{self, Outgoing, Ways};
-use crate::path::Path;
+use crate::path::{FIRST_TIMEOUT, Path};
+use crate::pmtu::PathMtu;
 use crate::pool::Pool;
 use crate::reorder::PathsView;
 use crate::seal::{Keys, Secrets};
@@ -25,6 +26,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The time after which a path is probed while the session is idle. Home routers forget a mapping of UDP after 30 s,
 /// although RFC 4787 demands 2 min.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(25);
+/// The longest time between challenges of a server that is idle.
+const MAX_RETRY: Duration = Duration::from_secs(60);
 /// The time for which a session counts as in use after an inner packet.
 const IN_USE: Duration = Duration::from_secs(2);
 /// The time in which a path without round trip is expected to answer.
@@ -52,7 +55,7 @@ pub struct Tunnel {
     pub(crate) config: Config,
     session: SessionId,
     role: Role,
-    rng: Rng,
+    pub(crate) rng: Rng,
     pub(crate) keys: Keys,
     pub(crate) paths: Vec<Path>,
     pub(crate) outgoing: Outgoing,
@@ -125,7 +128,8 @@ impl Tunnel {
             None if self.paths.len() == self.config.max_paths => return false,
             None => {
                 let address = Address::configured(config.remote);
-                self.paths.push(Path::new(path, address, config.mtu));
+                let mtu = PathMtu::new(self.config.least_mtu, config.mtu);
+                self.paths.push(Path::new(path, address, mtu));
             }
         }
         let index = self.index(path).expect("the path was added");
@@ -164,6 +168,10 @@ impl Tunnel {
         if packet.len() > self.config.inner_mtu {
             return Err(SendError::TooLarge);
         }
+        if packet.len() > self.largest_packet() {
+            self.stats.packets_too_large += 1;
+            return Err(SendError::TooLarge);
+        }
         if !self.keys.can_seal() {
             return Err(SendError::NoKey);
         }
@@ -199,6 +207,9 @@ impl Tunnel {
         if known.is_none() && !may_learn {
             return Err(DatagramError::TooManyPaths);
         }
+        if self.role == Role::Box && !self.is_servers(remote) {
+            return Err(DatagramError::UnknownSource);
+        }
         let expected = known.map_or(0, |index| self.paths[index].replay.next());
         let number = header::expand(header.number, expected);
         if known.is_some_and(|index| !self.paths[index].replay.is_fresh(number)) {
@@ -211,7 +222,7 @@ impl Tunnel {
         let frames = opened?;
         let index = known.unwrap_or_else(|| {
             let address = Address::learned(remote);
-            let mtu = self.config.learned_mtu;
+            let mtu = PathMtu::new(self.config.least_mtu, self.config.learned_mtu);
             self.paths.push(Path::new(header.path, address, mtu));
             self.paths.len() - 1
         });
@@ -220,6 +231,13 @@ impl Tunnel {
         let view = self.paths_view(now);
         self.incoming.advance(now, &view, &mut self.stats);
         result
+    }
+
+    /// Returns true if the server has the address on some path.
+    fn is_servers(&self, remote: SocketAddr) -> bool {
+        let parts = |addr: SocketAddr| (addr.ip().to_canonical(), addr.port());
+        let remotes = self.paths.iter().map(|path| path.address.remote());
+        remotes.map(parts).any(|server| server == parts(remote))
     }
 
     /// Notes an authentic datagram on a path.
@@ -307,15 +325,35 @@ impl Tunnel {
                     self.outgoing.on_rerequest(*flow, first, *count);
                 }
             }
-            Frame::Response(data) => {
-                let path = &mut self.paths[index];
-                match self.role {
-                    Role::Box => path.address.on_answer(*data),
-                    Role::Server => path.address.on_response(*data, remote),
-                }
-            }
+            Frame::Response(data) => self.on_response(index, *data, remote),
             _ => {}
         }
+    }
+
+    /// Takes the response to a challenge of the address or to a probe of the size of packets.
+    fn on_response(&mut self, index: usize, data: [u8; 8], remote: SocketAddr) {
+        let path = &mut self.paths[index];
+        if path.mtu.on_response(data) {
+            return;
+        }
+        match self.role {
+            Role::Box => path.address.on_answer(data),
+            Role::Server => {
+                if path.address.on_response(data, remote) {
+                    path.restart();
+                    self.outgoing.forget_path(index);
+                    self.incoming.forget_path(index);
+                }
+            }
+        }
+    }
+
+    /// Returns the size of the largest inner packet that some path takes in two datagrams, in bytes. Unbounded while
+    /// no path may be used, because packets then wait for one.
+    fn largest_packet(&self) -> usize {
+        let usable = self.paths.iter().filter(|path| path.is_usable());
+        let largest = usable.map(Path::largest_packet).max();
+        largest.unwrap_or(usize::MAX)
     }
 
     /// Returns the next inner packet from the peer.
@@ -330,12 +368,23 @@ impl Tunnel {
     /// Returns the time after which a path that carries nothing is probed. While the session is idle, only the box
     /// keeps the mappings of NATs.
     pub(crate) fn probe_interval(&self, now: Instant) -> Option<Duration> {
-        let is_idle = self.used_at.is_none_or(|at| now >= at + IN_USE);
         match self.role {
-            _ if !is_idle => Some(PROBE_INTERVAL),
+            _ if self.is_used(now) => Some(PROBE_INTERVAL),
             Role::Box => Some(KEEPALIVE_INTERVAL),
             Role::Server => None,
         }
+    }
+
+    /// Returns true if inner packets came or went lately.
+    fn is_used(&self, now: Instant) -> bool {
+        self.used_at.is_some_and(|at| now < at + IN_USE)
+    }
+
+    /// Returns the longest time between challenges without response. While the session is idle, they keep the
+    /// mappings of NATs like other probes.
+    pub(crate) fn longest_retry(&self, now: Instant) -> Duration {
+        let probe = self.probe_interval(now);
+        probe.map_or(MAX_RETRY, |probe| (probe * 4).min(KEEPALIVE_INTERVAL))
     }
 
     /// Returns the time at which to call [`Tunnel::handle_timeout`], and [`Tunnel::poll_transmit`] after it.
@@ -357,29 +406,31 @@ impl Tunnel {
         self.handled_at = now;
         self.keys.expire(now);
         let probe = self.probe_interval(now);
+        let is_used = self.is_used(now);
+        // What a path that falls silent held is still needed.
+        let horizon = now - self.horizon() - DYING * 2;
         for index in 0..self.paths.len() {
+            if is_used {
+                self.paths[index].mtu.raise(now);
+            }
             if self.paths[index].handle_timeout(now, probe, &mut self.rng) {
                 let since = self.paths[index].estimate.unreported_since();
-                let since = since.map_or(now, |at| at.max(now - DYING * 4)) - DYING;
+                let longest = self.paths[index].report_timeout().max(DYING * 4);
+                let since = since.map_or(now, |at| at.max(now - longest)) - DYING;
                 self.outgoing.on_silent_path(index, since);
             }
         }
         let view = self.paths_view(now);
         self.incoming.advance(now, &view, &mut self.stats);
-        let horizon = now - self.horizon() - DYING * 2;
         self.outgoing.expire(horizon, &mut self.pool);
-    }
-
-    /// Returns the longest round trip of the paths in use.
-    fn longest_round_trip(&self) -> Duration {
-        let usable = self.paths.iter().filter(|p| p.is_usable());
-        let trips = usable.filter_map(|p| Some(p.estimate.rtt()?.smoothed));
-        trips.max().unwrap_or(UNKNOWN_ROUND_TRIP)
     }
 
     /// Returns the time after which a packet that was sent has arrived or is lost.
     fn horizon(&self) -> Duration {
-        self.longest_round_trip() * 2
+        let usable = self.paths.iter().filter(|p| p.is_usable());
+        let rtt = |p: &Path| p.estimate.rtt();
+        let times = usable.map(|p| rtt(p).map_or(FIRST_TIMEOUT, |rtt| rtt.smoothed * 2));
+        times.max().unwrap_or(UNKNOWN_ROUND_TRIP * 2)
     }
 
     /// Returns the paths as the receiver of packets sees them.
@@ -423,6 +474,7 @@ impl Tunnel {
                 *way = Some(PathView {
                     delay: path.delay(),
                     rate: path.control.rate(&path.estimate).unwrap_or(0),
+                    largest: path.largest_packet(),
                 });
             }
         }
@@ -496,6 +548,7 @@ impl Tunnel {
             round_trip: p.estimate.rtt().map(|rtt| rtt.smoothed),
             queue_delay: p.estimate.queue_delay(),
             rate: p.control.rate(&p.estimate),
+            mtu: p.mtu.size(),
             lateness: p.arrivals.lateness(),
         })
     }

@@ -93,6 +93,7 @@ fn loss_and_reordering_repeat_and_alter_nothing() {
             loss: rng.unit() * 0.05,
             repeat: rng.unit() * 0.05,
             queue: 50_000 + rng.below(500_000),
+            mtu: net::MTU,
         };
         let links = [link(), link(), link()];
         let mut net = Net::new(&Config::default(), &links, seed);
@@ -221,14 +222,50 @@ fn keys_change_while_packets_are_under_way() {
     }
 }
 
+/// Home routers forget a mapping of UDP after 30 s. So the box sends in time on each link, and little else is sent.
 #[test]
-fn an_idle_session_sends_a_few_packets_a_minute() {
-    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 8);
+fn an_idle_session_keeps_mappings_by_six_packets_a_minute() {
+    let slow = Link {
+        delay: MS * 400,
+        ..Link::PLAIN
+    };
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN, slow], 8);
+    net.send(0, 3, &packet(0, 0, 100)).unwrap();
     net.pass(MS * 10_000);
     let before = net.datagrams;
+    let start = net.now;
+    net.box_sent_at.iter_mut().for_each(Vec::clear);
     net.pass(MS * 600_000);
     let sent = net.datagrams[0] + net.datagrams[1] - before[0] - before[1];
-    assert!((20..=60).contains(&sent), "{sent} datagrams in ten minutes");
+    assert!(sent <= 60 * 2, "{sent} datagrams in ten minutes on 2 links");
+    for times in &net.box_sent_at {
+        let all = [start].into_iter().chain(times.iter().copied());
+        let ends = times.iter().copied().chain([net.now]);
+        let gaps = all.zip(ends).map(|(from, to)| to.saturating_since(from));
+        assert!(gaps.max().unwrap() <= MS * 25_000, "{times:?}");
+    }
+    // What comes from outside arrives at once.
+    net.send(1, 3, &packet(0, 1, 100)).unwrap();
+    net.pass(MS * 50);
+    assert_eq!(numbers(&net, 0), [1]);
+}
+
+/// Probes without answer keep the mapping too: the way to the box may be all that works.
+#[test]
+fn an_idle_box_keeps_probing_a_silent_path_in_time() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN; 2], 8);
+    net.pass(MS * 10_000);
+    net.dark[0] = true;
+    net.pass(MS * 300_000);
+    net.box_sent_at[0].clear();
+    let before = net.now;
+    net.pass(MS * 600_000);
+    let times = &net.box_sent_at[0];
+    assert!((24..=60).contains(&times.len()), "{times:?}");
+    let gaps = times
+        .windows(2)
+        .map(|pair| pair[1].saturating_since(pair[0]));
+    assert!(gaps.max().unwrap() <= MS * 25_000 && times[0] <= before + MS * 25_000);
 }
 
 /// Returns a datagram of the box for a fresh server, with an inner packet.

@@ -230,6 +230,14 @@ mod tests {
         assert!(figures.broken * 2 < figures.connections, "{figures:?}");
     }
 
+    /// Whatever paths do, no packet comes twice or altered through a tunnel, and it works again afterwards.
+    #[test]
+    fn all_holds_in_tunnels_of_12_worlds() {
+        let report = run_all_cores(Worlds::Tunnels, 12);
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        assert!(report.figures.tunnelled > 10_000, "{:?}", report.figures);
+    }
+
     #[test]
     fn the_last_seeds_are_no_exception() {
         // Only two of the five seeds exist: u64::MAX - 1 and u64::MAX.

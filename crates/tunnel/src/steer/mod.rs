@@ -16,6 +16,8 @@ pub(crate) struct PathView {
     pub delay: Option<i64>,
     /// The rate in bytes per second.
     pub rate: u64,
+    /// The largest packet that the path takes, in bytes.
+    pub largest: usize,
 }
 
 /// The facts that a decision is made from.

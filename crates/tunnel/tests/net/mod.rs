@@ -1,5 +1,7 @@
 //! Two ends of a session over simple links, in virtual time.
 
+pub mod seal;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -29,6 +31,8 @@ pub struct Link {
     pub repeat: f64,
     /// Bytes that wait for the link.
     pub queue: u64,
+    /// The size of the largest IP packet that passes, in bytes. Larger ones vanish.
+    pub mtu: usize,
 }
 
 impl Link {
@@ -40,6 +44,7 @@ impl Link {
         loss: 0.0,
         repeat: 0.0,
         queue: 625_000,
+        mtu: MTU,
     };
 }
 
@@ -74,6 +79,12 @@ pub struct Net {
     pub delivered: [Vec<Vec<u8>>; 2],
     /// Datagrams that the ends sent.
     pub datagrams: [u64; 2],
+    /// The times of the datagrams of each path of the box.
+    pub box_sent_at: Vec<Vec<Instant>>,
+    /// The MTU of the links that the ends know.
+    known_mtu: usize,
+    /// The box's address on each path.
+    pub box_addrs: Vec<SocketAddr>,
     /// The datagram that an end sends.
     buffer: Vec<u8>,
 }
@@ -99,6 +110,14 @@ pub fn server_addr() -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(203, 0, 113, 1).into(), 443)
 }
 
+/// Returns the settings of a path over a link of this MTU.
+pub fn path_config(mtu: usize) -> PathConfig {
+    PathConfig {
+        remote: server_addr(),
+        mtu,
+    }
+}
+
 /// Returns the box's address on a path.
 pub fn box_addr(path: usize) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1 + path as u8).into(), 40_000)
@@ -107,10 +126,10 @@ pub fn box_addr(path: usize) -> SocketAddr {
 impl Net {
     pub fn new(config: &Config, links: &[Link], seed: u64) -> Net {
         let mut ends = [Role::Box, Role::Server].map(|role| end(config, role, seed));
+        let known_mtu = config.learned_mtu;
         for path in 0..links.len() {
-            let remote = server_addr();
-            let config = PathConfig { remote, mtu: MTU };
-            assert!(ends[0].add_path(Instant::ZERO, PathId(path as u8), config));
+            let path_config = path_config(known_mtu);
+            assert!(ends[0].add_path(Instant::ZERO, PathId(path as u8), path_config));
         }
         let direction = |link: &Link| Direction {
             link: *link,
@@ -126,7 +145,17 @@ impl Net {
             rng: Rng::for_component(seed, 7),
             delivered: Default::default(),
             datagrams: [0; 2],
+            box_sent_at: vec![Vec::new(); links.len()],
+            known_mtu,
+            box_addrs: (0..links.len()).map(box_addr).collect(),
             buffer: Vec::new(),
+        }
+    }
+
+    /// Replaces a link in both directions.
+    pub fn set_link(&mut self, path: usize, link: Link) {
+        for direction in &mut self.directions[path] {
+            direction.link = link;
         }
     }
 
@@ -149,7 +178,7 @@ impl Net {
                 let bytes = std::mem::take(&mut self.buffer);
                 assert_eq!(bytes.len(), transmit.len);
                 assert!(
-                    bytes.len() + 28 <= MTU,
+                    bytes.len() + 28 <= self.known_mtu,
                     "{} bytes exceed the MTU",
                     bytes.len()
                 );
@@ -163,6 +192,9 @@ impl Net {
     /// Puts a datagram on its link.
     fn carry(&mut self, end: usize, transmit: Transmit, bytes: Vec<u8>) {
         let path = usize::from(transmit.path.0);
+        if end == 0 {
+            self.box_sent_at[path].push(self.now);
+        }
         let direction = &mut self.directions[path][end];
         let link = direction.link;
         let wait = direction.free_at.saturating_since(self.now);
@@ -172,11 +204,12 @@ impl Net {
         }
         let time = Duration::from_nanos((bytes.len() as u64 + 28) * 1_000_000_000 / link.rate);
         direction.free_at = direction.free_at.max(self.now) + time;
-        if self.dark[path] || self.rng.chance(link.loss) {
+        let is_too_large = bytes.len() + 28 > link.mtu;
+        if self.dark[path] || is_too_large || self.rng.chance(link.loss) {
             return;
         }
         let from = if end == 0 {
-            box_addr(path)
+            self.box_addrs[path]
         } else {
             server_addr()
         };
@@ -205,9 +238,13 @@ impl Net {
     /// Runs until `until`.
     pub fn run(&mut self, until: Instant) {
         self.drain();
+        let mut turns = 0;
         while let Some(at) = self.next().filter(|at| *at <= until) {
-            assert!(at >= self.now, "a timer in the past");
-            self.now = at;
+            // A timer that has expired already is handled now, and stands in the future then.
+            turns = if at > self.now { 0 } else { turns + 1 };
+            assert!(turns < 10_000, "the time stands still at {at}");
+            self.now = self.now.max(at);
+            let at = self.now;
             while let Some(entry) = self.flights.first_entry()
                 && entry.key().0 <= at
             {
