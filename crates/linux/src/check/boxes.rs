@@ -334,9 +334,8 @@ fn vpn_routes(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let index_of = |name: &String| machine.interface(name).map(|i| i.index);
     let links = config.links.iter().map(|link| &link.interface);
     let links: Vec<u32> = links.filter_map(index_of).collect();
-    let networks = machine
-        .all_routes
-        .networks(index_of(&config.tun.name), &links);
+    let own = index_of(&config.tun.name);
+    let networks = machine.all_routes.networks(own.as_slice(), &links);
     let wide_networks = networks.into_iter().filter(stands_for_default);
     let finding = |network: IpNet| {
         Finding::warning(

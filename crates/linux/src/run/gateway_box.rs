@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use braid_engine::PathId;
+use braid_proxy::app::Core as _;
 use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
 use braid_proxy::records::{MAX_RECORD_AGE, SavedState};
 use braid_proxy::{BoxCore, Notice};
@@ -50,6 +51,7 @@ pub fn run_box(
     let paths = uplinks.set_up(&mut engine)?;
     let UplinkPaths {
         tun,
+        packet_device,
         guard,
         links,
         addresses,
@@ -65,6 +67,7 @@ pub fn run_box(
         guard,
         places,
         routed_states: Vec::new(),
+        tunnel: None,
     };
     let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
@@ -86,6 +89,9 @@ pub fn run_box(
     let mut driver = assemble(config, engine, tun, host, streams)?;
     driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
+    if let Some(packet_device) = packet_device {
+        driver.tunnel.set_device(packet_device)?;
+    }
     driver.sockets.listen_only(&config.socks)?;
     // All files and sockets that need more privileges are open here, and all rules are loaded.
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
@@ -151,6 +157,7 @@ fn assemble<'a>(
 fn start(driver: &mut BoxDriver<'_>, saved: &SavedState) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
+    let tunnel = &mut driver.tunnel;
     core.set_wall_clock(now, since_epoch());
     host.wall_clock_at = now + WALL_CLOCK_INTERVAL;
     for (index, addresses) in host.network.addresses.iter().enumerate() {
@@ -158,6 +165,7 @@ fn start(driver: &mut BoxDriver<'_>, saved: &SavedState) -> Result<()> {
         let path = core.add_link(now, index, addresses, stack);
         let path = path.map_err(|e| SystemError::other("add a link", e.to_string()))?;
         host.paths.push(path);
+        tunnel.add_link(path, host.network.socket_mark(path));
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
     core.restore_state(now, stack, saved);
@@ -247,6 +255,7 @@ impl BoxHost<'_> {
         if self.network.links.needs_retry() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
+        self.network.open_tunnel();
         self.update_machine_faults(context.core);
         if changed.is_empty() {
             return;
@@ -406,6 +415,9 @@ impl Host<BoxCore> for BoxHost<'_> {
 
     fn after_turn(&mut self, context: &mut Context<'_, BoxCore>) {
         self.memory_releaser.update(context.stack.connections());
+        while let Some(change) = context.core.poll_tunnel_change() {
+            self.network.follow_tunnel(change);
+        }
         while let Some(notice) = context.core.poll_notice() {
             match notice {
                 Notice::BestPath(Some(path)) => {

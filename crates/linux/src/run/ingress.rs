@@ -1,10 +1,11 @@
 //! Ingress paths of a server: one path for each listening address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use braid_engine::{Config, PathConfig, Stack};
+use braid_engine::{Config, PathConfig, PathId, Stack};
 use braid_proxy::config::TunConfig;
 use braid_wire::Instant;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::device::{Device, path_settings};
 use super::guard::Guard;
@@ -12,9 +13,10 @@ use crate::net::link::{LinkSpec, NextHop};
 use crate::net::links::Links;
 use crate::net::netlink::Netlink;
 use crate::net::sysctl::Sysctl;
-use crate::net::{Result, SystemError};
-use crate::nft::{Mapping, Rules, ServerRules};
-use crate::tun::Tun;
+use crate::net::{InstanceNames, Result, SystemError};
+use crate::nft::{Mapping, Rules, ServerRules, ServerTunnel};
+use crate::tun::{PlainTun, Tun};
+use crate::tunnel::TunnelIo;
 
 /// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
@@ -29,12 +31,40 @@ pub(super) struct Ingress<'a> {
     pub anywhere: bool,
     /// True if peers are told of the addresses that they did not connect to.
     pub announce: bool,
+    /// The tunnel, if the server offers one.
+    pub tunnel: Option<TunnelPools>,
+}
+
+/// The ranges of the boxes' addresses in the tunnel. The first address of each is the server's own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TunnelPools {
+    pub v4: Option<Ipv4Net>,
+    pub v6: Option<Ipv6Net>,
+    /// The largest packet in the tunnel, in bytes.
+    pub mtu: u16,
+}
+
+impl TunnelPools {
+    /// Returns the server's own addresses, with the lengths of their prefixes.
+    fn own_addresses(&self) -> Vec<(IpAddr, u8)> {
+        let v4 = self.v4.map(|pool| {
+            let first = pool.network().to_bits().saturating_add(1);
+            (Ipv4Addr::from_bits(first).into(), pool.prefix_len())
+        });
+        let v6 = self.v6.map(|pool| {
+            let first = pool.network().to_bits().saturating_add(1);
+            (Ipv6Addr::from_bits(first).into(), pool.prefix_len())
+        });
+        v4.into_iter().chain(v6).collect()
+    }
 }
 
 /// Ingress paths that are set up.
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
+    /// The packet device of the tunnel, if the server offers one.
+    pub packet_device: Option<PlainTun>,
     // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
     // when it is dropped.
     pub links: Links,
@@ -49,10 +79,21 @@ impl Ingress<'_> {
     /// rules are left to the caller.
     pub fn set_up(&self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
+        let packet_device = match &self.tunnel {
+            Some(pools) => {
+                let packet_device = device.open_tunnel()?;
+                device.change_tunnel(pools.mtu, &pools.own_addresses())?;
+                Some(packet_device)
+            }
+            None => None,
+        };
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
-        device.apply_settings(&settings, false)?;
+        device.apply_settings(&settings, self.tunnel.is_some())?;
         let mut links = Links::new(device.instance_names(), specs)?;
+        if self.tunnel.is_some() {
+            links.carry_tunnel();
+        }
 
         let paths = self.paths(&links);
         let min_mtu = paths.iter().map(|path| path.mtu).min();
@@ -67,6 +108,7 @@ impl Ingress<'_> {
         };
         Ok(IngressPaths {
             tun,
+            packet_device,
             guard: Guard::new(device, links.reached())?,
             links,
             paths,
@@ -126,19 +168,25 @@ impl Ingress<'_> {
     /// Returns the kernel settings that the interfaces of the listening addresses need.
     fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
         let mut settings = Vec::new();
-        if v6 && self.listen.iter().any(IpAddr::is_ipv6) {
+        let has_tunnel_v6 = self.tunnel.is_some_and(|pools| pools.v6.is_some());
+        if v6 && (has_tunnel_v6 || self.listen.iter().any(IpAddr::is_ipv6)) {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
         }
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
+        if self.tunnel.is_some() {
+            names.extend(default_interfaces()?);
+        }
         if names.iter().any(String::is_empty) {
             // Packets to an address that no interface has, or that a loopback interface has, may come in by any
             // interface.
             let cannot = || SystemError::cannot("read this machine's interfaces");
             let mut netlink = Netlink::open().map_err(cannot())?;
             let all = netlink.interfaces().map_err(cannot())?;
+            let instance_names = InstanceNames::of_tun(&self.tun.name);
+            let own = [self.tun.name.clone(), instance_names.tunnel_device()];
             let others = all
                 .into_iter()
-                .filter(|i| !i.loopback && i.name != self.tun.name);
+                .filter(|i| !i.loopback && !own.contains(&i.name));
             names = others.map(|i| i.name).collect();
         }
         names.sort();
@@ -180,13 +228,38 @@ impl Ingress<'_> {
         self.numbered_addresses().map(mapping).collect()
     }
 
+    /// Opens the sockets of the tunnel, one for each listening address.
+    pub fn open_sockets(&self, tunnel: &mut TunnelIo) -> Result<()> {
+        let instance_names = InstanceNames::of_tun(&self.tun.name);
+        for (n, listen) in self.numbered_addresses() {
+            let addr = SocketAddr::new(listen, self.port);
+            tunnel.listen(PathId(n), addr, instance_names.socket_mark(n))?;
+        }
+        Ok(())
+    }
+
     /// Returns the packet filter rules of the server.
     pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),
             mappings: self.mappings(),
+            tunnel: self.tunnel.map(|pools| ServerTunnel {
+                device: InstanceNames::of_tun(&self.tun.name).tunnel_device(),
+                v4: pools.v4,
+                v6: pools.v6,
+            }),
         })
     }
+}
+
+/// Returns the interfaces of the default routes: answers to the packets of a tunnel come in by them.
+fn default_interfaces() -> Result<Vec<String>> {
+    let cannot = || SystemError::cannot("read this machine's routes");
+    let mut netlink = Netlink::open().map_err(cannot())?;
+    let routes = netlink.routes().map_err(cannot())?.defaults();
+    let mut interfaces = netlink.interfaces().map_err(cannot())?;
+    interfaces.retain(|i| routes.iter().any(|route| route.interface == i.index));
+    Ok(interfaces.into_iter().map(|i| i.name).collect())
 }
 
 impl IngressPaths {

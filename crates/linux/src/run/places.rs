@@ -3,11 +3,12 @@
 //! A place is a number from which the link's path, addresses, routing tables and marks follow. A link keeps its
 //! place as long as it is in the configuration, even if other links are added or removed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use braid_engine::PathId;
 use braid_proxy::LinkAddresses;
+use braid_proxy::app::TunnelChange;
 use braid_proxy::config::{BoxConfig, LinkConfig};
 use braid_wire::Instant;
 
@@ -38,6 +39,8 @@ pub(super) struct Network {
     pub places: Places,
     /// The states of the links at the last [`Self::route`].
     pub routed_states: Vec<LinkState>,
+    /// MTU (bytes) and addresses of the tunnel, while the core says that it carries packets.
+    pub tunnel: Option<(u16, Vec<(IpAddr, u8)>)>,
     pub guard: Guard,
 }
 
@@ -85,6 +88,54 @@ impl Network {
         self.links.change_shortcut(&servers, self.mtus.clone());
         self.routed_states = states;
         Ok(())
+    }
+
+    /// Returns the mark of the packets that the tunnel sends over the link of a path.
+    pub fn socket_mark(&self, path: PathId) -> u32 {
+        let instance_names = self.guard.device().instance_names();
+        instance_names.socket_mark(path.0)
+    }
+
+    /// Sends what is not intercepted into the tunnel while it carries packets, and otherwise over a link.
+    pub fn follow_tunnel(&mut self, change: TunnelChange) {
+        match change {
+            TunnelChange::Up { v4, v6, mtu } => {
+                tracing::info!(
+                    ?v4,
+                    ?v6,
+                    mtu,
+                    "the tunnel carries everything that is not aggregated"
+                );
+                let v4 = v4.map(|addr| (IpAddr::from(addr), 32));
+                let v6 = v6.map(|addr| (IpAddr::from(addr), 128));
+                self.tunnel = Some((mtu, v4.into_iter().chain(v6).collect()));
+                self.open_tunnel();
+            }
+            TunnelChange::Down { reason } => {
+                tracing::warn!(
+                    %reason,
+                    "the tunnel carries nothing: what is not aggregated is forwarded over one link, unprotected"
+                );
+                self.tunnel = None;
+                if let Err(error) = self.guard.close_tunnel(&mut self.links) {
+                    tracing::warn!(%error, "cannot remove the rules of the tunnel; routing ignores them");
+                }
+            }
+        }
+    }
+
+    /// Opens the tunnel for the local network, if it carries packets and is not open yet.
+    pub fn open_tunnel(&mut self) {
+        let Some((mtu, addresses)) = &self.tunnel else {
+            return;
+        };
+        if let Err(error) = self.guard.open_tunnel(&mut self.links, *mtu, addresses) {
+            tracing::error!(
+                %error,
+                "cannot send packets into the tunnel: what is not aggregated is forwarded over one link, unprotected; \
+                 the next attempt follows"
+            );
+        }
     }
 
     /// Returns the state of the link at a place at the last [`Self::route`].
@@ -139,6 +190,7 @@ impl Places {
             servers: servers(config),
             private: &config.socks,
             shortcut: config.shortcut,
+            tunnel: false,
         }
     }
 

@@ -46,13 +46,18 @@ pub fn run_server(
         port: config.port,
         anywhere: false,
         announce: config.announce,
+        tunnel: None,
     };
     let mut engine = config.engine();
     let paths = ingress.set_up(&mut engine)?;
     let mut stack = new_stack(engine, &config.strategy)?;
     paths.listen(config.port, &mut stack)?;
     let IngressPaths {
-        tun, guard, links, ..
+        tun,
+        packet_device,
+        guard,
+        links,
+        ..
     } = paths;
 
     let clock = Clock::new();
@@ -81,6 +86,10 @@ pub fn run_server(
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
+    if let Some(packet_device) = packet_device {
+        driver.tunnel.set_device(packet_device)?;
+        ingress.open_sockets(&mut driver.tunnel)?;
+    }
     driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
@@ -161,13 +170,17 @@ impl ServerHost<'_> {
     /// although this machine has an address of the family. Then some destinations in local networks may still be
     /// reached, and only connection attempts show which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
-        let tun = self.guard.device().instance_names().tun();
-        let tun = self.links.interfaces().iter().find(|i| i.name == tun);
-        let tun = tun.map(|tun| tun.index);
-        // Without another address the kernel would choose an address of the TUN device as the source. No
+        let instance_names = self.guard.device().instance_names();
+        let own = [
+            instance_names.tun().to_owned(),
+            instance_names.tunnel_device(),
+        ];
+        let own = self.links.interfaces().iter().filter(|i| own.contains(&i.name));
+        let own: Vec<u32> = own.map(|i| i.index).collect();
+        // Without another address the kernel would choose an address of an own device as the source. No
         // destination can answer to this address, so it does not count.
         let addresses = self.links.addresses().iter();
-        let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
+        let addresses = addresses.filter(|a| !own.contains(&a.interface) && !a.addr.is_loopback());
         let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
         for (v6, before) in [false, true].into_iter().zip(&mut self.known_routes) {
             let networks = self.links.reached().iter();

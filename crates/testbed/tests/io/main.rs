@@ -8,4 +8,5 @@ mod session;
 mod shortcut;
 mod stale_resources;
 mod support;
+mod tunnel;
 mod whole;

@@ -291,6 +291,7 @@ fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
         private: Vec::new(),
         quic: Quic::Forward,
         mptcp_hosts: MptcpHosts::Forward,
+        tunnel: None,
     }
 }
 
