@@ -91,7 +91,10 @@ impl ServerTunnel {
             "chain tunnel-forward {{ type filter hook forward priority filter; policy accept;
              iifname {device} oifname {device} drop"
         )?;
-        let (v4, v6) = (self.v4.map(|v4| v4.to_string()), self.v6.map(|v6| v6.to_string()));
+        let (v4, v6) = (
+            self.v4.map(|v4| v4.to_string()),
+            self.v6.map(|v6| v6.to_string()),
+        );
         for (family, ip, pool) in [("ipv4", "ip", v4), ("ipv6", "ip6", v6)] {
             match pool {
                 Some(pool) => writeln!(out, "iifname {device} {ip} saddr != {pool} drop")?,
@@ -124,7 +127,9 @@ mod tests {
         };
         let mut out = String::new();
         let lan = ["lan0".to_owned()];
-        tunnel.emit(&lan, &InstanceNames::of_tun("t"), &mut out).unwrap();
+        tunnel
+            .emit(&lan, &InstanceNames::of_tun("t"), &mut out)
+            .unwrap();
         out
     }
 
@@ -133,7 +138,8 @@ mod tests {
     fn only_families_that_the_tunnel_carries_are_marked() {
         let marks = |v4, v6| {
             let script = box_script(v4, v6);
-            let families = ["ipv4", "ipv6"].map(|family| script.contains(&format!("nfproto {family} meta mark")));
+            let families = ["ipv4", "ipv6"]
+                .map(|family| script.contains(&format!("nfproto {family} meta mark")));
             (families[0], families[1])
         };
         for carried in [(true, true), (true, false), (false, true)] {

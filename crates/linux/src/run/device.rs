@@ -105,7 +105,8 @@ impl Device {
     /// Returns whether the devices are up and have their names, MTUs and addresses, according to `interfaces` and
     /// `addresses`.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
-        self.devices().all(|device| device.is_sound(interfaces, addresses))
+        self.devices()
+            .all(|device| device.is_sound(interfaces, addresses))
     }
 
     /// Brings the devices up again, with their addresses. Creates a device again if it was removed; the new device

@@ -175,7 +175,11 @@ impl ServerHost<'_> {
             instance_names.tun().to_owned(),
             instance_names.tunnel_device(),
         ];
-        let own = self.links.interfaces().iter().filter(|i| own.contains(&i.name));
+        let own = self
+            .links
+            .interfaces()
+            .iter()
+            .filter(|i| own.contains(&i.name));
         let own: Vec<u32> = own.map(|i| i.index).collect();
         // Without another address the kernel would choose an address of an own device as the source. No
         // destination can answer to this address, so it does not count.

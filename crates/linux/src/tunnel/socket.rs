@@ -297,7 +297,8 @@ mod tests {
         assert_eq!(joined_len(&message), None, "of another type");
         let kind = size_of::<usize>() + 4;
         message[kind..kind + 4].copy_from_slice(&libc::UDP_GRO.to_ne_bytes());
-        message[CONTROL_HEADER_LEN..CONTROL_HEADER_LEN + 4].copy_from_slice(&1_400i32.to_ne_bytes());
+        message[CONTROL_HEADER_LEN..CONTROL_HEADER_LEN + 4]
+            .copy_from_slice(&1_400i32.to_ne_bytes());
         assert_eq!(joined_len(&message), Some(1_400));
         for len in 0..CONTROL_HEADER_LEN + 4 {
             assert_eq!(joined_len(&message[..len]), None);

@@ -220,6 +220,7 @@ impl Ends {
         let rules = Rules::Server(ServerRules {
             tun: "tun".to_owned(),
             mappings: vec![mapping(0), mapping(1)],
+            tunnel: None,
         });
         apply(&world, "server", rules);
         Ends {

@@ -58,7 +58,10 @@ fn world() -> World {
             ("box", &format!("wan{n}"), &addresses(1)),
             ("server", &format!("eth{n}"), &addresses(2)),
         );
-        for (family, via) in [("-4", format!("192.0.{n}.2")), ("-6", format!("2001:db8:{n}::2"))] {
+        for (family, via) in [
+            ("-4", format!("192.0.{n}.2")),
+            ("-6", format!("2001:db8:{n}::2")),
+        ] {
             let route = format!("{family} route add default via {via} dev wan{n} metric {n}");
             world.ip("box", &route);
         }
@@ -67,14 +70,11 @@ fn world() -> World {
         ("server", "out", "11.0.0.1/24 2001:db8:b::1/64"),
         ("web", "eth", "11.0.0.7/24 2001:db8:b::7/64"),
     );
-    for address in BYPASSED {
+    for (address, via) in BYPASSED.into_iter().zip(WEB) {
         world.ip("web", &format!("addr add {address} dev lo"));
-        world.ip("server", &format!("route add {address} dev out"));
+        world.ip("server", &format!("route add {address} via {via}"));
     }
-    for (ns, via) in [
-        ("user", ["192.168.7.1", "fd00:7::1"]),
-        ("web", SERVER_SEEN),
-    ] {
+    for (ns, via) in [("user", ["192.168.7.1", "fd00:7::1"]), ("web", SERVER_SEEN)] {
         world.ip(ns, &format!("route add default via {}", via[0]));
         world.ip(ns, &format!("-6 route add default via {}", via[1]));
     }
@@ -90,7 +90,10 @@ fn serve_web(world: &World) {
     for address in WEB.into_iter().chain(BYPASSED) {
         let addr = SocketAddr::new(address.parse().unwrap(), 7);
         let (socket, listener) = world.inside("web", || {
-            (UdpSocket::bind(addr).unwrap(), TcpListener::bind(addr).unwrap())
+            (
+                UdpSocket::bind(addr).unwrap(),
+                TcpListener::bind(addr).unwrap(),
+            )
         });
         thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
@@ -148,9 +151,11 @@ impl Flow {
     /// Asks until the host sees the sender by `address`.
     fn ask_until(&mut self, address: &str) {
         let address: IpAddr = address.parse().unwrap();
-        wait_for("the host sees another address", || format!("not {address}"), || {
-            (self.ask(100) == address).then_some(())
-        });
+        wait_for(
+            "the host sees another address",
+            || format!("not {address}"),
+            || (self.ask(100) == address).then_some(()),
+        );
     }
 }
 
@@ -195,13 +200,7 @@ impl Core for Carrier {
         self.0.handle_timeout(ctx.now);
     }
 
-    fn on_datagram(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        remote: SocketAddr,
-        datagram: &mut [u8],
-    ) {
+    fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
         let from_link = braid_tunnel::Header::parse(datagram).unwrap();
         assert_eq!(from_link.path, path, "each link has its own server address");
         self.0.receive(now, remote, datagram).unwrap();
@@ -298,13 +297,17 @@ fn box_end() -> End {
     });
     let mut links = Links::new(device.instance_names(), specs.collect()).unwrap();
     links.carry_tunnel();
-    device.apply_settings(&settings(&["lan", "wan1", "wan2"]), true).unwrap();
+    device
+        .apply_settings(&settings(&["lan", "wan1", "wan2"]), true)
+        .unwrap();
     links.install(&["lan".to_owned()]).unwrap();
     links.forward_over(0);
     let mut driver = driver(Role::Box, (tun, packet_device), (links, device));
     let instance_names = driver.host.device.instance_names();
     for path in 0..2 {
-        driver.tunnel.add_link(PathId(path), instance_names.socket_mark(path));
+        driver
+            .tunnel
+            .add_link(PathId(path), instance_names.socket_mark(path));
     }
     driver
 }
@@ -344,7 +347,10 @@ fn server_end() -> End {
     let (tun, mut device) = Device::open(&config).unwrap();
     let packet_device = device.open_tunnel().unwrap();
     let own: Vec<ipnet::IpNet> = POOLS.map(|pool| pool.parse().unwrap()).to_vec();
-    let addresses: Vec<_> = own.iter().map(|net| (net.addr(), net.prefix_len())).collect();
+    let addresses: Vec<_> = own
+        .iter()
+        .map(|net| (net.addr(), net.prefix_len()))
+        .collect();
     device.change_tunnel(MTU, &addresses).unwrap();
     let sources = [config.path_v4(0).into(), config.path_v6(1).into()];
     let specs = (1..).zip(sources);
@@ -481,12 +487,18 @@ fn what_is_not_tcp_goes_through_the_tunnel() {
         assert_eq!(text, BOX_SEEN[family], "connections stay on a link");
         // A packet of 1,500 bytes that must not be fragmented, and one that is.
         let largest = [1_472, 1_452][family];
-        world.sh("user", &format!("ping -c 1 -W 10 -M do -s {largest} {host}"));
+        world.sh(
+            "user",
+            &format!("ping -c 1 -W 10 -M do -s {largest} {host}"),
+        );
         world.sh("user", &format!("ping -c 1 -W 10 -s 5000 {host}"));
     }
     let counters = gateway.set_open(true);
     assert_eq!(counters.tx_packets_refused, 0, "{counters:?}");
-    assert!(counters.rx_packets > 0 && counters.tx_datagrams >= counters.rx_packets, "{counters:?}");
+    assert!(
+        counters.rx_packets > 0 && counters.tx_datagrams >= counters.rx_packets,
+        "{counters:?}"
+    );
 }
 
 #[test]
@@ -500,7 +512,10 @@ fn routers_answer_through_the_tunnel() {
         let output = world.try_sh("user", &ping);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.to_lowercase().contains("exceeded"), "{text}");
-        assert!(text.to_lowercase().contains(&format!("from {router}")), "{text}");
+        assert!(
+            text.to_lowercase().contains(&format!("from {router}")),
+            "{text}"
+        );
     }
 }
 
@@ -531,7 +546,9 @@ fn the_local_network_is_forwarded_while_the_tunnel_is_down() {
         Flow::to(&world, host).ask_until(by);
     }
     let instance_names = InstanceNames::of_tun("braid0");
-    world.inside("box", || cleanup::cleanup(&instance_names, &[])).unwrap();
+    world
+        .inside("box", || cleanup::cleanup(&instance_names, &[]))
+        .unwrap();
     let left = world.sh("box", "nft list ruleset; ip rule; ip -6 rule; ip link");
     assert!(!left.contains("braid") && !left.contains("0xb1"), "{left}");
 }
@@ -555,10 +572,14 @@ fn a_flow_outlives_each_link() {
             world.ip("box", "addr add 2001:db8:1::1/64 dev wan1 nodad");
             let carries = || world.carried("box", "wan1")[0];
             let before = carries();
-            wait_for("the link carries again", || carries().to_string(), || {
-                assert_eq!(flows[0].ask(500), ip(SERVER_SEEN[0]));
-                (carries() > before + 2_000).then_some(())
-            });
+            wait_for(
+                "the link carries again",
+                || carries().to_string(),
+                || {
+                    assert_eq!(flows[0].ask(500), ip(SERVER_SEEN[0]));
+                    (carries() > before + 2_000).then_some(())
+                },
+            );
         }
     }
 }
@@ -568,16 +589,14 @@ fn a_flow_outlives_each_link() {
 fn a_box_reaches_neither_other_boxes_nor_the_server() {
     let world = world();
     let _ends = start(&world);
-    let given = || {
-        let text = world.sh("server", "cat /sys/class/net/braid0t/statistics/tx_packets");
-        text.trim().parse::<u64>().unwrap()
-    };
+    let given = || world.carried("server", "braid0t")[1];
     let before = given();
-    // An answer would be there at once.
+    // An answer would be there at once, and so would a packet that the server turned around.
     for address in ["100.64.0.3", "fd64::3", "100.64.0.1", "fd64::1", LISTEN[0]] {
-        let output = world.try_sh("user", &format!("ping -c 2 -i 0.2 -W 1 {address}"));
+        let output = world.try_sh("user", &format!("ping -c 2 -i 0.2 -W 1 -s 1000 {address}"));
         assert!(!output.status.success(), "{address}");
     }
-    assert_eq!(given(), before, "nothing came back");
+    // The kernel itself reports its multicast groups (RFC 3810) in small packets.
+    assert!(given() < before + 1_000, "nothing came back");
     assert_eq!(seen(&world, WEB[0]), ip(SERVER_SEEN[0]), "the tunnel works");
 }
