@@ -716,12 +716,12 @@ impl Links {
             routes.extend(forward_link.and_then(|state| default_of(v6, table, state)));
         }
         routes.extend(self.intercepting());
-        routes.extend(self.into_tunnel());
+        routes.extend(self.tunnel_routes());
         routes
     }
 
     /// Returns the routes into the packet device of the tunnel.
-    fn into_tunnel(&self) -> Vec<Route> {
+    fn tunnel_routes(&self) -> Vec<Route> {
         let name = self.instance_names.tunnel_device();
         let device = self.interfaces.iter().find(|i| i.name == name);
         let (Some(tunnel), Some(device)) = (self.tunnel, device) else {

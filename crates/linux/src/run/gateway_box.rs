@@ -91,6 +91,7 @@ pub fn run_box(
     driver.host.network.apply_rules(config)?;
     if let Some(packet_device) = packet_device {
         driver.tunnel.set_device(packet_device)?;
+        driver.core.enable_tunnel();
     }
     driver.sockets.listen_only(&config.socks)?;
     // All files and sockets that need more privileges are open here, and all rules are loaded.

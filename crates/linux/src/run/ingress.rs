@@ -1,11 +1,10 @@
 //! Ingress paths of a server: one path for each listening address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use braid_engine::{Config, PathConfig, PathId, Stack};
-use braid_proxy::config::TunConfig;
+use braid_proxy::config::{TunConfig, TunnelPools};
 use braid_wire::Instant;
-use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::device::{Device, path_settings};
 use super::guard::Guard;
@@ -20,6 +19,9 @@ use crate::tunnel::TunnelIo;
 
 /// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
+/// MTU in bytes of the packet device of the tunnel: that of Ethernet, whatever the links of boxes take, as datagrams of
+/// the tunnel carry parts of packets.
+const TUNNEL_MTU: u16 = 1_500;
 
 /// The settings of ingress.
 #[derive(Debug)]
@@ -31,32 +33,8 @@ pub(super) struct Ingress<'a> {
     pub anywhere: bool,
     /// True if peers are told of the addresses that they did not connect to.
     pub announce: bool,
-    /// The tunnel, if the server offers one.
+    /// The addresses of boxes in the tunnel, if the server offers one.
     pub tunnel: Option<TunnelPools>,
-}
-
-/// The ranges of the boxes' addresses in the tunnel. The first address of each is the server's own.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TunnelPools {
-    pub v4: Option<Ipv4Net>,
-    pub v6: Option<Ipv6Net>,
-    /// The largest packet in the tunnel, in bytes.
-    pub mtu: u16,
-}
-
-impl TunnelPools {
-    /// Returns the server's own addresses, with the lengths of their prefixes.
-    fn own_addresses(&self) -> Vec<(IpAddr, u8)> {
-        let v4 = self.v4.map(|pool| {
-            let first = pool.network().to_bits().saturating_add(1);
-            (Ipv4Addr::from_bits(first).into(), pool.prefix_len())
-        });
-        let v6 = self.v6.map(|pool| {
-            let first = pool.network().to_bits().saturating_add(1);
-            (Ipv6Addr::from_bits(first).into(), pool.prefix_len())
-        });
-        v4.into_iter().chain(v6).collect()
-    }
 }
 
 /// Ingress paths that are set up.
@@ -82,7 +60,11 @@ impl Ingress<'_> {
         let packet_device = match &self.tunnel {
             Some(pools) => {
                 let packet_device = device.open_tunnel()?;
-                device.change_tunnel(pools.mtu, &pools.own_addresses())?;
+                let addresses = [
+                    (pools.device_v4().into(), pools.v4.prefix_len()),
+                    (pools.device_v6().into(), pools.v6.prefix_len()),
+                ];
+                device.change_tunnel(TUNNEL_MTU, &addresses)?;
                 Some(packet_device)
             }
             None => None,
@@ -168,8 +150,7 @@ impl Ingress<'_> {
     /// Returns the kernel settings that the interfaces of the listening addresses need.
     fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
         let mut settings = Vec::new();
-        let has_tunnel_v6 = self.tunnel.is_some_and(|pools| pools.v6.is_some());
-        if v6 && (has_tunnel_v6 || self.listen.iter().any(IpAddr::is_ipv6)) {
+        if v6 && (self.tunnel.is_some() || self.listen.iter().any(IpAddr::is_ipv6)) {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
         }
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();

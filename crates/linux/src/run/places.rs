@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use braid_engine::PathId;
 use braid_proxy::LinkAddresses;
 use braid_proxy::app::TunnelChange;
-use braid_proxy::config::{BoxConfig, LinkConfig};
+use braid_proxy::config::{BoxConfig, Datagrams, LinkConfig};
 use braid_wire::Instant;
 
 use super::guard::Guard;
@@ -190,7 +190,7 @@ impl Places {
             servers: servers(config),
             private: &config.socks,
             shortcut: config.shortcut,
-            tunnel: false,
+            tunnel: config.datagrams == Datagrams::Tunnel,
         }
     }
 

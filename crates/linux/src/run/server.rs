@@ -46,7 +46,7 @@ pub fn run_server(
         port: config.port,
         anywhere: false,
         announce: config.announce,
-        tunnel: None,
+        tunnel: config.tunnel,
     };
     let mut engine = config.engine();
     let paths = ingress.set_up(&mut engine)?;
@@ -89,6 +89,7 @@ pub fn run_server(
     if let Some(packet_device) = packet_device {
         driver.tunnel.set_device(packet_device)?;
         ingress.open_sockets(&mut driver.tunnel)?;
+        driver.core.enable_tunnel();
     }
     driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;

@@ -361,8 +361,8 @@ fn server_end() -> End {
     links.install(&[]).unwrap();
     let tunnel = ServerTunnel {
         device: device.instance_names().tunnel_device(),
-        v4: Some("100.64.0.0/16".parse().unwrap()),
-        v6: Some("fd64::/64".parse().unwrap()),
+        v4: "100.64.0.0/16".parse().unwrap(),
+        v6: "fd64::/64".parse().unwrap(),
     };
     let rules = Rules::Server(ServerRules {
         tun: config.name,
