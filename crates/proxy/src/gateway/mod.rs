@@ -9,6 +9,7 @@ mod reload;
 mod session;
 mod socks_clients;
 mod status;
+mod tunnel;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -24,7 +25,10 @@ use crate::admin::records::SavedState;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::admin::status::{CoreInfo, RulesStatus};
 use crate::admin::verdict::Reason;
-use crate::app::{Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId};
+use crate::app::{
+    Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId, TunnelChange,
+    TunnelTransmit,
+};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
@@ -36,6 +40,7 @@ use crate::uplink::{self, AcquireRequest, LinkAddresses, Notice, Trouble, Upstre
 use classifier::{Flow, FlowClassifier};
 use session::{Outcome, Session, Stage};
 use socks_clients::{SocksClients, Step};
+use tunnel::Tunnel;
 
 /// The box as a sans-I/O core.
 ///
@@ -66,6 +71,7 @@ pub struct BoxCore {
     /// Number of users' connections that are not yet connected to their destination. SOCKS clients whose request
     /// is incomplete are included.
     handshakes: usize,
+    tunnel: Tunnel,
     counters: BoxCounters,
     /// Limits log lines that strangers and users can cause.
     limiter: LogLimiter,
@@ -92,8 +98,11 @@ const MAX_RESENT_BYTES: usize = 32 << 10;
 impl BoxCore {
     /// Creates a core without links. `strategy` creates the strategy of each connection to a server; the stack has
     /// a factory of its own. `rng` yields nonces, so it must be independent of the stack's random stream.
-    pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
+    pub fn new(config: &BoxConfig, mut rng: Rng, strategy: StrategyFactory) -> Self {
+        let mut seed = [0; 32];
+        rng.fill(&mut seed);
         BoxCore {
+            tunnel: Tunnel::new(config, Rng::from_seed(seed)),
             about: CoreInfo {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -179,6 +188,7 @@ impl BoxCore {
     pub fn on_link_readdressed(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.revalidate_path(now, path);
         stack.forget_middleboxes(path);
+        self.tunnel.end.validate(now, path);
         self.upstream.on_link_readdressed(now, path);
     }
 
@@ -256,7 +266,7 @@ impl Core for BoxCore {
         }
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         if self.upstream.on_event(cx, &event) {
-            return;
+            return self.follow_tunnel(ctx);
         }
         if let Some(id) = self.sessions.by_conn(event.conn()) {
             self.on_conn_event(ctx, id, event);
@@ -301,6 +311,7 @@ impl Core for BoxCore {
             self.sessions.next_timeout(),
             self.socks_clients.next_timeout(),
             self.upstream.next_timeout(),
+            self.tunnel_timeout(),
         ];
         times.into_iter().flatten().min()
     }
@@ -323,6 +334,29 @@ impl Core for BoxCore {
             };
             self.on_socks_step(ctx, Step::Gone(client));
         }
+        self.serve_tunnel(ctx);
+    }
+
+    fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
+        self.tunnel.end.on_datagram(now, path, remote, datagram);
+    }
+
+    fn on_packet(&mut self, now: Instant, packet: &[u8]) {
+        self.tunnel
+            .end
+            .on_packet(now, self.classifier.rules(), packet);
+    }
+
+    fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<TunnelTransmit> {
+        self.tunnel.end.poll_datagram(now, buf)
+    }
+
+    fn poll_packet(&mut self) -> Option<&[u8]> {
+        self.tunnel.end.poll_packet()
+    }
+
+    fn poll_tunnel_change(&mut self) -> Option<TunnelChange> {
+        self.tunnel.end.poll_change()
     }
 }
 

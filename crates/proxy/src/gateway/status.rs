@@ -40,6 +40,11 @@ impl BoxCore {
             servers: self.upstream.server_status(),
             select: Some(self.upstream.select_status()),
             idle_pool: Some(self.upstream.idle_pool_status()),
+            tunnel: Some(
+                self.tunnel
+                    .end
+                    .status(name, |server| self.upstream.server_name(server)),
+            ),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.session_info(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
