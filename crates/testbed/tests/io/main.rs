@@ -1,5 +1,6 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
+mod carried;
 mod engine;
 mod example;
 mod interception;

@@ -37,16 +37,16 @@ const LISTEN: [&str; 2] = ["192.0.1.2", "2001:db8:2::2"];
 const INNER: [&str; 2] = ["100.64.0.2", "fd64::2"];
 /// The addresses of the server in the tunnel, with the ranges of the boxes' addresses.
 const POOLS: [&str; 2] = ["100.64.0.1/16", "fd64::1/64"];
-const WEB: [&str; 2] = ["11.0.0.7", "2001:db8:b::7"];
-const BYPASSED: [&str; 2] = ["11.0.0.8", "2001:db8:b::8"];
+pub const WEB: [&str; 2] = ["11.0.0.7", "2001:db8:b::7"];
+pub const BYPASSED: [&str; 2] = ["11.0.0.8", "2001:db8:b::8"];
 /// The addresses by which the web host sees packets that came through the tunnel: those of the server.
-const SERVER_SEEN: [&str; 2] = ["11.0.0.1", "2001:db8:b::1"];
+pub const SERVER_SEEN: [&str; 2] = ["11.0.0.1", "2001:db8:b::1"];
 /// The addresses by which the web host sees packets that were forwarded over the first link: those of the box.
-const BOX_SEEN: [&str; 2] = ["192.0.1.1", "2001:db8:1::1"];
+pub const BOX_SEEN: [&str; 2] = ["192.0.1.1", "2001:db8:1::1"];
 
 /// A user, a box with two links, a server, which is also a router, and a host that answers with the address of the
 /// peer.
-fn world() -> World {
+pub fn world() -> World {
     let world = World::new(&["user", "box", "server", "web"]);
     world.veth(
         ("user", "eth", "192.168.7.2/24 fd00:7::2/64"),
@@ -113,13 +113,13 @@ fn serve_web(world: &World) {
 }
 
 /// A flow of datagrams from the user to a host.
-struct Flow {
+pub struct Flow {
     socket: UdpSocket,
     asked: u32,
 }
 
 impl Flow {
-    fn to(world: &World, host: &str) -> Flow {
+    pub fn to(world: &World, host: &str) -> Flow {
         let to = SocketAddr::new(host.parse().unwrap(), 7);
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = world.inside("user", || UdpSocket::bind(any).unwrap());
@@ -130,7 +130,7 @@ impl Flow {
     }
 
     /// Sends datagrams of `len` bytes until one is answered, and returns by which address the host saw the sender.
-    fn ask(&mut self, len: usize) -> IpAddr {
+    pub fn ask(&mut self, len: usize) -> IpAddr {
         let mut answer = vec![0; len + 64];
         let asked = &mut self.asked;
         wait_for("a datagram is answered", String::new, || {
@@ -149,7 +149,7 @@ impl Flow {
     }
 
     /// Asks until the host sees the sender by `address`.
-    fn ask_until(&mut self, address: &str) {
+    pub fn ask_until(&mut self, address: &str) {
         let address: IpAddr = address.parse().unwrap();
         wait_for(
             "the host sees another address",
@@ -159,11 +159,11 @@ impl Flow {
     }
 }
 
-fn seen(world: &World, host: &str) -> IpAddr {
+pub fn seen(world: &World, host: &str) -> IpAddr {
     Flow::to(world, host).ask(100)
 }
 
-fn ip(text: &str) -> IpAddr {
+pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -470,21 +470,13 @@ fn start(world: &World) -> [Running; 2] {
     [gateway, server]
 }
 
-#[test]
-#[ignore = "network"]
-fn what_is_not_tcp_goes_through_the_tunnel() {
-    let world = world();
-    let [gateway, _server] = start(&world);
+/// Checks that packets of the sizes and kinds that users send go through the tunnel.
+pub fn check_packets(world: &World) {
     for (family, host) in WEB.into_iter().enumerate() {
-        assert_eq!(seen(&world, host), ip(SERVER_SEEN[family]));
+        let by = ip(SERVER_SEEN[family]);
+        assert_eq!(seen(world, host), by);
         // Fragments of a large datagram.
-        assert_eq!(Flow::to(&world, host).ask(9_000), ip(SERVER_SEEN[family]));
-        assert_eq!(seen(&world, BYPASSED[family]), ip(BOX_SEEN[family]));
-        let to = SocketAddr::new(ip(host), 7);
-        let mut text = String::new();
-        let mut stream = world.inside("user", || TcpStream::connect_timeout(&to, TIMEOUT).unwrap());
-        stream.read_to_string(&mut text).unwrap();
-        assert_eq!(text, BOX_SEEN[family], "connections stay on a link");
+        assert_eq!(Flow::to(world, host).ask(9_000), by);
         // A packet of 1,500 bytes that must not be fragmented, and one that is.
         let largest = [1_472, 1_452][family];
         world.sh(
@@ -492,6 +484,22 @@ fn what_is_not_tcp_goes_through_the_tunnel() {
             &format!("ping -c 1 -W 10 -M do -s {largest} {host}"),
         );
         world.sh("user", &format!("ping -c 1 -W 10 -s 5000 {host}"));
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn what_is_not_tcp_goes_through_the_tunnel() {
+    let world = world();
+    let [gateway, _server] = start(&world);
+    check_packets(&world);
+    for (family, host) in WEB.into_iter().enumerate() {
+        assert_eq!(seen(&world, BYPASSED[family]), ip(BOX_SEEN[family]));
+        let to = SocketAddr::new(ip(host), 7);
+        let mut text = String::new();
+        let mut stream = world.inside("user", || TcpStream::connect_timeout(&to, TIMEOUT).unwrap());
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, BOX_SEEN[family], "connections stay on a link");
     }
     let counters = gateway.set_open(true);
     assert_eq!(counters.tx_packets_refused, 0, "{counters:?}");
@@ -506,16 +514,17 @@ fn what_is_not_tcp_goes_through_the_tunnel() {
 fn routers_answer_through_the_tunnel() {
     let world = world();
     let _ends = start(&world);
-    // The second router on the way is the server, which answers by its address in the tunnel.
-    for (host, router) in WEB.into_iter().zip(["100.64.0.1", "fd64::1"]) {
+    check_routers(&world, ["100.64.0.1", "fd64::1"]);
+}
+
+/// Checks that the second router on the way is the server, which answers by these addresses.
+pub fn check_routers(world: &World, routers: [&str; 2]) {
+    for (host, router) in WEB.into_iter().zip(routers) {
         let ping = format!("ping -c 1 -W 10 -t 2 {host}");
         let output = world.try_sh("user", &ping);
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.to_lowercase().contains("exceeded"), "{text}");
-        assert!(
-            text.to_lowercase().contains(&format!("from {router}")),
-            "{text}"
-        );
+        let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        assert!(text.contains("exceeded"), "{text}");
+        assert!(text.contains(&format!("from {router}")), "{text}");
     }
 }
 

@@ -109,7 +109,9 @@ fn of_server(tunnel: &TunnelStatus) -> String {
 fn line(path: &TunnelPathStatus) -> String {
     let [_, state, rtt, loss, rate, received, sent] = row(path);
     let name = &path.name;
-    format!("link {name}: {state}, RTT {rtt}, loss out {loss}, rate out {rate}, received {received}, sent {sent}")
+    format!(
+        "link {name}: {state}, RTT {rtt}, loss out {loss}, rate out {rate}, received {received}, sent {sent}"
+    )
 }
 
 /// Returns the addresses of a box in the tunnel.
@@ -208,7 +210,10 @@ dropped by the tunnel: foreign source 3
         let forwarded = "all traffic other than TCP is forwarded over one link, unprotected\n\n";
         let down = |why| format!("tunnel down: {why}; {forwarded}");
         assert_eq!(line("off", None), down("switched off"));
-        assert_eq!(line("down", Some("no server answers")), down("no server answers"));
+        assert_eq!(
+            line("down", Some("no server answers")),
+            down("no server answers")
+        );
         assert_eq!(line("asking", None), down("no server has answered yet"));
         assert_eq!(section(Role::Box, None), "");
     }
@@ -216,9 +221,15 @@ dropped by the tunnel: foreign source 3
     #[test]
     fn a_server_shows_each_box() {
         let page = section(Role::Server, Some(&status("on")));
-        assert!(page.starts_with("tunnel of 1 box\n  user   address  "), "{page}");
+        assert!(
+            page.starts_with("tunnel of 1 box\n  user   address  "),
+            "{page}"
+        );
         let line = "\n      link dsl: in use, RTT 12 ms, loss out 0.5 %, rate out 48.0 Mbit/s, received 4.2 kB, sent 1.3 MB\n";
         assert!(page.contains(line), "{page}");
-        assert_eq!(section(Role::Server, Some(&status("off"))).lines().next(), Some("tunnel switched off"));
+        assert_eq!(
+            section(Role::Server, Some(&status("off"))).lines().next(),
+            Some("tunnel switched off")
+        );
     }
 }
