@@ -72,7 +72,8 @@ impl BoxCore {
         let version = upstream.links_version();
         let has_changed = core::mem::replace(&mut tunnel.links_version, version) != version;
         let is_reached = upstream.wants_interception();
-        let returns = is_reached && !core::mem::replace(&mut tunnel.was_reached, is_reached);
+        let was_reached = core::mem::replace(&mut tunnel.was_reached, is_reached);
+        let returns = is_reached && !was_reached;
         if let Some(server) = tunnel.end.server()
             && (has_changed || has_result)
         {

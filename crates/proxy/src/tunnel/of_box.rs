@@ -236,8 +236,8 @@ impl BoxTunnel {
     /// Asks at once if there is no working session, because links or servers have changed.
     pub(crate) fn retry(&mut self, now: Instant) {
         let works = |session: &Session| session.silent_since.is_none();
-        if !self.session.as_ref().is_some_and(works) && self.ask_at.is_some() {
-            self.ask_at = Some(now);
+        if !self.session.as_ref().is_some_and(works) {
+            self.ask_at = self.ask_at.map(|at| at.min(now));
             self.pause = MIN_PAUSE;
         }
     }

@@ -198,6 +198,9 @@ impl Sessions {
         let epoch = session.epoch + 1;
         let of = session.tunnel.session();
         let Some(secrets) = export(of, epoch) else {
+            if known.is_none() {
+                self.remove(id);
+            }
             return Err(Refusal::NotOffered);
         };
         session.tunnel.install_keys(now, epoch, &secrets);
@@ -501,5 +504,286 @@ impl Sessions {
             drops: drops.map(|(name, n)| (name.to_owned(), n)).into(),
             ..TunnelStatus::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_secure::keys::PrivateKey;
+
+    use super::*;
+    use crate::config::policy::DestinationRules;
+    use crate::protocol::tunnel::BoxId;
+
+    const NOW: Instant = Instant::from_millis(1_000);
+    const MS: Duration = Duration::from_millis(1);
+    const SOCKET: PathId = PathId(0);
+
+    fn sessions() -> Sessions {
+        let pools = TunnelPools {
+            v4: "10.215.128.0/24".parse().unwrap(),
+            v6: "fdb7:a1d0:80::/64".parse().unwrap(),
+        };
+        Sessions::new(pools, 1080, 1 << 20)
+    }
+
+    fn requester(n: u8) -> Requester {
+        Requester {
+            user: usize::from(n),
+            key: PrivateKey::from_seed([n; 32]).public(),
+        }
+    }
+
+    fn request(boxed: u8) -> Request {
+        Request {
+            boxed: BoxId([boxed; 8]),
+            session: None,
+            path_mtu: 1500,
+            suites: [Some(Suite::Aes256Gcm), None],
+        }
+    }
+
+    fn secrets() -> Secrets {
+        Secrets {
+            of_box: [1; 32],
+            of_server: [2; 32],
+        }
+    }
+
+    fn open(sessions: &mut Sessions, user: u8, request: &Request) -> Result<Grant, Refusal> {
+        let seed = [user ^ request.boxed.0[0].wrapping_mul(16); 32];
+        let export = |_, _| Some(secrets());
+        sessions.open(NOW, requester(user), request, (seed, true), export)
+    }
+
+    /// A box's end of a session with one path.
+    struct Boxed {
+        tunnel: Tunnel,
+        grant: Grant,
+        from: SocketAddr,
+    }
+
+    impl Boxed {
+        fn new(sessions: &mut Sessions, user: u8) -> Self {
+            let grant = open(sessions, user, &request(1)).unwrap();
+            let config = Config {
+                suite: grant.suite,
+                ..Config::default()
+            };
+            let rng = Rng::from_seed([user; 32]);
+            let mut tunnel = Tunnel::new(config, Role::Box, grant.session, rng);
+            tunnel.install_keys(NOW, grant.epoch, &secrets());
+            let remote = SocketAddr::from(([203, 0, 113, 1], 1080));
+            let path = braid_tunnel::PathConfig { remote, mtu: 1500 };
+            tunnel.add_path(NOW, PathId(0), path);
+            let from = SocketAddr::from(([192, 0, 2, user], 4_000));
+            let mut boxed = Boxed {
+                tunnel,
+                grant,
+                from,
+            };
+            // Both ends prove their addresses.
+            for n in 0..8 {
+                boxed.exchange(sessions, NOW + MS * n);
+            }
+            boxed
+        }
+
+        /// Exchanges datagrams; returns the sockets on which those of the server went out.
+        fn exchange(&mut self, sessions: &mut Sessions, now: Instant) -> Vec<PathId> {
+            let mut buf = Vec::new();
+            while self.tunnel.poll_transmit(now, &mut buf).is_some() {
+                sessions.on_datagram(now, SOCKET, self.from, &mut buf);
+                buf.clear();
+            }
+            let mut sockets = Vec::new();
+            while let Some(transmit) = sessions.poll_datagram(now, &mut buf) {
+                if transmit.remote == self.from {
+                    let _ = self.tunnel.receive(now, transmit.remote, &mut buf);
+                    sockets.push(transmit.path);
+                }
+                buf.clear();
+            }
+            sockets
+        }
+
+        /// Sends a packet through the tunnel; returns whether it comes out.
+        fn passes(&mut self, sessions: &mut Sessions, at: u32, packet: &[u8]) -> bool {
+            let now = NOW + MS * (100 + at * 10);
+            self.tunnel.send(now, Default::default(), packet).unwrap();
+            self.exchange(sessions, now);
+            let mut destinations = DestinationPolicy::new(DestinationRules {
+                refuse_ports: vec![25],
+                ..DestinationRules::default()
+            });
+            destinations.set_own(sessions.pools.ranges().to_vec());
+            let out = sessions.poll_packet(&destinations).map(<[u8]>::to_vec);
+            assert!(out.as_deref().is_none_or(|out| out == packet));
+            out.is_some()
+        }
+    }
+
+    /// Makes an IPv4 packet with ports 5,000 and `port`.
+    fn v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, port: u16) -> Vec<u8> {
+        [
+            &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0][..],
+            &src.octets(),
+            &dst.octets(),
+            &5_000u16.to_be_bytes(),
+            &port.to_be_bytes(),
+            &[0, 8, 0, 0],
+        ]
+        .concat()
+    }
+
+    const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
+
+    #[test]
+    fn only_packets_that_are_allowed_come_out() {
+        let mut sessions = sessions();
+        let mut first = Boxed::new(&mut sessions, 1);
+        let second = Boxed::new(&mut sessions, 2);
+        let own = first.grant.v4.unwrap();
+        let other = second.grant.v4.unwrap();
+        assert_ne!(own, other);
+        let local = Ipv4Addr::new(192, 168, 1, 7);
+        let device = sessions.pools.device_v4();
+        let cases = [
+            (v4(own, PUBLIC, 17, 443), true),
+            (v4(own, PUBLIC, 1, 0), true),
+            (v4(own, PUBLIC, 17, 25), true),
+            (v4(own, PUBLIC, 6, 25), false),
+            (v4(own, PUBLIC, 6, 80), true),
+            (v4(own, local, 17, 443), false),
+            (v4(own, other, 17, 443), false),
+            (v4(own, device, 17, 443), false),
+            (v4(other, PUBLIC, 17, 443), false),
+            (v4(local, PUBLIC, 17, 443), false),
+        ];
+        for (n, (packet, expected)) in (0..).zip(&cases) {
+            assert_eq!(first.passes(&mut sessions, n, packet), *expected, "{n}");
+        }
+        let drops = sessions.drops;
+        let counted = (drops.foreign_source, drops.isolated, drops.refused);
+        assert_eq!(counted, (2, 2, 2));
+    }
+
+    #[test]
+    fn packets_go_to_the_box_with_their_destination_alone() {
+        let mut sessions = sessions();
+        let mut first = Boxed::new(&mut sessions, 1);
+        let mut second = Boxed::new(&mut sessions, 2);
+        let to = first.grant.v4.unwrap();
+        let now = NOW + MS * 100;
+        sessions.on_packet(now, &v4(PUBLIC, to, 17, 5_000));
+        let device = sessions.pools.device_v4();
+        sessions.on_packet(now, &v4(device, to, 1, 0));
+        // From another box, to nobody, and malformed.
+        let other = second.grant.v4.unwrap();
+        sessions.on_packet(now, &v4(other, to, 17, 5_000));
+        sessions.on_packet(now, &v4(PUBLIC, Ipv4Addr::new(10, 215, 128, 1), 17, 5_000));
+        sessions.on_packet(now, &[0x45; 3]);
+        first.exchange(&mut sessions, now);
+        second.exchange(&mut sessions, now);
+        let count = |boxed: &mut Boxed| {
+            let mut n = 0;
+            while boxed.tunnel.poll_delivery().is_some() {
+                n += 1;
+            }
+            n
+        };
+        let drops = sessions.drops;
+        assert_eq!((drops.isolated, drops.no_box, drops.malformed), (1, 1, 1));
+        // What is sent to the first box does not reach the second one; the exchange above took only its own.
+        assert_eq!(count(&mut second), 0);
+        let at_first = sessions.table.get(sessions.by_v4[&to]).unwrap();
+        assert_eq!(at_first.tunnel.stats().packets_sent, 2);
+    }
+
+    #[test]
+    fn only_its_owner_gets_another_epoch_of_a_session() {
+        let mut sessions = sessions();
+        let first = open(&mut sessions, 1, &request(1)).unwrap();
+        assert_eq!(first.epoch, 1);
+        let resume = |boxed: u8| Request {
+            session: Some(first.session),
+            ..request(boxed)
+        };
+        let again = open(&mut sessions, 1, &resume(1)).unwrap();
+        assert_eq!((again.session, again.epoch), (first.session, 2));
+        assert_eq!((again.v4, again.v6), (first.v4, first.v6));
+        // Another user, and another box of the same user, get sessions of their own.
+        for (user, boxed) in [(2, 1), (1, 2)] {
+            let other = open(&mut sessions, user, &resume(boxed)).unwrap();
+            assert_ne!(other.session, first.session);
+            assert_ne!(other.v4, first.v4);
+            assert_eq!(other.epoch, 1);
+        }
+        assert_eq!(sessions.table.len(), 3);
+        // The box has restarted: its old session is gone.
+        let anew = open(&mut sessions, 1, &Request { path_mtu: 1400, ..request(1) });
+        // The seed is that of the first session, whose id is free again.
+        assert_eq!(anew.unwrap().v4, first.v4);
+        assert_eq!(sessions.table.len(), 3);
+    }
+
+    #[test]
+    fn sessions_are_limited_and_refused_requests_leave_nothing() {
+        let mut sessions = sessions();
+        for n in 0..MAX_OF_USER as u8 {
+            open(&mut sessions, 1, &request(n)).unwrap();
+        }
+        let refused = open(&mut sessions, 1, &request(99));
+        assert_eq!(refused, Err(Refusal::TooMany));
+        open(&mut sessions, 2, &request(99)).unwrap();
+        let no_suite = Request {
+            suites: [None; 2],
+            ..request(1)
+        };
+        assert_eq!(open(&mut sessions, 3, &no_suite), Err(Refusal::NoSuite));
+        let before = sessions.table.len();
+        let export = |_, _| None;
+        let refused = sessions.open(NOW, requester(3), &request(1), ([9; 32], true), export);
+        assert_eq!(refused, Err(Refusal::NotOffered));
+        assert_eq!(sessions.table.len(), before, "no session without keys");
+    }
+
+    #[test]
+    fn silent_sessions_end_and_users_move() {
+        let mut sessions = sessions();
+        let first = Boxed::new(&mut sessions, 1);
+        let _second = Boxed::new(&mut sessions, 2);
+        // User 0 is gone, user 1 has index 0, user 2 is removed.
+        sessions.move_users(&[None, Some(0), None]);
+        assert_eq!(sessions.table.len(), 1);
+        let name = |user: usize| Some(format!("user{user}"));
+        let shown = sessions.status(name).sessions;
+        assert_eq!(shown[0].user.as_deref(), Some("user0"));
+        assert_eq!(shown[0].v4, first.grant.v4);
+        let end = NOW + MAX_SILENCE + MS * 100;
+        let mut buf = Vec::new();
+        while let Some(at) = sessions.next_timeout().filter(|at| *at <= end) {
+            sessions.handle_timeout(at);
+            while sessions.poll_datagram(at, &mut buf).is_some() {
+                buf.clear();
+            }
+        }
+        assert_eq!(sessions.table.len(), 0);
+        assert!(sessions.by_id.is_empty() && sessions.by_v4.is_empty());
+        assert!(sessions.by_v6.is_empty() && sessions.by_owner.is_empty());
+    }
+
+    #[test]
+    fn datagrams_leave_on_the_socket_that_the_box_sent_to() {
+        let mut sockets = Sockets::default();
+        let addr = |n: u8| SocketAddr::from(([192, 0, 2, n], 4_000));
+        for n in 0..40 {
+            sockets.note(PathId(n % 8), addr(n), PathId(n % 3));
+        }
+        assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(0)));
+        sockets.note(PathId(39 % 8), addr(39), PathId(2));
+        assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(2)));
+        assert_eq!(sockets.to(PathId(0), addr(0)), None, "the oldest is forgotten");
+        assert_eq!(sockets.to(PathId(1), addr(39)), None);
     }
 }
