@@ -23,7 +23,7 @@ use super::process::{
 use super::record_writer::{self, RecordWriter, SAVE_INTERVAL};
 use super::reload::{Reload, Reloader};
 use super::suspend::Suspension;
-use super::uplinks::{UplinkPaths, in_use};
+use super::uplinks::in_use;
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::routes::Packets;
@@ -49,26 +49,8 @@ pub fn run_box(
     let uplinks = places.uplinks(config);
     let mut engine = config.engine();
     let paths = uplinks.set_up(&mut engine)?;
-    let UplinkPaths {
-        tun,
-        packet_device,
-        guard,
-        links,
-        addresses,
-        ports,
-    } = paths;
-    let v6 = guard.device().has_v6();
-    let network = Network {
-        mtus: addresses.iter().map(|a| a.mtu).collect(),
-        addresses,
-        intercept_port: 0,
-        links,
-        ports,
-        guard,
-        places,
-        routed_states: Vec::new(),
-        tunnel: None,
-    };
+    let (tun, packet_device, network) = Network::new(paths, places);
+    let v6 = network.guard.device().has_v6();
     let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", &instance_names),

@@ -13,10 +13,11 @@ use braid_proxy::config::{BoxConfig, Datagrams, LinkConfig};
 use braid_wire::Instant;
 
 use super::guard::Guard;
-use super::uplinks::Uplinks;
+use super::uplinks::{UplinkPaths, Uplinks};
 use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
+use crate::tun::{PlainTun, Tun};
 
 /// Maximum number of places. Each range of addresses that a configuration may set is large enough for this
 /// number. A configuration has at most 16 links, so 8 places are left for removed links in their grace period.
@@ -45,6 +46,22 @@ pub(super) struct Network {
 }
 
 impl Network {
+    /// Returns the network of uplinks that are set up, the device of the engine and the packet device of the tunnel.
+    pub fn new(paths: UplinkPaths, places: Places) -> (Tun, Option<PlainTun>, Network) {
+        let network = Network {
+            mtus: paths.addresses.iter().map(|a| a.mtu).collect(),
+            addresses: paths.addresses,
+            intercept_port: 0,
+            links: paths.links,
+            ports: paths.ports,
+            guard: paths.guard,
+            places,
+            routed_states: Vec::new(),
+            tunnel: None,
+        };
+        (paths.tun, paths.packet_device, network)
+    }
+
     /// Loads the rules and changes the settings for `config`, and for removed links in their grace period.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ use crate::net::internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
+use crate::tun::{PlainTun, Tun};
 
 /// Runs the server until `stop` is readable. Calls `started` once the server works. Reads the input at `stop`,
 /// so that a second signal can be told from the first. The caller must not read from `stop` meanwhile.
@@ -86,11 +87,7 @@ pub fn run_server(
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
-    if let Some(packet_device) = packet_device {
-        driver.tunnel.set_device(packet_device)?;
-        ingress.open_sockets(&mut driver.tunnel)?;
-        driver.core.enable_tunnel();
-    }
+    open_tunnel(&mut driver, &ingress, packet_device);
     driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
@@ -107,6 +104,26 @@ pub fn run_server(
     // driver, since the removal needs the files that `confined` keeps open.
     drop((driver, confined));
     outcome
+}
+
+/// Lets the core grant tunnels, if it has a packet device and sockets for them. Without a socket, because another program
+/// has the port, the server serves connections only.
+fn open_tunnel(
+    driver: &mut Driver<Tun, ServerCore, ServerHost<'_>>,
+    ingress: &Ingress<'_>,
+    packet_device: Option<PlainTun>,
+) {
+    let Some(packet_device) = packet_device else {
+        return;
+    };
+    let has_device = driver.tunnel.set_device(packet_device);
+    match has_device.and_then(|()| ingress.open_sockets(&mut driver.tunnel)) {
+        Ok(()) => driver.core.enable_tunnel(),
+        Err(error) => tracing::error!(
+            %error,
+            "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
+        ),
+    }
 }
 
 /// The machine around the core of a server: its addresses and routes, the wall clock and the configuration.
