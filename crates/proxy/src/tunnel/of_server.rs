@@ -721,7 +721,14 @@ mod tests {
         }
         assert_eq!(sessions.table.len(), 3);
         // The box has restarted: its old session is gone.
-        let anew = open(&mut sessions, 1, &Request { path_mtu: 1400, ..request(1) });
+        let anew = open(
+            &mut sessions,
+            1,
+            &Request {
+                path_mtu: 1400,
+                ..request(1)
+            },
+        );
         // The seed is that of the first session, whose id is free again.
         assert_eq!(anew.unwrap().v4, first.v4);
         assert_eq!(sessions.table.len(), 3);
@@ -783,7 +790,11 @@ mod tests {
         assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(0)));
         sockets.note(PathId(39 % 8), addr(39), PathId(2));
         assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(2)));
-        assert_eq!(sockets.to(PathId(0), addr(0)), None, "the oldest is forgotten");
+        assert_eq!(
+            sockets.to(PathId(0), addr(0)),
+            None,
+            "the oldest is forgotten"
+        );
         assert_eq!(sockets.to(PathId(1), addr(39)), None);
     }
 }
