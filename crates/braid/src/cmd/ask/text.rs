@@ -404,6 +404,7 @@ mod tests {
                 opening: 1,
                 most: 4,
             }),
+            tunnel: None,
             rules: RulesStatus::Sound,
             paths: vec![
                 path("dsl", PathState::Up, true),
