@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use braid_tunnel::PathStats;
 use serde::{Deserialize, Serialize};
 
-use super::status::milliseconds;
-
 /// The tunnel of a box, or the tunnels of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TunnelStatus {
@@ -97,7 +95,7 @@ impl TunnelPathStatus {
             datagrams_lost: stats.datagrams_lost,
             datagrams_received: stats.datagrams_received,
             bytes_received: stats.bytes_received,
-            rtt_ms: stats.round_trip.and_then(milliseconds),
+            rtt_ms: stats.round_trip.map(|time| time.as_secs_f64() * 1e3),
             rate: stats.rate.map(|bytes| bytes as f64 * 8.0),
         }
     }

@@ -499,10 +499,7 @@ impl BoxConfig {
                 expert.server_change_gain,
                 expert.measurement_quiet_hours,
             )?,
-            versions: match raw.datagrams {
-                Datagrams::Tunnel => Versions::OURS,
-                Datagrams::Forward => Versions::OURS.without(Versions::TUNNEL),
-            },
+            versions: raw.datagrams.versions(),
             deprecated,
         })
     }

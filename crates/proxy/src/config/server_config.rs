@@ -303,12 +303,9 @@ impl ServerConfig {
             return Err(src.error(at, message, hint));
         }
         let tun = RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?;
-        let (tunnel, versions) = match raw.datagrams {
-            Datagrams::Tunnel => {
-                let pools = RawTunnel::check(raw.tunnel, src, &tun)?;
-                (Some(pools), Versions::OURS)
-            }
-            Datagrams::Forward => (None, Versions::OURS.without(Versions::TUNNEL)),
+        let tunnel = match raw.datagrams {
+            Datagrams::Tunnel => Some(RawTunnel::check(raw.tunnel, src, &tun)?),
+            Datagrams::Forward => None,
         };
         Ok(ServerConfig {
             key_file: raw.key_file.map(|at| src.beside(at.get_ref())),
@@ -339,7 +336,7 @@ impl ServerConfig {
             tunnel,
             timeouts: ServerTimeouts::new(&raw.timeouts, &expert, &retired),
             limits: ServerLimits::new(&raw.limits, &expert, &retired),
-            versions,
+            versions: raw.datagrams.versions(),
             deprecated,
         })
     }

@@ -2,6 +2,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_secure::channel::Versions;
 use braid_units::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer};
@@ -21,6 +22,16 @@ pub enum Datagrams {
     Tunnel,
     /// Forwarded over the best link at a box. A server offers no tunnel.
     Forward,
+}
+
+impl Datagrams {
+    /// Returns the versions of this release, with the feature only if there is a tunnel.
+    pub(super) fn versions(self) -> Versions {
+        match self {
+            Datagrams::Tunnel => Versions::OURS,
+            Datagrams::Forward => Versions::OURS.without(Versions::TUNNEL),
+        }
+    }
 }
 
 pub(super) fn datagrams<'de, D: Deserializer<'de>>(d: D) -> Result<Datagrams, D::Error> {

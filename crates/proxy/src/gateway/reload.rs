@@ -29,11 +29,8 @@ impl BoxCore {
         if self.about.strategy != config.strategy {
             self.change_strategy(ctx.stack, &config.strategy);
         }
-        let same_key = self.upstream.has_key_of(config);
         let (moved, left) = self.upstream.reload(ctx.now, config, ctx.stack);
-        let of_tunnel = if same_key { &moved[..] } else { &[] };
-        self.tunnel.end.move_server(ctx.now, of_tunnel);
-        self.follow_tunnel(ctx);
+        self.reload_tunnel(ctx, config, &moved);
         for id in self.sessions.ids() {
             self.move_session(ctx, id, &moved);
         }

@@ -1,5 +1,6 @@
 //! The tunnel of a box: its requests, and the links that it uses.
 
+use braid_secure::keys::PublicKey;
 use braid_wire::{Instant, Rng};
 
 use super::BoxCore;
@@ -16,6 +17,10 @@ pub(super) struct Tunnel {
     is_wanted: bool,
     /// The version of the links that the tunnel knows.
     links_version: u64,
+    /// True if the driver or the operator has changed a link since the last look.
+    pub(super) is_stale: bool,
+    /// The key of the box, which is that of the session's user.
+    key: PublicKey,
     /// True if a server was reached at the last look.
     was_reached: bool,
 }
@@ -26,6 +31,8 @@ impl Tunnel {
             end: BoxTunnel::new(&config.name, rng),
             is_wanted: config.datagrams == Datagrams::Tunnel,
             links_version: 0,
+            is_stale: false,
+            key: config.key.public(),
             was_reached: false,
         }
     }
@@ -40,15 +47,32 @@ impl BoxCore {
         }
     }
 
+    /// Applies new indices of servers: `moved` maps old indices to new ones. With another key this box is another user,
+    /// who has no session.
+    pub(super) fn reload_tunnel(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        config: &BoxConfig,
+        moved: &[Option<usize>],
+    ) {
+        let key = config.key.public();
+        let is_same = core::mem::replace(&mut self.tunnel.key, key) == key;
+        let moved = if is_same { moved } else { &[] };
+        self.tunnel.end.move_server(ctx.now, moved);
+        self.follow_tunnel(ctx);
+    }
+
     /// Returns the time at which the tunnel has something to do.
     pub(super) fn tunnel_timeout(&self) -> Option<Instant> {
         if self.is_ending {
             return None;
         }
         let at = self.tunnel.end.next_timeout()?;
-        // At once if the links have changed.
-        let is_stale = self.tunnel.links_version != self.upstream.links_version();
-        Some(if is_stale { Instant::ZERO } else { at })
+        Some(if self.tunnel.is_stale {
+            Instant::ZERO
+        } else {
+            at
+        })
     }
 
     /// Runs the timers of the tunnel.
@@ -64,31 +88,27 @@ impl BoxCore {
         let now = ctx.now;
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let (tunnel, upstream) = (&mut self.tunnel, &mut self.upstream);
-        let result = upstream.take_tunnel_result();
-        let has_result = result.is_some();
-        if let Some(result) = result {
+        let news = upstream.tunnel_news(tunnel.end.server(), tunnel.links_version);
+        if let Some(result) = news.result {
             tunnel.end.on_attempt(now, result);
         }
-        let version = upstream.links_version();
-        let has_changed = core::mem::replace(&mut tunnel.links_version, version) != version;
-        let is_reached = upstream.wants_interception();
-        let was_reached = core::mem::replace(&mut tunnel.was_reached, is_reached);
-        let returns = is_reached && !was_reached;
-        if let Some(server) = tunnel.end.server()
-            && (has_changed || has_result)
-        {
-            tunnel.end.set_links(now, &upstream.tunnel_links(server));
+        if let Some(links) = news.links {
+            tunnel.end.set_links(now, &links);
         }
-        if has_changed || returns {
+        let was_reached = core::mem::replace(&mut tunnel.was_reached, news.is_reached);
+        let returns = news.is_reached && !was_reached;
+        if returns || core::mem::replace(&mut tunnel.links_version, news.version) != news.version {
             tunnel.end.retry(now);
         }
+        tunnel.is_stale = false;
         if self.is_ending {
             return;
         }
-        if let Some((request, server)) = tunnel.end.poll_request(now, upstream.least_mtu()) {
+        if let Some((request, server)) = tunnel.end.poll_request(now) {
             upstream.request_tunnel(cx, request, server);
             // A request that could not begin has its result already.
-            if let Some(result) = upstream.take_tunnel_result() {
+            let news = upstream.tunnel_news(None, tunnel.links_version);
+            if let Some(result) = news.result {
                 tunnel.end.on_attempt(now, result);
             }
         }

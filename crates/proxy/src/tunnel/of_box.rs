@@ -31,6 +31,8 @@ const DOWN_AFTER: Duration = Duration::from_secs(5);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// The MTU of Ethernet.
+const ETHERNET_MTU: u16 = 1500;
 /// The least MTU of a path that the tunnel uses (RFC 791).
 const LEAST_MTU: u16 = 576;
 
@@ -135,11 +137,7 @@ impl BoxTunnel {
 
     /// Returns the request that is due at `now`, and the server that it has to go to, if only one has the session. The
     /// caller reports the result by [`Self::on_attempt`].
-    pub(crate) fn poll_request(
-        &mut self,
-        now: Instant,
-        path_mtu: u16,
-    ) -> Option<(Request, Option<usize>)> {
+    pub(crate) fn poll_request(&mut self, now: Instant) -> Option<(Request, Option<usize>)> {
         if !self.is_enabled || self.is_asking || self.ask_at.is_none_or(|at| at > now) {
             return None;
         }
@@ -149,7 +147,8 @@ impl BoxTunnel {
         let request = Request {
             boxed: self.boxed,
             session: session.map(|session| session.tunnel.session()),
-            path_mtu,
+            // The uplink, which knows the links, says less.
+            path_mtu: ETHERNET_MTU,
             suites: suites(),
         };
         Some((request, session.map(|session| session.server)))

@@ -71,7 +71,9 @@ struct Session {
     user: usize,
     owner: Owner,
     v4: Ipv4Addr,
-    v6: Option<Ipv6Addr>,
+    v6: Ipv6Addr,
+    /// True if the box has the IPv6 address too.
+    has_v6: bool,
     suite: Suite,
     epoch: u64,
     sockets: Sockets,
@@ -86,8 +88,12 @@ impl Session {
     fn has_address(&self, addr: IpAddr) -> bool {
         match addr {
             IpAddr::V4(addr) => addr == self.v4,
-            IpAddr::V6(addr) => Some(addr) == self.v6,
+            IpAddr::V6(addr) => Some(addr) == self.v6(),
         }
+    }
+
+    fn v6(&self) -> Option<Ipv6Addr> {
+        self.has_v6.then_some(self.v6)
     }
 
     fn next_timeout(&self) -> Instant {
@@ -169,14 +175,14 @@ impl Sessions {
     }
 
     /// Opens a session for a request, or starts another epoch of the requester's session. `export` returns the secrets
-    /// of a session and epoch; `seed` draws the session's id and challenges. `v6` says whether the server reaches IPv6
-    /// destinations.
+    /// of a session and epoch. `drawn` has a seed, which draws the session's id and challenges, and true if the server
+    /// reaches IPv6 destinations.
     pub(crate) fn open(
         &mut self,
         now: Instant,
         by: Requester,
         request: &Request,
-        (seed, v6): ([u8; 32], bool),
+        drawn: ([u8; 32], bool),
         export: impl Fn(SessionId, u64) -> Option<Secrets>,
     ) -> Result<Grant, Refusal> {
         let owner = Owner {
@@ -192,7 +198,7 @@ impl Sessions {
             .filter(|id| self.by_owner.get(&owner) == Some(id));
         let id = match known {
             Some(id) => id,
-            None => self.open_new(now, by.user, owner, (suite, request.path_mtu), seed, v6)?,
+            None => self.open_new(now, by.user, owner, (suite, request.path_mtu), drawn)?,
         };
         let session = self.table.get_mut(id).ok_or(Refusal::NotOffered)?;
         let epoch = session.epoch + 1;
@@ -210,7 +216,7 @@ impl Sessions {
             session: of,
             epoch,
             v4: Some(session.v4),
-            v6: session.v6,
+            v6: session.v6(),
             port: self.port,
             mtu: INNER_MTU,
             suite: session.suite,
@@ -227,8 +233,7 @@ impl Sessions {
         user: usize,
         owner: Owner,
         (suite, path_mtu): (Suite, u16),
-        seed: [u8; 32],
-        v6: bool,
+        (seed, has_v6): ([u8; 32], bool),
     ) -> Result<Id, Refusal> {
         if let Some(old) = self.by_owner.get(&owner).copied() {
             self.remove(old);
@@ -238,7 +243,7 @@ impl Sessions {
             return Err(Refusal::TooMany);
         }
         let place = self.places.take(owner).ok_or(Refusal::NoAddress)?;
-        let (v4, address_v6) = self.pools.place(place);
+        let (v4, v6) = self.pools.place(place);
         let mut rng = Rng::from_seed(seed);
         let mut id = SessionId([0; 8]);
         while self.by_id.contains_key(&id) || id == SessionId([0; 8]) {
@@ -259,7 +264,8 @@ impl Sessions {
             user,
             owner,
             v4,
-            v6: v6.then_some(address_v6),
+            v6,
+            has_v6,
             suite,
             epoch: 0,
             sockets: Sockets::default(),
@@ -269,7 +275,7 @@ impl Sessions {
         });
         self.by_id.insert(id, at);
         self.by_v4.insert(v4, at);
-        self.by_v6.insert(address_v6, at);
+        self.by_v6.insert(v6, at);
         self.by_owner.insert(owner, at);
         self.opened += 1;
         Ok(at)
@@ -281,7 +287,7 @@ impl Sessions {
         };
         self.by_id.remove(&session.tunnel.session());
         self.by_v4.remove(&session.v4);
-        self.by_v6.retain(|_, at| *at != id);
+        self.by_v6.remove(&session.v6);
         self.by_owner.remove(&session.owner);
         self.places.release(session.owner);
     }
@@ -475,7 +481,7 @@ impl Sessions {
             TunnelSessionStatus {
                 user: user(s.user),
                 v4: Some(s.v4),
-                v6: s.v6,
+                v6: s.v6(),
                 epoch: s.epoch,
                 packets_in: stats.packets_delivered,
                 packets_out: stats.packets_sent,

@@ -4,13 +4,15 @@
 use core::time::Duration;
 
 use braid_engine::{Event, PathId, Stack};
+use braid_secure::Families;
 use braid_secure::channel::Versions;
 use braid_tunnel::PathState;
 use braid_wire::Instant;
 
 use super::checkout::Checkout;
+use super::links::Links;
 use super::{Context, Upstream};
-use crate::config::BoxConfig;
+use crate::config::ServerEntry;
 use crate::protocol::socks::{self, ClientHandshake, ClientStep};
 use crate::protocol::tunnel::{AnswerReader, AnswerStep, Refusal, Request, secrets};
 use crate::relay::{StepError, read_step};
@@ -40,19 +42,84 @@ pub(super) struct Keying {
     result: Option<Attempt>,
 }
 
+/// The news for the tunnel.
+#[derive(Debug)]
+pub(crate) struct TunnelNews {
+    /// The result of the last request, once.
+    pub(crate) result: Option<Attempt>,
+    /// The version of the links, which changes whenever they do.
+    pub(crate) version: u64,
+    /// The links to the server of the session, if they may have changed.
+    pub(crate) links: Option<Vec<TunnelLink>>,
+    /// True if some server can be used.
+    pub(crate) is_reached: bool,
+}
+
 impl Keying {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.pending.as_ref().map(|pending| pending.deadline)
     }
+
+    /// Ends a request that is late.
+    pub(super) fn end_late(&mut self, now: Instant, stack: &mut Stack) {
+        let is_late = |pending: &mut Pending| pending.deadline <= now;
+        if let Some(late) = self.pending.take_if(is_late) {
+            self.end(now, &late, Attempt::Failed, stack);
+        }
+    }
+
+    /// Ends the request under way, because its server's index has another meaning from now on.
+    pub(super) fn stop(&mut self, now: Instant, stack: &mut Stack) {
+        if let Some(pending) = self.pending.take() {
+            self.end(now, &pending, Attempt::Failed, stack);
+        }
+        self.tried.clear();
+    }
+
+    fn end(&mut self, now: Instant, pending: &Pending, result: Attempt, stack: &mut Stack) {
+        let checkout = &pending.checkout;
+        match result {
+            Attempt::Failed => self.tried.push((checkout.server, checkout.path)),
+            _ => self.tried.clear(),
+        }
+        // Both ends have sent everything, so a reset loses nothing.
+        checkout.channel.abort(now, stack);
+        self.result = Some(result);
+    }
+
+    /// Handles an event of a request's connection. Returns the server, and the families that it reports to reach, if the
+    /// event was of such a connection.
+    pub(super) fn on_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        event: &Event,
+    ) -> Option<(usize, Option<Families>)> {
+        let is_of_request = |p: &mut Pending| p.checkout.channel.conn == event.conn();
+        let mut pending = self.pending.take_if(is_of_request)?;
+        pending.checkout.history.on_event(event);
+        let result = match event {
+            Event::Connected { .. } | Event::Readable { .. } | Event::Writable { .. } => {
+                pending.advance(cx)
+            }
+            Event::Closed { .. } => Some(Attempt::Failed),
+            _ => None,
+        };
+        let reported = (
+            pending.checkout.server,
+            pending.checkout.channel.take_families(),
+        );
+        match result {
+            Some(result) => self.end(cx.now, &pending, result, cx.stack),
+            None => self.pending = Some(pending),
+        }
+        Some(reported)
+    }
 }
 
-impl Upstream {
+impl Links {
     /// Returns the links that lead to a server, for the tunnel.
-    pub(crate) fn tunnel_links(&self, server: usize) -> Vec<TunnelLink> {
-        let Some(entry) = self.servers.entries.get(server) else {
-            return Vec::new();
-        };
-        let links = self.links.all.iter().filter_map(|link| {
+    pub(super) fn to_server(&self, entry: &ServerEntry) -> Vec<TunnelLink> {
+        let links = self.all.iter().filter_map(|link| {
             let v4 = entry.endpoint_v4().filter(|_| link.v4);
             let v6 = entry.endpoint_v6().filter(|_| link.v6);
             Some(TunnelLink {
@@ -68,30 +135,31 @@ impl Upstream {
         });
         links.collect()
     }
+}
 
-    /// Returns a number that changes whenever [`Self::tunnel_links`] may have changed.
-    pub(crate) fn links_version(&self) -> u64 {
-        self.links.version
-    }
-
-    /// Returns the name of a server; `None` if it was removed.
-    pub(crate) fn server_name(&self, server: usize) -> Option<String> {
-        Some(self.servers.entries.get(server)?.name.clone())
-    }
-
-    /// Returns the size of the largest IP packet that all links take, bytes.
-    pub(crate) fn least_mtu(&self) -> u16 {
-        let mtus = self.links.all.iter().map(|link| link.mtu);
-        mtus.min().unwrap_or(1500)
-    }
-
-    /// Returns whether this box has the key of `other`, so that it is the same user.
-    pub(crate) fn has_key_of(&self, other: &BoxConfig) -> bool {
-        self.servers.key.public() == other.key.public()
+impl Upstream {
+    /// Returns the news for a tunnel that knows the version `known` of the links, and whose session is with `server`.
+    pub(crate) fn tunnel_news(&mut self, server: Option<usize>, known: u64) -> TunnelNews {
+        let result = self.keying.result.take();
+        let server = match &result {
+            Some(Attempt::Granted { server, .. }) => Some(*server),
+            _ => server,
+        };
+        let version = self.links.version;
+        let is_new = version != known || result.is_some();
+        let entry = server.and_then(|server| self.servers.entries.get(server));
+        TunnelNews {
+            links: entry
+                .filter(|_| is_new)
+                .map(|entry| self.links.to_server(entry)),
+            is_reached: self.notices.intercepts(),
+            version,
+            result,
+        }
     }
 
     /// Begins a request for a tunnel: to the server with the session, if that may work, else to the one for most
-    /// connections. [`Self::take_tunnel_result`] returns the result.
+    /// connections. [`Self::tunnel_news`] has the result.
     pub(crate) fn request_tunnel(
         &mut self,
         cx: &mut Context<'_>,
@@ -114,11 +182,13 @@ impl Upstream {
             self.keying.result = Some(Attempt::Failed);
             return;
         };
-        if !self.may_offer_tunnel(server) {
+        if !self.servers.may_offer_tunnel(server) {
             self.keying.result = Some(Attempt::Refused(Refusal::NotOffered));
             return;
         }
         request.session = request.session.filter(|_| Some(server) == of_session);
+        let mtus = self.links.all.iter().map(|link| link.mtu);
+        request.path_mtu = mtus.min().unwrap_or(request.path_mtu);
         match self.open(cx.now, (server, path), None, cx.stack) {
             Ok(checkout) => {
                 self.keying.pending = Some(Pending {
@@ -134,75 +204,6 @@ impl Upstream {
                 self.keying.result = Some(Attempt::Failed);
             }
         }
-    }
-
-    /// Returns whether a server may offer a tunnel, by what is known of it: the connection is protected, and the last
-    /// handshake showed the feature.
-    fn may_offer_tunnel(&self, server: usize) -> bool {
-        let client = self.servers.clients.get(server).and_then(Option::as_ref);
-        client.is_some_and(|client| {
-            let agreed = client.agreed();
-            agreed.is_none_or(|agreed| agreed.has(Versions::TUNNEL))
-        })
-    }
-
-    /// Returns the result of a request once there is one.
-    pub(crate) fn take_tunnel_result(&mut self) -> Option<Attempt> {
-        self.keying.result.take()
-    }
-
-    /// Ends a request that is late.
-    pub(super) fn end_late_request(&mut self, cx: &mut Context<'_>) {
-        let is_late = |pending: &mut Pending| pending.deadline <= cx.now;
-        if let Some(late) = self.keying.pending.take_if(is_late) {
-            self.end_request(cx.now, late, Attempt::Failed, cx.stack);
-        }
-    }
-
-    /// Ends the request under way: its server's index has another meaning now, or the links have changed.
-    pub(super) fn stop_request(&mut self, now: Instant, stack: &mut Stack) {
-        if let Some(pending) = self.keying.pending.take() {
-            self.end_request(now, pending, Attempt::Failed, stack);
-        }
-        self.keying.tried.clear();
-    }
-
-    fn end_request(&mut self, now: Instant, pending: Pending, result: Attempt, stack: &mut Stack) {
-        let Checkout {
-            mut channel,
-            server,
-            path,
-            ..
-        } = pending.checkout;
-        match result {
-            Attempt::Failed => self.keying.tried.push((server, path)),
-            _ => self.keying.tried.clear(),
-        }
-        self.on_families_reported(now, server, channel.take_families());
-        // Both ends have sent everything, so a reset loses nothing.
-        channel.abort(now, stack);
-        self.keying.result = Some(result);
-    }
-
-    /// Handles an event of a request's connection; returns whether the event was of such a connection.
-    pub(super) fn on_keying_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
-        let is_of_request = |p: &mut Pending| p.checkout.channel.conn == event.conn();
-        let Some(mut pending) = self.keying.pending.take_if(is_of_request) else {
-            return false;
-        };
-        pending.checkout.history.on_event(event);
-        let result = match event {
-            Event::Connected { .. } | Event::Readable { .. } | Event::Writable { .. } => {
-                pending.advance(cx)
-            }
-            Event::Closed { .. } => Some(Attempt::Failed),
-            _ => None,
-        };
-        match result {
-            Some(result) => self.end_request(cx.now, pending, result, cx.stack),
-            None => self.keying.pending = Some(pending),
-        }
-        true
     }
 }
 

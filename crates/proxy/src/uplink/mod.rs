@@ -177,10 +177,13 @@ impl Upstream {
     /// Handles an event of a connection of this module: a probe, an examination, a measurement, a request for a tunnel
     /// or an idle connection. Returns whether the event was of such a connection.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        if let Some((server, families)) = self.keying.on_event(cx, event) {
+            self.on_families_reported(cx.now, server, families);
+            return true;
+        }
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
             || self.on_measuring_event(cx, event)
-            || self.on_keying_event(cx, event)
             || self.on_idle_event(cx, event)
     }
 
@@ -207,7 +210,7 @@ impl Upstream {
         self.ask_families(cx.now);
         self.examine(cx);
         self.measure(cx);
-        self.end_late_request(cx);
+        self.keying.end_late(cx.now, cx.stack);
         self.update(cx.now, cx.stack);
         // `update` may have set the flag; `fill_pools` now makes the change.
         self.pools.changed = false;
