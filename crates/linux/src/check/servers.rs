@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use braid_proxy::config::{Finding, ServerConfig, weigh};
+use braid_proxy::config::{Finding, ServerConfig, TunnelPools, weigh};
 
 use super::boxes::overlaps;
 use super::machine::Machine;
@@ -14,8 +14,10 @@ const TCP_LISTEN_STATE: &str = "0A";
 /// Returns all findings.
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = addresses(config, machine);
-    for range in config.tun.ranges() {
-        // Packets for the addresses of the range go to the TUN device. If boxes connect over an interface whose
+    let pools = config.tunnel.iter().flat_map(TunnelPools::ranges);
+    let ranges = config.tun.ranges().into_iter().map(|range| ("tun", range));
+    for (table, range) in ranges.chain(pools.map(|pool| ("tunnel", pool))) {
+        // Packets for the addresses of the range go to a device of the server. If boxes connect over an interface whose
         // network is in the range, this includes the server's answers. The text continues "the range overlaps
         // NETWORK of INTERFACE, ".
         let harm_if_needed = |name: &str| {
@@ -27,7 +29,8 @@ pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding>
                 .any(|i| i.name == name)
                 .then_some("where boxes connect: the server's answers do not reach them")
         };
-        found.extend(overlaps(&config.tun.name, &range, machine, harm_if_needed));
+        let tun = (config.tun.name.as_str(), range);
+        found.extend(overlaps(table, tun, machine, harm_if_needed));
     }
     found.extend(listeners(config, &kernel_listeners()));
     found

@@ -118,7 +118,7 @@ pub(crate) fn start_app<C: Core>(
             anywhere,
             announce,
         } => {
-            let ingress = Ingress {
+            let mut ingress = Ingress {
                 tun: &config.tun,
                 listen: addresses,
                 port: *port,

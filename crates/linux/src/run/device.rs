@@ -68,6 +68,21 @@ impl Device {
         Ok((tun, device))
     }
 
+    /// Creates the packet device of the tunnel as [`Self::open_tunnel`] does. A failure is only logged, as box and server
+    /// aggregate connections without a tunnel too.
+    pub(super) fn try_open_tunnel(&mut self) -> Option<PlainTun> {
+        match self.open_tunnel() {
+            Ok(packet_device) => Some(packet_device),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
+                );
+                None
+            }
+        }
+    }
+
     /// Creates the packet device of the tunnel. It is down and has no addresses.
     ///
     /// # Errors

@@ -408,7 +408,7 @@ impl Host<BoxCore> for BoxHost<'_> {
                         let name = context.core.link_name(path);
                         tracing::info!(
                             link = name,
-                            "traffic other than TCP is forwarded over this link"
+                            "traffic that is only forwarded takes this link"
                         );
                         self.network.links.forward_over(index);
                     }

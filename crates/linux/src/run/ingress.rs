@@ -54,21 +54,18 @@ pub(super) struct IngressPaths {
 
 impl Ingress<'_> {
     /// Sets up device, settings and routing, and adapts the engine's settings to the device. The packet filter
-    /// rules are left to the caller.
-    pub fn set_up(&self, engine: &mut Config) -> Result<IngressPaths> {
+    /// rules are left to the caller. Without the packet device of the tunnel there is no tunnel.
+    pub fn set_up(&mut self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let packet_device = match &self.tunnel {
-            Some(pools) => {
-                let packet_device = device.open_tunnel()?;
-                let addresses = [
-                    (pools.device_v4().into(), pools.v4.prefix_len()),
-                    (pools.device_v6().into(), pools.v6.prefix_len()),
-                ];
-                device.change_tunnel(TUNNEL_MTU, &addresses)?;
-                Some(packet_device)
-            }
-            None => None,
-        };
+        let packet_device = self.tunnel.and_then(|_| device.try_open_tunnel());
+        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
+        if let Some(pools) = &self.tunnel {
+            let addresses = [
+                (pools.device_v4().into(), pools.v4.prefix_len()),
+                (pools.device_v6().into(), pools.v6.prefix_len()),
+            ];
+            device.change_tunnel(TUNNEL_MTU, &addresses)?;
+        }
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, self.tunnel.is_some())?;

@@ -41,7 +41,7 @@ pub fn run_server(
     started: impl FnOnce(),
 ) -> Result<()> {
     let streams = raise_descriptor_limit(config.limits.connections());
-    let ingress = Ingress {
+    let mut ingress = Ingress {
         tun: &config.tun,
         listen: &config.listen,
         port: config.port,

@@ -62,11 +62,12 @@ impl Uplinks<'_> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
         let mut links = Links::new(device.instance_names(), specs)?;
-        let packet_device = match self.tunnel {
-            true => Some(device.open_tunnel()?),
-            false => None,
+        let packet_device = if self.tunnel {
+            device.try_open_tunnel()
+        } else {
+            None
         };
-        if self.tunnel {
+        if packet_device.is_some() {
             links.carry_tunnel();
         }
         let settings = self.settings(device.has_v6());
