@@ -16,8 +16,10 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::net::{Result, SystemError};
+use crate::rate_limit::RateLimit;
 use crate::sockets::{self, FOREIGN_TOKEN, Sockets};
 use crate::tun::PacketIo;
+use crate::tunnel::{TUNNEL_TOKENS, TunnelIo};
 
 // The batches bound the work of one kind in a turn of the loop, so that other work does not wait long. Their
 // sizes are guesses: large enough that the other steps of a turn cost little per packet or event.
@@ -43,7 +45,8 @@ const READY_BATCH: usize = 256;
 
 const STOP_TOKEN: u64 = FOREIGN_TOKEN;
 const PACKETS_TOKEN: u64 = FOREIGN_TOKEN | 1;
-/// The bits of every token of a [`Host`]. The low 32 bits are the number that the host gave to the descriptor.
+/// The bits of every token of a [`Host`]. The low 32 bits are the number that the host gave to the descriptor. Tokens of
+/// the tunnel do not have all of these bits.
 const HOST_TOKENS: u64 = FOREIGN_TOKEN | 1 << 32;
 
 /// A monotonic clock, which shows the time since its creation plus its start value.
@@ -80,28 +83,6 @@ fn monotonic_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Admits one message a second, and counts the messages that it suppresses.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RateLimit {
-    /// The earliest time at which the next message is admitted.
-    next: Option<Instant>,
-    /// Number of messages suppressed since the last admitted message.
-    suppressed: u64,
-}
-
-impl RateLimit {
-    /// Returns `None` if a message must not be written now. Otherwise returns the number of messages that were
-    /// suppressed since the last admitted message.
-    pub fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.next.is_some_and(|next| now < next) {
-            self.suppressed += 1;
-            return None;
-        }
-        self.next = Some(now + Duration::from_secs(1));
-        Some(std::mem::take(&mut self.suppressed))
-    }
-}
-
 /// Counters of the packet device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -129,6 +110,8 @@ pub struct Context<'a, C> {
     pub stack: &'a mut Stack,
     /// Kernel sockets.
     pub sockets: &'a mut Sockets,
+    /// The sockets and the packet device of the tunnel.
+    pub tunnel: &'a mut TunnelIo,
 }
 
 /// The machine around a core: its links, the wall clock, the control socket, … `()` is a host that does nothing.
@@ -178,6 +161,8 @@ pub struct Driver<P, C, H> {
     pub core: C,
     /// Kernel sockets.
     pub sockets: Sockets,
+    /// The sockets and the packet device of the tunnel.
+    pub tunnel: TunnelIo,
     counters: Counters,
     /// True if the last batch of reads emptied the device and found at least [`GATHER_AFTER_BYTES`].
     should_gather: bool,
@@ -208,10 +193,11 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         for (fd, number) in host.sources() {
             watch(&epoll, fd, HOST_TOKENS | u64::from(number)).map_err(cannot())?;
         }
-        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(cannot())?;
+        let shared = || rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(cannot());
         Ok(Driver {
             clock,
-            sockets: Sockets::new(shared, limits)?,
+            sockets: Sockets::new(shared()?, limits)?,
+            tunnel: TunnelIo::new(shared()?),
             epoll,
             packets,
             stack,
@@ -321,6 +307,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // The core's reaction to events of the downstream sockets may have caused events of the engine.
         is_idle &= self.pass_engine_events(now);
         is_idle &= self.transmit(now);
+        is_idle &= self.tunnel.exchange(now, &mut self.core);
         // Sending may have caused further events, for example the end of a connection. One event is handled
         // here. The other events follow in the next turn, which starts at once, since the loop is not idle.
         if let Some(event) = self.stack.poll_event() {
@@ -350,6 +337,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             core: &mut self.core,
             stack: &mut self.stack,
             sockets: &mut self.sockets,
+            tunnel: &mut self.tunnel,
         };
         (&mut self.host, context)
     }
@@ -365,6 +353,9 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.sockets.next_timeout()) {
             self.sockets.handle_timeout(now);
+        }
+        if due(self.tunnel.next_timeout()) {
+            self.tunnel.handle_timeout(now);
         }
         if due(self.host.next_timeout()) {
             let (host, mut context) = self.host(now);
@@ -428,6 +419,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             self.core.next_timeout(),
             self.sockets.next_timeout(),
             self.host.next_timeout(),
+            self.tunnel.next_timeout(),
             self.unwatched_until,
             self.end,
         ];
@@ -450,6 +442,9 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 token if token & HOST_TOKENS == HOST_TOKENS => {
                     let (host, mut context) = self.host(now);
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);
+                }
+                token if token & TUNNEL_TOKENS == TUNNEL_TOKENS => {
+                    self.tunnel.on_ready(token, now, &mut self.core);
                 }
                 token => self.sockets.on_ready(token, flags),
             }

@@ -16,6 +16,7 @@ pub mod lines;
 pub mod net;
 pub mod nft;
 mod random;
+mod rate_limit;
 pub mod run;
 pub mod selftest;
 pub mod session;
@@ -23,5 +24,6 @@ pub mod sockets;
 pub mod store;
 pub mod sys;
 pub mod tun;
+pub mod tunnel;
 
 pub use random::random;

@@ -5,6 +5,7 @@
 )]
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -201,7 +202,19 @@ pub(crate) fn enable_socket_option(
     level: libc::c_int,
     option: libc::c_int,
 ) -> io::Result<()> {
-    let on: libc::c_int = 1;
+    set_socket_option(socket, level, option, 1)
+}
+
+/// Sets a socket option of type int.
+///
+/// # Errors
+/// Fails if `setsockopt` does.
+pub(crate) fn set_socket_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the option is an int, of which pointer and length are
     // given.
     let result = unsafe {
@@ -209,11 +222,61 @@ pub(crate) fn enable_socket_option(
             socket.as_raw_fd(),
             level,
             option,
-            (&raw const on).cast(),
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
     check(result)
+}
+
+/// A message that [`receive_message`] read.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// The address of the sender.
+    pub from: SocketAddr,
+    /// Number of bytes of the message in the buffer.
+    pub len: usize,
+    /// Number of bytes of control messages in their buffer.
+    pub control_len: usize,
+}
+
+/// Reads a message of an Internet socket into `buffer`, and its control messages into `control`. If a message is
+/// longer than `buffer`, the rest of it is lost.
+///
+/// # Errors
+/// Fails if `recvmsg` does, and with `InvalidData` if the sender has no Internet address.
+pub(crate) fn receive_message(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<Message> {
+    let mut parts = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: `msghdr` is plain data, for which all zeroes is a valid value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut parts;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control.len() as _;
+    // SAFETY: `try_init` gives a live address and its size, which the header holds. The header's other pointers are
+    // to slices that are mutably borrowed for the call, with their lengths. `recvmsg` writes at most these lengths,
+    // and sets the length of the address to the number of its bytes that it wrote.
+    let (len, from) = unsafe {
+        socket2::SockAddr::try_init(|address, address_len| {
+            header.msg_name = address.cast();
+            header.msg_namelen = *address_len;
+            let len = libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0);
+            *address_len = header.msg_namelen;
+            usize::try_from(len).map_err(|_| io::Error::last_os_error())
+        })?
+    };
+    Ok(Message {
+        from: from.as_socket().ok_or(io::ErrorKind::InvalidData)?,
+        len,
+        control_len: header.msg_controllen as usize,
+    })
 }
 
 /// Gives the calling thread the scheduling policy SCHED_FIFO with `priority` (1 to 99), if the kernel permits it,

@@ -227,6 +227,69 @@ impl PacketIo for Tun {
     }
 }
 
+/// A TUN device without offload, for programs that look at each packet. Packets fit the MTU and have complete
+/// checksums, in both directions. Each call of the system moves one packet.
+#[derive(Debug)]
+pub struct PlainTun {
+    /// The only lasting reference to the file, as in [`Tun`].
+    fd: Arc<OwnedFd>,
+    /// A `virtio_net_hdr` and the packet that was read last.
+    buffer: Box<[u8]>,
+}
+
+impl PlainTun {
+    /// Creates the device `name` as [`Tun::create`] does.
+    ///
+    /// # Errors
+    /// Fails as [`Tun::create`] does.
+    pub fn create(name: &str) -> Result<PlainTun> {
+        let fd = open_device(name)?;
+        let was_set = sys::set_tun_offload(&fd, Offload::None.flags());
+        was_set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
+        Ok(PlainTun {
+            fd: Arc::new(fd),
+            buffer: vec![0; VNET_HDR_LEN + MAX_PACKET_LEN].into(),
+        })
+    }
+
+    /// Returns a handle that creates the device again after another program removed it.
+    pub fn handle(&self) -> TunHandle {
+        TunHandle {
+            fd: Arc::downgrade(&self.fd),
+            offload: Offload::None,
+        }
+    }
+
+    /// Returns the descriptor that is readable while packets wait.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Returns the next packet; `None` if there is none now.
+    ///
+    /// # Errors
+    /// Fails if the read fails, for example because the device was removed.
+    pub fn recv(&mut self) -> io::Result<Option<&[u8]>> {
+        match rustix::io::read(&self.fd, &mut self.buffer[..]) {
+            // The header is zero, as no offload is on.
+            Ok(len) => Ok(self.buffer.get(VNET_HDR_LEN..len)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// Fails if the device refuses the packet, for example because the device is down.
+    pub fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        let vnet = VnetHdr::default().emit();
+        let parts = [IoSlice::new(&vnet), IoSlice::new(packet)];
+        rustix::io::writev(&self.fd, &parts)?;
+        Ok(())
+    }
+}
+
 /// Creates the TUN device `name` in the calling thread's network namespace.
 fn open_device(name: &str) -> Result<OwnedFd> {
     let file = OpenOptions::new()

@@ -3,12 +3,14 @@
 //!
 //! The traits are independent of any particular application or driver.
 
-use core::net::SocketAddr;
+use core::fmt;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::Instant;
 
 use braid_engine::{Event, Stack};
+pub use braid_tunnel::{PathId, Transmit as TunnelTransmit};
 
 /// The environment of a call into a [`Core`].
 pub struct Ctx<'a> {
@@ -23,6 +25,10 @@ pub struct Ctx<'a> {
 /// An application as its driver sees it: a proxy between the engine and downstream sockets, or a program that uses
 /// only the engine and has no downstream events. After any call the driver must drain the stack: pass each event
 /// of `poll_event` to [`Core::on_engine_event`], and then send the packets of `poll_transmit`.
+///
+/// A core with a tunnel also exchanges datagrams with its peers, and IP packets with the packet device of the tunnel.
+/// After any call the driver drains [`Core::poll_tunnel_change`], [`Core::poll_datagram`] and [`Core::poll_packet`]
+/// too. A core without a tunnel needs none of these methods.
 pub trait Core {
     /// Handles an event of the engine.
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event);
@@ -37,6 +43,73 @@ pub trait Core {
     /// Handles expired timers.
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let _ = ctx;
+    }
+    /// Handles a datagram that came for the tunnel from `remote`, and opens it in place. `path` is the socket on which
+    /// it came: at a box the number of the access link, at a server that of the listening address.
+    fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
+        let _ = (now, path, remote, datagram);
+    }
+    /// Handles an IP packet that the packet device of the tunnel took in.
+    fn on_packet(&mut self, now: Instant, packet: &[u8]) {
+        let _ = (now, packet);
+    }
+    /// Appends the next datagram of the tunnel to `buf`, and returns on which socket and where it goes; `None` if there
+    /// is none now.
+    fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<TunnelTransmit> {
+        let _ = (now, buf);
+        None
+    }
+    /// Returns the next IP packet for the packet device of the tunnel; `None` if there is none now.
+    fn poll_packet(&mut self) -> Option<&[u8]> {
+        None
+    }
+    /// Returns the next change of the packet device of the tunnel, at a box. The device of a server has the addresses
+    /// of the server's configuration from the start.
+    fn poll_tunnel_change(&mut self) -> Option<TunnelChange> {
+        None
+    }
+}
+
+/// A change of the tunnel of a box, for the packet device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunnelChange {
+    /// The tunnel carries packets. If it did before, addresses or MTU have changed.
+    Up {
+        /// The IPv4 address of the box in the tunnel.
+        v4: Option<Ipv4Addr>,
+        /// The IPv6 address of the box in the tunnel.
+        v6: Option<Ipv6Addr>,
+        /// The largest packet that the tunnel carries, in bytes.
+        mtu: u16,
+    },
+    /// The tunnel carries nothing: packets are forwarded without it.
+    Down {
+        /// The reason.
+        reason: TunnelDown,
+    },
+}
+
+/// The reason why the tunnel of a box carries nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunnelDown {
+    /// No server answers.
+    NoServer,
+    /// The server offers no tunnel.
+    NotOffered,
+    /// The server refuses this user a tunnel for now.
+    Refused,
+    /// No datagram comes back on any link.
+    Unanswered,
+}
+
+impl fmt::Display for TunnelDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TunnelDown::NoServer => "no server answers",
+            TunnelDown::NotOffered => "the server offers no tunnel",
+            TunnelDown::Refused => "the server refuses the tunnel",
+            TunnelDown::Unanswered => "no datagram (UDP) comes back on any link",
+        })
     }
 }
 

@@ -12,10 +12,11 @@ mod protocol;
 mod relay;
 mod select;
 mod server;
+mod tunnel;
 mod uplink;
 
 pub use admin::drain::Drain;
-pub use admin::{control, records, report, status, verdict};
+pub use admin::{control, records, report, status, tunnel_status, verdict};
 pub use config::{BoxConfig, ConfigError, ServerConfig, policy};
 pub use gateway::BoxCore;
 pub use protocol::hints::FlowHints;

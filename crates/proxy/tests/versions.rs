@@ -39,11 +39,11 @@ fn neighbours_speak_the_newest_version_of_both() {
     };
     let before = speaks(1, 1, 0);
     let cases = [
-        ([Versions::OURS; 2], agreed(2, &[])),
+        ([Versions::OURS; 2], agreed(2, &[0])),
         ([before, Versions::OURS], agreed(1, &[])),
         ([Versions::OURS, before], agreed(1, &[])),
-        ([next, Versions::OURS], agreed(2, &[])),
-        ([Versions::OURS, next], agreed(2, &[])),
+        ([next, Versions::OURS], agreed(2, &[0])),
+        ([Versions::OURS, next], agreed(2, &[0])),
         ([next, speaks(3, 4, 0b11000)], agreed(3, &[3])),
     ];
     for (versions, expected) in cases {

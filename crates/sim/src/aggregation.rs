@@ -678,6 +678,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
         lan: users.collect(),
         gateway: PathConfig::v4(GATEWAY),
         downstream: config.box_downstream.clone(),
+        tunnel: false,
     };
     world.add(|rng| BoxNode::new(settings, rng))
 }
@@ -719,6 +720,7 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
         routes: routers.chain(contents).collect(),
         downstream: settings.downstream.clone(),
         clock_ahead: settings.clock_ahead,
+        tunnel: false,
     };
     world.add(|rng| ServerNode::new(settings, rng))
 }

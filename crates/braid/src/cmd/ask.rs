@@ -3,6 +3,7 @@
 pub mod columns;
 pub mod servers;
 mod text;
+mod tunnel;
 pub mod units;
 
 use std::io::{self, IsTerminal, Write};

@@ -109,7 +109,9 @@ fn links_come_and_go_while_a_user_downloads() {
         });
         let before = bed.carried();
         expect_progress(&mut bed, &download);
-        assert_eq!(bed.carried()[at], before[at], "{link} is in use");
+        // The server may still send challenges of the tunnel, small datagrams, over a path that is gone at the box.
+        let carried = bed.carried()[at] - before[at];
+        assert!(carried < 1_000, "{link} is in use: {carried} bytes");
         file.write(&file.text);
         expect_reloaded(&bed, &format!("changed: link {link} added\n"));
         bed.wait_for("the link to carry the same download", |bed| {

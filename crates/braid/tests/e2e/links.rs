@@ -8,6 +8,7 @@ use braid_wire::tcp::{self, Flags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::attacks::{inside, namespace};
+use super::control::{ask, status};
 use super::fixture::{Download, Fixture, bulk, render_changed};
 
 /// Bare acknowledgements that each of two processors sends at the same time. Far more than one of the two needs to
@@ -104,18 +105,49 @@ fn an_address_that_goes_away_does_not_end_a_download() {
 #[ignore = "network"]
 fn datagrams_find_the_link_that_works() {
     for link in ["link1", "link2"] {
-        let seldom = |text| format!("{text}\n[expert]\nidle_probe_interval = \"1h\"\n");
-        let mut bed = Fixture::up_with(render_changed(Role::Box, seldom));
-        let content = bed.v4("content").to_string();
-        let pinged = |bed: &mut Fixture| {
-            let mut ping = bed.exec("user", "ping");
-            let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);
-            ping.output().expect("ping runs").status.success()
+        let seldom = |text| {
+            format!("datagrams = \"forward\"\n{text}\n[expert]\nidle_probe_interval = \"1h\"\n")
         };
+        let mut bed = Fixture::up_with(render_changed(Role::Box, seldom));
         bed.wait_for("a ping through", pinged);
         bed.set_link(link, "down");
         bed.wait_for("a ping round the dark link", pinged);
         bed.set_link(link, "up");
+    }
+}
+
+fn pinged(bed: &mut Fixture) -> bool {
+    let content = bed.v4("content").to_string();
+    let mut ping = bed.exec("user", "ping");
+    let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);
+    ping.output().expect("ping runs").status.success()
+}
+
+/// The tunnel carries pings round a dark link. Box and server show it.
+#[test]
+#[ignore = "network"]
+fn the_tunnel_carries_what_is_not_tcp() {
+    let mut bed = Fixture::up();
+    bed.wait_for("a ping through the tunnel", |bed| {
+        let tunnel = status(bed, "box").tunnel.expect("it has one");
+        let packets = tunnel.sessions.first().map_or(0, |s| s.packets_in);
+        pinged(bed) && packets > 0
+    });
+    for link in ["link1", "link2"] {
+        bed.set_link(link, "down");
+        bed.wait_for("a ping round the dark link", pinged);
+        bed.set_link(link, "up");
+    }
+    let server = status(&bed, "server").tunnel.expect("it offers one");
+    assert_eq!((server.state.as_str(), server.sessions_total), ("on", 1));
+    assert!(server.sessions[0].packets_out > 0, "{server:?}");
+    for (role, line) in [
+        ("box", "\ntunnel up to server "),
+        ("server", "\ntunnel of 1 box\n"),
+    ] {
+        let page = ask(&bed, role, &["status"]).stdout;
+        let page = String::from_utf8_lossy(&page);
+        assert!(page.contains(line), "{page}");
     }
 }
 

@@ -6,6 +6,7 @@ use braid_proxy::config::{BoxConfig, Finding, LinkConfig, weigh};
 use ipnet::IpNet;
 
 use super::machine::{LinkRoute, Machine};
+use crate::net::InstanceNames;
 use crate::net::link::{network, overlap};
 use crate::net::routes::{Interface, stands_for_default};
 
@@ -281,39 +282,49 @@ fn shared_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> O
 fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     for range in config.tun.ranges() {
-        found.extend(overlaps(&config.tun.name, &range, machine, |name| {
-            if config.lan.iter().any(|lan| lan == name) {
-                Some("the users' network: users and the box do not reach each other")
-            } else if config.links.iter().any(|link| link.interface == name) {
-                Some("the network of a link: the link's gateway is not reached")
-            } else {
-                None
-            }
-        }));
+        found.extend(overlaps(
+            OF_TUN,
+            (&config.tun.name, range),
+            machine,
+            |name| {
+                if config.lan.iter().any(|lan| lan == name) {
+                    Some("the users' network: users and the box do not reach each other")
+                } else if config.links.iter().any(|link| link.interface == name) {
+                    Some("the network of a link: the link's gateway is not reached")
+                } else {
+                    None
+                }
+            },
+        ));
     }
     found
 }
 
-/// Finds networks of this machine that share addresses with a range of `[tun]`. For an interface that box or
-/// server needs, `harm_to_needed` returns the harm, and a range that contains the interface's network or address
-/// is a failure. Any other overlap is a warning.
+/// The subject and the remedy of findings on a range of `[tun]`.
+pub(super) const OF_TUN: (&str, &str) = (
+    "tun",
+    "give [tun] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \"fd99:99:99::/64\"",
+);
+
+/// Finds networks of this machine that share addresses with a range of the file. The findings have `subject` and
+/// `remedy`. `tun` is the name of the TUN device. For an interface that box or server needs, `harm_to_needed` returns the harm, and a
+/// range that contains the interface's network or address is a failure. Any other overlap is a warning.
 pub(super) fn overlaps(
-    tun: &str,
-    range: &IpNet,
+    (subject, remedy): (&str, &str),
+    (tun, range): (&str, IpNet),
     machine: &Machine,
     harm_to_needed: impl Fn(&str) -> Option<&'static str>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
+    let own = [tun, &InstanceNames::of_tun(tun).tunnel_device()];
     for address in &machine.addresses {
         let name = machine.name_of(address.interface);
         let net = network(address);
-        if name == tun || !overlap(&net, range) {
+        if own.contains(&name) || !overlap(&net, &range) {
             continue;
         }
-        let at = ("tun.overlap", format!("tun {range}"));
+        let at = ("tun.overlap", format!("{subject} {range}"));
         let covers_interface = range.contains(&net) || range.contains(&address.addr);
-        let remedy = "give [tun] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \
-                      \"fd99:99:99::/64\"";
         found.push(match harm_to_needed(name) {
             Some(harm) if covers_interface => {
                 let message = format!("the range overlaps {net} of {name}, {harm}");
@@ -336,9 +347,8 @@ fn vpn_routes(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let index_of = |name: &String| machine.interface(name).map(|i| i.index);
     let links = config.links.iter().map(|link| &link.interface);
     let links: Vec<u32> = links.filter_map(index_of).collect();
-    let networks = machine
-        .all_routes
-        .networks(index_of(&config.tun.name), &links);
+    let own = index_of(&config.tun.name);
+    let networks = machine.all_routes.networks(own.as_slice(), &links);
     let wide_networks = networks.into_iter().filter(stands_for_default);
     let finding = |network: IpNet| {
         Finding::warning(

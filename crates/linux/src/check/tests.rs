@@ -311,6 +311,11 @@ fn an_overlap_with_the_range_of_the_device_is_named() {
         ("tun.overlap", "tun 10.215.78.0/24"),
         &["where boxes connect"],
     );
+    let mut server = machine();
+    server.addresses.push(address(WLAN, "10.215.200.7/24"));
+    let found = of_server("\"192.0.2.10\"", &server);
+    let pool = ("tun.overlap", "tunnel_pool 10.215.128.0/17");
+    expect(&found, Failure, pool, &["where boxes connect"]);
 }
 
 /// A SOCKS address that this machine does not have, or that a link has, is named.

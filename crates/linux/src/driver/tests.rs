@@ -177,14 +177,3 @@ fn the_core_gets_events_of_few_bytes_once_all_are_read() {
     let (reason, read_times) = core.closed.expect("it is told");
     assert_eq!((reason, read_times), (CloseReason::Refused, 3));
 }
-
-#[test]
-fn one_message_a_second_is_admitted() {
-    let mut limit = RateLimit::default();
-    let at = |ms| Instant::from_millis(ms);
-    assert_eq!(limit.admit(at(0)), Some(0));
-    assert_eq!(limit.admit(at(10)), None);
-    assert_eq!(limit.admit(at(999)), None);
-    assert_eq!(limit.admit(at(1_000)), Some(2));
-    assert_eq!(limit.admit(at(2_500)), Some(0));
-}

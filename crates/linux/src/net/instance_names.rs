@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+/// Maximum length of the name of an interface in bytes (`IFNAMSIZ`, which counts the terminating zero).
+const MAX_DEVICE_NAME: usize = 15;
+/// The bit that tells the marks of the tunnel from other marks of an instance.
+const TUNNEL_MARK_BIT: u32 = 0x0100_0000;
+
 /// The names and numbers of everything that an instance creates in the kernel.
 ///
 /// They are computed from nothing but the name of its TUN device, which is unique in a network namespace. So an
@@ -15,8 +20,8 @@ pub struct InstanceNames {
 
 impl InstanceNames {
     /// The bits of a mark that encode the link: 0 for none, otherwise its index plus 1. All bits are set in the
-    /// [mark of intercepted connections](Self::intercepted_mark), so the index of a link is at most 253: a value
-    /// of 255 would be that mark.
+    /// [mark of intercepted connections](Self::intercepted_mark), so a value of 255 would be that mark. The index of
+    /// a link is at most 252, as [`Self::tunnel_table`] says.
     pub const FLOW_BITS: u32 = 0x00ff_0000;
 
     /// Returns the names of the instance whose TUN device is called `tun`.
@@ -32,6 +37,20 @@ impl InstanceNames {
     /// Returns the name of the TUN device.
     pub fn tun(&self) -> &str {
         &self.tun
+    }
+
+    /// Returns the name of the packet device of the tunnel. It is the name of the TUN device with a `t` behind it, which
+    /// replaces the last letter if the name would be too long for an interface.
+    pub fn tunnel_device(&self) -> String {
+        let mut name = self.tun.clone();
+        let replaced = if name.len() >= MAX_DEVICE_NAME {
+            name.pop()
+        } else {
+            None
+        };
+        // A name must differ from the TUN device's.
+        name.push(if replaced == Some('t') { 'u' } else { 't' });
+        name
     }
 
     /// Returns the name of the nftables table, of family `inet`.
@@ -58,10 +77,15 @@ impl InstanceNames {
         self.table_base() | u32::from(index)
     }
 
-    /// Returns the routing table of forwarded connections that began over link `index` (at most 253, since 254
-    /// and 255 would give [`Self::forward_table`] and [`Self::intercept_table`]).
+    /// Returns the routing table of forwarded connections that began over link `index` (at most 252, since 253 to 255
+    /// would give [`Self::tunnel_table`], [`Self::forward_table`] and [`Self::intercept_table`]).
     pub fn flow_table(&self, index: u8) -> u32 {
         self.table_base() | 0x100 | u32::from(index)
+    }
+
+    /// Returns the routing table that sends packets into the tunnel.
+    pub fn tunnel_table(&self) -> u32 {
+        self.table_base() | 0x1fd
     }
 
     /// Returns the routing table of forwarded packets that have no link's mark.
@@ -86,7 +110,7 @@ impl InstanceNames {
         0xb000_0000 | u32::from(self.hash)
     }
 
-    /// Returns the mark of forwarded connections that began over link `index` (at most 253), and of their
+    /// Returns the mark of forwarded connections that began over link `index` (at most 252), and of their
     /// packets. It differs from [`Self::mark`] in [`Self::FLOW_BITS`] only.
     // The index plus 1 makes the mark of link 0 differ from `mark`, too.
     pub fn flow_mark(&self, index: u8) -> u32 {
@@ -98,8 +122,18 @@ impl InstanceNames {
         self.mark() | Self::FLOW_BITS
     }
 
-    /// Returns the priority of the routing rules for packets from the links' sources and for intercepted
-    /// packets. The priority is an even number between 10,000 and 19,998, so these rules come before the main
+    /// Returns the mark of the packets that the tunnel itself sends over link `index` (at most 252).
+    pub fn socket_mark(&self, index: u8) -> u32 {
+        self.flow_mark(index) | TUNNEL_MARK_BIT
+    }
+
+    /// Returns the mark of packets that are routed into the tunnel.
+    pub fn tunnel_mark(&self) -> u32 {
+        self.mark() | TUNNEL_MARK_BIT
+    }
+
+    /// Returns the priority of the routing rules for packets from the links' sources, for intercepted packets and for
+    /// the tunnel. The priority is an even number between 10,000 and 19,998, so these rules come before the main
     /// table's rule (32,766).
     pub fn rule_priority(&self) -> u32 {
         10_000 + u32::from(self.hash) % 5_000 * 2
@@ -157,22 +191,38 @@ mod tests {
         assert_eq!(a, InstanceNames::of_tun("braid0"));
         assert_eq!(a.nft_table(), "braid_braid0");
         let tables = [0, 255].map(|i| a.path_table(i));
-        for table in tables
-            .into_iter()
-            .chain([a.forward_table(), a.intercept_table()])
-        {
+        let others = [a.tunnel_table(), a.forward_table(), a.intercept_table()];
+        for table in tables.into_iter().chain(others) {
             assert!(a.owns_table(table) && !b.owns_table(table));
         }
         assert!(!a.owns_table(254));
         assert_ne!(a.mark(), b.mark());
-        for index in [0, 253] {
+        for index in [0, 252] {
             assert!(a.owns_table(a.flow_table(index)));
             assert_ne!(a.flow_table(index), a.path_table(index));
             assert_ne!(a.flow_mark(index), a.mark());
             assert_ne!(a.flow_mark(index), a.intercepted_mark());
             assert_eq!(a.flow_mark(index) & !InstanceNames::FLOW_BITS, a.mark());
+            assert_ne!(a.socket_mark(index), a.tunnel_mark());
+            assert_ne!(a.socket_mark(index), b.socket_mark(index));
         }
-        assert_ne!(a.flow_table(253), a.forward_table());
+        assert_ne!(a.flow_table(252), a.tunnel_table());
+        assert_ne!(a.tunnel_mark(), a.mark());
+    }
+
+    #[test]
+    fn the_tunnels_device_has_a_name_of_its_own() {
+        for (tun, device) in [
+            ("braid0", "braid0t"),
+            ("fourteen-chars", "fourteen-charst"),
+            ("fifteen-letters", "fifteen-lettert"),
+            ("fifteen-tetters", "fifteen-tettert"),
+            ("also-fifteen-it", "also-fifteen-iu"),
+        ] {
+            let name = InstanceNames::of_tun(tun).tunnel_device();
+            assert_eq!(name, device);
+            assert!(name.len() <= MAX_DEVICE_NAME && name != tun);
+        }
     }
 
     #[test]

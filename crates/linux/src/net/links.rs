@@ -53,6 +53,10 @@ pub struct Links {
     gateways: Vec<[Option<IpAddr>; 2]>,
     /// The addresses that each link last had while it was up, as a pair of the IPv4 and the IPv6 addresses.
     known_addresses: Vec<[Vec<IpAddr>; 2]>,
+    /// True if the links also carry datagrams of the tunnel.
+    carries_tunnel: bool,
+    /// The packets that go into the tunnel; `None` while it is down.
+    tunnel: Option<TunnelRoute>,
     /// True once [`Self::install`] was called. While it is false, this type changes no routes and rules.
     installed: bool,
     /// Interfaces whose incoming connections are intercepted or forwarded over the links.
@@ -72,6 +76,13 @@ pub struct Links {
     repairs: Repairs,
 }
 
+/// The address families of the packets that go into the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TunnelRoute {
+    v4: bool,
+    v6: bool,
+}
+
 /// The rules and routes of this instance that a refresh found missing, because another program removed them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repairs {
@@ -87,7 +98,8 @@ pub struct Repairs {
 
 impl Links {
     /// Starts to watch the links that `specs` describe, without a change to the kernel's routing. There may be
-    /// at most 255 links: the numbers of their routing tables hold the link's index in 8 bits.
+    /// at most 253 links: the numbers of their routing tables and marks hold the link's index in 8 bits, and three
+    /// values are other tables.
     ///
     /// # Errors
     /// Fails if the kernel refuses a netlink socket, or if its interfaces and routes cannot be read.
@@ -105,6 +117,8 @@ impl Links {
             known_addresses: vec![[Vec::new(), Vec::new()]; specs.len()],
             keeps_flows: Vec::new(),
             specs,
+            carries_tunnel: false,
+            tunnel: None,
             installed: false,
             lan: Vec::new(),
             forward_link: None,
@@ -159,9 +173,16 @@ impl Links {
         is_relevant || was_overrun.unwrap_or(true)
     }
 
+    /// Makes [`Self::install`] add the routing rules of the tunnel.
+    pub fn carry_tunnel(&mut self) {
+        self.carries_tunnel = true;
+    }
+
     /// Installs the routing rules and routes, and removes the rules of an earlier instance of this name.
     ///
     /// - Packets from a source address of a link are routed by the link's own table.
+    /// - If the links [carry the tunnel](Self::carry_tunnel), packets with the mark of a link's sockets are routed by
+    ///   the link's own table, and packets with the tunnel's mark go [into the tunnel](Self::set_tunnel).
     /// - Packets with the instance's mark, which are intercepted, are delivered to this host, whatever their
     ///   destination.
     /// - Packets that come in by the interfaces `lan` take the first of these routes that exists: a route of the
@@ -399,6 +420,17 @@ impl Links {
         }
     }
 
+    /// Routes packets with the [tunnel's mark](InstanceNames::tunnel_mark) of these families (IPv4, IPv6) into the packet
+    /// device of the tunnel. Packets of the other families are routed as if they had no mark, and so are all such packets
+    /// if another program removes the device.
+    pub fn set_tunnel(&mut self, (v4, v6): (bool, bool)) {
+        let tunnel = (v4 || v6).then_some(TunnelRoute { v4, v6 });
+        if self.tunnel != tunnel {
+            self.tunnel = tunnel;
+            self.update_routes();
+        }
+    }
+
     /// Returns the link that new forwarded connections take.
     pub fn forwarding(&self) -> Option<usize> {
         self.forward_link
@@ -415,7 +447,7 @@ impl Links {
     }
 
     /// Returns the destination networks of the main table's routes at the last refresh, except default routes
-    /// and routes to the instance's own device.
+    /// and routes to the instance's own devices.
     pub fn reached(&self) -> &[IpNet] {
         &self.reached
     }
@@ -440,7 +472,12 @@ impl Links {
         let index_of = |name: &str| interfaces.iter().find(|i| i.name == name).map(|i| i.index);
         let links = self.specs.iter().map(|spec| &*spec.interface);
         let links: Vec<u32> = links.filter_map(index_of).collect();
-        self.reached = routes.networks(index_of(self.instance_names.tun()), &links);
+        let own = [
+            index_of(self.instance_names.tun()),
+            index_of(&self.instance_names.tunnel_device()),
+        ];
+        let own: Vec<u32> = own.into_iter().flatten().collect();
+        self.reached = routes.networks(&own, &links);
         let defaults = routes.defaults();
         let mut states = Vec::with_capacity(self.specs.len());
         for (spec, gateways) in self.specs.iter().zip(&mut self.gateways) {
@@ -561,11 +598,24 @@ impl Links {
                 from: Some(*source),
                 ..Rule::default()
             }));
+            if self.carries_tunnel {
+                rules.extend(self.socket_rules(index, spec));
+            }
         }
         if self.lan.is_empty() {
             return rules;
         }
         for v6 in self.families() {
+            if self.carries_tunnel {
+                // If the device of the tunnel is missing, its table is empty, and the rules below route the packet.
+                rules.push(Rule {
+                    v6,
+                    priority: self.instance_names.rule_priority(),
+                    table: self.instance_names.tunnel_table(),
+                    mark: Some(self.instance_names.tunnel_mark()),
+                    ..Rule::default()
+                });
+            }
             // This rule shares the priority of the links' rules. Its place among them does not matter: packets
             // from a link's source come from the engine and never have the mark.
             rules.push(Rule {
@@ -586,6 +636,19 @@ impl Links {
             });
         }
         rules
+    }
+
+    /// Returns the rules for the packets that the tunnel sends over a link, one for each family of its sources.
+    fn socket_rules(&self, index: usize, spec: &LinkSpec) -> impl Iterator<Item = Rule> {
+        let families = [false, true].into_iter();
+        let used = families.filter(|v6| spec.sources.iter().any(|source| source.is_ipv6() == *v6));
+        let rule = Rule {
+            priority: self.instance_names.rule_priority(),
+            table: table(&self.instance_names, index),
+            mark: Some(self.instance_names.socket_mark(number(index))),
+            ..Rule::default()
+        };
+        used.map(move |v6| Rule { v6, ..rule.clone() })
     }
 
     fn forwarding_rules(&self, v6: bool, iif: &str, rules: &mut Vec<Rule>) {
@@ -655,7 +718,26 @@ impl Links {
             routes.extend(forward_link.and_then(|state| default_of(v6, table, state)));
         }
         routes.extend(self.intercepting());
+        routes.extend(self.tunnel_routes());
         routes
+    }
+
+    /// Returns the routes into the packet device of the tunnel.
+    fn tunnel_routes(&self) -> Vec<Route> {
+        let name = self.instance_names.tunnel_device();
+        let device = self.interfaces.iter().find(|i| i.name == name);
+        let (Some(tunnel), Some(device)) = (self.tunnel, device) else {
+            return Vec::new();
+        };
+        let families = [(false, tunnel.v4), (true, tunnel.v6)].into_iter();
+        let table = self.instance_names.tunnel_table();
+        let target = Target::Via {
+            interface: device.index,
+            gateway: None,
+        };
+        let used = families.filter(|(_, is_used)| *is_used);
+        used.map(|(v6, _)| Route::default_of(v6, table, target, ROUTE_METRIC))
+            .collect()
     }
 
     /// Returns the routes that deliver intercepted packets to this host.
@@ -678,7 +760,7 @@ fn table(instance_names: &InstanceNames, index: usize) -> u32 {
 }
 
 /// Returns the index of a link as [`InstanceNames`] encodes it. No index exceeds the maximum, since
-/// [`Links::new`] takes at most 255 links.
+/// [`Links::new`] takes at most 253 links.
 fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }

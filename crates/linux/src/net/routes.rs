@@ -69,6 +69,20 @@ pub struct Address {
     pub secondary: bool,
 }
 
+impl Address {
+    fn message(&self) -> AddressMessage {
+        let mut message = AddressMessage::default();
+        message.header.family = family(self.addr);
+        message.header.prefix_len = self.prefix_len;
+        message.header.index = self.interface;
+        message.attributes = vec![
+            AddressAttribute::Local(self.addr),
+            AddressAttribute::Address(self.addr),
+        ];
+        message
+    }
+}
+
 /// The target of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -379,18 +393,22 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses the request, or does not answer it.
     pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
-        let mut message = AddressMessage::default();
-        message.header.family = family(address.addr);
-        message.header.prefix_len = address.prefix_len;
-        message.header.index = address.interface;
-        message.attributes = vec![
-            AddressAttribute::Local(address.addr),
-            AddressAttribute::Address(address.addr),
-        ];
         self.request(
-            RouteNetlinkMessage::NewAddress(message),
+            RouteNetlinkMessage::NewAddress(address.message()),
             NLM_F_CREATE | NLM_F_REPLACE,
         )
+    }
+
+    /// Removes an address from an interface, if it has the address.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the request, or does not answer it.
+    pub fn delete_address(&mut self, address: &Address) -> io::Result<()> {
+        let deleted = self.request(RouteNetlinkMessage::DelAddress(address.message()), 0);
+        match deleted {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
+            result => ignore_missing(result),
+        }
     }
 
     /// Removes a route, if it exists.
@@ -516,9 +534,9 @@ impl Routes {
     }
 
     /// Returns the networks that the main table has routes to, with adjacent networks merged. The result leaves
-    /// out default routes, link-local addresses, routes out of the interface `except`, and routes out of
+    /// out default routes, link-local addresses, routes out of the interfaces `except`, and routes out of
     /// `links` that [stand for a default route](stands_for_default).
-    pub fn networks(&self, except: Option<u32>, links: &[u32]) -> Vec<IpNet> {
+    pub fn networks(&self, except: &[u32], links: &[u32]) -> Vec<IpNet> {
         let network = |message: &RouteMessage| {
             let len = message.header.destination_prefix_length;
             let (mut destination, mut interface) = (None, None);
@@ -530,7 +548,7 @@ impl Routes {
                 }
             }
             let by_link = interface.is_some_and(|index| links.contains(&index));
-            if interface.is_some() && interface == except
+            if interface.is_some_and(|index| except.contains(&index))
                 || by_link && len <= MAX_DEFAULT_PREFIX_LEN
             {
                 return None;

@@ -6,6 +6,7 @@
 
 mod check;
 mod shortcut;
+mod tunnel;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ use crate::net::{InstanceNames, Result, SystemError};
 
 pub use check::{check_installed, dry_run, instances, keep_from_sockets};
 pub use shortcut::{Hop, ShortcutLink, ShortcutRules};
+pub use tunnel::{BoxTunnel, ServerTunnel};
 pub use watch::{Contents, Culprit, Family, Inspector, Monitor};
 
 /// Name of the chain whose comments hold the recorded settings.
@@ -63,6 +65,8 @@ pub struct BoxRules {
     pub quic: Quic,
     /// The treatment of hosts that speak MPTCP.
     pub mptcp_hosts: MptcpHosts,
+    /// The tunnel; `None` while it is down, so that everything that is not intercepted is forwarded.
+    pub tunnel: Option<BoxTunnel>,
 }
 
 /// An address at which peers reach a server, and the engine's address that replaces it behind the TUN device.
@@ -81,6 +85,8 @@ pub struct ServerRules {
     pub tun: String,
     /// The server's addresses.
     pub mappings: Vec<Mapping>,
+    /// The tunnel; `None` if the server offers none.
+    pub tunnel: Option<ServerTunnel>,
 }
 
 /// The contents of an instance's table.
@@ -183,6 +189,9 @@ impl BoxRules {
             self.emit_sets(out)?;
             self.emit_intercept(instance_names, out)?;
             self.emit_forward(instance_names, out)?;
+            if let Some(tunnel) = &self.tunnel {
+                tunnel.emit(&self.lan, instance_names, out)?;
+            }
         }
         self.emit_input(out)?;
         self.emit_masquerade(out)
@@ -251,7 +260,7 @@ impl BoxRules {
     ///    connection on this link.
     /// 3. ICMP errors about an intercepted connection are delivered to its socket. They quote the user's bytes,
     ///    so they do not leave the box.
-    /// 4. Other packets than TCP segments pass.
+    /// 4. Other packets than TCP segments go into the tunnel ([`BoxTunnel`]), or pass while there is none.
     /// 5. A segment that is no SYN and has a socket is delivered to this socket.
     /// 6. A segment that is no SYN and belongs to a forwarded connection passes. Any other segment that is no SYN
     ///    goes on to the listeners, and the kernel answers it by RST, since a listener accepts only SYNs. These
@@ -282,7 +291,7 @@ impl BoxRules {
              iifname != {lan} return
              ct mark & {not_flow} == {mark} ct mark != {{ {mark}, {intercepted} }} meta mark set ct mark return
              ct mark {intercepted} meta l4proto {{ {icmp}, {icmpv6} }} meta mark set {mark} accept
-             meta l4proto != tcp return
+             meta l4proto != tcp {others}
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 \
                  meta mark set {mark} ct mark set {intercepted} accept
              tcp flags & (syn | ack | rst | fin) != syn ct mark != {intercepted} ct state != new return
@@ -293,6 +302,10 @@ impl BoxRules {
              ip6 daddr @bypass6 return",
             lan = Names(&self.lan),
             not_flow = !InstanceNames::FLOW_BITS,
+            others = match self.tunnel {
+                Some(_) => format!("goto {}", BoxTunnel::CHAIN),
+                None => "return".to_owned(),
+            },
             // By number: a confined process cannot look names up in /etc/protocols.
             icmp = ip::PROTO_ICMP,
             icmpv6 = ip::PROTO_ICMPV6,
@@ -459,7 +472,11 @@ impl ServerRules {
                 public.ip()
             )?;
         }
-        writeln!(out, "}}")
+        writeln!(out, "}}")?;
+        match &self.tunnel {
+            Some(tunnel) => tunnel.emit(out),
+            None => Ok(()),
+        }
     }
 }
 
@@ -630,6 +647,7 @@ mod tests {
             rules: Rules::Server(ServerRules {
                 tun: "x\" accept".to_owned(),
                 mappings: Vec::new(),
+                tunnel: None,
             }),
             record: Vec::new(),
         };
@@ -657,6 +675,7 @@ mod tests {
                 private: Vec::new(),
                 quic: Quic::Forward,
                 mptcp_hosts,
+                tunnel: None,
             }),
             record: Vec::new(),
         };

@@ -118,12 +118,13 @@ pub(crate) fn start_app<C: Core>(
             anywhere,
             announce,
         } => {
-            let ingress = Ingress {
+            let mut ingress = Ingress {
                 tun: &config.tun,
                 listen: addresses,
                 port: *port,
                 anywhere: *anywhere,
                 announce: *announce,
+                tunnel: None,
             };
             let mut paths = ingress.set_up(&mut engine)?;
             let mut stack = new_stack(engine, &config.strategy)?;
@@ -158,6 +159,7 @@ fn set_up_connect(
         servers: servers.to_vec(),
         private: &[],
         shortcut: true,
+        tunnel: false,
     };
     let mut paths = uplinks.set_up(engine)?;
     let mut stack = new_stack(engine.clone(), &config.strategy)?;

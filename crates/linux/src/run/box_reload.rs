@@ -135,6 +135,7 @@ impl BoxHost<'_> {
                 continue;
             };
             debug_assert_eq!(path, Places::path(*place));
+            context.tunnel.add_link(path, network.socket_mark(path));
             self.paths.resize(self.paths.len().max(*place + 1), path);
             self.silence_detectors
                 .resize(self.paths.len(), SilenceDetector::default());
@@ -163,6 +164,7 @@ impl BoxHost<'_> {
         for place in &cleared {
             let (now, path) = (context.now, self.paths[*place]);
             context.core.remove_path(now, path, context.stack);
+            context.tunnel.remove(path);
             if let Some(mtu) = self.network.mtus.get_mut(*place) {
                 *mtu = 0;
             }

@@ -1,41 +1,50 @@
-//! The TUN device of an instance, and the kernel settings for it.
+//! The TUN devices of an instance, and the kernel settings for them.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 
 use braid_engine::Config;
 use braid_proxy::config::TunConfig;
 
-use crate::net::netlink::Netlink;
+use super::tun_device::TunDevice;
 use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::{self, Sysctl};
 use crate::net::{InstanceNames, Result, SystemError, cleanup};
 use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
-use crate::tun::{Tun, TunHandle};
+use crate::tun::{PlainTun, Tun};
 
-/// Length of the device's queue in packets and super-segments. It holds the packets that arrive while the engine
-/// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The length is a choice.
-const TXQUEUELEN: u32 = 4_000;
-/// MTU of the device in bytes: the maximum length of an IPv4 packet. With a smaller MTU the kernel would refuse
+/// MTU of the engine's device in bytes: the maximum length of an IPv4 packet. With a smaller MTU the kernel would refuse
 /// super-segments.
 const TUN_MTU: u32 = 65_535;
 
-/// An instance's TUN device, up and with its addresses. Dropping it removes everything that the instance
-/// created.
+/// Settings of both devices. `addr_gen_mode` 1 and `accept_ra` 0: only this process answers on a device, so generated
+/// addresses and router advertisements have no use. `forwarding`: the kernel has to pass packets between the device and
+/// others. `send_redirects` 0: no host on the device needs hints about shorter routes.
+const COMMON_SETTINGS: [(&str, u32); 4] = [
+    ("ipv6/conf/{}/addr_gen_mode", 1),
+    ("ipv6/conf/{}/accept_ra", 0),
+    ("ipv4/conf/{}/forwarding", 1),
+    ("ipv4/conf/{}/send_redirects", 0),
+];
+/// Packets that come in by the engine's device have source addresses to which the main table routes over other
+/// interfaces, so reverse-path filtering is off.
+const ENGINE_RP_FILTER: (&str, u32) = ("ipv4/conf/{}/rp_filter", 0);
+/// Packets that come in by the packet device of the tunnel have any source address. Loose filtering takes them even if
+/// the filtering of all interfaces is strict, since the larger of both values holds (ip-sysctl.rst).
+const TUNNEL_RP_FILTER: (&str, u32) = ("ipv4/conf/{}/rp_filter", 2);
+
+/// An instance's TUN device, up and with its addresses, and the packet device of its tunnel. Dropping it removes
+/// everything that the instance created.
 #[derive(Debug)]
 pub struct Device {
     instance_names: InstanceNames,
-    tun: TunHandle,
-    index: u32,
-    /// The addresses of the device, with their prefix lengths.
-    addresses: Vec<(IpAddr, u8)>,
+    tun: TunDevice,
+    tunnel: Option<TunDevice>,
     /// The settings that this instance changed, with their earlier values, which are restored at the end.
     record: Vec<Sysctl>,
-    /// The settings that this instance needs. The device's own settings come first.
+    /// The settings that this instance needs, except those of its devices.
     settings: Vec<Sysctl>,
-    /// Number of the device's own settings at the front of `settings`.
-    own_settings: usize,
 }
 
 impl Device {
@@ -47,135 +56,82 @@ impl Device {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
             instance_names: InstanceNames::of_tun(&config.name),
-            tun: tun.handle(),
-            index: 0,
-            addresses: Vec::new(),
+            tun: TunDevice::new(config.name.clone(), tun.handle()),
+            tunnel: None,
             record: Vec::new(),
             settings: Vec::new(),
-            own_settings: 0,
         };
         device.record = cleanup::take_over(&device.instance_names)?;
-        device.bring_up(config)?;
+        device.tun.change_settings(&COMMON_SETTINGS)?;
+        device.tun.change_settings(&[ENGINE_RP_FILTER])?;
+        device.tun.bring_up(TUN_MTU, config.own_addresses())?;
         Ok((tun, device))
     }
 
-    /// Changes the device's settings, brings it up and adds its addresses.
-    fn bring_up(&mut self, config: &TunConfig) -> Result<()> {
-        let name = &config.name;
-        let cannot = || SystemError::cannot(format!("set up {name}"));
-        let mut netlink = Netlink::open().map_err(cannot())?;
-        self.index = device_index(&mut netlink, name).map_err(cannot())?;
-        // `addr_gen_mode` 1 and `accept_ra` 0: only the engine answers on the device, so generated addresses and
-        // router advertisements have no use. `forwarding`: the kernel has to pass packets between the device and
-        // the links. `rp_filter` 0: packets that come in by the device have source addresses to which the main
-        // table routes over other interfaces. `send_redirects` 0: the engine needs no hints about shorter
-        // routes.
-        for (key, value) in [
-            ("ipv6/conf/{}/addr_gen_mode", 1),
-            ("ipv6/conf/{}/accept_ra", 0),
-            ("ipv4/conf/{}/forwarding", 1),
-            ("ipv4/conf/{}/rp_filter", 0),
-            ("ipv4/conf/{}/send_redirects", 0),
-        ] {
-            let setting = Sysctl::new(format!("net/{}", key.replace("{}", name)), value);
-            if Sysctl::current(&setting.key).is_some() {
-                setting.apply()?;
-                self.settings.push(setting);
+    /// Creates the packet device of the tunnel as [`Self::open_tunnel`] does. A failure is only logged, as box and server
+    /// aggregate connections without a tunnel too.
+    pub(super) fn try_open_tunnel(&mut self) -> Option<PlainTun> {
+        match self.open_tunnel() {
+            Ok(packet_device) => Some(packet_device),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
+                );
+                None
             }
         }
-        self.own_settings = self.settings.len();
-        self.add_addresses(&mut netlink, config.own_addresses())
     }
 
-    /// Brings the device up and adds its addresses. A kernel without IPv6 for the device refuses IPv6 addresses; the
-    /// device then has none.
+    /// Creates the packet device of the tunnel. It is down and has no addresses.
     ///
     /// # Errors
-    /// Fails if the kernel refuses anything else.
-    fn add_addresses(
-        &mut self,
-        netlink: &mut Netlink,
-        addresses: impl IntoIterator<Item = (IpAddr, u8)>,
-    ) -> Result<()> {
-        let name = self.instance_names.tun();
-        let cannot = || SystemError::cannot(format!("set up {name}"));
-        let brought_up = netlink.bring_up(self.index, TUN_MTU, TXQUEUELEN);
-        brought_up.map_err(cannot())?;
-        let mut added = Vec::new();
-        for address in addresses {
-            match self.add_address(netlink, address) {
-                Ok(()) => added.push(address),
-                Err(error) if address.0.is_ipv6() => {
-                    tracing::warn!(%error, "cannot add IPv6 addresses to {name}: the box works with IPv4 only");
-                }
-                Err(error) => return Err(cannot()(error)),
-            }
-        }
-        self.addresses = added;
-        Ok(())
+    /// Fails if the kernel refuses the device.
+    pub fn open_tunnel(&mut self) -> Result<PlainTun> {
+        let name = self.instance_names.tunnel_device();
+        let tun = PlainTun::create(&name)?;
+        let mut device = TunDevice::new(name, tun.handle());
+        device.change_settings(&COMMON_SETTINGS)?;
+        device.change_settings(&[TUNNEL_RP_FILTER])?;
+        self.tunnel = Some(device);
+        Ok(tun)
     }
 
-    fn add_address(
-        &self,
-        netlink: &mut Netlink,
-        (addr, prefix_len): (IpAddr, u8),
-    ) -> io::Result<()> {
-        netlink.add_address(&Address {
-            interface: self.index,
-            addr,
-            prefix_len,
-            deprecated: false,
-            secondary: false,
-        })
+    /// Changes MTU (bytes) and addresses of the packet device of the tunnel, and brings it up.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses, or if there is no such device.
+    pub fn change_tunnel(&mut self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<()> {
+        let missing = || SystemError::other("set up the tunnel", "it has no packet device");
+        let tunnel = self.tunnel.as_mut().ok_or_else(missing)?;
+        tunnel.change_addresses(mtu.into(), addresses)
     }
 
-    /// Returns whether the device is up and has its name, its MTU and all its addresses, according to `interfaces` and
+    /// Returns whether the packet device of the tunnel has an IPv4 address, and whether it has an IPv6 address.
+    pub fn tunnel_families(&self) -> (bool, bool) {
+        let tunnel = self.tunnel.as_ref();
+        tunnel.map_or((false, false), |tunnel| (tunnel.has_v4(), tunnel.has_v6()))
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &TunDevice> {
+        [&self.tun].into_iter().chain(&self.tunnel)
+    }
+
+    /// Returns whether the devices are up and have their names, MTUs and addresses, according to `interfaces` and
     /// `addresses`.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
-        let is_own = |i: &&Interface| i.index == self.index && i.name == self.instance_names.tun();
-        let own = interfaces.iter().find(is_own);
-        let has_address = |addr| {
-            addresses
-                .iter()
-                .any(|a| a.interface == self.index && a.addr == addr)
-        };
-        own.is_some_and(|own| own.running && own.mtu == TUN_MTU)
-            && self.addresses.iter().all(|(addr, _)| has_address(*addr))
+        self.devices()
+            .all(|device| device.is_sound(interfaces, addresses))
     }
 
-    /// Brings the device up again, with its addresses. Creates the device again if it was removed; the new device
+    /// Brings the devices up again, with their addresses. Creates a device again if it was removed; the new device
     /// has another index.
     ///
     /// # Errors
-    /// Fails if the device was renamed, if another device has its name, or if the kernel refuses.
+    /// Fails if a device was renamed, if another device has its name, or if the kernel refuses.
     pub fn restore(&mut self) -> Result<()> {
-        let name = self.instance_names.tun();
-        let cannot = || SystemError::cannot(format!("set up {name} again"));
-        let mut netlink = Netlink::open().map_err(cannot())?;
-        let taken = netlink.interface(name).map_err(cannot())?.is_some();
-        // An earlier attempt may have failed after it had created the device, so each one reads what holds now.
-        let why_not = match self.tun.name().map_err(cannot())? {
-            None if taken => {
-                Some("another program has created a device of this name; remove it".to_owned())
-            }
-            None => {
-                self.tun.recreate(name).map_err(cannot())?;
-                None
-            }
-            Some(other) if other != name => {
-                Some(format!("it was renamed to `{other}`; rename it back"))
-            }
-            Some(_) => None,
-        };
-        if let Some(why_not) = why_not {
-            return Err(SystemError::other(format!("set up {name} again"), why_not));
-        }
-        self.index = device_index(&mut netlink, name).map_err(cannot())?;
-        for setting in &self.settings[..self.own_settings] {
-            setting.apply()?;
-        }
-        let addresses = self.addresses.clone();
-        self.add_addresses(&mut netlink, addresses)
+        let tunnel = self.tunnel.as_mut().map_or(Ok(()), TunDevice::restore);
+        self.tun.restore().and(tunnel)
     }
 
     /// Returns the names and numbers of what the instance creates.
@@ -183,9 +139,9 @@ impl Device {
         &self.instance_names
     }
 
-    /// Returns whether the device has an IPv6 address.
+    /// Returns whether the device of the engine has an IPv6 address.
     pub fn has_v6(&self) -> bool {
-        self.addresses.iter().any(|(addr, _)| addr.is_ipv6())
+        self.tun.has_v6()
     }
 
     /// Records the current values of kernel settings and then changes the settings to `wanted`. If `tracks` is
@@ -251,10 +207,9 @@ impl Device {
     }
 
     /// Changes settings, which have to be [recorded](Self::record) before. They replace all guarded settings
-    /// except the device's own. A setting that the kernel refuses is only logged.
+    /// except those of the devices. A setting that the kernel refuses is only logged.
     pub fn change_settings(&mut self, wanted: &[Sysctl]) {
-        self.settings.truncate(self.own_settings);
-        self.settings.extend_from_slice(wanted);
+        self.settings = wanted.to_vec();
         for (_, new) in sysctl::differing(wanted) {
             if let Err(error) = new.apply() {
                 tracing::warn!(%error, "cannot change a kernel setting; the process runs without it");
@@ -265,7 +220,9 @@ impl Device {
 
     /// Returns the settings that another program changed, each as a pair of the current and the wanted value.
     pub fn changed_settings(&self) -> Vec<(Sysctl, Sysctl)> {
-        sysctl::differing(&self.settings)
+        let of_devices = self.devices().flat_map(TunDevice::settings);
+        let all: Vec<Sysctl> = of_devices.chain(&self.settings).cloned().collect();
+        sysctl::differing(&all)
     }
 
     /// Loads rules in place of earlier ones.
@@ -316,13 +273,6 @@ impl Device {
             config.checksum_offload = false;
         }
     }
-}
-
-/// Returns the index of the interface `name`.
-fn device_index(netlink: &mut Netlink, name: &str) -> io::Result<u32> {
-    let found = netlink.interface(name)?;
-    let removed = || io::Error::new(ErrorKind::NotFound, "another program has removed it");
-    Ok(found.ok_or_else(removed)?.index)
 }
 
 impl Drop for Device {

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use braid_engine::PathId;
+use braid_proxy::app::Core as _;
 use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
 use braid_proxy::records::{MAX_RECORD_AGE, SavedState};
 use braid_proxy::{BoxCore, Notice};
@@ -22,7 +23,7 @@ use super::process::{
 use super::record_writer::{self, RecordWriter, SAVE_INTERVAL};
 use super::reload::{Reload, Reloader};
 use super::suspend::Suspension;
-use super::uplinks::{UplinkPaths, in_use};
+use super::uplinks::in_use;
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::routes::Packets;
@@ -48,24 +49,8 @@ pub fn run_box(
     let uplinks = places.uplinks(config);
     let mut engine = config.engine();
     let paths = uplinks.set_up(&mut engine)?;
-    let UplinkPaths {
-        tun,
-        guard,
-        links,
-        addresses,
-        ports,
-    } = paths;
-    let v6 = guard.device().has_v6();
-    let network = Network {
-        mtus: addresses.iter().map(|a| a.mtu).collect(),
-        addresses,
-        intercept_port: 0,
-        links,
-        ports,
-        guard,
-        places,
-        routed_states: Vec::new(),
-    };
+    let (tun, packet_device, network) = Network::new(paths, places);
+    let v6 = network.guard.device().has_v6();
     let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", &instance_names),
@@ -86,6 +71,10 @@ pub fn run_box(
     let mut driver = assemble(config, engine, tun, host, streams)?;
     driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
+    if let Some(packet_device) = packet_device {
+        driver.tunnel.set_device(packet_device)?;
+        driver.core.enable_tunnel();
+    }
     driver.sockets.listen_only(&config.socks)?;
     // All files and sockets that need more privileges are open here, and all rules are loaded.
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
@@ -151,6 +140,7 @@ fn assemble<'a>(
 fn start(driver: &mut BoxDriver<'_>, saved: &SavedState) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
+    let tunnel = &mut driver.tunnel;
     core.set_wall_clock(now, since_epoch());
     host.wall_clock_at = now + WALL_CLOCK_INTERVAL;
     for (index, addresses) in host.network.addresses.iter().enumerate() {
@@ -158,6 +148,7 @@ fn start(driver: &mut BoxDriver<'_>, saved: &SavedState) -> Result<()> {
         let path = core.add_link(now, index, addresses, stack);
         let path = path.map_err(|e| SystemError::other("add a link", e.to_string()))?;
         host.paths.push(path);
+        tunnel.add_link(path, host.network.socket_mark(path));
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
     core.restore_state(now, stack, saved);
@@ -247,6 +238,7 @@ impl BoxHost<'_> {
         if self.network.links.needs_retry() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
+        self.network.open_tunnel();
         self.update_machine_faults(context.core);
         if changed.is_empty() {
             return;
@@ -406,6 +398,9 @@ impl Host<BoxCore> for BoxHost<'_> {
 
     fn after_turn(&mut self, context: &mut Context<'_, BoxCore>) {
         self.memory_releaser.update(context.stack.connections());
+        while let Some(change) = context.core.poll_tunnel_change() {
+            self.network.follow_tunnel(change);
+        }
         while let Some(notice) = context.core.poll_notice() {
             match notice {
                 Notice::BestPath(Some(path)) => {
@@ -413,7 +408,7 @@ impl Host<BoxCore> for BoxHost<'_> {
                         let name = context.core.link_name(path);
                         tracing::info!(
                             link = name,
-                            "traffic other than TCP is forwarded over this link"
+                            "traffic that is only forwarded takes this link"
                         );
                         self.network.links.forward_over(index);
                     }

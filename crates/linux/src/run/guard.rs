@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::process::since_epoch;
 use crate::net::links::{Links, Repairs};
 use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
-use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
+use crate::nft::{BoxTunnel, Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
 /// Maximum number of attempts to load rules if another program removes them at once after each attempt. Services
 /// that load their own rules while the machine boots may remove them. The number is a guess.
@@ -47,6 +48,8 @@ pub struct Guard {
     reached: Vec<IpNet>,
     /// The address families whose connections are intercepted. Connections of the other family are refused.
     families: Families,
+    /// The tunnel of a box, while it carries the packets of the local network.
+    tunnel: Option<BoxTunnel>,
     /// The earliest time at which [`Self::reached`] may change again.
     next_routes_change: Instant,
     pace: RepairPace,
@@ -78,6 +81,7 @@ impl Guard {
             rules: None,
             reached: limited(reached),
             families: Families::BOTH,
+            tunnel: None,
             next_routes_change: Instant::ZERO,
             pace: RepairPace::default(),
             refresh_at: Instant::ZERO,
@@ -101,6 +105,7 @@ impl Guard {
         if let Rules::Box(rules) = &mut rules {
             rules.reached.clone_from(&self.reached);
             rules.families = self.families;
+            rules.tunnel.clone_from(&self.tunnel);
         }
         for _ in 0..MAX_LOADS {
             self.device.apply_rules(rules.clone())?;
@@ -142,6 +147,54 @@ impl Guard {
         let applied = self.apply_rules(rules);
         if applied.is_err() {
             self.families = before;
+        }
+        applied
+    }
+
+    /// Sends the packets of the local network that are not intercepted into the tunnel. Its packet device gets this MTU
+    /// (bytes) and these addresses. Packets of a family without an address are forwarded over `links`.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses an address or the rules. The packets are then forwarded.
+    pub fn open_tunnel(
+        &mut self,
+        links: &mut Links,
+        mtu: u16,
+        addresses: &[(IpAddr, u8)],
+    ) -> Result<()> {
+        let opened = self.device.change_tunnel(mtu, addresses);
+        let (v4, v6) = self.device.tunnel_families();
+        let device = self.device.instance_names().tunnel_device();
+        let opened = opened.and_then(|()| self.set_tunnel(Some(BoxTunnel { device, v4, v6 })));
+        if opened.is_err() {
+            let _ = self.close_tunnel(links);
+        } else {
+            // Only now, as the packets need the addresses and the rules.
+            links.set_tunnel((v4, v6));
+        }
+        opened
+    }
+
+    /// Forwards the packets of the local network that are not intercepted over `links`.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the rules. The packets are forwarded even so.
+    pub fn close_tunnel(&mut self, links: &mut Links) -> Result<()> {
+        links.set_tunnel((false, false));
+        self.set_tunnel(None)
+    }
+
+    fn set_tunnel(&mut self, tunnel: Option<BoxTunnel>) -> Result<()> {
+        if self.tunnel == tunnel {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.tunnel, tunnel);
+        let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
+            return Ok(());
+        };
+        let applied = self.apply_rules(rules);
+        if applied.is_err() {
+            self.tunnel = before;
         }
         applied
     }

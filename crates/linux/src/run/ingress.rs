@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use braid_engine::{Config, PathConfig, Stack};
-use braid_proxy::config::TunConfig;
+use braid_engine::{Config, PathConfig, PathId, Stack};
+use braid_proxy::config::{TunConfig, TunnelPools};
 use braid_wire::Instant;
 
 use super::device::{Device, path_settings};
@@ -12,12 +12,16 @@ use crate::net::link::{LinkSpec, NextHop};
 use crate::net::links::Links;
 use crate::net::netlink::Netlink;
 use crate::net::sysctl::Sysctl;
-use crate::net::{Result, SystemError};
-use crate::nft::{Mapping, Rules, ServerRules};
-use crate::tun::Tun;
+use crate::net::{InstanceNames, Result, SystemError};
+use crate::nft::{Mapping, Rules, ServerRules, ServerTunnel};
+use crate::tun::{PlainTun, Tun};
+use crate::tunnel::TunnelIo;
 
 /// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
+/// MTU in bytes of the packet device of the tunnel: that of Ethernet, whatever the links of boxes take, as datagrams of
+/// the tunnel carry parts of packets.
+const TUNNEL_MTU: u16 = 1_500;
 
 /// The settings of ingress.
 #[derive(Debug)]
@@ -29,12 +33,16 @@ pub(super) struct Ingress<'a> {
     pub anywhere: bool,
     /// True if peers are told of the addresses that they did not connect to.
     pub announce: bool,
+    /// The addresses of boxes in the tunnel, if the server offers one.
+    pub tunnel: Option<TunnelPools>,
 }
 
 /// Ingress paths that are set up.
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
+    /// The packet device of the tunnel, if the server offers one.
+    pub packet_device: Option<PlainTun>,
     // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
     // when it is dropped.
     pub links: Links,
@@ -46,13 +54,25 @@ pub(super) struct IngressPaths {
 
 impl Ingress<'_> {
     /// Sets up device, settings and routing, and adapts the engine's settings to the device. The packet filter
-    /// rules are left to the caller.
-    pub fn set_up(&self, engine: &mut Config) -> Result<IngressPaths> {
+    /// rules are left to the caller. Without the packet device of the tunnel there is no tunnel.
+    pub fn set_up(&mut self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
+        let packet_device = self.tunnel.and_then(|_| device.try_open_tunnel());
+        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
+        if let Some(pools) = &self.tunnel {
+            let addresses = [
+                (pools.device_v4().into(), pools.v4.prefix_len()),
+                (pools.device_v6().into(), pools.v6.prefix_len()),
+            ];
+            device.change_tunnel(TUNNEL_MTU, &addresses)?;
+        }
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
-        device.apply_settings(&settings, false)?;
+        device.apply_settings(&settings, self.tunnel.is_some())?;
         let mut links = Links::new(device.instance_names(), specs)?;
+        if self.tunnel.is_some() {
+            links.carry_tunnel();
+        }
 
         let paths = self.paths(&links);
         let min_mtu = paths.iter().map(|path| path.mtu).min();
@@ -67,6 +87,7 @@ impl Ingress<'_> {
         };
         Ok(IngressPaths {
             tun,
+            packet_device,
             guard: Guard::new(device, links.reached())?,
             links,
             paths,
@@ -126,19 +147,24 @@ impl Ingress<'_> {
     /// Returns the kernel settings that the interfaces of the listening addresses need.
     fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
         let mut settings = Vec::new();
-        if v6 && self.listen.iter().any(IpAddr::is_ipv6) {
+        if v6 && (self.tunnel.is_some() || self.listen.iter().any(IpAddr::is_ipv6)) {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
         }
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
+        if self.tunnel.is_some() {
+            names.extend(default_interfaces()?);
+        }
         if names.iter().any(String::is_empty) {
             // Packets to an address that no interface has, or that a loopback interface has, may come in by any
             // interface.
             let cannot = || SystemError::cannot("read this machine's interfaces");
             let mut netlink = Netlink::open().map_err(cannot())?;
             let all = netlink.interfaces().map_err(cannot())?;
+            let instance_names = InstanceNames::of_tun(&self.tun.name);
+            let own = [self.tun.name.clone(), instance_names.tunnel_device()];
             let others = all
                 .into_iter()
-                .filter(|i| !i.loopback && i.name != self.tun.name);
+                .filter(|i| !i.loopback && !own.contains(&i.name));
             names = others.map(|i| i.name).collect();
         }
         names.sort();
@@ -180,13 +206,38 @@ impl Ingress<'_> {
         self.numbered_addresses().map(mapping).collect()
     }
 
+    /// Opens the sockets of the tunnel, one for each listening address.
+    pub fn open_sockets(&self, tunnel: &mut TunnelIo) -> Result<()> {
+        let instance_names = InstanceNames::of_tun(&self.tun.name);
+        for (n, listen) in self.numbered_addresses() {
+            let addr = SocketAddr::new(listen, self.port);
+            tunnel.listen(PathId(n), addr, instance_names.socket_mark(n))?;
+        }
+        Ok(())
+    }
+
     /// Returns the packet filter rules of the server.
     pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),
             mappings: self.mappings(),
+            tunnel: self.tunnel.map(|pools| ServerTunnel {
+                device: InstanceNames::of_tun(&self.tun.name).tunnel_device(),
+                v4: pools.v4,
+                v6: pools.v6,
+            }),
         })
     }
+}
+
+/// Returns the interfaces of the default routes: answers to the packets of a tunnel come in by them.
+fn default_interfaces() -> Result<Vec<String>> {
+    let cannot = || SystemError::cannot("read this machine's routes");
+    let mut netlink = Netlink::open().map_err(cannot())?;
+    let routes = netlink.routes().map_err(cannot())?.defaults();
+    let mut interfaces = netlink.interfaces().map_err(cannot())?;
+    interfaces.retain(|i| routes.iter().any(|route| route.interface == i.index));
+    Ok(interfaces.into_iter().map(|i| i.name).collect())
 }
 
 impl IngressPaths {

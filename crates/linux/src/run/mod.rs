@@ -16,6 +16,7 @@ mod reload;
 mod server;
 mod signals;
 mod suspend;
+mod tun_device;
 mod uplinks;
 
 pub(crate) use app::start_app;

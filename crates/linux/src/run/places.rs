@@ -3,19 +3,21 @@
 //! A place is a number from which the link's path, addresses, routing tables and marks follow. A link keeps its
 //! place as long as it is in the configuration, even if other links are added or removed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use braid_engine::PathId;
 use braid_proxy::LinkAddresses;
-use braid_proxy::config::{BoxConfig, LinkConfig};
+use braid_proxy::app::TunnelChange;
+use braid_proxy::config::{BoxConfig, Datagrams, LinkConfig};
 use braid_wire::Instant;
 
 use super::guard::Guard;
-use super::uplinks::Uplinks;
+use super::uplinks::{UplinkPaths, Uplinks};
 use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
+use crate::tun::{PlainTun, Tun};
 
 /// Maximum number of places. Each range of addresses that a configuration may set is large enough for this
 /// number. A configuration has at most 16 links, so 8 places are left for removed links in their grace period.
@@ -38,10 +40,28 @@ pub(super) struct Network {
     pub places: Places,
     /// The states of the links at the last [`Self::route`].
     pub routed_states: Vec<LinkState>,
+    /// MTU (bytes) and addresses of the tunnel, while the core says that it carries packets.
+    pub tunnel: Option<(u16, Vec<(IpAddr, u8)>)>,
     pub guard: Guard,
 }
 
 impl Network {
+    /// Returns the network of uplinks that are set up, the device of the engine and the packet device of the tunnel.
+    pub fn new(paths: UplinkPaths, places: Places) -> (Tun, Option<PlainTun>, Network) {
+        let network = Network {
+            mtus: paths.addresses.iter().map(|a| a.mtu).collect(),
+            addresses: paths.addresses,
+            intercept_port: 0,
+            links: paths.links,
+            ports: paths.ports,
+            guard: paths.guard,
+            places,
+            routed_states: Vec::new(),
+            tunnel: None,
+        };
+        (paths.tun, paths.packet_device, network)
+    }
+
     /// Loads the rules and changes the settings for `config`, and for removed links in their grace period.
     ///
     /// # Errors
@@ -85,6 +105,54 @@ impl Network {
         self.links.change_shortcut(&servers, self.mtus.clone());
         self.routed_states = states;
         Ok(())
+    }
+
+    /// Returns the mark of the packets that the tunnel sends over the link of a path.
+    pub fn socket_mark(&self, path: PathId) -> u32 {
+        let instance_names = self.guard.device().instance_names();
+        instance_names.socket_mark(path.0)
+    }
+
+    /// Sends what is not intercepted into the tunnel while it carries packets, and otherwise over a link.
+    pub fn follow_tunnel(&mut self, change: TunnelChange) {
+        match change {
+            TunnelChange::Up { v4, v6, mtu } => {
+                tracing::info!(
+                    ?v4,
+                    ?v6,
+                    mtu,
+                    "the tunnel carries everything that is not aggregated"
+                );
+                let v4 = v4.map(|addr| (IpAddr::from(addr), 32));
+                let v6 = v6.map(|addr| (IpAddr::from(addr), 128));
+                self.tunnel = Some((mtu, v4.into_iter().chain(v6).collect()));
+                self.open_tunnel();
+            }
+            TunnelChange::Down { reason } => {
+                tracing::warn!(
+                    %reason,
+                    "the tunnel carries nothing: what is not aggregated is forwarded over one link, unprotected"
+                );
+                self.tunnel = None;
+                if let Err(error) = self.guard.close_tunnel(&mut self.links) {
+                    tracing::warn!(%error, "cannot remove the rules of the tunnel; routing ignores them");
+                }
+            }
+        }
+    }
+
+    /// Opens the tunnel for the local network, if it carries packets and is not open yet.
+    pub fn open_tunnel(&mut self) {
+        let Some((mtu, addresses)) = &self.tunnel else {
+            return;
+        };
+        if let Err(error) = self.guard.open_tunnel(&mut self.links, *mtu, addresses) {
+            tracing::error!(
+                %error,
+                "cannot send packets into the tunnel: what is not aggregated is forwarded over one link, unprotected; \
+                 the next attempt follows"
+            );
+        }
     }
 
     /// Returns the state of the link at a place at the last [`Self::route`].
@@ -139,6 +207,7 @@ impl Places {
             servers: servers(config),
             private: &config.socks,
             shortcut: config.shortcut,
+            tunnel: config.datagrams == Datagrams::Tunnel,
         }
     }
 

@@ -71,7 +71,8 @@ pub(super) fn serve<C: Drain, H: Host<C>>(
     let outcome = driver.run(stop, |_| false);
     let outcome = outcome.and_then(|()| end(driver, name, stop));
     let (packets, streams) = (driver.counters(), driver.sockets.counters());
-    tracing::info!(name, ?packets, ?streams, "the process ends");
+    let tunnel = driver.tunnel.counters();
+    tracing::info!(name, ?packets, ?streams, ?tunnel, "the process ends");
     outcome
 }
 

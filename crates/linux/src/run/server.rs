@@ -25,6 +25,7 @@ use crate::net::internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
+use crate::tun::{PlainTun, Tun};
 
 /// Runs the server until `stop` is readable. Calls `started` once the server works. Reads the input at `stop`,
 /// so that a second signal can be told from the first. The caller must not read from `stop` meanwhile.
@@ -40,19 +41,24 @@ pub fn run_server(
     started: impl FnOnce(),
 ) -> Result<()> {
     let streams = raise_descriptor_limit(config.limits.connections());
-    let ingress = Ingress {
+    let mut ingress = Ingress {
         tun: &config.tun,
         listen: &config.listen,
         port: config.port,
         anywhere: false,
         announce: config.announce,
+        tunnel: config.tunnel,
     };
     let mut engine = config.engine();
     let paths = ingress.set_up(&mut engine)?;
     let mut stack = new_stack(engine, &config.strategy)?;
     paths.listen(config.port, &mut stack)?;
     let IngressPaths {
-        tun, guard, links, ..
+        tun,
+        packet_device,
+        guard,
+        links,
+        ..
     } = paths;
 
     let clock = Clock::new();
@@ -81,6 +87,7 @@ pub fn run_server(
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
+    open_tunnel(&mut driver, &ingress, packet_device);
     driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
@@ -97,6 +104,26 @@ pub fn run_server(
     // driver, since the removal needs the files that `confined` keeps open.
     drop((driver, confined));
     outcome
+}
+
+/// Lets the core grant tunnels, if it has a packet device and sockets for them. Without a socket, because another program
+/// has the port, the server serves connections only.
+fn open_tunnel(
+    driver: &mut Driver<Tun, ServerCore, ServerHost<'_>>,
+    ingress: &Ingress<'_>,
+    packet_device: Option<PlainTun>,
+) {
+    let Some(packet_device) = packet_device else {
+        return;
+    };
+    let has_device = driver.tunnel.set_device(packet_device);
+    match has_device.and_then(|()| ingress.open_sockets(&mut driver.tunnel)) {
+        Ok(()) => driver.core.enable_tunnel(),
+        Err(error) => tracing::error!(
+            %error,
+            "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
+        ),
+    }
 }
 
 /// The machine around the core of a server: its addresses and routes, the wall clock and the configuration.
@@ -161,13 +188,21 @@ impl ServerHost<'_> {
     /// although this machine has an address of the family. Then some destinations in local networks may still be
     /// reached, and only connection attempts show which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
-        let tun = self.guard.device().instance_names().tun();
-        let tun = self.links.interfaces().iter().find(|i| i.name == tun);
-        let tun = tun.map(|tun| tun.index);
-        // Without another address the kernel would choose an address of the TUN device as the source. No
+        let instance_names = self.guard.device().instance_names();
+        let own = [
+            instance_names.tun().to_owned(),
+            instance_names.tunnel_device(),
+        ];
+        let own = self
+            .links
+            .interfaces()
+            .iter()
+            .filter(|i| own.contains(&i.name));
+        let own: Vec<u32> = own.map(|i| i.index).collect();
+        // Without another address the kernel would choose an address of an own device as the source. No
         // destination can answer to this address, so it does not count.
         let addresses = self.links.addresses().iter();
-        let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
+        let addresses = addresses.filter(|a| !own.contains(&a.interface) && !a.addr.is_loopback());
         let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
         for (v6, before) in [false, true].into_iter().zip(&mut self.known_routes) {
             let networks = self.links.reached().iter();

@@ -16,7 +16,7 @@ use crate::net::link::{LinkSpec, LinkState, NextHop};
 use crate::net::links::Links;
 use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
-use crate::tun::Tun;
+use crate::tun::{PlainTun, Tun};
 
 /// MTU in bytes of a link whose interface is missing and whose configuration has no MTU. It is the MTU of
 /// Ethernet.
@@ -35,12 +35,16 @@ pub(super) struct Uplinks<'a> {
     pub private: &'a [SocketAddr],
     /// True if packets to and from servers bypass the kernel's routing, where this is possible.
     pub shortcut: bool,
+    /// True if the links also carry a tunnel.
+    pub tunnel: bool,
 }
 
 /// Uplink paths that are set up.
 #[derive(Debug)]
 pub(super) struct UplinkPaths {
     pub tun: Tun,
+    /// The packet device of the tunnel, if the links carry one.
+    pub packet_device: Option<PlainTun>,
     // Fields are dropped in their order. So the shortcut in `links` is released before the device of the guard
     // removes the rules.
     pub links: Links,
@@ -58,6 +62,14 @@ impl Uplinks<'_> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
         let mut links = Links::new(device.instance_names(), specs)?;
+        let packet_device = if self.tunnel {
+            device.try_open_tunnel()
+        } else {
+            None
+        };
+        if packet_device.is_some() {
+            links.carry_tunnel();
+        }
         let settings = self.settings(device.has_v6());
         device.apply_settings(&settings, true)?;
 
@@ -74,6 +86,7 @@ impl Uplinks<'_> {
         }
         Ok(UplinkPaths {
             tun,
+            packet_device,
             guard: Guard::new(device, links.reached())?,
             links,
             addresses,
@@ -200,6 +213,7 @@ impl Uplinks<'_> {
             private: self.private.to_vec(),
             quic,
             mptcp_hosts,
+            tunnel: None,
         })
     }
 }

@@ -750,7 +750,7 @@ fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
 }
 
 /// Removes flow label and scope of an IPv6 address, since neither has a meaning on another host.
-fn without_scope(addr: SocketAddr) -> SocketAddr {
+pub(crate) fn without_scope(addr: SocketAddr) -> SocketAddr {
     let ip: IpAddr = addr.ip();
     SocketAddr::new(ip, addr.port())
 }

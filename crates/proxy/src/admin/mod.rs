@@ -10,4 +10,5 @@ pub(crate) mod judge;
 pub mod records;
 pub mod report;
 pub mod status;
+pub mod tunnel_status;
 pub mod verdict;

@@ -19,6 +19,7 @@ use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
+use super::tunnel_status::TunnelStatus;
 use super::verdict::{Condition, Verdict};
 use crate::admin::report::RENAMED_COUNTERS;
 use crate::select::selection::Measured;
@@ -64,6 +65,9 @@ pub struct Status {
     /// For a box: idle connections.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "warm")]
     pub idle_pool: Option<IdlePoolStatus>,
+    /// The tunnel; `None` in the answer of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelStatus>,
     /// The state of the kernel's rules, routes and settings that box or server needs.
     #[serde(default)]
     pub rules: RulesStatus,
@@ -588,6 +592,7 @@ impl CoreInfo {
             servers: Vec::new(),
             select: None,
             idle_pool: None,
+            tunnel: None,
             rules: self.rules.clone(),
             paths: Vec::new(),
             connections_total: 0,

@@ -25,6 +25,7 @@ use super::expert::{self, Limits, RetiredOfBox, Timeouts};
 use super::measuring::{self, Measuring, Select};
 use super::moved::{self, Parsed};
 use super::rule::{RawRule, Rule, check_rules};
+use super::tunnel::{self, Datagrams};
 use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Protection};
 
 /// Maximum number of servers of a box. A guess: each server is probed over each link.
@@ -78,6 +79,8 @@ pub struct BoxConfig {
     pub socks: Vec<SocketAddr>,
     /// The treatment of QUIC.
     pub quic: Quic,
+    /// The treatment of packets that belong to no intercepted connection.
+    pub datagrams: Datagrams,
     /// The treatment of hosts' connections that use Multipath TCP already.
     pub mptcp_hosts: MptcpHosts,
     /// True if packets to and from servers bypass the kernel's routing and firewall, provided that the kernel
@@ -99,7 +102,8 @@ pub struct BoxConfig {
     pub measuring: Measuring,
     /// Idle connections to the servers.
     pub warm: Warm,
-    /// Protocol versions that the box speaks to servers: always those of its release.
+    /// Protocol versions that the box speaks to servers: those of its release. Without a tunnel, the
+    /// feature is left out.
     pub versions: Versions,
     /// Warnings about settings that the file still has in the form of the last version.
     pub deprecated: Vec<ConfigError>,
@@ -479,6 +483,7 @@ impl BoxConfig {
             rules: check_rules(src, raw.rule)?,
             socks: check_socks(src, raw.socks)?,
             quic: raw.quic,
+            datagrams: raw.datagrams,
             mptcp_hosts: raw.mptcp_hosts,
             shortcut: raw.shortcut.unwrap_or(true),
             control: src.control_socket(raw.control)?,
@@ -494,7 +499,7 @@ impl BoxConfig {
                 expert.server_change_gain,
                 expert.measurement_quiet_hours,
             )?,
-            versions: Versions::OURS,
+            versions: raw.datagrams.versions(),
             deprecated,
         })
     }
@@ -556,6 +561,8 @@ struct Raw {
     socks: Option<Spanned<OneOrMany<Listen>>>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
+    #[serde(default, deserialize_with = "tunnel::datagrams")]
+    datagrams: Datagrams,
     #[serde(default, deserialize_with = "mptcp_hosts")]
     mptcp_hosts: MptcpHosts,
     shortcut: Option<bool>,

@@ -128,6 +128,7 @@ impl BoxConfig {
             rules: _,
             socks: _,
             quic: _,
+            datagrams,
             mptcp_hosts: _,
             shortcut,
             control,
@@ -158,6 +159,8 @@ impl BoxConfig {
             // The process has given up the right to write to other directories.
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
+            // The packet device and the sockets were opened, or not.
+            ("datagrams", *datagrams != self.datagrams),
             // The engine has announced receive windows to peers according to these sizes.
             ("expert.connection_buffer", buffers),
             ("limits.memory", *memory != current.memory),

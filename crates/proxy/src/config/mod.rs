@@ -19,6 +19,7 @@ mod reload;
 mod rule;
 mod server_config;
 mod sites;
+mod tunnel;
 mod types;
 
 pub use crate::relay::RelayTimeouts;
@@ -34,4 +35,5 @@ pub use reload::Changes;
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
 pub use sites::sites_from_toml;
+pub use tunnel::{Datagrams, TunnelPools};
 pub use types::Protection;

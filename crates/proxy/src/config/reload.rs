@@ -119,6 +119,7 @@ impl ServerConfig {
             time_window,
             control,
             tun,
+            tunnel,
             timeouts: _,
             limits,
             versions: _,
@@ -143,6 +144,11 @@ impl ServerConfig {
             ("expert.time_window", *time_window != self.time_window),
             ("control", *control != self.control),
             ("tun", *tun != self.tun),
+            ("datagrams", tunnel.is_some() != self.tunnel.is_some()),
+            (
+                "tunnel_pool",
+                tunnel.zip(self.tunnel).is_some_and(|(new, old)| new != old),
+            ),
         ];
         let all = fixed.into_iter().chain(fixed_limits(&self.limits, limits));
         let differing = all.filter(|(_, differs)| *differs);

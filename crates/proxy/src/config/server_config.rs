@@ -26,6 +26,7 @@ use super::common::{
 use super::error::USER_KEY_HINT;
 use super::expert::{self, Limits, RetiredOfServer, Timeouts};
 use super::moved::{self, Parsed};
+use super::tunnel::{self, Datagrams, TunnelPools};
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 
 /// Ports that are refused by default. Mail servers exchange mail by port 25, over which a user's infected host
@@ -86,11 +87,14 @@ pub struct ServerConfig {
     pub control: Option<PathBuf>,
     /// The TUN device and its addresses.
     pub tun: TunConfig,
+    /// The addresses of boxes in the tunnel; `None` if the server offers no tunnel.
+    pub tunnel: Option<TunnelPools>,
     /// Timeouts.
     pub timeouts: ServerTimeouts,
     /// Limits.
     pub limits: ServerLimits,
-    /// Protocol versions that the server speaks to boxes: always those of its release.
+    /// Protocol versions that the server speaks to boxes: those of its release. Without a tunnel, the feature is left
+    /// out.
     pub versions: Versions,
     /// Warnings about settings that the file still has in the form of the last version.
     pub deprecated: Vec<ConfigError>,
@@ -298,6 +302,11 @@ impl ServerConfig {
             let hint = "announce = true, with two addresses or more in `listen`";
             return Err(src.error(at, message, hint));
         }
+        let tun = RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?;
+        let tunnel = match raw.datagrams {
+            Datagrams::Tunnel => Some(tunnel::pools(src, raw.tunnel_pool, &tun)?),
+            Datagrams::Forward => None,
+        };
         Ok(ServerConfig {
             key_file: raw.key_file.map(|at| src.beside(at.get_ref())),
             name: raw.name.unwrap_or_else(|| "server".to_owned()),
@@ -323,10 +332,11 @@ impl ServerConfig {
             ecn: expert.ecn,
             time_window: check_time_window(src, expert.time_window.as_ref())?,
             control: src.control_socket(raw.control)?,
-            tun: RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
+            tun,
+            tunnel,
             timeouts: ServerTimeouts::new(&raw.timeouts, &expert, &retired),
             limits: ServerLimits::new(&raw.limits, &expert, &retired),
-            versions: Versions::OURS,
+            versions: raw.datagrams.versions(),
             deprecated,
         })
     }
@@ -390,6 +400,10 @@ struct Raw {
     congestion: Option<Congestion>,
     control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
+    #[serde(default, deserialize_with = "tunnel::datagrams")]
+    datagrams: Datagrams,
+    #[serde(default)]
+    tunnel_pool: Option<Spanned<OneOrMany<Prefix>>>,
     #[serde(default)]
     timeouts: Timeouts,
     #[serde(default)]

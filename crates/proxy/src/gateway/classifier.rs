@@ -1,12 +1,11 @@
 //! The flow classifier: determines hints about a user's connection from several sources.
 
-use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
 use braid_strategy::predict::{Place, Predictor};
 use braid_wire::Instant;
 
 use crate::config::Rule;
-use crate::protocol::hints::FlowHints;
+use crate::protocol::hints::{self, FlowHints};
 use crate::protocol::socks::Destination;
 use crate::relay::sniff::Sniffed;
 
@@ -87,6 +86,10 @@ impl FlowClassifier {
         }
     }
 
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
     /// Replaces the rules. The history of destinations stays.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) {
         self.rules = rules;
@@ -111,7 +114,10 @@ impl FlowClassifier {
         let strategy = rule.and_then(|rule| rule.strategy.as_ref());
         FlowHints {
             size: predicted.or_better(read).or_better(declared.size),
-            urgency: declared.urgency.or(by_rule).or(urgency_of(flow.dscp)),
+            urgency: declared
+                .urgency
+                .or(by_rule)
+                .or(hints::urgency_of_dscp(flow.dscp)),
             deadline: declared.deadline,
             strategy: declared.strategy.as_ref().or(strategy).cloned(),
         }
@@ -126,22 +132,10 @@ impl FlowClassifier {
     }
 }
 
-/// Returns the urgency of a differentiated services code point; `None` for the default urgency. The classes are
-/// those of RFC 8325 section 4.3: voice and network control, video, background.
-fn urgency_of(dscp: u8) -> Option<Urgency> {
-    match dscp {
-        // CS5, VOICE-ADMIT, EF, CS6, CS7.
-        40 | 44 | 46 | 48 | 56 => Urgency::new(1),
-        // AF41, AF42, AF43.
-        34 | 36 | 38 => Urgency::new(2),
-        // LE (RFC 8622), CS1.
-        1 | 8 => Some(Urgency::LEAST_URGENT),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use braid_engine::Urgency;
+
     use super::*;
 
     const NOW: Instant = Instant::ZERO;

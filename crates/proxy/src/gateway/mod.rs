@@ -4,19 +4,19 @@
 //! links and keeps their state; the gateway asks it for connections.
 
 mod classifier;
+mod links;
 mod log;
 mod reload;
 mod session;
 mod socks_clients;
 mod status;
+mod tunnel;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{
-    ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
-};
+use braid_engine::{CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason};
 use braid_secure::channel::Channel;
 use braid_wire::{Instant, Rng};
 
@@ -24,18 +24,22 @@ use crate::admin::records::SavedState;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::admin::status::{CoreInfo, RulesStatus};
 use crate::admin::verdict::Reason;
-use crate::app::{Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId};
+use crate::app::{
+    Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId, TunnelChange,
+    TunnelTransmit,
+};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::relay::sniff::{self, Sniffed};
 use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Moved, Relay, StepError, Turn};
-use crate::uplink::{self, AcquireRequest, LinkAddresses, Notice, Trouble, Upstream};
+use crate::uplink::{self, AcquireRequest, Notice, Trouble, Upstream};
 
 use classifier::{Flow, FlowClassifier};
 use session::{Outcome, Session, Stage};
 use socks_clients::{SocksClients, Step};
+use tunnel::Tunnel;
 
 /// The box as a sans-I/O core.
 ///
@@ -66,6 +70,7 @@ pub struct BoxCore {
     /// Number of users' connections that are not yet connected to their destination. SOCKS clients whose request
     /// is incomplete are included.
     handshakes: usize,
+    tunnel: Tunnel,
     counters: BoxCounters,
     /// Limits log lines that strangers and users can cause.
     limiter: LogLimiter,
@@ -92,8 +97,11 @@ const MAX_RESENT_BYTES: usize = 32 << 10;
 impl BoxCore {
     /// Creates a core without links. `strategy` creates the strategy of each connection to a server; the stack has
     /// a factory of its own. `rng` yields nonces, so it must be independent of the stack's random stream.
-    pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
+    pub fn new(config: &BoxConfig, mut rng: Rng, strategy: StrategyFactory) -> Self {
+        let mut seed = [0; 32];
+        rng.fill(&mut seed);
         BoxCore {
+            tunnel: Tunnel::new(config, Rng::from_seed(seed)),
             about: CoreInfo {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -123,76 +131,6 @@ impl BoxCore {
     /// Sets the wall clock: at `now` it shows `since_epoch` (since 1970-01-01 UTC).
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.upstream.set_wall_clock(now, since_epoch);
-    }
-
-    /// Adds link number `link` of the configuration to the stack. The link is down until
-    /// [`set_link_up`](Self::set_link_up).
-    ///
-    /// # Errors
-    /// The errors of [`Stack::add_path`].
-    pub fn add_link(
-        &mut self,
-        now: Instant,
-        link: usize,
-        addresses: LinkAddresses,
-        stack: &mut Stack,
-    ) -> Result<PathId, ApiError> {
-        self.upstream.add_link(now, link, addresses, None, stack)
-    }
-
-    /// Adds a link, and reuses the path of a removed link ([`remove_path`](Self::remove_path)) if the stack still
-    /// has it: the number of paths of a stack is limited.
-    ///
-    /// # Errors
-    /// The errors of [`Stack::add_path`].
-    pub fn replace_link(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        (link, addresses): (usize, LinkAddresses),
-        stack: &mut Stack,
-    ) -> Result<PathId, ApiError> {
-        self.upstream
-            .add_link(now, link, addresses, Some(path), stack)
-    }
-
-    /// Sets the addresses of a link. A link may lose an address family and regain it later. The MTU stays as it
-    /// was when the link was added.
-    pub fn set_link_addresses(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        addresses: LinkAddresses,
-        stack: &mut Stack,
-    ) {
-        self.upstream
-            .set_link_addresses(now, path, addresses, stack);
-    }
-
-    /// Sets whether the link of `path` is up: it has a carrier, an address and a gateway.
-    pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
-        self.upstream.set_link_up(now, path, up, stack);
-    }
-
-    /// Handles a change of the link's public address or network. The state of the link is validated at once,
-    /// because NATs on the way do not know the existing connections.
-    pub fn on_link_readdressed(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
-        stack.revalidate_path(now, path);
-        stack.forget_middleboxes(path);
-        self.upstream.on_link_readdressed(now, path);
-    }
-
-    /// Handles a link over which packets leave and none come back: probes the servers over the link of `path` at
-    /// once.
-    pub fn revalidate_link(&mut self, now: Instant, path: PathId) {
-        self.upstream.revalidate_link(now, path);
-    }
-
-    /// Handles the end of a long standstill of this machine, such as suspend. The machine's clock stood still,
-    /// while timeouts of peers and NATs ran on. Validates every link and every connection, and closes idle
-    /// connections.
-    pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
-        self.upstream.on_resumed(now, stack);
     }
 
     /// Returns the path of the link that carries all traffic other than TCP; `None` if no link is up and switched
@@ -256,7 +194,7 @@ impl Core for BoxCore {
         }
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         if self.upstream.on_event(cx, &event) {
-            return;
+            return self.follow_tunnel(ctx);
         }
         if let Some(id) = self.sessions.by_conn(event.conn()) {
             self.on_conn_event(ctx, id, event);
@@ -301,6 +239,7 @@ impl Core for BoxCore {
             self.sessions.next_timeout(),
             self.socks_clients.next_timeout(),
             self.upstream.next_timeout(),
+            self.tunnel_timeout(),
         ];
         times.into_iter().flatten().min()
     }
@@ -323,6 +262,29 @@ impl Core for BoxCore {
             };
             self.on_socks_step(ctx, Step::Gone(client));
         }
+        self.serve_tunnel(ctx);
+    }
+
+    fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
+        self.tunnel.end.on_datagram(now, path, remote, datagram);
+    }
+
+    fn on_packet(&mut self, now: Instant, packet: &[u8]) {
+        self.tunnel
+            .end
+            .on_packet(now, self.classifier.rules(), packet);
+    }
+
+    fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<TunnelTransmit> {
+        self.tunnel.end.poll_datagram(now, buf)
+    }
+
+    fn poll_packet(&mut self) -> Option<&[u8]> {
+        self.tunnel.end.poll_packet()
+    }
+
+    fn poll_tunnel_change(&mut self) -> Option<TunnelChange> {
+        self.tunnel.end.poll_change()
     }
 }
 

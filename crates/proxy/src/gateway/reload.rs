@@ -30,6 +30,7 @@ impl BoxCore {
             self.change_strategy(ctx.stack, &config.strategy);
         }
         let (moved, left) = self.upstream.reload(ctx.now, config, ctx.stack);
+        self.reload_tunnel(ctx, config, &moved);
         for id in self.sessions.ids() {
             self.move_session(ctx, id, &moved);
         }

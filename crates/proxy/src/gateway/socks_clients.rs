@@ -155,7 +155,7 @@ impl SocksClient {
                 }
                 ServerStep::Request(request) => return Ok(Some(canonical(request.destination))),
                 // Only boxes send this message, and only to servers.
-                ServerStep::Probe(_) => return Err(Vec::new()),
+                ServerStep::Probe(_) | ServerStep::Tunnel(_) => return Err(Vec::new()),
                 ServerStep::Failed(error) => return Err(error.reply()),
             }
         }

@@ -40,6 +40,9 @@ impl BoxCore {
             servers: self.upstream.server_status(),
             select: Some(self.upstream.select_status()),
             idle_pool: Some(self.upstream.idle_pool_status()),
+            tunnel: Some(self.tunnel.end.status(name, |server| {
+                Some(self.upstream.server(server)?.name.clone())
+            })),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.session_info(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
@@ -76,6 +79,7 @@ impl Controlled for BoxCore {
         if self.is_stopping() && request != Request::Status {
             return Answer::Wrong(STOPPING.to_owned());
         }
+        self.tunnel.is_stale |= request != Request::Status;
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
             Request::Proxy { on } => {

@@ -22,3 +22,17 @@ pub struct FlowHints {
     /// The name of an existing strategy that replaces the configured one.
     pub strategy: Option<String>,
 }
+
+/// Returns the urgency of a differentiated services code point; `None` for the default urgency. The classes are
+/// those of RFC 8325 section 4.3: voice and network control, video, background.
+pub(crate) fn urgency_of_dscp(dscp: u8) -> Option<Urgency> {
+    match dscp {
+        // CS5, VOICE-ADMIT, EF, CS6, CS7.
+        40 | 44 | 46 | 48 | 56 => Urgency::new(1),
+        // AF41, AF42, AF43.
+        34 | 36 | 38 => Urgency::new(2),
+        // LE (RFC 8622), CS1.
+        1 | 8 => Some(Urgency::LEAST_URGENT),
+        _ => None,
+    }
+}

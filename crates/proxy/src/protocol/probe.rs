@@ -13,6 +13,7 @@ use core::time::Duration;
 use braid_secure::channel::RECORD_OVERHEAD;
 use braid_wire::Instant;
 
+use super::fields::each_field;
 use super::prefix::Prefix;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
@@ -234,18 +235,6 @@ pub(crate) fn record(since_answer: Duration) -> [u8; RECORD_LEN] {
     }
     record[..4].copy_from_slice(&micros.to_be_bytes());
     record
-}
-
-/// Calls `on_field` with kind and value of each complete field. The caller ignores unknown kinds, so that later
-/// versions can add fields.
-fn each_field(mut fields: &[u8], mut on_field: impl FnMut(u8, &[u8])) {
-    while let [kind, len, rest @ ..] = fields {
-        let Some((value, rest)) = rest.split_at_checked(usize::from(*len)) else {
-            return;
-        };
-        on_field(*kind, value);
-        fields = rest;
-    }
 }
 
 /// The receiving end of a probe, at the box.

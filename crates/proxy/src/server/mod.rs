@@ -15,6 +15,7 @@ mod session;
 mod sign_in;
 mod status;
 mod train;
+mod tunnel;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -30,9 +31,11 @@ use ipnet::IpNet;
 use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
 use crate::admin::status::{CoreInfo, RulesStatus};
 use crate::admin::verdict::NEWS_TARGET;
-use crate::app::{ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId};
+use crate::app::{
+    ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId, PathId, TunnelTransmit,
+};
 use crate::config::policy::DestinationPolicy;
-use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
+use crate::config::{ServerConfig, ServerLimits, ServerTimeouts, TunnelPools};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, EarlyHints, EarlyHintsStep, Reply, Request};
 use crate::relay::sniff::{self, Length};
@@ -44,6 +47,7 @@ use handshakes::{HandshakeLimit, Handshakes};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
+use tunnel::Tunnel;
 
 /// The server as a sans-I/O core. The driver adds paths to the stack and listens on them. The core serves every
 /// connection that the stack accepts.
@@ -87,6 +91,7 @@ pub struct ServerCore {
     /// Each user's limit on packet trains.
     allowances: Vec<Allowance>,
     egress: EgressMeter,
+    tunnel: Tunnel,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
@@ -124,7 +129,8 @@ impl ServerCore {
     pub fn new(config: &ServerConfig) -> Self {
         let listen = config.listen.iter().copied().map(IpNet::from);
         let configured: Vec<IpNet> = listen
-            .chain([config.tun.v4.into(), config.tun.v6.into()])
+            .chain(config.tun.ranges())
+            .chain(config.tunnel.iter().flat_map(TunnelPools::ranges))
             .collect();
         let mut destinations = DestinationPolicy::new(config.destination_rules());
         destinations.set_own(configured.clone());
@@ -161,6 +167,7 @@ impl ServerCore {
             lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
             egress: EgressMeter::new(&config.targets, config.users.len()),
+            tunnel: Tunnel::new(config),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -307,12 +314,17 @@ impl Core for ServerCore {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.sessions.next_timeout(), self.egress.next_timeout()];
+        let times = [
+            self.sessions.next_timeout(),
+            self.egress.next_timeout(),
+            self.tunnel.next_timeout(),
+        ];
         times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         self.egress.handle_timeout(ctx);
+        self.tunnel.handle_timeout(ctx.now);
         for _ in 0..TURN_BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
@@ -320,6 +332,22 @@ impl Core for ServerCore {
                 None => break,
             }
         }
+    }
+
+    fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
+        self.tunnel.on_datagram(now, path, remote, datagram);
+    }
+
+    fn on_packet(&mut self, now: Instant, packet: &[u8]) {
+        self.tunnel.on_packet(now, packet);
+    }
+
+    fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<TunnelTransmit> {
+        self.tunnel.poll_datagram(now, buf)
+    }
+
+    fn poll_packet(&mut self) -> Option<&[u8]> {
+        self.tunnel.poll_packet(&self.destinations)
     }
 }
 

@@ -107,6 +107,9 @@ impl ServerCore {
         self.per_user = move_all(&self.per_user, new_indices, vec![0; count]);
         self.handshakes.waiting = move_all(&self.handshakes.waiting, new_indices, vec![0; count]);
         self.lookups.move_users(new_indices, count);
+        if let Some(sessions) = &mut self.tunnel.sessions {
+            sessions.move_users(new_indices);
+        }
         let unused = vec![PrefixTable::default(); count];
         self.egress.users = move_all(&self.egress.users, new_indices, unused);
         self.user_names = config.users.iter().map(|u| u.name.clone()).collect();

@@ -66,6 +66,7 @@ impl ServerCore {
                 }
                 ServerStep::Request(request) => return self.on_request(ctx, id, request),
                 ServerStep::Probe(metadata) => return self.on_probe(ctx, id, &metadata),
+                ServerStep::Tunnel(fields) => return self.on_tunnel_request(ctx, id, &fields),
                 ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }

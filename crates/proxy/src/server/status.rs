@@ -23,6 +23,10 @@ impl ServerCore {
             paths: paths
                 .map(|(address, totals)| PathStatus::new(address.to_string(), totals))
                 .collect(),
+            tunnel: Some(
+                self.tunnel
+                    .status(|user| self.user_names.get(user).cloned()),
+            ),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.session_info(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),

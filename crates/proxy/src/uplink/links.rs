@@ -34,6 +34,8 @@ pub(super) struct Link {
     pub(super) metered: bool,
     pub(super) v4: bool,
     pub(super) v6: bool,
+    /// Size of the largest IP packet that the link carries, bytes.
+    pub(super) mtu: u16,
     /// True while the link has a carrier, an address and a gateway.
     pub(super) up: bool,
     /// True while the stack may use the link: it is [usable](Self::is_usable), and not held back as metered.
@@ -105,6 +107,8 @@ pub(super) struct Links {
     pub(super) all: Vec<Link>,
     /// The link for all traffic other than TCP.
     pub(super) best: Option<PathId>,
+    /// A number that changes whenever the tunnel has to look at the links anew.
+    pub(super) version: u64,
 }
 
 impl Links {
@@ -113,6 +117,7 @@ impl Links {
             configs,
             all: Vec::new(),
             best: None,
+            version: 0,
         }
     }
 
@@ -151,6 +156,7 @@ impl Links {
             metered,
             v4: addresses.v4.is_some(),
             v6: addresses.v6.is_some(),
+            mtu: mtu.min(addresses.mtu),
             up: false,
             open: false,
             // The driver assumes this at the start.
@@ -168,6 +174,7 @@ impl Links {
         link.health = health.collect();
         self.all.push(link);
         self.put_in_order();
+        self.version += 1;
         Ok(path)
     }
 
@@ -181,6 +188,7 @@ impl Links {
         stack: &mut Stack,
     ) -> bool {
         let LinkAddresses { v4, v6, .. } = addresses;
+        self.version += 1;
         stack.set_path_addresses(now, path, (v4, v6));
         let Some(link) = self.find_mut(path) else {
             return false;
@@ -219,6 +227,7 @@ impl Links {
 
     /// Lets the stack use a link, or takes the link out of use.
     pub(super) fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
+        self.version += 1;
         let link = &mut self.all[index];
         link.open = open;
         // The link may lead through another network when it comes back.

@@ -16,6 +16,7 @@ mod examine;
 mod families;
 mod health;
 mod idle_pool;
+mod keying;
 mod links;
 mod log;
 mod measure;
@@ -42,6 +43,7 @@ use crate::config::{BoxConfig, ServerEntry};
 
 use examine::Examinations;
 use idle_pool::IdlePools;
+use keying::Keying;
 use links::Links;
 use meter::Meter;
 use notices::Notices;
@@ -82,6 +84,7 @@ pub(crate) struct Upstream {
     pools: IdlePools,
     probe_pace: ProbePace,
     examinations: Examinations,
+    keying: Keying,
     meter: Meter,
     notices: Notices,
     /// Creates the strategies of users' connections.
@@ -106,6 +109,7 @@ impl Upstream {
             pools: IdlePools::new(&config.warm),
             probe_pace: ProbePace::new(config.probing.clone()),
             examinations: Examinations::default(),
+            keying: Keying::default(),
             meter: Meter::new(config.measuring.clone(), config.servers.len()),
             notices: Notices::new(),
             strategy,
@@ -170,9 +174,13 @@ impl Upstream {
             .or_else(|| self.links.poll_reached())
     }
 
-    /// Handles an event of a connection of this module: a probe, an examination, a measurement or an idle
-    /// connection. Returns whether the event was of such a connection.
+    /// Handles an event of a connection of this module: a probe, an examination, a measurement, a request for a tunnel
+    /// or an idle connection. Returns whether the event was of such a connection.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        if let Some((server, families)) = self.keying.on_event(cx, event) {
+            self.on_families_reported(cx.now, server, families);
+            return true;
+        }
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
             || self.on_measuring_event(cx, event)
@@ -190,6 +198,7 @@ impl Upstream {
             self.pools.next_timeout(),
             self.meter.next_timeout(&self.links),
             self.examinations.next_timeout(&self.links),
+            self.keying.next_timeout(),
             self.log_timeout(),
         ];
         timeouts.into_iter().flatten().min()
@@ -201,6 +210,7 @@ impl Upstream {
         self.ask_families(cx.now);
         self.examine(cx);
         self.measure(cx);
+        self.keying.end_late(cx.now, cx.stack);
         self.update(cx.now, cx.stack);
         // The flag asks for a call of `fill_pools`, which follows.
         self.pools.changed = false;

@@ -44,6 +44,7 @@ impl Upstream {
         // Examinations and measurements name servers by their index, and the index changes.
         self.examinations.stop(now, None, stack);
         self.meter.stop(now, None, stack);
+        self.keying.stop(now, stack);
         let moved = Moved::new(&self.servers.entries, &config.servers);
         // With another key this box is another user. Tickets and idle connections belong to the former user.
         let same_key = self.servers.key.public() == config.key.public();
@@ -176,6 +177,7 @@ impl Links {
             }
         }
         self.put_in_order();
+        self.version += 1;
         removed_paths
     }
 }

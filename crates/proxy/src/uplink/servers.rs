@@ -6,7 +6,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, ConnectOptions, Stack};
 use braid_secure::Families;
 use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Channel, Client};
+use braid_secure::channel::{Channel, Client, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
@@ -108,6 +108,16 @@ impl Servers {
     pub(super) fn agreed_with(&self, server: usize) -> Option<ProtocolStatus> {
         let client = self.clients.get(server)?.as_ref()?;
         client.agreed().map(ProtocolStatus::from)
+    }
+
+    /// Returns whether a server may offer a tunnel, by what is known of it: the connection is protected, and the last
+    /// handshake showed the feature.
+    pub(super) fn may_offer_tunnel(&self, server: usize) -> bool {
+        let client = self.clients.get(server).and_then(Option::as_ref);
+        client.is_some_and(|client| {
+            let agreed = client.agreed();
+            agreed.is_none_or(|agreed| agreed.has(Versions::TUNNEL))
+        })
     }
 
     /// Returns the name of the server that the operator has selected by hand.

@@ -50,6 +50,7 @@ impl Upstream {
         let link = self.links.by_name(name)?;
         link.backup = backup;
         stack.set_path_backup(now, link.path, backup);
+        self.links.version += 1;
         self.update(now, stack);
         Ok(())
     }

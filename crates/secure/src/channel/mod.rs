@@ -27,6 +27,8 @@ use std::io::{IoSlice, IoSliceMut};
 use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
 use braid_wire::Instant;
 
+use zeroize::Zeroizing;
+
 use crate::Families;
 use crate::keys::PublicKey;
 
@@ -142,6 +144,13 @@ impl Channel {
     /// ticket has proved this when its first early data opens.
     pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref()?.peer()
+    }
+
+    /// Exports a secret that only the two ends of this channel can compute (RFC 8446 section 7.5). Both ends get the
+    /// same secret for the same `label` and `context`, and unrelated ones for others. Returns `None` in plaintext, and
+    /// before the peer's Finished is verified: early data is no proof that the handshake is fresh.
+    pub fn export_secret(&self, label: &[u8], context: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+        self.tls.as_ref()?.export_secret(label, context)
     }
 
     /// Processes received records as far as possible without a reader: handshake, alerts, end of the connection.

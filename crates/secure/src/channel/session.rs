@@ -250,6 +250,22 @@ impl Tls {
         tls::public_key_of(certificate).filter(|_| key_proved)
     }
 
+    /// Exports a secret once both ends have proved their keys in this handshake.
+    pub(super) fn export_secret(
+        &self,
+        label: &[u8],
+        context: &[u8],
+    ) -> Option<Zeroizing<[u8; 32]>> {
+        if self.read_level != EncryptionLevel::Traffic || self.error.is_some() {
+            return None;
+        }
+        let mut secret = Zeroizing::new([0; 32]);
+        self.session
+            .export_keying_material(&mut secret[..], label, Some(context))
+            .ok()?;
+        Some(secret)
+    }
+
     pub(super) fn has_flow_ended(&self) -> bool {
         let ended = matches!(self.outgoing, Outgoing::Ended | Outgoing::Delivered);
         ended && self.incoming == Incoming::Ended

@@ -313,6 +313,17 @@ impl Server {
         Ok((session, secret))
     }
 
+    /// Returns random bytes for secrets of the caller.
+    ///
+    /// # Errors
+    /// The cryptographic library has no randomness.
+    pub fn random_seed(&self) -> Result<[u8; 32], ChannelError> {
+        let mut seed = [0; 32];
+        let random = self.config.crypto_provider().secure_random;
+        random.fill(&mut seed).map_err(|_| ChannelError::Failed)?;
+        Ok(seed)
+    }
+
     /// Returns the number of presented tickets that this server did not know, because they were used before, had
     /// expired, were dropped, or were issued before a restart.
     pub fn unknown_tickets(&self) -> u64 {

@@ -24,13 +24,22 @@ pub struct Agreed {
     pub features: u32,
 }
 
+impl Agreed {
+    /// Returns whether both ends have the feature `feature`, one bit.
+    pub fn has(self, feature: u32) -> bool {
+        self.features & feature != 0
+    }
+}
+
 impl Versions {
-    /// The versions of this release. Version 2 adds the announcement of versions to version 1. No features are
-    /// defined yet.
+    /// The feature of an end that has a tunnel for IP packets (`docs/protocol.md`, "The tunnel").
+    pub const TUNNEL: u32 = 1 << 0;
+
+    /// The versions of this release. Version 2 adds the announcement of versions to version 1.
     pub const OURS: Versions = Versions {
         oldest: 1,
         newest: 2,
-        features: 0,
+        features: Versions::TUNNEL,
     };
 
     /// The versions of a peer that announces none: version 1 alone.
@@ -52,6 +61,15 @@ impl Versions {
             features,
         };
         (0 < oldest && oldest <= newest).then_some(versions)
+    }
+
+    /// Returns these versions without the features `features`, one bit for each.
+    #[must_use]
+    pub fn without(self, features: u32) -> Self {
+        Versions {
+            features: self.features & !features,
+            ..self
+        }
     }
 
     /// Returns the newest version of this end.

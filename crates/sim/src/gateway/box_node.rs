@@ -4,6 +4,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use braid_engine::{ApiError, PathConfig, PathId, Stack};
+use braid_links::middlebox::Direction;
+use braid_proxy::app::{Core, TunnelChange};
 use braid_proxy::config::MptcpHosts;
 use braid_proxy::control::{Answer, Controlled, Request};
 use braid_proxy::records::SavedState;
@@ -13,6 +15,7 @@ use braid_wire::{Instant, Rng, ip};
 use ipnet::IpNet;
 
 use super::machine::Machine;
+use super::masquerade::Masquerade;
 use super::{DownstreamConfig, DownstreamTcp, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn, child};
@@ -23,6 +26,8 @@ const NO_INTERFACE: u32 = u32::MAX;
 /// The maximum number of forwarded connections that the box remembers. 1,024 is a guess: more than any simulated
 /// LAN opens while a SYN may still be retransmitted.
 const MAX_FORWARDED: usize = 1_024;
+/// The box's UDP port of the tunnel on every link.
+const TUNNEL_PORT: u16 = 41_000;
 
 /// The settings of a box node.
 #[derive(Debug, Clone)]
@@ -38,6 +43,8 @@ pub struct BoxNodeConfig {
     pub gateway: PathConfig,
     /// The settings of the box's sockets towards the LAN.
     pub downstream: DownstreamConfig,
+    /// True if the box has sockets and a packet device for the tunnel.
+    pub tunnel: bool,
 }
 
 impl BoxNodeConfig {
@@ -63,8 +70,9 @@ impl BoxNodeConfig {
 /// The node intercepts TCP connections of the LAN like the nftables rules of the real box. A SYN opens an
 /// intercepted connection if three conditions hold: the core wants interception, the destination is not bypassed,
 /// and the setting `mptcp_hosts` allows the SYN's MPTCP option. The box forwards the retransmission of a SYN that
-/// it has forwarded before. It forwards all other packets unchanged: to the hosts of the LAN, or over the link
-/// that the core calls the best. There is no address translation, so routers need a route to the LAN.
+/// it has forwarded before. Packets of other protocols than TCP go into the tunnel while there is one, from the address
+/// of the box there. It forwards all other packets unchanged: to the hosts of the LAN, or over the link
+/// that the core calls the best. Outside the tunnel there is no address translation, so routers need a route to the LAN.
 #[derive(Debug)]
 pub struct BoxNode {
     config: BoxNodeConfig,
@@ -88,6 +96,10 @@ struct Running {
     forward_over: usize,
     /// Source and destination of the connections that the box forwards, oldest first.
     forwarded: VecDeque<(SocketAddr, SocketAddr)>,
+    /// True while the tunnel carries packets.
+    tunnel_is_up: bool,
+    /// The translation to the address in the tunnel, once there was one.
+    masquerade: Option<Masquerade>,
 }
 
 impl BoxNode {
@@ -125,6 +137,9 @@ impl BoxNode {
             paths.push(path);
         }
         core.restore_state(now, stack, &self.saved);
+        if self.config.tunnel {
+            core.enable_tunnel();
+        }
         let downstream = self.config.downstream.clone();
         let mut downstream =
             DownstreamTcp::new(downstream, self.config.gateway, child(&mut self.rng));
@@ -134,11 +149,14 @@ impl BoxNode {
                 core,
                 engine,
                 downstream,
+                datagram: Vec::new(),
             },
             paths,
             intercepting: false,
             forward_over: 0,
             forwarded: VecDeque::new(),
+            tunnel_is_up: false,
+            masquerade: None,
         });
         Ok(())
     }
@@ -250,7 +268,90 @@ impl BoxNode {
     }
 }
 
+impl BoxNode {
+    /// Returns whether a packet from the LAN goes into the tunnel.
+    fn is_for_tunnel(&self, packet: &ip::Packet<&[u8]>) -> bool {
+        let is_up = self.running.as_ref().is_some_and(|r| r.tunnel_is_up);
+        let dst = packet.dst();
+        is_up
+            && packet.next_header() != ip::PROTO_TCP
+            && self.config.lan_interface(dst).is_none()
+            && !self.bypass.iter().any(|range| range.contains(&dst))
+    }
+
+    /// Returns whether a packet from a link has a datagram of the tunnel.
+    fn is_datagram(&self, packet: &ip::Packet<&[u8]>) -> bool {
+        self.config.is_own_on_link(packet.dst())
+            && packet.transport().is_ok_and(|(protocol, datagram)| {
+                let to = ports(datagram).map(|(_, to)| to);
+                protocol == ip::PROTO_UDP && to == Some(TUNNEL_PORT)
+            })
+    }
+
+    /// Sends the datagrams of the tunnel, and hands the LAN the packets that have come out of it.
+    fn serve_tunnel(&mut self, turn: &mut Turn<'_>) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        while let Some(packet) = running.machine.next_packet(turn) {
+            let translated = running
+                .masquerade
+                .as_mut()
+                .and_then(|masquerade| masquerade.translate(turn.now, Direction::Inbound, packet));
+            let Some(mut packet) = translated.filter(|p| !p.bytes.is_empty()) else {
+                continue;
+            };
+            let to = ip::Packet::new(&packet.bytes[..]).map(|view| view.dst());
+            let iface = to.ok().and_then(|dst| self.config.lan_interface(dst));
+            match iface {
+                Some(iface) if decrement_ttl(&mut packet) => {
+                    turn.send(iface, packet);
+                }
+                _ => turn.recycle(packet),
+            }
+        }
+        let (paths, links, carrier) = (&running.paths, &self.config.links, &self.carrier);
+        running.machine.send_datagrams(turn, |path, remote| {
+            let link = paths.iter().position(|p| *p == path)?;
+            let own = match remote {
+                SocketAddr::V4(_) => links[link].v4.map(IpAddr::V4),
+                SocketAddr::V6(_) => links[link].v6.map(IpAddr::V6),
+            };
+            let own = SocketAddr::new(own?, TUNNEL_PORT);
+            carrier[link].then_some((own, link as u32))
+        });
+    }
+}
+
 impl Running {
+    /// Hands a packet of the LAN to the tunnel.
+    fn send_into_tunnel(&mut self, turn: &mut Turn<'_>, mut packet: Packet) {
+        if !decrement_ttl(&mut packet) {
+            return turn.recycle(packet);
+        }
+        let translated = self
+            .masquerade
+            .as_mut()
+            .and_then(|masquerade| masquerade.translate(turn.now, Direction::Outbound, packet));
+        if let Some(packet) = translated {
+            self.machine.core.on_packet(turn.now, &packet.bytes);
+            turn.recycle(packet);
+        }
+    }
+
+    /// Applies changes of the tunnel to its packet device.
+    fn take_tunnel_changes(&mut self) {
+        while let Some(change) = self.machine.core.poll_tunnel_change() {
+            self.tunnel_is_up = matches!(change, TunnelChange::Up { .. });
+            let TunnelChange::Up { v4: Some(v4), .. } = change else {
+                continue;
+            };
+            match &mut self.masquerade {
+                Some(masquerade) => masquerade.rebind(v4),
+                None => self.masquerade = Some(Masquerade::new(v4)),
+            }
+        }
+    }
     /// Handles the notices that the core has for its environment (on Linux: packet filter and routes).
     fn take_notices(&mut self) {
         while let Some(notice) = self.machine.core.poll_notice() {
@@ -278,6 +379,8 @@ impl Node for BoxNode {
         let dst = view.dst();
         let from_lan = iface as usize >= self.config.links.len();
         let for_downstream = from_lan && self.is_for_downstream(&view);
+        let for_tunnel = from_lan && !for_downstream && self.is_for_tunnel(&view);
+        let is_datagram = !from_lan && self.is_datagram(&view);
         let for_stack = !from_lan && self.config.is_own_on_link(dst);
         let route = self.route(dst);
         let Some(running) = &mut self.running else {
@@ -287,6 +390,13 @@ impl Node for BoxNode {
         let forwardable = from_lan || route as usize >= self.config.links.len();
         if for_downstream {
             running.machine.receive_downstream(turn, &packet.bytes);
+        } else if for_tunnel {
+            return running.send_into_tunnel(turn, packet);
+        } else if is_datagram {
+            let path = running.paths[iface as usize];
+            running
+                .machine
+                .receive_datagram(turn, path, &mut packet.bytes);
         } else if for_stack {
             running.machine.receive(turn, &packet.bytes);
         } else if forwardable && decrement_ttl(&mut packet) {
@@ -309,6 +419,8 @@ impl Node for BoxNode {
         let downstream_iface = |dst| self.config.lan_interface(dst).unwrap_or(NO_INTERFACE);
         running.machine.wake(turn, stack_iface, downstream_iface);
         running.take_notices();
+        running.take_tunnel_changes();
+        self.serve_tunnel(turn);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

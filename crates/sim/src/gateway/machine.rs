@@ -1,13 +1,14 @@
 //! The common part of the box and server nodes: a proxy core between an MPTCP stack and downstream sockets.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use braid_engine::{PathId, Transmit};
 use braid_proxy::app::{self, Core, Ctx};
 use braid_wire::Instant;
 
 use super::DownstreamTcp;
-use crate::node::Turn;
+use crate::node::{Packet, Turn};
+use crate::udp::UdpHeader;
 use crate::watched::{WatchedStack, destination, meta};
 
 /// The maximum number of rounds of [`Machine::drain`] at one time. 100,000 is a guess, far above any legitimate
@@ -20,6 +21,8 @@ pub(super) struct Machine<C> {
     pub(super) core: C,
     pub(super) engine: WatchedStack,
     pub(super) downstream: DownstreamTcp,
+    /// The datagram of the tunnel that is being sent.
+    pub(super) datagram: Vec<u8>,
 }
 
 impl<C: Core> Machine<C> {
@@ -32,6 +35,45 @@ impl<C: Core> Machine<C> {
     pub(super) fn receive_downstream(&mut self, turn: &Turn<'_>, packet: &[u8]) {
         self.downstream.set_now(turn.now);
         self.downstream.receive(packet, meta(turn));
+    }
+
+    /// Hands a packet with a datagram of the tunnel to the core. `path` is the socket that it came to.
+    pub(super) fn receive_datagram(&mut self, turn: &Turn<'_>, path: PathId, packet: &mut [u8]) {
+        if let Some((header, payload)) = UdpHeader::parse(turn, packet) {
+            let start = packet.len() - payload.len();
+            self.core
+                .on_datagram(turn.now, path, header.src, &mut packet[start..]);
+        }
+    }
+
+    /// Sends the datagrams of the tunnel. `from` returns the own address and the interface for a path and a remote
+    /// address; `None` drops the datagram.
+    pub(super) fn send_datagrams(
+        &mut self,
+        turn: &mut Turn<'_>,
+        from: impl Fn(PathId, SocketAddr) -> Option<(SocketAddr, u32)>,
+    ) {
+        loop {
+            self.datagram.clear();
+            let next = self.core.poll_datagram(turn.now, &mut self.datagram);
+            let Some(transmit) = next else {
+                return;
+            };
+            let Some((src, iface)) = from(transmit.path, transmit.remote) else {
+                continue;
+            };
+            let fill = |payload: &mut [u8]| payload.copy_from_slice(&self.datagram);
+            let packet = UdpHeader::new(src, transmit.remote).packet(turn, transmit.len, fill);
+            turn.send(iface, packet);
+        }
+    }
+
+    /// Returns the next packet that has come out of the tunnel.
+    pub(super) fn next_packet(&mut self, turn: &mut Turn<'_>) -> Option<Packet> {
+        let inner = self.core.poll_packet()?;
+        let mut bytes = turn.buffer();
+        bytes.extend_from_slice(inner);
+        Some(Packet::new(bytes))
     }
 
     /// Runs due timers, hands events to the core, and sends the packets of the MPTCP stack and of the downstream
@@ -84,7 +126,7 @@ impl<C: Core> Machine<C> {
     }
 
     /// Calls `f` with the core and the context that its methods take.
-    fn with_core(&mut self, now: Instant, f: impl FnOnce(&mut C, &mut Ctx<'_>)) {
+    pub(super) fn with_core(&mut self, now: Instant, f: impl FnOnce(&mut C, &mut Ctx<'_>)) {
         let mut ctx = Ctx {
             now,
             stack: &mut self.engine.stack,

@@ -3,6 +3,7 @@
 mod box_node;
 mod downstream_tcp;
 mod machine;
+mod masquerade;
 mod server_node;
 
 use core::time::Duration;

@@ -3,12 +3,16 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{ApiError, PathConfig, Stack};
+use braid_engine::{ApiError, PathConfig, PathId, Stack};
+use braid_links::middlebox::Direction;
+use braid_proxy::app::Core;
+use braid_proxy::control::{Answer, Controlled, Request};
 use braid_proxy::{ServerConfig, ServerCore};
 use braid_wire::icmp::TcpError;
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
+use super::masquerade::Masquerade;
 use super::{DownstreamConfig, DownstreamTcp, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn, child};
@@ -26,21 +30,29 @@ pub struct ServerNodeConfig {
     pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the world's.
     pub clock_ahead: Duration,
+    /// True if the server has sockets and a packet device for tunnels.
+    pub tunnel: bool,
 }
 
-/// The aggregation server as a node that can be switched off and on.
+/// The aggregation server as a node that can be switched off and on. What comes out of tunnels leaves with the server's
+/// own address.
 #[derive(Debug)]
 pub struct ServerNode {
     config: ServerNodeConfig,
     rng: Rng,
     /// `None` while the node is off.
     machine: Option<Machine<ServerCore>>,
+    /// The translation to the server's IPv4 address, if it has one. It outlives a restart of the process, as the
+    /// kernel's does.
+    masquerade: Option<Masquerade>,
 }
 
 impl ServerNode {
     /// Makes a server that is switched off.
     pub fn new(config: ServerNodeConfig, rng: Rng) -> Self {
+        let own = path(config.config.listen.iter().copied()).v4;
         ServerNode {
+            masquerade: own.filter(|_| config.tunnel).map(Masquerade::new),
             config,
             rng,
             machine: None,
@@ -65,6 +77,9 @@ impl ServerNode {
         let mut core = ServerCore::new(config);
         core.set_wall_clock(now, wall_clock(now) + self.config.clock_ahead);
         core.set_own_addresses(config.listen.clone());
+        if self.config.tunnel {
+            core.enable_tunnel();
+        }
         let mut downstream = self.config.downstream.clone();
         downstream.engine.connect_timeout = config.timeouts.connect;
         let downstream = DownstreamTcp::new(
@@ -76,6 +91,7 @@ impl ServerNode {
             core,
             engine,
             downstream,
+            datagram: Vec::new(),
         });
         Ok(())
     }
@@ -83,6 +99,21 @@ impl ServerNode {
     /// Switches the node off: it forgets its state and sends nothing.
     pub fn kill(&mut self) {
         self.machine = None;
+    }
+
+    /// Applies the settings of `new` that can change while the server runs, as a reload does.
+    pub fn reload(&mut self, now: Instant, new: ServerConfig) {
+        self.config.config.reload(new);
+        if let Some(machine) = &mut self.machine {
+            let config = &self.config.config;
+            machine.with_core(now, |core, ctx| core.reload(ctx, config));
+        }
+    }
+
+    /// Sends the server a request, as its control socket would. Returns `None` while the server is off.
+    pub fn ask(&mut self, now: Instant, request: Request) -> Option<Answer> {
+        let Machine { core, engine, .. } = self.machine.as_mut()?;
+        Some(core.control(now, &mut engine.stack, request))
     }
 
     /// Returns the core, while the node is on.
@@ -118,6 +149,61 @@ impl ServerNode {
     }
 }
 
+impl ServerNode {
+    /// Returns the socket of the tunnel to which a packet goes; `None` if it has no datagram.
+    fn socket(&self, packet: &ip::Packet<&[u8]>) -> Option<PathId> {
+        let (protocol, datagram) = packet.transport().ok()?;
+        let (_, to) = ports(datagram).filter(|_| protocol == ip::PROTO_UDP)?;
+        let listen = &self.config.config.listen;
+        let socket = listen.iter().position(|addr| *addr == packet.dst())?;
+        (to == self.config.config.port).then_some(PathId(socket as u8))
+    }
+
+    /// Takes an answer to a packet of a box.
+    fn receive_answer(&mut self, turn: &Turn<'_>, packet: Packet) {
+        let translated = self
+            .masquerade
+            .as_mut()
+            .and_then(|masquerade| masquerade.translate(turn.now, Direction::Inbound, packet));
+        if let (Some(packet), Some(machine)) = (translated, &mut self.machine) {
+            machine.core.on_packet(turn.now, &packet.bytes);
+        }
+    }
+
+    /// Sends the datagrams of tunnels, and the packets that have come out of them.
+    fn serve_tunnels(&mut self, turn: &mut Turn<'_>) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        let config = &self.config;
+        while let Some(packet) = machine.next_packet(turn) {
+            let translated = self
+                .masquerade
+                .as_mut()
+                .and_then(|masquerade| masquerade.translate(turn.now, Direction::Outbound, packet));
+            let Some(packet) = translated else {
+                continue;
+            };
+            if let Ok(dst) = ip::Packet::new(&packet.bytes[..]).map(|view| view.dst()) {
+                turn.send(config.route(dst), packet);
+            }
+        }
+        machine.send_datagrams(turn, |socket, remote| {
+            let own = config.config.listen.get(usize::from(socket.0))?;
+            let own = SocketAddr::new(*own, config.config.port);
+            Some((own, config.route(remote.ip())))
+        });
+    }
+}
+
+impl ServerNodeConfig {
+    /// Returns the interface to a destination.
+    fn route(&self, dst: IpAddr) -> u32 {
+        let found = self.routes.iter().find(|(addr, _)| *addr == dst);
+        found.map_or(0, |(_, iface)| *iface)
+    }
+}
+
 /// Returns a path with the first address of each family.
 fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
     let mut path = PathConfig::default();
@@ -131,15 +217,23 @@ fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
 }
 
 impl Node for ServerNode {
-    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
+    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, mut packet: Packet) {
         if let Ok(view) = ip::Packet::new(&packet.bytes[..])
             && self.config.config.listen.contains(&view.dst())
         {
             let for_engine = self.is_for_engine(&view);
-            match &mut self.machine {
-                Some(machine) if for_engine => machine.receive(turn, &packet.bytes),
-                Some(machine) => machine.receive_downstream(turn, &packet.bytes),
-                None => {}
+            let socket = self.socket(&view);
+            let is_tcp = view.next_header() == ip::PROTO_TCP;
+            if self.masquerade.is_some() && socket.is_none() && !is_tcp {
+                return self.receive_answer(turn, packet);
+            }
+            match (&mut self.machine, socket) {
+                (Some(machine), Some(socket)) => {
+                    machine.receive_datagram(turn, socket, &mut packet.bytes);
+                }
+                (Some(machine), _) if for_engine => machine.receive(turn, &packet.bytes),
+                (Some(machine), _) => machine.receive_downstream(turn, &packet.bytes),
+                (None, _) => {}
             }
         }
         turn.recycle(packet);
@@ -149,12 +243,10 @@ impl Node for ServerNode {
         let Some(machine) = &mut self.machine else {
             return;
         };
-        let routes = &self.config.routes;
-        let route = |dst: IpAddr| {
-            let found = routes.iter().find(|(addr, _)| *addr == dst);
-            found.map_or(0, |(_, iface)| *iface)
-        };
+        let config = &self.config;
+        let route = |dst: IpAddr| config.route(dst);
         machine.wake(turn, |_, dst| route(dst), route);
+        self.serve_tunnels(turn);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

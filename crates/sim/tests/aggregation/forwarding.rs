@@ -126,6 +126,7 @@ fn lan() -> (World, NodeId, [NodeId; 2], [NodeId; 2]) {
         lan: vec![user_addr(0).into(), user_addr(1).into()],
         gateway: PathConfig::v4([192, 168, 1, 1].into()),
         downstream: DownstreamConfig::default(),
+        tunnel: false,
     };
     let mut world = World::new(1);
     let boxed = world.add(|rng| BoxNode::new(settings, rng));

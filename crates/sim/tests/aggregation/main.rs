@@ -17,4 +17,5 @@ mod states;
 mod stolen;
 mod streams;
 mod support;
+mod tunnel;
 mod warm;

@@ -267,6 +267,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), send_request: &Receiver<Ask>, 
             private: OWN.map(|a| a.parse().unwrap()).to_vec(),
             quic,
             mptcp_hosts,
+            tunnel: None,
         }))
         .unwrap();
     for addr in OWN {

@@ -1,5 +1,6 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
+mod carried;
 mod engine;
 mod example;
 mod interception;
@@ -8,4 +9,5 @@ mod session;
 mod shortcut;
 mod stale_resources;
 mod support;
+mod tunnel;
 mod whole;

@@ -220,6 +220,7 @@ impl Ends {
         let rules = Rules::Server(ServerRules {
             tun: "tun".to_owned(),
             mappings: vec![mapping(0), mapping(1)],
+            tunnel: None,
         });
         apply(&world, "server", rules);
         Ends {
@@ -291,6 +292,7 @@ fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
         private: Vec::new(),
         quic: Quic::Forward,
         mptcp_hosts: MptcpHosts::Forward,
+        tunnel: None,
     }
 }
 

@@ -105,27 +105,48 @@ fn received(world: &World) -> u64 {
 fn a_user_is_served_through_box_and_server() {
     let world = world();
     serve_web(&world);
-    // One each, since each run takes the signal off its descriptor.
-    let stops: [OwnedFd; 2] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    run(&world, (BOX, SERVER), |_| {
+        check(&world);
+        check_sessions(&world);
+    });
+}
+
+/// The descriptors that stop box and server.
+pub struct Stops {
+    gateway: OwnedFd,
+    server: OwnedFd,
+}
+
+impl Stops {
+    fn stop(fd: &OwnedFd) {
+        rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Stops the server.
+    pub fn stop_server(&self) {
+        Stops::stop(&self.server);
+    }
+}
+
+/// Runs box and server with these configurations, in which `SERVER` and `BOX` stand for their keys, while `check`
+/// runs. Nothing of the box is left afterwards.
+pub fn run(world: &World, (text, server_text): (&str, &str), check: impl FnOnce(&Stops)) {
     let [box_key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
-    let text = BOX.replace("SERVER", &server_key.public().to_string());
-    let server_text = SERVER.replace("BOX", &box_key.public().to_string());
+    let text = text.replace("SERVER", &server_key.public().to_string());
+    let server_text = server_text.replace("BOX", &box_key.public().to_string());
     let box_config = BoxConfig::with_key("box.toml", &text, box_key).unwrap();
     let server_config = ServerConfig::with_key("server.toml", &server_text, server_key).unwrap();
+    // One each, since each run takes the signal off its descriptor.
+    let [gateway, server] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let stops = Stops { gateway, server };
     thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
-        let (world, [stop_server, stop_box]) = (&world, &stops);
-        let server_ready = ready.clone();
+        let (stops, server_ready) = (&stops, ready.clone());
         scope.spawn(move || {
             world.inside("server", || {
-                run_server(
-                    &server_config,
-                    None,
-                    Privileges::Kept,
-                    stop_server.as_fd(),
-                    || server_ready.send(()).unwrap(),
-                )
-                .unwrap();
+                let (privileges, stop) = (Privileges::Kept, stops.server.as_fd());
+                let started = || server_ready.send(()).unwrap();
+                run_server(&server_config, None, privileges, stop, started).unwrap();
             });
         });
         // After a panic server and box still have to be stopped, since the scope waits for them.
@@ -133,23 +154,16 @@ fn a_user_is_served_through_box_and_server() {
             started.recv_timeout(TIMEOUT).expect("the server is up");
             scope.spawn(move || {
                 world.inside("box", || {
-                    run_box(
-                        &box_config,
-                        None,
-                        Privileges::Kept,
-                        stop_box.as_fd(),
-                        || ready.send(()).unwrap(),
-                    )
-                    .unwrap();
+                    let (privileges, stop) = (Privileges::Kept, stops.gateway.as_fd());
+                    let started = || ready.send(()).unwrap();
+                    run_box(&box_config, None, privileges, stop, started).unwrap();
                 });
             });
             started.recv_timeout(TIMEOUT).expect("the box is up");
-            check(world);
-            check_sessions(world);
+            check(stops);
         }));
-        for stop in &stops {
-            rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
-        }
+        Stops::stop(&stops.server);
+        Stops::stop(&stops.gateway);
         if let Err(panic) = checked {
             resume_unwind(panic);
         }

@@ -9,6 +9,7 @@ use braid_proxy::verdict::{Reason, Verdict};
 
 use super::columns::{Align, Columns};
 use super::servers;
+use super::tunnel;
 use super::units::{self, NONE, or_none};
 
 /// Returns the word for a role, which is also the name of its command.
@@ -56,6 +57,7 @@ pub fn page(now: &Status, before: &Status, verbose: bool) -> String {
     page.push('\n');
     page += &paths(now, before, verbose);
     page.push('\n');
+    page += &tunnel::section(now.role, now.tunnel.as_ref());
     page += &connections(now, verbose);
     page += &counters(now);
     page
@@ -404,6 +406,7 @@ mod tests {
                 opening: 1,
                 most: 4,
             }),
+            tunnel: None,
             rules: RulesStatus::Sound,
             paths: vec![
                 path("dsl", PathState::Up, true),

@@ -23,6 +23,9 @@ const SIZES: [u16; 12] = [
 ];
 /// Size in bytes of the smallest probe, which passes every link. It shows whether pings are answered at all.
 const SMALL_SIZE: u16 = 100;
+/// The port of the UDP probe. No program listens there, so the server's machine answers by an ICMP error. It is the first
+/// port of traceroute, whose probes many firewalls pass. At its own port a server answers only to boxes that it knows.
+const UDP_PORT: u16 = 33_434;
 // Length in bytes of the header of an ICMP echo message (RFC 792, RFC 4443).
 const HEADER_LEN: usize = 8;
 
@@ -38,14 +41,14 @@ pub(super) struct Echoes {
 }
 
 /// Sends probes of up to `mtu` bytes to the server and collects the answers. `ends` are the local and the remote
-/// address, `id` is the identifier of the echo requests, and `port` is a port at which the server has TCP only.
+/// address, and `id` is the identifier of the echo requests.
 ///
 /// # Errors
 /// Fails if the sockets cannot receive. A probe that the interface refuses counts as lost.
 pub(super) fn ask(
     raw: &mut Raw,
     ends: (IpAddr, IpAddr),
-    (port, id): (u16, u16),
+    id: u16,
     mtu: u16,
     stop: BorrowedFd<'_>,
 ) -> io::Result<Echoes> {
@@ -62,12 +65,12 @@ pub(super) fn ask(
             let _ = raw.send(&echo_request(ends, id, *size));
         }
         if !echoes.udp {
-            let _ = raw.send(&datagram(ends, port));
+            let _ = raw.send(&datagram(ends, UDP_PORT));
         }
         let round_end = Instant::now() + ROUND_TIME;
         while echoes.largest != Some(mtu) || !echoes.udp {
             match raw.receive(round_end, stop)? {
-                Received::Packet(packet) => on_packet(packet, ends, (port, id), &mut echoes),
+                Received::Packet(packet) => on_packet(packet, ends, (UDP_PORT, id), &mut echoes),
                 Received::Nothing => break,
                 Received::Stop => return Ok(echoes),
             }
@@ -115,7 +118,7 @@ fn echo_request(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     packet
 }
 
-/// Builds an empty UDP datagram to `port`. A server has no UDP there, so its machine answers by an ICMP error.
+/// Builds an empty UDP datagram to `port`.
 fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
     let start = header(ends, ip::PROTO_UDP, 0).header_len();
     let mut packet = vec![0; start + udp::HEADER_LEN];

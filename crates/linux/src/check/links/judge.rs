@@ -247,7 +247,7 @@ fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) 
         ),
         false => not_checked(
             "link.udp",
-            "the server's machine does not report whether UDP arrives; Braid does not need UDP"
+            "the server's machine does not report whether UDP arrives; only a running box shows it (link.tunnel)"
                 .to_owned(),
         ),
     };
@@ -294,6 +294,38 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
 }
 
 /// Reports the rates of the links, which only a running box measures.
+/// Reports over which links datagrams of the tunnel arrive, as the running box knows it. Without a running box that has
+/// a tunnel, nothing is reported.
+pub(super) fn tunnel(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
+    let tunnel = status.and_then(|status| status.tunnel.as_ref());
+    let session = tunnel.and_then(|tunnel| tunnel.sessions.first());
+    let paths = session.map_or(&[][..], |session| &session.paths);
+    let works_somewhere = paths.iter().any(|path| path.usable);
+    let mut found = Vec::new();
+    for link in &config.links {
+        let Some(path) = paths.iter().find(|path| path.name == link.name) else {
+            continue;
+        };
+        let id_and_subject = ("link.tunnel", format!("link {}", link.name));
+        found.push(match (path.usable, works_somewhere) {
+            (true, _) => Finding::ok(id_and_subject, "datagrams of the tunnel (UDP) arrive"),
+            (false, true) => Finding::warning(
+                id_and_subject,
+                "no datagrams (UDP) come back over this link: it carries connections only, and all other traffic \
+                 uses the other links",
+                "allow UDP to the server's port in this link's network, or ask its provider",
+            ),
+            (false, false) => Finding::warning(
+                id_and_subject,
+                "no datagrams (UDP) come back over any link: all traffic other than TCP is forwarded over one link, \
+                 unprotected",
+                "allow UDP to the server's port in the firewalls of the server and of the links' networks",
+            ),
+        });
+    }
+    found
+}
+
 pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
     let not_measured = |subject: String, remedy: &str| {
         let message = "not measured";
@@ -339,6 +371,7 @@ mod tests {
     use std::time::Duration;
 
     use braid_engine::FallbackCause;
+    use braid_proxy::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
     use braid_secure::channel::ChannelError;
     use braid_secure::keys::PrivateKey;
 
@@ -527,6 +560,42 @@ mod tests {
             assert_eq!((udp.id, udp.verdict), ("link.udp", Verdict::NotChecked));
             assert_eq!((size.id, size.verdict), ("link.mtu", verdict), "{size:#?}");
         }
+    }
+
+    #[test]
+    fn a_link_over_which_no_datagram_comes_back_is_named() {
+        let path = |name: &str, usable| TunnelPathStatus {
+            name: name.to_owned(),
+            usable,
+            datagrams_sent: 9,
+            bytes_sent: 900,
+            datagrams_lost: 0,
+            datagrams_received: 0,
+            bytes_received: 0,
+            rtt_ms: None,
+            rate: None,
+        };
+        let judged = |first, second| {
+            let session = TunnelSessionStatus {
+                paths: vec![path("wlan0", first), path("wwan0", second)],
+                ..TunnelSessionStatus::default()
+            };
+            let tunnel = TunnelStatus {
+                sessions: vec![session],
+                ..TunnelStatus::default()
+            };
+            let text = r#"{"version": 2, "role": "box", "name": "", "pid": 1, "uptime_s": 1.0, "strategy": "",
+                "congestion": "", "verdict": {"health": "working", "reasons": []}, "paths": [],
+                "connections_total": 0, "connections": [], "counters": {}}"#;
+            let mut status: Status = serde_json::from_str(text).unwrap();
+            status.tunnel = Some(tunnel);
+            let found = super::tunnel(&config(), Some(&status));
+            found.iter().map(|f| f.is_bad()).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(true, true), [false, false]);
+        assert_eq!(judged(true, false), [false, true]);
+        assert_eq!(judged(false, false), [true, true]);
+        assert!(tunnel(&config(), None).is_empty());
     }
 
     #[test]

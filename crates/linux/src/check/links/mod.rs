@@ -92,6 +92,7 @@ pub(super) fn findings(
         }
         Err(error) => found.push(judge::not_possible("links", &error.to_string())),
     }
+    found.extend(judge::tunnel(config, status));
     found.extend(judge::rates(config, status));
     found
 }
@@ -231,13 +232,7 @@ impl Task<'_> {
         let mut raw = self.open(mark)?;
         let [a, b] = random()?;
         let id = u16::from_be_bytes([a, b]);
-        echo::ask(
-            &mut raw,
-            self.ips(),
-            (self.ends.1.port(), id),
-            self.mtu,
-            stop,
-        )
+        echo::ask(&mut raw, self.ips(), id, self.mtu, stop)
     }
 
     /// Opens a connection to the server as a box does, and reports which step of this succeeds.

@@ -2,7 +2,7 @@
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METHOD_NONE, METHOD_PASSWORD, MessageBuffer,
-    PROBE, Reply, RequestMetadata, VERSION, address_length,
+    PROBE, Reply, RequestMetadata, TUNNEL, VERSION, address_length,
 };
 
 /// Encodes greeting and password together, so that the server's choice of a method costs no round trip. User and
@@ -38,6 +38,18 @@ pub fn request(metadata: Option<&RequestMetadata>, destination: &Destination) ->
 pub fn probe(metadata: &RequestMetadata) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     metadata.encode(PROBE, &mut out);
+    out
+}
+
+/// Encodes the request for a tunnel with these fields, which a box sends instead of a request for a destination. Only
+/// protected connections carry it.
+pub(crate) fn tunnel(fields: Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    let metadata = RequestMetadata {
+        code: None,
+        hints: fields,
+    };
+    metadata.encode(TUNNEL, &mut out);
     out
 }
 

@@ -25,6 +25,8 @@ pub(super) const ATYP_V6: u8 = 4;
 pub(super) const METADATA: u8 = 0xb5;
 /// First byte of metadata that requests a probe instead of a destination, version 3.
 pub(super) const PROBE: u8 = 0xb7;
+/// First byte of metadata that requests a tunnel instead of a destination, version 1.
+pub(super) const TUNNEL: u8 = 0xb9;
 /// Number of bytes before the code and hints of the metadata: the first byte and a length of two bytes.
 pub(super) const METADATA_HEAD_LEN: usize = 3;
 
@@ -37,8 +39,8 @@ pub(super) const METADATA_HEAD_LEN: usize = 3;
 /// | 0, or 64 in plaintext | code of the request: a signature over destination and hints |
 /// | 0 to 1024 | hints |
 ///
-/// If the first byte is 0xb7, no request follows: the box requests a probe, and the hints are the fields of the
-/// probe.
+/// If the first byte is 0xb7 or 0xb9, no request follows: the box requests a probe or a tunnel, and the hints are the
+/// fields of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestMetadata {
     /// A signature over destination and hints. `None` on a protected connection, where TLS authenticates
@@ -297,7 +299,7 @@ impl From<ConnectFailure> for Reply {
 
 /// A buffer for one message whose first bytes determine its length.
 #[derive(Debug, Default)]
-pub(super) struct MessageBuffer {
+pub(in crate::protocol) struct MessageBuffer {
     buf: Vec<u8>,
 }
 
@@ -307,7 +309,11 @@ impl MessageBuffer {
     ///
     /// `length` gets the bytes so far and returns a lower bound of the message's length. With more bytes the bound
     /// must grow until it equals the length, so that no byte of the next message is taken.
-    pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
+    pub(in crate::protocol) fn take(
+        &mut self,
+        input: &[u8],
+        length: impl Fn(&[u8]) -> usize,
+    ) -> (usize, bool) {
         let mut taken = 0;
         loop {
             let min_len = length(&self.buf);
@@ -328,7 +334,7 @@ impl MessageBuffer {
     }
 
     /// Empties the buffer, and returns its content.
-    pub(super) fn clear(&mut self) -> Vec<u8> {
+    pub(in crate::protocol) fn clear(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.buf)
     }
 }

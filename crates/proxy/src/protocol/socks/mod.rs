@@ -13,8 +13,10 @@ mod early_hints;
 mod message;
 mod server;
 
+pub(crate) use client::tunnel;
 pub use client::{ClientError, ClientHandshake, ClientStep, GREETING, probe, request, sign_in};
 pub use early_hints::{EarlyHints, EarlyHintsStep, encode_early_hints};
+pub(super) use message::MessageBuffer;
 pub(crate) use message::is_host_name;
 pub use message::{Destination, Reply, RequestMetadata};
 pub use server::{Request, ServerError, ServerHandshake, ServerStep};

@@ -2,7 +2,7 @@
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METADATA_HEAD_LEN, METHOD_NONE,
-    METHOD_PASSWORD, MessageBuffer, NO_METHOD, PROBE, Reply, RequestMetadata, VERSION,
+    METHOD_PASSWORD, MessageBuffer, NO_METHOD, PROBE, Reply, RequestMetadata, TUNNEL, VERSION,
     address_length,
 };
 
@@ -70,6 +70,8 @@ pub enum ServerStep {
     Request(Request),
     /// Answer a probe, and close.
     Probe(RequestMetadata),
+    /// Answer a request for a tunnel with these fields, and close. Only a box that TLS has authenticated sends one.
+    Tunnel(Vec<u8>),
     /// Send the bytes of [`ServerError::reply`], if any, and close.
     Failed(ServerError),
 }
@@ -188,6 +190,13 @@ impl ServerHandshake {
                         None => ServerStep::Failed(ServerError::Garbage),
                     }
                 }
+                Stage::Request if message.first() == Some(&TUNNEL) && !coded => {
+                    let body = message.get(METADATA_HEAD_LEN..);
+                    match body.and_then(|body| RequestMetadata::decode(body, coded)) {
+                        Some(metadata) => ServerStep::Tunnel(metadata.hints),
+                        None => ServerStep::Failed(ServerError::Garbage),
+                    }
+                }
                 Stage::Request | Stage::AfterMetadata => self.request(&message),
                 Stage::Ended => ServerStep::More,
             };
@@ -256,6 +265,10 @@ fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
         (Stage::Request, [METADATA | PROBE, a, b, ..]) => {
             METADATA_HEAD_LEN + RequestMetadata::length([*a, *b], coded).unwrap_or(0)
         }
+        (Stage::Request, [TUNNEL, a, b, ..]) if !coded => {
+            METADATA_HEAD_LEN + RequestMetadata::length([*a, *b], coded).unwrap_or(0)
+        }
+        (Stage::Request, [TUNNEL, ..]) if !coded => METADATA_HEAD_LEN,
         (Stage::Request, [METADATA | PROBE, ..]) => METADATA_HEAD_LEN,
         _ => 1,
     }

@@ -1,0 +1,459 @@
+//! The packet path of the tunnel: UDP sockets, one for each link of a box or listening address of a server, and the
+//! packet device, which exchanges IP packets with the kernel.
+//!
+//! An error on a socket is a state of its link and ends nothing: the datagrams are lost, as they may be on any link,
+//! and the core notices that its peer does not answer.
+
+mod socket;
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use braid_proxy::app::{Core, PathId, TunnelTransmit};
+use braid_wire::Instant;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use crate::net::{Result, SystemError};
+use crate::rate_limit::RateLimit;
+use crate::sockets::FOREIGN_TOKEN;
+use crate::tun::PlainTun;
+use socket::{DatagramSocket, Local, MAX_RUN, MAX_RUN_BYTES};
+
+/// The bits of every token of this module in the driver's epoll instance. A host's tokens have none of them but
+/// [`FOREIGN_TOKEN`].
+pub(crate) const TUNNEL_TOKENS: u64 = FOREIGN_TOKEN | 1 << 33;
+/// The token of the packet device. The token of a socket has twice the number of its path, plus 1 for IPv6.
+const DEVICE_TOKEN: u64 = TUNNEL_TOKENS | 1 << 16;
+// The batches bound the work of a turn of the loop, as those of the driver do. The sizes are guesses.
+/// Maximum number of packets that are read from the device or written to it in a turn.
+const PACKET_BATCH: usize = 256;
+/// Maximum number of runs of datagrams that are sent, or read from one socket, in a turn.
+const RUN_BATCH: usize = 32;
+/// Pause before the loop watches a removed packet device again, as for the engine's device.
+const REMOVED_DEVICE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Counters of the tunnel's packet path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams received.
+    pub rx_datagrams: u64,
+    /// System calls that received datagrams.
+    pub rx_runs: u64,
+    /// Datagrams sent.
+    pub tx_datagrams: u64,
+    /// System calls that sent datagrams.
+    pub tx_runs: u64,
+    /// Datagrams that the system refused to send.
+    pub tx_refused: u64,
+    /// Packets that the device took in.
+    pub rx_packets: u64,
+    /// Packets that were written to the device.
+    pub tx_packets: u64,
+    /// Packets for the device that were lost, because the device refused them or there is none.
+    pub tx_packets_refused: u64,
+}
+
+/// The UDP sockets and the packet device of the tunnel. Without both, it does nothing.
+#[derive(Debug)]
+pub struct TunnelIo {
+    epoll: OwnedFd,
+    /// The sockets by path.
+    paths: Vec<Option<PathSockets>>,
+    device: Option<PlainTun>,
+    /// Set after another program removed the device: the time at which the loop watches it again.
+    unwatched_until: Option<Instant>,
+    run: Run,
+    received: Box<[u8]>,
+    counters: Counters,
+    log: RateLimit,
+}
+
+/// The sockets of a path, for IPv4 and for IPv6. They are opened when the first datagram of their family is sent, as
+/// a link may never have addresses of one family.
+#[derive(Debug)]
+struct PathSockets {
+    locals: [Option<Local>; 2],
+    sockets: [Option<DatagramSocket>; 2],
+}
+
+/// The run of datagrams that is sent next: datagrams for one path and peer, all of the length of the first, except the
+/// last, which may be shorter.
+#[derive(Debug)]
+struct Run {
+    /// The datagrams of the run, and after them at most one that begins the next run.
+    bytes: Vec<u8>,
+    /// Path and peer of the run, and the length of its first datagram.
+    head: Option<TunnelTransmit>,
+    /// Number of datagrams.
+    datagrams: usize,
+    /// True after a datagram that is shorter than the first one.
+    is_complete: bool,
+}
+
+impl Run {
+    fn new() -> Run {
+        Run {
+            // Two datagrams of the largest size follow a run at most: one is the next run, one is being written.
+            bytes: Vec::with_capacity(2 * MAX_RUN_BYTES),
+            head: None,
+            datagrams: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Returns whether a datagram of the core may be sent with the run.
+    fn takes(&self, next: &TunnelTransmit) -> bool {
+        let Some(head) = &self.head else {
+            return true;
+        };
+        (head.path, head.remote) == (next.path, next.remote)
+            && next.len <= head.len
+            && !self.is_complete
+            && self.datagrams < MAX_RUN
+            && self.bytes.len() <= MAX_RUN_BYTES
+    }
+
+    /// Adds a datagram, which is at the end of the bytes and which the run takes.
+    fn add(&mut self, next: TunnelTransmit) {
+        let head = *self.head.get_or_insert(next);
+        self.datagrams += 1;
+        self.is_complete = next.len < head.len;
+    }
+
+    /// Forgets the run. The last `len` bytes, a datagram that the run did not take, stay.
+    fn clear_except(&mut self, len: usize) {
+        let rest = self.bytes.len() - len;
+        self.bytes.drain(..rest);
+        self.head = None;
+        self.datagrams = 0;
+        self.is_complete = false;
+    }
+}
+
+impl TunnelIo {
+    /// Returns a packet path without sockets and device. `epoll`, a duplicate of the driver's descriptor, watches
+    /// them.
+    pub(crate) fn new(epoll: OwnedFd) -> TunnelIo {
+        TunnelIo {
+            epoll,
+            paths: Vec::new(),
+            device: None,
+            unwatched_until: None,
+            run: Run::new(),
+            received: vec![0; 1 << 16].into(),
+            counters: Counters::default(),
+            log: RateLimit::default(),
+        }
+    }
+
+    /// Uses `device` for IP packets.
+    ///
+    /// # Errors
+    /// Fails if the device cannot be watched.
+    pub fn set_device(&mut self, device: PlainTun) -> Result<()> {
+        let watched = watch(&self.epoll, device.fd(), DEVICE_TOKEN);
+        watched.map_err(SystemError::cannot("watch the packet device of the tunnel"))?;
+        self.device = Some(device);
+        Ok(())
+    }
+
+    /// Adds a path that sends from the addresses of a link of a box, with the packet mark by which packets are routed
+    /// over the link. Replaces the sockets that the path had.
+    pub fn add_link(&mut self, path: PathId, mark: u32) {
+        let any = [
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        ];
+        let locals = any.map(|addr| Some(Local { addr, mark }));
+        self.set_path(path, locals);
+    }
+
+    /// Adds a path that receives and sends at an address of a server. Replaces the socket that the path had.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the socket, for example because another program has the port.
+    pub fn listen(&mut self, path: PathId, addr: SocketAddr, mark: u32) -> Result<()> {
+        let local = Some(Local { addr, mark });
+        let locals = match addr {
+            SocketAddr::V4(_) => [local, None],
+            SocketAddr::V6(_) => [None, local],
+        };
+        self.set_path(path, locals);
+        let opened = self.open(path, addr.is_ipv6());
+        opened.map_err(SystemError::cannot(format!("receive datagrams at {addr}")))
+    }
+
+    /// Removes a path and closes its sockets.
+    pub fn remove(&mut self, path: PathId) {
+        if let Some(entry) = self.paths.get_mut(usize::from(path.0)) {
+            *entry = None;
+        }
+    }
+
+    fn set_path(&mut self, path: PathId, locals: [Option<Local>; 2]) {
+        let index = usize::from(path.0);
+        if index >= self.paths.len() {
+            self.paths.resize_with(index + 1, || None);
+        }
+        // Closing a socket removes it from the epoll instance.
+        self.paths[index] = Some(PathSockets {
+            locals,
+            sockets: [None, None],
+        });
+    }
+
+    /// Returns the socket of a path and family, if it is open.
+    fn socket(&mut self, path: PathId, v6: bool) -> Option<&mut DatagramSocket> {
+        let entry = self.paths.get_mut(usize::from(path.0))?.as_mut()?;
+        entry.sockets[usize::from(v6)].as_mut()
+    }
+
+    /// Opens the socket of a path and family, unless it is open.
+    fn open(&mut self, path: PathId, v6: bool) -> io::Result<()> {
+        let no_path = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let entry = self.paths.get_mut(usize::from(path.0));
+        let entry = entry.and_then(Option::as_mut).ok_or_else(no_path)?;
+        let socket = &mut entry.sockets[usize::from(v6)];
+        if socket.is_none() {
+            let local = entry.locals[usize::from(v6)].ok_or_else(no_path)?;
+            let opened = DatagramSocket::open(local)?;
+            let token = TUNNEL_TOKENS | u64::from(path.0) << 1 | u64::from(v6);
+            watch(&self.epoll, opened.fd(), token)?;
+            *socket = Some(opened);
+        }
+        Ok(())
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns the time at which [`Self::handle_timeout`] is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.unwatched_until
+    }
+
+    /// Watches a removed device again, if another program or the guard has created it anew.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        let Some(device) = &self.device else {
+            return;
+        };
+        if self.unwatched_until.take_if(|at| *at <= now).is_some() {
+            let watched = watch(&self.epoll, device.fd(), DEVICE_TOKEN);
+            self.unwatched_until = watched.is_err().then(|| now + REMOVED_DEVICE_PAUSE);
+        }
+    }
+
+    /// Handles input at the descriptor of a token of this module.
+    pub(crate) fn on_ready<C: Core + ?Sized>(&mut self, token: u64, now: Instant, core: &mut C) {
+        if token == DEVICE_TOKEN {
+            self.take_packets(now, core);
+        } else {
+            let path = PathId((token >> 1 & 0xff) as u8);
+            self.take_datagrams((path, token & 1 != 0), now, core);
+        }
+    }
+
+    /// Passes a batch of packets of the device to the core.
+    fn take_packets<C: Core + ?Sized>(&mut self, now: Instant, core: &mut C) {
+        let Some(device) = &mut self.device else {
+            return;
+        };
+        for _ in 0..PACKET_BATCH {
+            match device.recv() {
+                Ok(Some(packet)) => {
+                    self.counters.rx_packets += 1;
+                    core.on_packet(now, packet);
+                }
+                Ok(None) => break,
+                // A removed device is always ready, and each read fails until the device is created again.
+                Err(error) if error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) => {
+                    let _ = epoll::delete(&self.epoll, device.fd());
+                    self.unwatched_until = Some(now + REMOVED_DEVICE_PAUSE);
+                    break;
+                }
+                // The device is down (EIO), or was down until now.
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Passes a batch of datagrams of a socket to the core, and the packets in them to the device.
+    fn take_datagrams<C: Core + ?Sized>(
+        &mut self,
+        (path, v6): (PathId, bool),
+        now: Instant,
+        core: &mut C,
+    ) {
+        let mut received = mem::take(&mut self.received);
+        for _ in 0..RUN_BATCH {
+            // A path may have been removed since its event was queued.
+            let Some(socket) = self.socket(path, v6) else {
+                break;
+            };
+            match socket.receive(&mut received) {
+                Ok(Some(run)) => {
+                    self.counters.rx_runs += 1;
+                    for datagram in received[..run.len].chunks_mut(run.datagram_len) {
+                        self.counters.rx_datagrams += 1;
+                        core.on_datagram(now, path, run.from, datagram);
+                    }
+                    self.deliver(core);
+                }
+                Ok(None) => break,
+                // An error that the kernel kept for the socket. It is gone now, and the next read may succeed.
+                Err(error) => self.log_refusal(now, path, &error),
+            }
+        }
+        self.received = received;
+    }
+
+    /// Sends and delivers a batch of what the core has to send and to deliver. Returns whether nothing is left.
+    pub(crate) fn exchange<C: Core + ?Sized>(&mut self, now: Instant, core: &mut C) -> bool {
+        let delivered = self.deliver(core);
+        self.transmit(now, core) && delivered
+    }
+
+    /// Writes a batch of packets to the device. Returns whether none is left.
+    fn deliver<C: Core + ?Sized>(&mut self, core: &mut C) -> bool {
+        for _ in 0..PACKET_BATCH {
+            let Some(packet) = core.poll_packet() else {
+                return true;
+            };
+            // The device refuses packets while it is down, and malformed ones.
+            let sent = self.device.as_mut().map(|device| device.send(packet));
+            match sent {
+                Some(Ok(())) => self.counters.tx_packets += 1,
+                _ => self.counters.tx_packets_refused += 1,
+            }
+        }
+        false
+    }
+
+    /// Sends a batch of datagrams. Returns whether none is left.
+    fn transmit<C: Core + ?Sized>(&mut self, now: Instant, core: &mut C) -> bool {
+        for _ in 0..RUN_BATCH {
+            let next = loop {
+                let Some(next) = core.poll_datagram(now, &mut self.run.bytes) else {
+                    break None;
+                };
+                if !self.run.takes(&next) {
+                    break Some(next);
+                }
+                self.run.add(next);
+            };
+            self.send_run(now, next.map_or(0, |next| next.len));
+            let Some(next) = next else {
+                return true;
+            };
+            self.run.add(next);
+        }
+        // The datagram that began another run.
+        self.send_run(now, 0);
+        false
+    }
+
+    /// Sends the run. The last `rest` bytes are not of it, and stay.
+    fn send_run(&mut self, now: Instant, rest: usize) {
+        let Some(head) = self.run.head else {
+            return;
+        };
+        let len = self.run.bytes.len() - rest;
+        let v6 = head.remote.is_ipv6();
+        let opened = self.open(head.path, v6);
+        let index = usize::from(head.path.0);
+        let entry = self.paths.get_mut(index).and_then(Option::as_mut);
+        let socket = entry.and_then(|entry| entry.sockets[usize::from(v6)].as_mut());
+        let error = match (opened, socket) {
+            (Ok(()), Some(socket)) => {
+                let run = &self.run.bytes[..len];
+                let outcome = socket.send(head.remote, run, head.len);
+                self.counters.tx_runs += u64::from(outcome.sent > 0);
+                self.counters.tx_datagrams += outcome.sent;
+                self.counters.tx_refused += outcome.refused;
+                outcome.error
+            }
+            (opened, _) => {
+                self.counters.tx_refused += self.run.datagrams as u64;
+                opened.err()
+            }
+        };
+        if let Some(error) = error {
+            self.log_refusal(now, head.path, &error);
+        }
+        self.run.clear_except(rest);
+    }
+
+    fn log_refusal(&mut self, now: Instant, path: PathId, error: &io::Error) {
+        if let Some(suppressed) = self.log.admit(now) {
+            let path = path.0;
+            tracing::debug!(path, %error, suppressed, "the system did not send datagrams of the tunnel, or reports \
+                                                       that earlier ones did not arrive");
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::result::Result<(), Errno> {
+    epoll::add(
+        epoll,
+        fd,
+        epoll::EventData::new_u64(token),
+        epoll::EventFlags::IN,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit(path: u8, len: usize) -> TunnelTransmit {
+        TunnelTransmit {
+            path: PathId(path),
+            remote: "192.0.2.1:1080".parse().unwrap(),
+            len,
+        }
+    }
+
+    /// Returns how many of these datagrams, given as path and length, the first run takes.
+    fn taken(datagrams: &[(u8, usize)]) -> usize {
+        let mut run = Run::new();
+        for (count, (path, len)) in datagrams.iter().enumerate() {
+            run.bytes.resize(run.bytes.len() + len, 0);
+            let next = transmit(*path, *len);
+            if !run.takes(&next) {
+                return count;
+            }
+            run.add(next);
+        }
+        datagrams.len()
+    }
+
+    #[test]
+    fn a_run_has_one_path_and_one_length() {
+        assert_eq!(taken(&[(0, 1_400); 3]), 3);
+        assert_eq!(taken(&[(0, 1_400), (0, 1_400), (1, 1_400)]), 2);
+        // A shorter datagram is the last one, and a longer one begins another run.
+        assert_eq!(taken(&[(0, 1_400), (0, 300), (0, 300)]), 2);
+        assert_eq!(taken(&[(0, 300), (0, 1_400)]), 1);
+        assert_eq!(taken(&[(0, 100); 65]), MAX_RUN);
+        // 46 x 1,400 = 64,400 bytes; with another one 65,800, more than a packet holds.
+        assert_eq!(taken(&[(0, 1_400); 60]), 46);
+    }
+
+    #[test]
+    fn the_datagram_that_a_run_did_not_take_begins_the_next_one() {
+        let mut run = Run::new();
+        run.bytes.extend([1; 100]);
+        run.add(transmit(0, 100));
+        run.bytes.extend([2; 200]);
+        assert!(!run.takes(&transmit(0, 200)));
+        run.clear_except(200);
+        assert_eq!(run.bytes, [2; 200]);
+        assert!(run.takes(&transmit(1, 200)));
+    }
+}

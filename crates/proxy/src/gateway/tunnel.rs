@@ -1,0 +1,116 @@
+//! The tunnel of a box: its requests, and the links that it uses.
+
+use braid_secure::keys::PublicKey;
+use braid_wire::{Instant, Rng};
+
+use super::BoxCore;
+use crate::app::Ctx;
+use crate::config::{BoxConfig, Datagrams};
+use crate::tunnel::of_box::BoxTunnel;
+use crate::uplink;
+
+/// The box's end of the tunnel, with what it knows of links and servers.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    pub(super) end: BoxTunnel,
+    /// True if the configuration wants a tunnel.
+    is_wanted: bool,
+    /// The version of the links that the tunnel knows.
+    links_version: u64,
+    /// True if the driver or the operator has changed a link since the last look.
+    pub(super) is_stale: bool,
+    /// The key of the box, which is that of the session's user.
+    key: PublicKey,
+    /// True if a server was reached at the last look.
+    was_reached: bool,
+}
+
+impl Tunnel {
+    pub(super) fn new(config: &BoxConfig, rng: Rng) -> Self {
+        Tunnel {
+            end: BoxTunnel::new(&config.name, rng),
+            is_wanted: config.datagrams == Datagrams::Tunnel,
+            links_version: 0,
+            is_stale: false,
+            key: config.key.public(),
+            was_reached: false,
+        }
+    }
+}
+
+impl BoxCore {
+    /// Starts to ask servers for a tunnel, if the configuration wants one. The driver calls this once its sockets and its
+    /// packet device for the tunnel are open. Without the call, everything that is not TCP has to be forwarded.
+    pub fn enable_tunnel(&mut self) {
+        if self.tunnel.is_wanted {
+            self.tunnel.end.enable();
+        }
+    }
+
+    /// Applies new indices of servers: `moved` maps old indices to new ones. With another key this box is another user,
+    /// who has no session.
+    pub(super) fn reload_tunnel(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        config: &BoxConfig,
+        moved: &[Option<usize>],
+    ) {
+        let key = config.key.public();
+        let is_same = core::mem::replace(&mut self.tunnel.key, key) == key;
+        let moved = if is_same { moved } else { &[] };
+        self.tunnel.end.move_server(ctx.now, moved);
+        self.follow_tunnel(ctx);
+    }
+
+    /// Returns the time at which the tunnel has something to do.
+    pub(super) fn tunnel_timeout(&self) -> Option<Instant> {
+        if self.is_ending {
+            return None;
+        }
+        let at = self.tunnel.end.next_timeout()?;
+        Some(if self.tunnel.is_stale {
+            Instant::ZERO
+        } else {
+            at
+        })
+    }
+
+    /// Runs the timers of the tunnel.
+    pub(super) fn serve_tunnel(&mut self, ctx: &mut Ctx<'_>) {
+        if self.tunnel_timeout().is_some_and(|at| at <= ctx.now) {
+            self.tunnel.end.handle_timeout(ctx.now);
+            self.follow_tunnel(ctx);
+        }
+    }
+
+    /// Passes results of requests, changes of links and due requests between the tunnel and the uplink.
+    pub(super) fn follow_tunnel(&mut self, ctx: &mut Ctx<'_>) {
+        let now = ctx.now;
+        let cx = &mut uplink::Context::new(ctx, &mut self.counters);
+        let (tunnel, upstream) = (&mut self.tunnel, &mut self.upstream);
+        let news = upstream.tunnel_news(tunnel.end.server(), tunnel.links_version);
+        if let Some(result) = news.result {
+            tunnel.end.on_attempt(now, result);
+        }
+        if let Some(links) = news.links {
+            tunnel.end.set_links(now, &links);
+        }
+        let was_reached = core::mem::replace(&mut tunnel.was_reached, news.is_reached);
+        let returns = news.is_reached && !was_reached;
+        if returns || core::mem::replace(&mut tunnel.links_version, news.version) != news.version {
+            tunnel.end.retry(now);
+        }
+        tunnel.is_stale = false;
+        if self.is_ending {
+            return;
+        }
+        if let Some((request, server)) = tunnel.end.poll_request(now) {
+            upstream.request_tunnel(cx, request, server);
+            // A request that could not begin has its result already.
+            let news = upstream.tunnel_news(None, tunnel.links_version);
+            if let Some(result) = news.result {
+                tunnel.end.on_attempt(now, result);
+            }
+        }
+    }
+}

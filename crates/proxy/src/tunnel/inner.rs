@@ -1,0 +1,143 @@
+//! The fields of inner packets by which both ends judge them.
+
+use core::net::{IpAddr, SocketAddr};
+
+use braid_engine::Urgency;
+use braid_wire::ip;
+
+use crate::protocol::hints::urgency_of_dscp;
+
+/// The port of DNS.
+const DNS: u16 = 53;
+/// The urgency of DNS: a look-up delays everything that follows it.
+const DNS_URGENCY: Urgency = Urgency::new(1).expect("a level");
+/// The number of the fragment header of IPv6, and of headers that may precede a transport header (RFC 8200 section 4).
+const FRAGMENT: u8 = 44;
+const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
+
+/// An inner packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inner {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    protocol: u8,
+    /// Source and destination port of TCP and UDP; `None` for other protocols and for fragments.
+    ports: Option<(u16, u16)>,
+    dscp: u8,
+}
+
+impl Inner {
+    /// Reads the headers of a packet. Returns `None` for a packet that is malformed, or hides its protocol behind
+    /// further headers of IPv6.
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
+        let view = ip::Packet::new(packet).ok()?;
+        let (protocol, ports) = match view.transport() {
+            Ok((protocol, payload)) if [ip::PROTO_TCP, ip::PROTO_UDP].contains(&protocol) => {
+                let [a, b, c, d] = *payload.first_chunk::<4>()?;
+                let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                (protocol, Some(ports))
+            }
+            Ok((protocol, _)) => (protocol, None),
+            Err(_) if !view.is_v6() => (view.next_header(), None),
+            Err(_) if view.next_header() == FRAGMENT => (*view.payload().first()?, None),
+            Err(_) => return None,
+        };
+        if view.is_v6() && EXTENSIONS.contains(&protocol) {
+            return None;
+        }
+        Some(Inner {
+            src: view.src(),
+            dst: view.dst(),
+            protocol,
+            ports,
+            dscp: view.traffic_class() >> 2,
+        })
+    }
+
+    /// Returns the destination, with its port if it has one.
+    pub(crate) fn destination(&self) -> SocketAddr {
+        SocketAddr::new(self.dst, self.ports.map_or(0, |(_, to)| to))
+    }
+
+    /// Returns the destination by which rules on TCP connections judge the packet: other protocols have port 0. Returns
+    /// `None` for a fragment of TCP, which does not show its port.
+    pub(crate) fn judged_destination(&self) -> Option<SocketAddr> {
+        match (self.protocol, self.ports) {
+            (ip::PROTO_TCP, ports) => Some(SocketAddr::new(self.dst, ports?.1)),
+            _ => Some(SocketAddr::new(self.dst, 0)),
+        }
+    }
+
+    /// Returns the urgency by port and code point (RFC 2474).
+    pub(crate) fn urgency(&self) -> Option<Urgency> {
+        match self.ports {
+            Some((DNS, _) | (_, DNS)) => Some(DNS_URGENCY),
+            _ => urgency_of_dscp(self.dscp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes an IPv4 packet from 10.0.0.1 to 192.0.2.7 with 8 bytes of payload, which begin with two ports.
+    fn v4(protocol: u8, flags: [u8; 2], class: u8, ports: [u16; 2]) -> Vec<u8> {
+        let [from, to] = ports.map(u16::to_be_bytes);
+        [
+            &[
+                0x45, class, 0, 28, 0, 0, flags[0], flags[1], 64, protocol, 0, 0,
+            ][..],
+            &[10, 0, 0, 1, 192, 0, 2, 7],
+            &from,
+            &to,
+            &[0; 4],
+        ]
+        .concat()
+    }
+
+    /// Makes an IPv6 packet with this payload.
+    fn v6(next: u8, payload: &[u8]) -> Vec<u8> {
+        let head = [0x60, 0, 0, 0, 0, payload.len() as u8, next, 64];
+        [&head[..], &[0xfd; 16], &[0x20; 16], payload].concat()
+    }
+
+    #[test]
+    fn rules_see_ports_of_tcp_alone() {
+        let judged = |packet: &[u8]| Inner::parse(packet).unwrap().judged_destination();
+        let to = |port: u16| Some(SocketAddr::from(([192, 0, 2, 7], port)));
+        assert_eq!(judged(&v4(6, [0, 0], 0, [5, 25])), to(25));
+        assert_eq!(judged(&v4(17, [0, 0], 0, [5, 25])), to(0));
+        assert_eq!(judged(&v4(50, [0, 0], 0, [0, 0])), to(0));
+        // First and later fragments.
+        assert_eq!(judged(&v4(6, [0x20, 0], 0, [5, 25])), None);
+        assert_eq!(judged(&v4(6, [0, 9], 0, [0, 0])), None);
+        assert_eq!(judged(&v4(17, [0, 9], 0, [0, 0])), to(0));
+        let fragment = |of: u8| v6(FRAGMENT, &[of, 0, 0, 1, 0, 0, 0, 9, 0, 5, 0, 25]);
+        assert_eq!(judged(&fragment(6)), None);
+        assert!(judged(&fragment(17)).is_some());
+        // Options behind a fragment header may hide TCP.
+        assert_eq!(Inner::parse(&fragment(60)), None);
+        let options_first = v6(60, &[FRAGMENT, 0, 1, 4, 0, 0, 0, 0, 6, 0, 0, 1, 0, 0, 0, 9]);
+        assert_eq!(Inner::parse(&options_first), None);
+    }
+
+    #[test]
+    fn cut_packets_are_none() {
+        let whole = v4(17, [0, 0], 0, [5, 53]);
+        for len in 0..whole.len() {
+            assert_eq!(Inner::parse(&whole[..len]), None, "{len}");
+        }
+        assert!(Inner::parse(&whole).is_some());
+    }
+
+    #[test]
+    fn dns_and_code_points_are_urgent() {
+        let level = |packet: &[u8]| Inner::parse(packet).unwrap().urgency().map(Urgency::level);
+        assert_eq!(level(&v4(17, [0, 0], 0, [5, 53])), Some(1));
+        assert_eq!(level(&v4(17, [0, 0], 0, [53, 5])), Some(1));
+        assert_eq!(level(&v4(17, [0, 0], 46 << 2, [5, 6])), Some(1));
+        assert_eq!(level(&v4(17, [0, 0], 8 << 2, [5, 6])), Some(7));
+        assert_eq!(level(&v4(17, [0, 0], 0, [5, 6])), None);
+    }
+}

@@ -1,0 +1,527 @@
+//! The box's end: one session with a server, which is kept over changes of links, restarts of the server and reloads.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_engine::Urgency;
+use braid_tunnel::{
+    Config, Header, PathConfig, PathId, PathState, Role, Secrets, Suite, Transmit, Tunnel,
+};
+use braid_wire::{Instant, Rng};
+
+use super::inner::Inner;
+use crate::admin::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
+use crate::app::{TunnelChange, TunnelDown};
+use crate::config::Rule;
+use crate::protocol::socks::Destination;
+use crate::protocol::tunnel::{BoxId, Grant, Refusal, Request};
+
+/// The age of an epoch at which a session in use gets the next one. The keys of an epoch then open no more than 5 min of
+/// recorded traffic, with time for attempts that fail.
+const EPOCH_AGE: Duration = Duration::from_secs(240);
+/// The time for which all paths are silent before the box asks for another epoch: a server that has restarted does not
+/// know the session, and answers nothing. A guess: longer than the outage of one link at a time, as a tunnel notices a
+/// silent path within a few round trips.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+/// The time for which all paths are silent before packets are forwarded without the tunnel. Every flow then gets
+/// another address, so a short outage is waited out. A guess.
+const DOWN_AFTER: Duration = Duration::from_secs(5);
+/// The pause after an attempt to get a session or an epoch that failed, doubled with each one up to the longest. Both
+/// are guesses.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// The MTU of Ethernet.
+const ETHERNET_MTU: u16 = 1500;
+/// The least MTU of a path that the tunnel uses (RFC 791).
+const LEAST_MTU: u16 = 576;
+
+/// A link as the tunnel needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TunnelLink {
+    /// The link's path.
+    pub(crate) path: PathId,
+    /// The server's address over the link, with the port of TCP.
+    pub(crate) remote: SocketAddr,
+    /// The size of the largest IP packet that the link carries, bytes.
+    pub(crate) mtu: u16,
+    /// The use of the link.
+    pub(crate) state: PathState,
+}
+
+/// The result of an attempt to get a session or an epoch.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// The server has granted it.
+    Granted {
+        /// Index of the server.
+        server: usize,
+        /// The grant.
+        grant: Grant,
+        /// The secrets of the grant's epoch.
+        secrets: Secrets,
+    },
+    /// The server refuses.
+    Refused(Refusal),
+    /// No server was reached.
+    Failed,
+}
+
+/// A session with a server.
+#[derive(Debug)]
+struct Session {
+    tunnel: Tunnel,
+    server: usize,
+    grant: Grant,
+    /// The links in the order in which the tunnel has them.
+    links: Vec<TunnelLink>,
+    /// The time of the last epoch.
+    keyed_at: Instant,
+    /// True if an inner packet has passed since the last epoch.
+    is_used: bool,
+    /// True if a datagram of the server has come.
+    is_heard: bool,
+    /// The time since which no path is known to work, if that is so.
+    silent_since: Option<Instant>,
+}
+
+/// The box's end of the tunnel.
+#[derive(Debug)]
+pub(crate) struct BoxTunnel {
+    boxed: BoxId,
+    rng: Rng,
+    /// True once the driver has sockets and a packet device for the tunnel.
+    is_enabled: bool,
+    session: Option<Session>,
+    /// True while an attempt is under way.
+    is_asking: bool,
+    /// The time of the next attempt, if one is due.
+    ask_at: Option<Instant>,
+    pause: Duration,
+    /// The reason for which there is no tunnel.
+    down: TunnelDown,
+    /// The state that the driver knows.
+    told: Option<TunnelChange>,
+    /// A change that the driver has to learn.
+    change: Option<TunnelChange>,
+    opened: u64,
+    rekeyed: u64,
+    dropped: u64,
+}
+
+impl BoxTunnel {
+    /// Creates the end of the box called `name`. `rng` draws the data of path challenges.
+    pub(crate) fn new(name: &str, rng: Rng) -> Self {
+        BoxTunnel {
+            boxed: BoxId::of_name(name),
+            rng,
+            is_enabled: false,
+            session: None,
+            is_asking: false,
+            ask_at: None,
+            pause: MIN_PAUSE,
+            down: TunnelDown::NoServer,
+            told: None,
+            change: None,
+            opened: 0,
+            rekeyed: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Starts to ask for a session.
+    pub(crate) fn enable(&mut self) {
+        self.is_enabled = true;
+        self.ask_at = Some(Instant::ZERO);
+    }
+
+    /// Returns the request that is due at `now`, and the server that it has to go to, if only one has the session. The
+    /// caller reports the result by [`Self::on_attempt`].
+    pub(crate) fn poll_request(&mut self, now: Instant) -> Option<(Request, Option<usize>)> {
+        if !self.is_enabled || self.is_asking || self.ask_at.is_none_or(|at| at > now) {
+            return None;
+        }
+        self.is_asking = true;
+        self.ask_at = None;
+        let session = self.session.as_ref();
+        let request = Request {
+            boxed: self.boxed,
+            session: session.map(|session| session.tunnel.session()),
+            // The uplink, which knows the links, says less.
+            path_mtu: ETHERNET_MTU,
+            suites: suites(),
+        };
+        Some((request, session.map(|session| session.server)))
+    }
+
+    /// Takes the result of a request.
+    pub(crate) fn on_attempt(&mut self, now: Instant, attempt: Attempt) {
+        self.is_asking = false;
+        match attempt {
+            Attempt::Granted {
+                server,
+                grant,
+                secrets,
+            } => self.on_granted(now, server, grant, &secrets),
+            Attempt::Refused(refusal) => {
+                self.down = match refusal {
+                    Refusal::NotOffered => TunnelDown::NotOffered,
+                    _ => TunnelDown::Refused,
+                };
+                // A server that refuses knows no session of this box, or wants it no more.
+                self.session = None;
+                self.tell_down();
+                self.ask_later(now);
+            }
+            Attempt::Failed => {
+                if self.session.is_none() {
+                    self.down = TunnelDown::NoServer;
+                    self.tell_down();
+                }
+                self.ask_later(now);
+            }
+        }
+    }
+
+    fn ask_later(&mut self, now: Instant) {
+        self.ask_at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
+    }
+
+    fn on_granted(&mut self, now: Instant, server: usize, grant: Grant, secrets: &Secrets) {
+        let epoch = grant.epoch;
+        let is_known = |s: &&mut Session| s.grant.session == grant.session && s.server == server;
+        if let Some(session) = self.session.as_mut().filter(is_known) {
+            session.grant = grant;
+            session.keyed_at = now;
+            session.is_used = false;
+            session.tunnel.install_keys(now, epoch, secrets);
+            self.rekeyed += 1;
+        } else {
+            let config = Config {
+                suite: grant.suite,
+                inner_mtu: usize::from(grant.mtu),
+                ..Config::default()
+            };
+            let mut seed = [0; 32];
+            self.rng.fill(&mut seed);
+            let rng = Rng::from_seed(seed);
+            let mut tunnel = Tunnel::new(config, Role::Box, grant.session, rng);
+            tunnel.install_keys(now, epoch, secrets);
+            self.opened += 1;
+            self.session = Some(Session {
+                tunnel,
+                server,
+                grant,
+                links: Vec::new(),
+                keyed_at: now,
+                is_used: false,
+                is_heard: false,
+                silent_since: Some(now),
+            });
+        }
+        // While no datagram comes back, the next attempt waits longer each time.
+        if self
+            .session
+            .as_ref()
+            .is_some_and(|s| s.silent_since.is_none())
+        {
+            self.pause = MIN_PAUSE;
+        } else {
+            self.ask_later(now);
+        }
+    }
+
+    /// Asks at once if there is no working session, because links or servers have changed.
+    pub(crate) fn retry(&mut self, now: Instant) {
+        let works = |session: &Session| session.silent_since.is_none();
+        if !self.session.as_ref().is_some_and(works) {
+            self.ask_at = self.ask_at.map(|at| at.min(now));
+            self.pause = MIN_PAUSE;
+        }
+    }
+
+    /// Returns the server of the session.
+    pub(crate) fn server(&self) -> Option<usize> {
+        self.session.as_ref().map(|session| session.server)
+    }
+
+    /// Applies the state of the links to the server of the session.
+    pub(crate) fn set_links(&mut self, now: Instant, links: &[TunnelLink]) {
+        let Some(Session {
+            tunnel,
+            links: known,
+            grant,
+            ..
+        }) = &mut self.session
+        else {
+            return;
+        };
+        if known.as_slice() == links {
+            return;
+        }
+        for old in known.iter() {
+            let goes_on = |new: &&TunnelLink| {
+                (new.path, new.remote, new.mtu) == (old.path, old.remote, old.mtu)
+            };
+            if !links.iter().any(|new| goes_on(&new)) {
+                tunnel.remove_path(now, old.path);
+            }
+        }
+        for link in links {
+            let config = PathConfig {
+                remote: SocketAddr::new(link.remote.ip(), grant.port),
+                mtu: usize::from(link.mtu.max(LEAST_MTU)),
+            };
+            let before = known.iter().find(|old| old.path == link.path);
+            // A path that is in use stays as it is.
+            let is_new = tunnel.add_path(now, link.path, config);
+            if is_new || before.is_none_or(|before| before.state != link.state) {
+                tunnel.set_path_state(now, link.path, link.state);
+            }
+        }
+        *known = links.to_vec();
+    }
+
+    /// Handles a change of the network of a link: a NAT forgets its mappings, so the path is validated at once.
+    pub(crate) fn validate(&mut self, now: Instant, path: PathId) {
+        if let Some(session) = &mut self.session
+            && let Some(link) = session.links.iter().find(|link| link.path == path)
+        {
+            session.tunnel.set_path_state(now, path, link.state);
+        }
+    }
+
+    /// Applies new indices of servers: `moved` maps old indices to new ones. The session of a removed server ends, and
+    /// of every server if the box has another key.
+    pub(crate) fn move_server(&mut self, now: Instant, moved: &[Option<usize>]) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        match moved.get(session.server).copied().flatten() {
+            Some(server) => session.server = server,
+            None => {
+                self.session = None;
+                self.ask_at = Some(now);
+                self.pause = MIN_PAUSE;
+            }
+        }
+    }
+
+    /// Handles a datagram that came over the link of `path`.
+    pub(crate) fn on_datagram(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        remote: SocketAddr,
+        datagram: &mut [u8],
+    ) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let is_of_path = Header::parse(datagram).is_ok_and(|header| header.path == path);
+        if !is_of_path || session.tunnel.receive(now, remote, datagram).is_err() {
+            return;
+        }
+        session.silent_since = None;
+        if !session.is_heard {
+            session.is_heard = true;
+            self.pause = MIN_PAUSE;
+            self.ask_at = None;
+            self.tell_up();
+        } else if !self.is_up() {
+            self.tell_up();
+        }
+    }
+
+    /// Handles a packet of the LAN.
+    pub(crate) fn on_packet(&mut self, now: Instant, rules: &[Rule], packet: &[u8]) {
+        let Some(session) = &mut self.session else {
+            self.dropped += 1;
+            return;
+        };
+        let urgency = urgency(rules, packet).unwrap_or_default();
+        session.is_used = true;
+        self.dropped += u64::from(session.tunnel.send(now, urgency, packet).is_err());
+    }
+
+    /// Appends the next datagram to `buf`; returns the link's path and the address it goes to.
+    pub(crate) fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<Transmit> {
+        self.session.as_mut()?.tunnel.poll_transmit(now, buf)
+    }
+
+    /// Returns the next packet for the LAN.
+    pub(crate) fn poll_packet(&mut self) -> Option<&[u8]> {
+        let session = self.session.as_mut()?;
+        let packet = session.tunnel.poll_delivery()?;
+        session.is_used = true;
+        Some(packet)
+    }
+
+    /// Returns the next change that the driver has to learn.
+    pub(crate) fn poll_change(&mut self) -> Option<TunnelChange> {
+        let change = self.change.take()?;
+        self.told = Some(change);
+        Some(change)
+    }
+
+    /// Returns whether the driver knows that the tunnel carries packets, or is about to learn it.
+    fn is_up(&self) -> bool {
+        matches!(self.change.or(self.told), Some(TunnelChange::Up { .. }))
+    }
+
+    fn tell_up(&mut self) {
+        let Some(session) = &self.session else {
+            return;
+        };
+        let grant = &session.grant;
+        self.tell(TunnelChange::Up {
+            v4: grant.v4,
+            v6: grant.v6,
+            mtu: grant.mtu,
+        });
+    }
+
+    fn tell_down(&mut self) {
+        let reason = self.down;
+        self.tell(TunnelChange::Down { reason });
+    }
+
+    fn tell(&mut self, change: TunnelChange) {
+        self.change = Some(change).filter(|change| self.told != Some(*change));
+    }
+
+    /// Returns the time at which [`Self::handle_timeout`] is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        if !self.is_enabled {
+            return None;
+        }
+        let ask_at = self.ask_at.filter(|_| !self.is_asking);
+        let Some(session) = &self.session else {
+            return ask_at;
+        };
+        let rekey_at = self.rekey_at();
+        let tunnel = session.tunnel.next_timeout();
+        Instant::earliest([ask_at, rekey_at, tunnel, self.judge_silence_at()])
+    }
+
+    /// Returns the time at which the session in use gets another epoch.
+    fn rekey_at(&self) -> Option<Instant> {
+        let session = self.session.as_ref().filter(|s| s.is_used)?;
+        let is_due = !self.is_asking && self.ask_at.is_none();
+        is_due.then_some(session.keyed_at + EPOCH_AGE)
+    }
+
+    /// Returns the time at which silence has a consequence that it does not have yet.
+    fn judge_silence_at(&self) -> Option<Instant> {
+        let since = self.session.as_ref()?.silent_since?;
+        let asks = self.is_asking || self.ask_at.is_some();
+        let ask_at = (!asks).then_some(since + ASK_AFTER);
+        let has_said = matches!(self.change.or(self.told), Some(TunnelChange::Down { .. }));
+        let down_at = (!has_said).then_some(since + DOWN_AFTER);
+        Instant::earliest([ask_at, down_at])
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.tunnel.next_timeout().is_some_and(|at| at <= now) {
+            session.tunnel.handle_timeout(now);
+        }
+        // Without any link there is nothing to be silent.
+        if session.is_heard {
+            let has_link = (session.links.iter()).any(|link| link.state != PathState::Down);
+            // A path that is down is not usable.
+            let is_silent = has_link && !session.tunnel.path_stats().any(|path| path.usable);
+            session.silent_since = is_silent.then(|| session.silent_since.unwrap_or(now));
+        }
+        let wants_keys = session.tunnel.wants_keys();
+        if wants_keys && !self.is_asking && self.ask_at.is_none()
+            || self.rekey_at().is_some_and(|at| at <= now)
+        {
+            self.ask_at = Some(now);
+        }
+        self.judge_silence(now);
+    }
+
+    fn judge_silence(&mut self, now: Instant) {
+        let Some(since) = self.session.as_ref().and_then(|s| s.silent_since) else {
+            return;
+        };
+        if now >= since + ASK_AFTER && !self.is_asking && self.ask_at.is_none() {
+            self.ask_at = Some(now);
+        }
+        if now >= since + DOWN_AFTER {
+            self.down = TunnelDown::Unanswered;
+            self.tell_down();
+        }
+    }
+
+    /// Returns the state. `link` returns the name of a path's link, `server` that of a server.
+    pub(crate) fn status(
+        &self,
+        link: impl Fn(PathId) -> String,
+        server: impl Fn(usize) -> Option<String>,
+    ) -> TunnelStatus {
+        let is_up = self.is_up();
+        let state = match (self.is_enabled, is_up, self.is_asking) {
+            (false, ..) => "off",
+            (true, true, _) => "up",
+            (true, false, true) => "asking",
+            (true, false, false) => "down",
+        };
+        let session = self.session.as_ref().map(|session| {
+            let stats = session.tunnel.stats();
+            let paths = session.tunnel.path_stats();
+            TunnelSessionStatus {
+                user: None,
+                v4: session.grant.v4,
+                v6: session.grant.v6,
+                epoch: session.grant.epoch,
+                packets_in: stats.packets_delivered,
+                packets_out: stats.packets_sent,
+                paths: paths
+                    .map(|p| TunnelPathStatus::new(link(p.path), &p))
+                    .collect(),
+            }
+        });
+        TunnelStatus {
+            state: state.to_owned(),
+            reason: (self.is_enabled && !is_up).then(|| self.down.to_string()),
+            server: self.server().and_then(server),
+            mtu: self.session.as_ref().map(|session| session.grant.mtu),
+            sessions_total: usize::from(session.is_some()),
+            sessions: session.into_iter().collect(),
+            opened: self.opened,
+            rekeyed: self.rekeyed,
+            drops: [("queue".to_owned(), self.dropped)].into(),
+        }
+    }
+}
+
+/// Returns the urgency of a packet by the first rule for its destination, else by port and code point. Rules on names
+/// match no packet.
+fn urgency(rules: &[Rule], packet: &[u8]) -> Option<Urgency> {
+    let inner = Inner::parse(packet)?;
+    let by_rule = || {
+        // Most boxes have no rules, and then nothing is compared.
+        let destination = (!rules.is_empty()).then(|| Destination::from(inner.destination()))?;
+        let rule = rules.iter().find(|rule| rule.is_for(&destination, None))?;
+        rule.urgency
+    };
+    by_rule().or_else(|| inner.urgency())
+}
+
+/// Returns the ciphers, the one that this processor does faster first.
+fn suites() -> [Option<Suite>; 2] {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let has_aes = std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    let (aes, other) = (Some(Suite::Aes256Gcm), Some(Suite::ChaCha20Poly1305));
+    if has_aes { [aes, other] } else { [other, aes] }
+}

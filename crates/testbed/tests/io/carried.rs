@@ -1,0 +1,113 @@
+//! Packets of a local network through the tunnel between box and server.
+
+use crate::support::{World, wait_for};
+use crate::tunnel::{
+    BOX_SEEN, BYPASSED, Flow, SERVER_SEEN, WEB, check_packets, check_routers, ip, seen, world,
+};
+use crate::whole::run;
+
+const BOX: &str = r#"
+    lan = "lan"
+    bypass = ["11.0.0.8", "2001:db8:b::8"]
+    [[link]]
+    interface = "wan1"
+    [[link]]
+    interface = "wan2"
+    [server]
+    address = "192.0.1.2"
+    key = "SERVER"
+"#;
+const SERVER: &str = r#"
+    listen = "192.0.1.2"
+    allow = ["2001:db8:b::/64"]
+    [[user]]
+    name = "box"
+    key = "BOX"
+"#;
+
+/// Waits until new flows to both hosts go through the tunnel.
+fn wait_until_up(world: &World) {
+    for (host, by) in WEB.into_iter().zip(SERVER_SEEN) {
+        let rules = || world.sh("box", "ip rule; ip route show table all; nft list ruleset");
+        wait_for("the tunnel is up", rules, || {
+            (seen(world, host) == ip(by)).then_some(())
+        });
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn all_but_tcp_goes_through_the_tunnel_of_box_and_server() {
+    let world = world();
+    run(&world, (BOX, SERVER), |_| {
+        wait_until_up(&world);
+        check_packets(&world);
+        check_routers(&world, ["10.215.128.1", "fdb7:a1d0:80::1"]);
+        for (host, by) in BYPASSED.into_iter().zip(BOX_SEEN) {
+            assert_eq!(seen(&world, host), ip(by));
+        }
+        // Addresses of the server and its pool, and hosts that the server refuses.
+        for address in ["10.215.128.1", "10.215.128.3", "192.168.99.1"] {
+            let output = world.try_sh("user", &format!("ping -c 1 -W 1 {address}"));
+            assert!(!output.status.success(), "{address}");
+        }
+    });
+    let left = world.sh("server", "nft list ruleset; ip rule; ip -6 rule; ip link");
+    assert!(!left.contains("braid"), "{left}");
+}
+
+#[test]
+#[ignore = "network"]
+fn a_flow_keeps_its_address_when_a_link_dies() {
+    let world = world();
+    run(&world, (BOX, SERVER), |_| {
+        wait_until_up(&world);
+        let mut flow = Flow::to(&world, WEB[0]);
+        for dead in ["wan1", "wan2"] {
+            world.ip("box", &format!("link set {dead} down"));
+            for _ in 0..20 {
+                assert_eq!(flow.ask(500), ip(SERVER_SEEN[0]), "{dead} is down");
+            }
+            world.ip("box", &format!("link set {dead} up"));
+            let carries = || world.carried("box", dead)[0];
+            let before = carries();
+            wait_for(
+                "the link carries again",
+                || carries().to_string(),
+                || {
+                    assert_eq!(flow.ask(500), ip(SERVER_SEEN[0]));
+                    (carries() > before + 2_000).then_some(())
+                },
+            );
+        }
+    });
+}
+
+#[test]
+#[ignore = "network"]
+fn packets_are_forwarded_while_no_server_answers() {
+    let world = world();
+    run(&world, (BOX, SERVER), |stops| {
+        wait_until_up(&world);
+        let mut flow = Flow::to(&world, WEB[0]);
+        assert_eq!(flow.ask(500), ip(SERVER_SEEN[0]));
+        stops.stop_server();
+        flow.ask_until(BOX_SEEN[0]);
+        Flow::to(&world, WEB[1]).ask_until(BOX_SEEN[1]);
+    });
+}
+
+#[test]
+#[ignore = "network"]
+fn a_box_without_tunnel_has_neither_its_device_nor_its_rules() {
+    let world = world();
+    let text = format!("datagrams = \"forward\"\n{BOX}");
+    run(&world, (&text, SERVER), |_| {
+        for (host, by) in WEB.into_iter().zip(BOX_SEEN) {
+            assert_eq!(seen(&world, host), ip(by));
+        }
+        let has = world.sh("box", "ip link; ip rule; nft list ruleset");
+        assert!(has.contains("braid0") && !has.contains("braid0t"), "{has}");
+        assert!(!has.contains("0xb1") && !has.contains("tunnel"), "{has}");
+    });
+}
