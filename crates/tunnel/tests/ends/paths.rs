@@ -1,12 +1,10 @@
 //! Paths that never answer, come back on another network, or take only small packets.
 
-mod net;
-
 use std::time::Duration;
 
+use crate::net::{Link, Net, box_addr, identify, packet, path_config};
 use braid_tunnel::{Config, Mode, PathId, PathStats, SendError};
 use braid_wire::Instant;
-use net::{Link, Net, box_addr, identify, packet, path_config};
 
 const MS: Duration = Duration::from_millis(1);
 

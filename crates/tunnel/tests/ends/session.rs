@@ -1,13 +1,11 @@
 //! Two ends over links: delivery, order, keys, silence of paths, addresses.
 
-mod net;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::net::{Link, Net, box_addr, end, identify, packet, secrets, server_addr};
 use braid_tunnel::{Config, DatagramError, Header, Mode, PathId, PathState, Role, SendError};
 use braid_wire::{Instant, Rng};
-use net::{Link, Net, box_addr, end, identify, packet, secrets, server_addr};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -93,7 +91,7 @@ fn loss_and_reordering_repeat_and_alter_nothing() {
             loss: rng.unit() * 0.05,
             repeat: rng.unit() * 0.05,
             queue: 50_000 + rng.below(500_000),
-            mtu: net::MTU,
+            mtu: crate::net::MTU,
         };
         let links = [link(), link(), link()];
         let mut net = Net::new(&Config::default(), &links, seed);
@@ -273,7 +271,7 @@ fn first_datagrams(count: usize) -> (braid_tunnel::Tunnel, Vec<Vec<u8>>) {
     let mut sender = end(&Config::default(), Role::Box, 9);
     let config = braid_tunnel::PathConfig {
         remote: server_addr(),
-        mtu: net::MTU,
+        mtu: crate::net::MTU,
     };
     assert!(sender.add_path(Instant::ZERO, PathId(0), config));
     let urgency = braid_tunnel::Urgency::default();
@@ -430,7 +428,8 @@ fn what_cannot_be_sent_is_refused() {
     let mut results = (0..10_000).map(|number| send(&packet(0, number, 1500)));
     assert!(results.any(|result| result == Err(SendError::QueueFull)));
     let rng = Rng::for_component(0, 0);
-    let mut keyless = braid_tunnel::Tunnel::new(Config::default(), Role::Box, net::SESSION, rng);
+    let mut keyless =
+        braid_tunnel::Tunnel::new(Config::default(), Role::Box, crate::net::SESSION, rng);
     let refused = keyless.send(Instant::ZERO, urgency, &packet(0, 0, 100));
     assert_eq!(refused, Err(SendError::NoKey));
     assert!(keyless.wants_keys());

@@ -1,14 +1,12 @@
 //! A peer that has the keys and sends what no tunnel sends, and addresses that are not the peer's.
 
-mod net;
-
 use std::time::Duration;
 
+use crate::net::seal::seal;
+use crate::net::{Link, Net, box_addr, end, packet, path_config, secrets, server_addr};
 use braid_tunnel::frame::{Frame, Label};
 use braid_tunnel::{Config, DatagramError, PathId, Role, Tunnel, Urgency};
 use braid_wire::{Instant, Rng};
-use net::seal::seal;
-use net::{Link, Net, box_addr, end, packet, path_config, secrets, server_addr};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -57,13 +55,13 @@ fn an_unproved_address_gets_no_more_than_it_sent() {
 fn another_address_of_a_proved_path_gets_no_more_than_it_sent() {
     let mut net = Net::new(&Config::default(), &[Link::PLAIN], 2);
     net.pass(MS * 500);
-    let mut number = net.box_sent_at[0].len() as u64;
+    let first = net.box_sent_at[0].len() as u64;
     let (mut received, mut sent) = (0, 0);
     let mut now = net.now;
     for step in 0..40 {
+        let number = first + u64::from(step);
         let challenges = vec![Frame::Challenge([step; 8]); 8];
         let mut datagram = seal(&secrets(0).of_box, PathId(0), number, &challenges);
-        number += 1;
         received += datagram.len();
         let server = &mut net.ends[1];
         server.receive(now, box_addr(7), &mut datagram).unwrap();
