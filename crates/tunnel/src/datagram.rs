@@ -48,7 +48,7 @@ impl<'a> Datagram<'a> {
     pub fn push(&mut self, frame: &Frame) {
         self.eliciting |= !matches!(
             frame,
-            Frame::Report(_) | Frame::Rerequest { .. } | Frame::Response(_)
+            Frame::Report(_) | Frame::Rerequest { .. } | Frame::Response(_) | Frame::Use { .. }
         );
         frame.emit(self.buf);
         debug_assert!(self.len() <= self.capacity);

@@ -11,6 +11,7 @@
 //! | 6 | re-request | flow (2), first sequence (3), count (1) |
 //! | 7 | challenge | data (8) |
 //! | 8 | response | data (8) |
+//! | 9 | use of a path | path (1), state (1): 0 active, 1 backup, 2 down |
 //!
 //! Types 1 and 2 have flags in the high bits: 0x20 if lost packets of the flow should be asked for, 0x40 if the flow
 //! uses only this path, 0x80 if the packet is sent once more and says nothing about the order of its path.
@@ -19,6 +20,7 @@ use arrayvec::ArrayVec;
 use braid_engine::PathId;
 
 use crate::DatagramError;
+use crate::config::PathState;
 
 const PADDING: u8 = 0;
 const PACKET: u8 = 1;
@@ -29,6 +31,7 @@ const LATEST: u8 = 5;
 const REREQUEST: u8 = 6;
 const CHALLENGE: u8 = 7;
 const RESPONSE: u8 = 8;
+const USE: u8 = 9;
 
 const HIDE: u8 = 0x20;
 const SOLE: u8 = 0x40;
@@ -42,6 +45,8 @@ pub const HEAD_OVERHEAD: usize = 6;
 pub const TAIL_OVERHEAD: usize = 3;
 /// Most samples in a report.
 pub const MAX_SAMPLES: usize = 8;
+/// Bytes of a frame on the use of a path.
+pub const USE_LEN: usize = 3;
 /// Most bytes of a report.
 pub const MAX_REPORT_LEN: usize = 21 + 5 * MAX_SAMPLES;
 
@@ -122,6 +127,13 @@ pub enum Frame<'a> {
     Challenge([u8; 8]),
     /// The data of a challenge.
     Response([u8; 8]),
+    /// The box wants a path to be used in this way.
+    Use {
+        /// The path.
+        path: PathId,
+        /// The state that the path has at the box.
+        state: PathState,
+    },
 }
 
 /// Reads fields from the front of a slice.
@@ -229,6 +241,15 @@ impl<'a> Reader<'a> {
             },
             CHALLENGE => Frame::Challenge(self.array()?),
             RESPONSE => Frame::Response(self.array()?),
+            USE => Frame::Use {
+                path: PathId(self.u8()?),
+                state: match self.u8()? {
+                    0 => PathState::Active,
+                    1 => PathState::Backup,
+                    2 => PathState::Down,
+                    _ => return Err(DatagramError::BadFrame),
+                },
+            },
             _ => return Err(DatagramError::BadFrame),
         })
     }
@@ -304,6 +325,14 @@ impl Frame<'_> {
             Frame::Response(data) => {
                 out.push(RESPONSE);
                 out.extend_from_slice(data);
+            }
+            Frame::Use { path, state } => {
+                let state = match state {
+                    PathState::Active => 0,
+                    PathState::Backup => 1,
+                    PathState::Down => 2,
+                };
+                out.extend_from_slice(&[USE, path.0, state]);
             }
         }
     }

@@ -8,7 +8,10 @@ use braid_wire::Instant;
 use crate::address::CHALLENGE_FRAMES;
 use crate::datagram::Datagram;
 use crate::estimate::Departure;
-use crate::frame::{Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD};
+use crate::config::PathState;
+use crate::frame::{
+    Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD, USE_LEN,
+};
 use crate::header;
 use crate::outgoing::{PacketRef, Ways};
 use crate::path::Tail;
@@ -75,6 +78,7 @@ impl Tunnel {
             return Some(transmit);
         }
         let longest = self.longest_retry(now);
+        let is_box = self.is_box();
         let path = &mut self.paths[index];
         let round_trip = path.estimate.rtt().map(|rtt| rtt.smoothed);
         let challenge = path.address.take_challenge(now, round_trip, longest);
@@ -87,6 +91,10 @@ impl Tunnel {
         // A challenge for another address waits for its next time.
         if let Some((data, _)) = challenge.filter(|c| c.1 == remote) {
             datagram.push(&Frame::Challenge(data));
+            if is_box {
+                let (path, state) = (path.id, path.state);
+                datagram.push(&Frame::Use { path, state });
+            }
         }
         // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
         if path.address.is_proved() && remote == path.address.remote() {
@@ -256,13 +264,19 @@ impl Tunnel {
                 count: request.lost.count,
             });
         }
+        let is_box = self.is_box();
         for path in &mut self.paths {
             let due = |since: Instant| now + early >= since + path.report_interval();
-            if datagram.room() >= MAX_REPORT_LEN
+            if datagram.room() >= MAX_REPORT_LEN + USE_LEN
                 && path.arrivals.pending_since().is_some_and(due)
                 && let Some(report) = path.arrivals.take_report(now, path.id)
             {
                 datagram.push(&Frame::Report(report));
+                // The server uses a path that it should not, or not yet: it has missed the challenge that said so.
+                if is_box && path.state != PathState::Active {
+                    let (path, state) = (path.id, path.state);
+                    datagram.push(&Frame::Use { path, state });
+                }
             }
         }
     }

@@ -148,9 +148,12 @@ impl Tunnel {
             return;
         };
         let old = core::mem::replace(&mut self.paths[index].state, state);
-        if state == PathState::Down && old != PathState::Down {
+        if state == old {
+            return;
+        }
+        if state == PathState::Down {
             self.outgoing.on_silent_path(index, now - DYING);
-        } else if state != PathState::Down {
+        } else {
             self.paths[index].address.challenge(now, &mut self.rng);
         }
     }
@@ -326,6 +329,10 @@ impl Tunnel {
                 }
             }
             Frame::Response(data) => self.on_response(index, *data, remote),
+            // The link is the box's: whether it is metered, or switched off, is not for the server to decide.
+            Frame::Use { path, state } if self.role == Role::Server => {
+                self.set_path_state(now, *path, *state);
+            }
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! The format of datagrams and frames, byte by byte.
 
 use braid_tunnel::frame::{Frame, Frames, Label, Report, Sample};
-use braid_tunnel::{DatagramError, Header, PathId, SessionId};
+use braid_tunnel::{DatagramError, Header, PathId, PathState, SessionId};
 
 fn bytes(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::new();
@@ -87,6 +87,13 @@ fn frames_are_as_the_table_says() {
         (
             Frame::Response([1, 2, 3, 4, 5, 6, 7, 8]),
             &[8, 1, 2, 3, 4, 5, 6, 7, 8],
+        ),
+        (
+            Frame::Use {
+                path: PathId(1),
+                state: PathState::Backup,
+            },
+            &[9, 1, 1],
         ),
     ];
     for (frame, expected) in cases {

@@ -262,3 +262,43 @@ fn losses_do_not_shrink_the_mtu() {
         assert!(net.now < Instant::from_millis(10_100) || stats(&net, 1, 0).mtu == 1500);
     }
 }
+
+/// The links are the box's, so the server uses a path as the box says: not beside an active one if it is a backup, not
+/// at all if it is switched off, and like any other again afterwards.
+#[test]
+fn the_server_uses_a_path_as_the_box_says() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN; 2], 1);
+    net.pass(MS * 200);
+    let mut next = 0;
+    let mut sent = |net: &mut Net, state| {
+        let now = net.now;
+        net.ends[0].set_path_state(now, PathId(1), state);
+        // The first datagrams may pass before the box hears of them.
+        let mut bytes = [0; 2];
+        for _ in 0..2 {
+            bytes = bytes_sent(net);
+            for _ in 0..400 {
+                net.send(1, 3, &packet(0, next, 1400)).unwrap();
+                next += 1;
+                net.pass(Duration::from_micros(140));
+            }
+            net.pass(MS * 500);
+        }
+        let after = bytes_sent(net);
+        [after[0] - bytes[0], after[1] - bytes[1]]
+    };
+    let [_, on_active] = sent(&mut net, PathState::Active);
+    assert!(on_active > 20_000, "{on_active}");
+    for state in [PathState::Backup, PathState::Down] {
+        let [on_first, on_second] = sent(&mut net, state);
+        assert!(on_first > 400 * 1400 && on_second < 1000, "{on_second}");
+    }
+    let [_, again] = sent(&mut net, PathState::Active);
+    assert!(again > 20_000, "{again}");
+}
+
+/// Returns the bytes that the server has sent on each path.
+fn bytes_sent(net: &Net) -> [u64; 2] {
+    let mut stats = net.ends[1].path_stats().map(|path| path.bytes_sent);
+    [(); 2].map(|()| stats.next().unwrap())
+}
