@@ -134,7 +134,8 @@ fn a_box_with_another_key_is_another_user() {
     let mut w = enabled(w);
     let before = w.server_status().tunnel.unwrap().sessions[0].clone();
     let key = PrivateKey::from_seed([77; 32]);
-    w.set_users(&[("first", box_key().public()), ("second", key.public())]);
+    let first = before.user.unwrap();
+    w.set_users(&[(&first, box_key().public()), ("second", key.public())]);
     let (_, left) = w.reload_box(|config| config.key = key);
     assert_eq!(left, []);
     assert_eq!(w.box_status().tunnel.unwrap().sessions_total, 0);
@@ -147,7 +148,7 @@ fn a_box_with_another_key_is_another_user() {
     };
     // The session of the former user ends with its silence; its address is for that user.
     assert_eq!((server.sessions_total, server.opened), (2, 2));
-    assert_eq!(of_user("first"), before.v4);
+    assert_eq!(of_user(&first), before.v4);
     assert_ne!(of_user("second"), before.v4);
     let boxed = w.box_status().tunnel.unwrap();
     assert_eq!(boxed.sessions[0].v4, of_user("second"));
