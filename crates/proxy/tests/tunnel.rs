@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_proxy::app::{Core, TunnelChange, TunnelDown};
 use braid_proxy::config::Datagrams;
 use braid_secure::keys::PrivateKey;
-use world::{Setup, World};
+use world::{Setup, World, box_key};
 
 /// Lets the box of a world have a tunnel, and runs for 3 s.
 fn enabled(mut w: World) -> World {
@@ -132,7 +132,39 @@ fn a_box_with_another_key_is_another_user() {
     let mut w = World::ready(2, Setup::default());
     enable_server(&mut w);
     let mut w = enabled(w);
-    let (_, left) = w.reload_box(|config| config.key = PrivateKey::from_seed([77; 32]));
+    let before = w.server_status().tunnel.unwrap().sessions[0].clone();
+    let key = PrivateKey::from_seed([77; 32]);
+    let first = before.user.unwrap();
+    w.set_users(&[(&first, box_key().public()), ("second", key.public())]);
+    let (_, left) = w.reload_box(|config| config.key = key);
     assert_eq!(left, []);
     assert_eq!(w.box_status().tunnel.unwrap().sessions_total, 0);
+    w.run_for(Duration::from_secs(10));
+    let server = w.server_status().tunnel.unwrap();
+    let of_user = |name: &str| {
+        let mut sessions = server.sessions.iter();
+        let found = sessions.find(|s| s.user.as_deref() == Some(name)).unwrap();
+        found.v4
+    };
+    // The session of the former user ends with its silence; its address is for that user.
+    assert_eq!((server.sessions_total, server.opened), (2, 2));
+    assert_eq!(of_user(&first), before.v4);
+    assert_ne!(of_user("second"), before.v4);
+    let boxed = w.box_status().tunnel.unwrap();
+    assert_eq!(boxed.sessions[0].v4, of_user("second"));
+}
+
+#[test]
+fn a_session_that_is_replaced_while_in_use_is_counted() {
+    let mut w = World::ready(2, Setup::default());
+    enable_server(&mut w);
+    let mut w = enabled(w);
+    assert_eq!(w.server_status().tunnel.unwrap().contended, 0);
+    // The box forgets its session, and opens another one as the same user.
+    w.reload_box(|config| config.key = PrivateKey::from_seed([77; 32]));
+    w.reload_box(|config| config.key = box_key());
+    w.run_for(Duration::from_secs(5));
+    let server = w.server_status().tunnel.unwrap();
+    assert_eq!((server.sessions_total, server.opened), (1, 2));
+    assert_eq!(server.contended, 1);
 }

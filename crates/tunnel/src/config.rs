@@ -64,6 +64,9 @@ pub struct Config {
     pub reorder_buffer: usize,
     /// The time for which datagrams under the previous epoch are accepted after the first of the next one.
     pub old_epoch_lifetime: Duration,
+    /// The time after which the keys of an epoch are dropped, from the first inner packet under it on. Keys that carry
+    /// nothing stay.
+    pub max_epoch_use: Duration,
     /// The highest rate of a flow, in bytes per second, at which [`Mode::Redundant`] sends copies.
     pub redundant_rate: u64,
 }
@@ -84,6 +87,8 @@ impl Default for Config {
             reorder_buffer: 16 << 20,
             // Reordering between paths is far below it, and a key that leaks afterwards opens nothing new.
             old_epoch_lifetime: Duration::from_secs(10),
+            // Twice the interval at which a box asks for new keys while it uses the tunnel.
+            max_epoch_use: Duration::from_secs(600),
             // A video call with sound takes about that.
             redundant_rate: 250_000,
         }

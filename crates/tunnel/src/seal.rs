@@ -7,6 +7,7 @@ use braid_engine::PathId;
 use braid_wire::Instant;
 use ring::aead::{self, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::header::Header;
 use crate::{DatagramError, Role, Suite};
@@ -29,13 +30,20 @@ impl Suite {
 }
 
 /// The secrets of one epoch, one a direction. Box and server export them from a connection that is theirs alone
-/// (RFC 8446 section 7.5).
+/// (RFC 8446 section 7.5). Their memory is overwritten when they are dropped.
 #[derive(Clone)]
 pub struct Secrets {
     /// The secret for datagrams of the box.
     pub of_box: [u8; 32],
     /// The secret for datagrams of the server.
     pub of_server: [u8; 32],
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.of_box.zeroize();
+        self.of_server.zeroize();
+    }
 }
 
 impl core::fmt::Debug for Secrets {
@@ -64,11 +72,11 @@ struct DirectionKey {
 impl DirectionKey {
     fn new(suite: Suite, secret: &[u8; 32]) -> Self {
         let secret = Prk::new_less_safe(HKDF_SHA256, secret);
-        let mut key = [0; 32];
-        expand(&secret, b"braid tunnel key", &mut key);
+        let mut key = Zeroizing::new([0; 32]);
+        expand(&secret, b"braid tunnel key", &mut key[..]);
         let mut iv = [0; 12];
         expand(&secret, b"braid tunnel iv", &mut iv);
-        let key = UnboundKey::new(suite.algorithm(), &key).expect("both ciphers take 32 bytes");
+        let key = UnboundKey::new(suite.algorithm(), &key[..]).expect("both ciphers take 32 bytes");
         DirectionKey {
             key: LessSafeKey::new(key),
             iv,
@@ -102,37 +110,73 @@ struct Epoch {
     open: DirectionKey,
     sealed: u64,
     forged: u64,
-    /// The end of the epoch, once the peer uses the next one.
+    /// True once a packet went under the epoch.
+    is_used: bool,
+    /// The end of the epoch, once it has carried a packet, or the peer uses the next one.
     expires: Option<Instant>,
 }
 
-/// The keys of a session. At most three epochs are kept: the previous one for datagrams under way, the current
-/// one, and the next one if the peer does not use it yet.
+impl Epoch {
+    /// Ends the epoch at `at`, unless it ends earlier.
+    fn end_at(&mut self, at: Instant) {
+        self.expires = Some(self.expires.map_or(at, |expires| expires.min(at)));
+    }
+
+    /// Returns the bits by which datagrams tell epochs apart.
+    fn phase(&self) -> u64 {
+        self.number & 3
+    }
+}
+
+/// The keys of a session. At most three epochs are kept: the previous one for datagrams under way, the one in use, and
+/// later ones that the peer does not use yet.
 #[derive(Debug)]
 pub(crate) struct Keys {
     role: Role,
     suite: Suite,
+    /// The time for which an epoch opens datagrams after the first one under the next epoch.
     lifetime: Duration,
+    /// The time after its first packet at which an epoch ends.
+    max_use: Duration,
     /// By number.
     epochs: ArrayVec<Epoch, 3>,
     /// The highest epoch under which a datagram was opened.
     confirmed: Option<u64>,
+    /// The highest epoch that was installed.
+    highest: Option<u64>,
 }
 
 impl Keys {
-    pub fn new(role: Role, suite: Suite, lifetime: Duration) -> Self {
+    pub fn new(role: Role, suite: Suite, (lifetime, max_use): (Duration, Duration)) -> Self {
         Keys {
             role,
             suite,
             lifetime,
+            max_use,
             epochs: ArrayVec::new(),
             confirmed: None,
+            highest: None,
         }
     }
 
-    /// Installs an epoch, which must be higher than all before. Returns false if it is not.
+    /// Returns a number for the next epoch: higher than all before, with other lowest bits than those of the epoch that
+    /// the peer uses.
+    pub fn next_number(&self) -> u64 {
+        let next = self.highest.map_or(1, |highest| highest.saturating_add(1));
+        match self.confirmed {
+            Some(confirmed) if confirmed & 3 == next & 3 => next.saturating_add(1),
+            _ => next,
+        }
+    }
+
+    /// Installs an epoch, which must be higher than all before. Returns false if it is not, or if its lowest bits are
+    /// those of the epoch that the box uses.
     pub fn install(&mut self, number: u64, secrets: &Secrets) -> bool {
-        if self.epochs.last().is_some_and(|last| last.number >= number) {
+        if self.highest.is_some_and(|highest| highest >= number) {
+            return false;
+        }
+        let in_use = self.confirmed.filter(|_| self.role == Role::Server);
+        if in_use.is_some_and(|in_use| in_use & 3 == number & 3) {
             return false;
         }
         let (seal, open) = match self.role {
@@ -141,19 +185,43 @@ impl Keys {
         };
         let [seal, open] = [seal, open].map(|secret| DirectionKey::new(self.suite, secret));
         // Two epochs with the same lowest bits could not be told apart.
-        self.epochs.retain(|e| number - e.number < 4);
+        self.epochs.retain(|e| e.phase() != number & 3);
         if self.epochs.is_full() {
-            self.epochs.remove(0);
+            self.epochs.remove(self.dispensable());
         }
+        self.highest = Some(number);
         self.epochs.push(Epoch {
             number,
             seal,
             open,
             sealed: 0,
             forged: 0,
+            is_used: false,
             expires: None,
         });
         true
+    }
+
+    /// Returns the index of the epoch that makes room: one before the epoch in use, else the oldest one that the peer has
+    /// not used. The peer seals under the epoch in use until it has the keys of the next one, and any number of answers
+    /// with these may be lost.
+    fn dispensable(&self) -> usize {
+        let is_in_use = |e: &Epoch| Some(e.number) == self.confirmed;
+        usize::from(self.epochs.first().is_some_and(is_in_use))
+    }
+
+    /// Notes a packet at `now`, in either direction. With its first one, the epoch that seals has an end, and so have
+    /// those before it, which must not come into use again.
+    pub fn on_use(&mut self, now: Instant) {
+        let Some(epoch) = self.sealing().filter(|e| !e.is_used) else {
+            return;
+        };
+        epoch.is_used = true;
+        let number = epoch.number;
+        let end = now + self.max_use;
+        for epoch in self.epochs.iter_mut().filter(|e| e.number <= number) {
+            epoch.end_at(end);
+        }
     }
 
     /// Drops epochs whose time is over.
@@ -197,7 +265,7 @@ impl Keys {
             return false;
         };
         let header = Header {
-            phase: (epoch.number & 3) as u8,
+            phase: epoch.phase() as u8,
             ..header
         };
         let nonce = epoch.seal.nonce(header.path, number);
@@ -231,7 +299,7 @@ impl Keys {
         let epoch = self
             .epochs
             .iter_mut()
-            .find(|e| (e.number & 3) as u8 == header.phase && e.forged < FORGERY_LIMIT)
+            .find(|e| e.phase() as u8 == header.phase && e.forged < FORGERY_LIMIT)
             .filter(|e| e.expires.is_none_or(|expires| now < expires))
             .ok_or(DatagramError::Forged)?;
         let nonce = epoch.open.nonce(header.path, number);
@@ -244,7 +312,7 @@ impl Keys {
             self.confirmed = Some(opened);
             let expires = now + self.lifetime;
             for old in self.epochs.iter_mut().filter(|e| e.number < opened) {
-                old.expires.get_or_insert(expires);
+                old.end_at(expires);
             }
         }
         Ok(frames)

@@ -6,9 +6,9 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use crate::address::CHALLENGE_FRAMES;
+use crate::config::PathState;
 use crate::datagram::Datagram;
 use crate::estimate::Departure;
-use crate::config::PathState;
 use crate::frame::{
     Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD, USE_LEN,
 };

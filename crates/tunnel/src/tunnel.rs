@@ -78,8 +78,9 @@ impl Tunnel {
     pub fn new(mut config: Config, role: Role, session: SessionId, mut rng: Rng) -> Self {
         config.max_paths = config.max_paths.clamp(1, MAX_PATHS);
         let rule = steer::rule(config.mode, config.redundant_rate);
+        let lifetimes = (config.old_epoch_lifetime, config.max_epoch_use);
         Tunnel {
-            keys: Keys::new(role, config.suite, config.old_epoch_lifetime),
+            keys: Keys::new(role, config.suite, lifetimes),
             outgoing: Outgoing::new(&config, rule, &mut rng),
             incoming: Incoming::new(&config),
             config,
@@ -103,10 +104,17 @@ impl Tunnel {
     }
 
     /// Installs the keys of an epoch. Both ends install the same secrets under the same number; the server does so
-    /// first. Returns false if the epoch is not higher than all before.
+    /// first. Returns false if the epoch is not higher than all before, or, at the server, if [`Tunnel::next_epoch`]
+    /// passes it over.
     pub fn install_keys(&mut self, now: Instant, epoch: u64, secrets: &Secrets) -> bool {
         self.keys.expire(now);
         self.keys.install(epoch, secrets)
+    }
+
+    /// Returns the number of the epoch to install next: 1 at first, then higher than all before. Datagrams show only the
+    /// lowest two bits, so a server passes over a number whose bits are those of the epoch that the box uses.
+    pub fn next_epoch(&self) -> u64 {
+        self.keys.next_number()
     }
 
     /// Returns true if keys of a new epoch should be installed soon, because the current key has sealed half of
@@ -175,10 +183,12 @@ impl Tunnel {
             self.stats.packets_too_large += 1;
             return Err(SendError::TooLarge);
         }
+        self.keys.expire(now);
         if !self.keys.can_seal() {
             return Err(SendError::NoKey);
         }
         self.used_at = Some(now);
+        self.keys.on_use(now);
         self.now = now;
         let horizon = now - self.horizon() - DYING * 2;
         self.outgoing.expire(horizon, &mut self.pool);
@@ -303,6 +313,7 @@ impl Tunnel {
             }
             if let Some((label, packet)) = joined {
                 self.used_at = Some(now);
+                self.keys.on_use(now);
                 let tools = (&mut self.pool, &mut self.stats);
                 self.incoming
                     .on_packet(now, (index, label), packet, &view, tools);

@@ -32,6 +32,9 @@ pub struct TunnelStatus {
     /// Epochs of sessions after their first.
     #[serde(default)]
     pub rekeyed: u64,
+    /// At a server, sessions that another one of the same key and box name replaced within a minute, while in use.
+    #[serde(default)]
+    pub contended: u64,
     /// Datagrams and packets that were dropped, by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,

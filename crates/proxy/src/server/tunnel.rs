@@ -28,10 +28,10 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     pub(super) fn new(config: &ServerConfig) -> Self {
-        let buffer = config.limits.buffer();
+        let memory = config.limits.memory;
         let sessions = config
             .tunnel
-            .map(|pools| Sessions::new(pools, config.port, buffer));
+            .map(|pools| Sessions::new(pools, config.port, memory));
         Tunnel {
             sessions,
             is_enabled: false,
@@ -126,7 +126,13 @@ impl ServerCore {
 
     fn grant_tunnel(&mut self, now: Instant, id: SessionId, request: &Request) -> Answer {
         let not_offered = Err(tunnel::Refusal::NotOffered);
-        let Some(Session { channel, user, .. }) = self.sessions.get(id) else {
+        let Some(Session {
+            channel,
+            user,
+            remote,
+            ..
+        }) = self.sessions.get(id)
+        else {
             return not_offered;
         };
         let is_agreed = channel.agreed().is_some_and(|a| a.has(Versions::TUNNEL));
@@ -140,6 +146,18 @@ impl ServerCore {
             return not_offered;
         };
         let export = |session, epoch| tunnel::secrets(channel, session, epoch);
-        sessions.open(now, Requester { user, key }, request, (seed, v6), export)
+        let before = sessions.contended();
+        let answer = sessions.open(now, Requester { user, key }, request, (seed, v6), export);
+        if sessions.contended() > before
+            && let Some(suppressed) = self.limiter.allow(now, "contended tunnel", *remote)
+        {
+            let user = self.user_names.get(user);
+            tracing::warn!(
+                %remote, user, suppressed,
+                "a box has replaced a session of the tunnel that was in use: it restarts often, or two boxes have the same \
+                 key and the same `name`"
+            );
+        }
+        answer
     }
 }

@@ -11,9 +11,14 @@ use crate::protocol::hints::urgency_of_dscp;
 const DNS: u16 = 53;
 /// The urgency of DNS: a look-up delays everything that follows it.
 const DNS_URGENCY: Urgency = Urgency::new(1).expect("a level");
-/// The number of the fragment header of IPv6, and of headers that may precede a transport header (RFC 8200 section 4).
+/// The number of the fragment header of IPv6 (RFC 8200 section 4.5).
 const FRAGMENT: u8 = 44;
-const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
+/// The extension headers of IPv6 that may precede a transport header (RFC 7045 section 4): hop-by-hop options, routing,
+/// fragment, destination options, mobility, HIP, Shim6. A routing header names another destination; of the others
+/// applications send none.
+const EXTENSIONS: [u8; 7] = [0, 43, FRAGMENT, 60, 135, 139, 140];
+/// The options of IPv4 that name other destinations: loose and strict source routes (RFC 791 section 3.1).
+const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
 /// An inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +32,17 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Reads the headers of a packet. Returns `None` for a packet that is malformed, or hides its protocol behind
-    /// further headers of IPv6.
+    /// Reads the headers of a packet. Returns `None` for a packet that is malformed, has a source route, or has further
+    /// headers of IPv6 than one for fragments: both lead to other destinations than the one in its header.
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let view = ip::Packet::new(packet).ok()?;
+        let first = view.next_header();
+        if view.is_v6() && first != FRAGMENT && EXTENSIONS.contains(&first) {
+            return None;
+        }
+        if !view.is_v6() && has_source_route(packet.get(20..view.header_len())?) {
+            return None;
+        }
         let (protocol, ports) = match view.transport() {
             Ok((protocol, payload)) if [ip::PROTO_TCP, ip::PROTO_UDP].contains(&protocol) => {
                 let [a, b, c, d] = *payload.first_chunk::<4>()?;
@@ -38,8 +50,8 @@ impl Inner {
                 (protocol, Some(ports))
             }
             Ok((protocol, _)) => (protocol, None),
-            Err(_) if !view.is_v6() => (view.next_header(), None),
-            Err(_) if view.next_header() == FRAGMENT => (*view.payload().first()?, None),
+            Err(_) if !view.is_v6() => (first, None),
+            Err(_) if first == FRAGMENT => (*view.payload().first()?, None),
             Err(_) => return None,
         };
         if view.is_v6() && EXTENSIONS.contains(&protocol) {
@@ -74,6 +86,25 @@ impl Inner {
             Some((DNS, _) | (_, DNS)) => Some(DNS_URGENCY),
             _ => urgency_of_dscp(self.dscp),
         }
+    }
+}
+
+/// Returns true if options of IPv4 have a source route, or are malformed.
+fn has_source_route(mut options: &[u8]) -> bool {
+    loop {
+        options = match *options {
+            // The end of the list.
+            [] | [0, ..] => return false,
+            // No operation.
+            [1, ref rest @ ..] => rest,
+            [kind, len, ..] if len >= 2 && !SOURCE_ROUTES.contains(&kind) => {
+                match options.get(usize::from(len)..) {
+                    Some(rest) => rest,
+                    None => return true,
+                }
+            }
+            _ => return true,
+        };
     }
 }
 
@@ -120,6 +151,50 @@ mod tests {
         assert_eq!(Inner::parse(&fragment(60)), None);
         let options_first = v6(60, &[FRAGMENT, 0, 1, 4, 0, 0, 0, 0, 6, 0, 0, 1, 0, 0, 0, 9]);
         assert_eq!(Inner::parse(&options_first), None);
+    }
+
+    #[test]
+    fn headers_that_name_other_destinations_are_none() {
+        let udp = [0, 5, 0, 25, 0, 8, 0, 0];
+        assert!(Inner::parse(&v6(17, &udp)).is_some());
+        // Options of 6 bytes of padding; for a routing header, type 4 with nothing left.
+        for next in [0, 43, 60, 135, 139, 140] {
+            let body = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp].concat();
+            assert_eq!(Inner::parse(&v6(next, &body)), None, "{next}");
+            let fragment = [&[next, 0, 0, 1, 0, 0, 0, 9][..], &body].concat();
+            assert_eq!(Inner::parse(&v6(FRAGMENT, &fragment)), None, "{next}");
+        }
+        let with_options = |options: &[u8]| {
+            let mut packet = v4(17, [0, 0], 0, [5, 25]);
+            packet[0] += options.len() as u8 / 4;
+            packet[3] += options.len() as u8;
+            packet.splice(20..20, options.iter().copied());
+            Inner::parse(&packet)
+        };
+        let route = [131, 7, 4, 10, 0, 0, 9];
+        for (name, options, passes) in [
+            ("no operation, end", &[1, 1, 1, 0][..], true),
+            ("router alert", &[148, 4, 0, 0], true),
+            ("loose route", &[&route[..], &[0]].concat(), false),
+            ("strict route", &[137, 7, 4, 10, 0, 0, 9, 0], false),
+            (
+                "a route behind others",
+                &[&[1, 148, 4, 0, 0][..], &route].concat(),
+                false,
+            ),
+            ("bytes of a route behind the end", &[0, 131, 3, 4], true),
+            ("too long", &[148, 5, 0, 0], false),
+            ("too short", &[148, 1, 0, 0], false),
+            ("no length", &[1, 1, 1, 148], false),
+        ] {
+            let parsed = with_options(options);
+            assert_eq!(parsed.is_some(), passes, "{name}");
+            // The ports are behind the options.
+            assert!(
+                parsed.is_none_or(|inner| inner.destination().port() == 25),
+                "{name}"
+            );
+        }
     }
 
     #[test]

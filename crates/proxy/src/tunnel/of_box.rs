@@ -493,6 +493,7 @@ impl BoxTunnel {
             server: self.server().and_then(server),
             mtu: self.session.as_ref().map(|session| session.grant.mtu),
             sessions_total: usize::from(session.is_some()),
+            contended: 0,
             sessions: session.into_iter().collect(),
             opened: self.opened,
             rekeyed: self.rekeyed,

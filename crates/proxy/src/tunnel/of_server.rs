@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use arrayvec::ArrayVec;
 use braid_secure::keys::PublicKey;
 use braid_tunnel::{
-    Config, Header, MAX_PATHS, PathId, Role, Secrets, SessionId, Suite, Transmit, Tunnel,
+    Config, Header, MAX_PATHS, PathId, Role, Secrets, SendError, SessionId, Suite, Transmit, Tunnel,
 };
 use braid_wire::{Instant, Rng};
 
@@ -25,6 +25,20 @@ const INNER_MTU: u16 = 1500;
 const MAX_OF_USER: usize = 8;
 /// Maximum number of sessions. A guess: it bounds the table, far above the users of one server.
 const MAX_SESSIONS: usize = 4_096;
+/// The part of the server's memory for the buffers of all sessions: a quarter. A guess.
+const MEMORY_SHARE: usize = 4;
+/// The part of the server's memory for the buffers of a user's sessions: a 16th, each with an equal part of it. A guess:
+/// 8 MiB for a session where the server has 1 GiB.
+const USER_SHARE: usize = 16;
+/// The part of what is left for all sessions that a new one gets at most, so that many get less rather than none. The
+/// value gives the first one its whole part of its user's.
+const LEFT_SHARE: usize = MAX_OF_USER * USER_SHARE / MEMORY_SHARE;
+/// Least bytes of the buffers of a session. A guess: enough for a super-segment of 64 kB in each direction.
+const MIN_BUDGET: usize = 160 << 10;
+/// A session that was heard so recently is in use: a box in use sends far more often.
+const HEARD_LATELY: Duration = Duration::from_secs(10);
+/// A session that lived less is short: a box restarts less often.
+const SHORT_LIFE: Duration = Duration::from_secs(60);
 /// The time without a datagram after which a session ends. An idle box sends one every 25 s on each path, so a longer
 /// outage of all its links is bridged. A box that comes back later gets a new session with its old addresses.
 const MAX_SILENCE: Duration = Duration::from_secs(600);
@@ -75,8 +89,12 @@ struct Session {
     /// True if the box has the IPv6 address too.
     has_v6: bool,
     suite: Suite,
+    /// The highest epoch that was granted.
     epoch: u64,
+    /// Most bytes that the buffers hold.
+    budget: usize,
     sockets: Sockets,
+    opened_at: Instant,
     heard_at: Instant,
     /// True while the session is in the queue of those that may have datagrams to send.
     sends: bool,
@@ -114,6 +132,7 @@ struct Drops {
     isolated: u64,
     refused: u64,
     no_box: u64,
+    no_key: u64,
     queue: u64,
 }
 
@@ -122,8 +141,10 @@ struct Drops {
 pub(crate) struct Sessions {
     pools: TunnelPools,
     port: u16,
-    /// Most bytes that each buffer of a session holds.
-    buffer: usize,
+    /// The memory of the server, bytes.
+    memory: usize,
+    /// Bytes that the buffers of all sessions may hold.
+    allotted: usize,
     places: Places,
     table: Table<Session>,
     by_id: HashMap<SessionId, Id>,
@@ -139,6 +160,7 @@ pub(crate) struct Sessions {
     drops: Drops,
     opened: u64,
     rekeyed: u64,
+    contended: u64,
 }
 
 /// The box that requests a session, and its place in the configuration.
@@ -151,14 +173,15 @@ pub(crate) struct Requester {
 }
 
 impl Sessions {
-    /// Creates a table without sessions. Datagrams come to UDP port `port`; each buffer of a session holds up to
-    /// `buffer` bytes.
-    pub(crate) fn new(pools: TunnelPools, port: u16, buffer: usize) -> Self {
+    /// Creates a table without sessions. Datagrams come to UDP port `port`; the buffers of all sessions hold up to a
+    /// quarter of `memory` bytes, those of a user up to a 16th.
+    pub(crate) fn new(pools: TunnelPools, port: u16, memory: usize) -> Self {
         Sessions {
             places: Places::new(&pools),
             pools,
             port,
-            buffer,
+            memory,
+            allotted: 0,
             table: Table::default(),
             by_id: HashMap::new(),
             by_v4: HashMap::new(),
@@ -171,6 +194,7 @@ impl Sessions {
             drops: Drops::default(),
             opened: 0,
             rekeyed: 0,
+            contended: 0,
         }
     }
 
@@ -196,54 +220,57 @@ impl Sessions {
             .and_then(|session| self.by_id.get(&session).copied())
             // Nobody gets hold of a session without the key of its owner.
             .filter(|id| self.by_owner.get(&owner) == Some(id));
+        let (seed, has_v6) = drawn;
         let id = match known {
-            Some(id) => id,
-            None => self.open_new(now, by.user, owner, (suite, request.path_mtu), drawn)?,
+            Some(id) => {
+                self.rekey(now, id, export)?;
+                id
+            }
+            None => {
+                let of = (suite, request.path_mtu);
+                self.open_new(now, (by.user, owner), of, seed, export)?
+            }
         };
         let session = self.table.get_mut(id).ok_or(Refusal::NotOffered)?;
-        let epoch = session.epoch + 1;
-        let of = session.tunnel.session();
-        let Some(secrets) = export(of, epoch) else {
-            if known.is_none() {
-                self.remove(id);
-            }
-            return Err(Refusal::NotOffered);
-        };
-        session.tunnel.install_keys(now, epoch, &secrets);
-        session.epoch = epoch;
+        session.has_v6 = has_v6;
         session.heard_at = now;
         let grant = Grant {
-            session: of,
-            epoch,
+            session: session.tunnel.session(),
+            epoch: session.epoch,
             v4: Some(session.v4),
             v6: session.v6(),
             port: self.port,
             mtu: INNER_MTU,
             suite: session.suite,
         };
-        self.rekeyed += u64::from(known.is_some());
         self.touch(id);
         Ok(grant)
     }
 
-    /// Opens a session without keys, in place of the owner's earlier one.
+    /// Starts another epoch of a session.
+    fn rekey(
+        &mut self,
+        now: Instant,
+        id: Id,
+        export: impl Fn(SessionId, u64) -> Option<Secrets>,
+    ) -> Result<(), Refusal> {
+        let session = self.table.get_mut(id).ok_or(Refusal::NotOffered)?;
+        session.epoch = install_next(now, &mut session.tunnel, export)?;
+        self.rekeyed += 1;
+        Ok(())
+    }
+
+    /// Opens a session in place of the owner's earlier one. A refusal leaves that one as it is.
     fn open_new(
         &mut self,
         now: Instant,
-        user: usize,
-        owner: Owner,
+        (user, owner): (usize, Owner),
         (suite, path_mtu): (Suite, u16),
-        (seed, has_v6): ([u8; 32], bool),
+        seed: [u8; 32],
+        export: impl Fn(SessionId, u64) -> Option<Secrets>,
     ) -> Result<Id, Refusal> {
-        if let Some(old) = self.by_owner.get(&owner).copied() {
-            self.remove(old);
-        }
-        let of_user = self.by_owner.keys().filter(|o| o.key == owner.key).count();
-        if of_user >= MAX_OF_USER || self.table.len() >= MAX_SESSIONS {
-            return Err(Refusal::TooMany);
-        }
-        let place = self.places.take(owner).ok_or(Refusal::NoAddress)?;
-        let (v4, v6) = self.pools.place(place);
+        let old = self.by_owner.get(&owner).copied();
+        let budget = self.allot(owner, old)?;
         let mut rng = Rng::from_seed(seed);
         let mut id = SessionId([0; 8]);
         while self.by_id.contains_key(&id) || id == SessionId([0; 8]) {
@@ -254,21 +281,29 @@ impl Sessions {
             inner_mtu: usize::from(INNER_MTU),
             // The least and the most that a path may have.
             learned_mtu: usize::from(path_mtu.clamp(576, 1500)),
-            send_queue: self.buffer,
-            sent_buffer: self.buffer,
-            reorder_buffer: self.buffer,
+            send_queue: budget / 5,
+            sent_buffer: budget / 5 * 2,
+            reorder_buffer: budget / 5 * 2,
             ..Config::default()
         };
+        let mut tunnel = Tunnel::new(config, Role::Server, id, rng);
+        let epoch = install_next(now, &mut tunnel, export)?;
+        // An owner with a session gets the place that it has.
+        let place = self.places.take(owner).ok_or(Refusal::NoAddress)?;
+        let is_contended = old.is_some_and(|old| self.replace(now, old));
+        let (v4, v6) = self.pools.place(place);
         let at = self.table.insert(Session {
-            tunnel: Tunnel::new(config, Role::Server, id, rng),
+            tunnel,
             user,
             owner,
             v4,
             v6,
-            has_v6,
+            has_v6: false,
             suite,
-            epoch: 0,
+            epoch,
+            budget,
             sockets: Sockets::default(),
+            opened_at: now,
             heard_at: now,
             sends: false,
             delivers: false,
@@ -277,19 +312,57 @@ impl Sessions {
         self.by_v4.insert(v4, at);
         self.by_v6.insert(v6, at);
         self.by_owner.insert(owner, at);
+        self.allotted += budget;
         self.opened += 1;
+        self.contended += u64::from(is_contended);
         Ok(at)
     }
 
+    /// Returns the bytes that the buffers of a new session may hold. `old` is the session that it replaces.
+    fn allot(&self, owner: Owner, old: Option<Id>) -> Result<usize, Refusal> {
+        let others = |o: &&Owner| o.key == owner.key && **o != owner;
+        let of_user = self.by_owner.keys().filter(others).count();
+        let all = self.table.len() - usize::from(old.is_some());
+        if of_user >= MAX_OF_USER || all >= MAX_SESSIONS {
+            return Err(Refusal::TooMany);
+        }
+        let freed = old.and_then(|old| self.table.get(old));
+        let allotted = self.allotted - freed.map_or(0, |old| old.budget);
+        let left = (self.memory / MEMORY_SHARE).saturating_sub(allotted);
+        let budget = (left / LEFT_SHARE).min(self.memory / USER_SHARE / MAX_OF_USER);
+        if budget < MIN_BUDGET {
+            return Err(Refusal::TooMany);
+        }
+        Ok(budget)
+    }
+
+    /// Ends a session whose owner opens another one. Returns true if somebody still used it: the box restarts again and
+    /// again, or another box has the same key and name.
+    fn replace(&mut self, now: Instant, id: Id) -> bool {
+        let session = self.unlink(id);
+        session.is_some_and(|s| now < s.heard_at + HEARD_LATELY && now < s.opened_at + SHORT_LIFE)
+    }
+
+    /// Ends a session, and keeps the place of its owner while there is room.
     fn remove(&mut self, id: Id) {
-        let Some(session) = self.table.remove(id) else {
-            return;
-        };
+        if let Some(session) = self.unlink(id) {
+            self.places.release(session.owner);
+        }
+    }
+
+    fn unlink(&mut self, id: Id) -> Option<Session> {
+        let session = self.table.remove(id)?;
         self.by_id.remove(&session.tunnel.session());
         self.by_v4.remove(&session.v4);
         self.by_v6.remove(&session.v6);
         self.by_owner.remove(&session.owner);
-        self.places.release(session.owner);
+        self.allotted -= session.budget;
+        Some(session)
+    }
+
+    /// Returns how often a session was replaced while it was young and in use.
+    pub(crate) fn contended(&self) -> u64 {
+        self.contended
     }
 
     /// Queues a session after a call into its tunnel, and sets its timer.
@@ -328,10 +401,11 @@ impl Sessions {
             Ok(()) => {
                 session.sockets.note(header.path, remote, socket);
                 session.heard_at = now;
+                self.touch(id);
             }
+            // What anybody can send costs neither a turn nor a timer.
             Err(_) => self.drops.invalid += 1,
         }
-        self.touch(id);
     }
 
     /// Handles a packet that the server's packet device took in: it goes to the box that has its destination.
@@ -358,7 +432,11 @@ impl Sessions {
             return;
         };
         let urgency = inner.urgency().unwrap_or_default();
-        self.drops.queue += u64::from(session.tunnel.send(now, urgency, packet).is_err());
+        match session.tunnel.send(now, urgency, packet) {
+            Ok(()) => {}
+            Err(SendError::NoKey) => self.drops.no_key += 1,
+            Err(_) => self.drops.queue += 1,
+        }
         self.touch(id);
     }
 
@@ -499,6 +577,7 @@ impl Sessions {
             ("between_boxes", drops.isolated),
             ("refused_destination", drops.refused),
             ("no_box", drops.no_box),
+            ("no_key", drops.no_key),
             ("queue", drops.queue),
         ];
         TunnelStatus {
@@ -506,6 +585,7 @@ impl Sessions {
             sessions_total: self.table.len(),
             sessions: sessions.collect(),
             opened: self.opened,
+            contended: self.contended,
             rekeyed: self.rekeyed,
             drops: drops.map(|(name, n)| (name.to_owned(), n)).into(),
             ..TunnelStatus::default()
@@ -513,294 +593,17 @@ impl Sessions {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use braid_secure::keys::PrivateKey;
-
-    use super::*;
-    use crate::config::policy::DestinationRules;
-    use crate::protocol::tunnel::BoxId;
-
-    const NOW: Instant = Instant::from_millis(1_000);
-    const MS: Duration = Duration::from_millis(1);
-    const SOCKET: PathId = PathId(0);
-
-    fn sessions() -> Sessions {
-        let pools = TunnelPools {
-            v4: "10.215.128.0/24".parse().unwrap(),
-            v6: "fdb7:a1d0:80::/64".parse().unwrap(),
-        };
-        Sessions::new(pools, 1080, 1 << 20)
-    }
-
-    fn requester(n: u8) -> Requester {
-        Requester {
-            user: usize::from(n),
-            key: PrivateKey::from_seed([n; 32]).public(),
-        }
-    }
-
-    fn request(boxed: u8) -> Request {
-        Request {
-            boxed: BoxId([boxed; 8]),
-            session: None,
-            path_mtu: 1500,
-            suites: [Some(Suite::Aes256Gcm), None],
-        }
-    }
-
-    fn secrets() -> Secrets {
-        Secrets {
-            of_box: [1; 32],
-            of_server: [2; 32],
-        }
-    }
-
-    fn open(sessions: &mut Sessions, user: u8, request: &Request) -> Result<Grant, Refusal> {
-        let seed = [user ^ request.boxed.0[0].wrapping_mul(16); 32];
-        let export = |_, _| Some(secrets());
-        sessions.open(NOW, requester(user), request, (seed, true), export)
-    }
-
-    /// A box's end of a session with one path.
-    struct Boxed {
-        tunnel: Tunnel,
-        grant: Grant,
-        from: SocketAddr,
-    }
-
-    impl Boxed {
-        fn new(sessions: &mut Sessions, user: u8) -> Self {
-            let grant = open(sessions, user, &request(1)).unwrap();
-            let config = Config {
-                suite: grant.suite,
-                ..Config::default()
-            };
-            let rng = Rng::from_seed([user; 32]);
-            let mut tunnel = Tunnel::new(config, Role::Box, grant.session, rng);
-            tunnel.install_keys(NOW, grant.epoch, &secrets());
-            let remote = SocketAddr::from(([203, 0, 113, 1], 1080));
-            let path = braid_tunnel::PathConfig { remote, mtu: 1500 };
-            tunnel.add_path(NOW, PathId(0), path);
-            let from = SocketAddr::from(([192, 0, 2, user], 4_000));
-            let mut boxed = Boxed {
-                tunnel,
-                grant,
-                from,
-            };
-            // Both ends prove their addresses.
-            for n in 0..8 {
-                boxed.exchange(sessions, NOW + MS * n);
-            }
-            boxed
-        }
-
-        /// Exchanges datagrams; returns the sockets on which those of the server went out.
-        fn exchange(&mut self, sessions: &mut Sessions, now: Instant) -> Vec<PathId> {
-            let mut buf = Vec::new();
-            while self.tunnel.poll_transmit(now, &mut buf).is_some() {
-                sessions.on_datagram(now, SOCKET, self.from, &mut buf);
-                buf.clear();
-            }
-            let mut sockets = Vec::new();
-            while let Some(transmit) = sessions.poll_datagram(now, &mut buf) {
-                if transmit.remote == self.from {
-                    let _ = self.tunnel.receive(now, transmit.remote, &mut buf);
-                    sockets.push(transmit.path);
-                }
-                buf.clear();
-            }
-            sockets
-        }
-
-        /// Sends a packet through the tunnel; returns whether it comes out.
-        fn passes(&mut self, sessions: &mut Sessions, at: u32, packet: &[u8]) -> bool {
-            let now = NOW + MS * (100 + at * 10);
-            self.tunnel.send(now, Default::default(), packet).unwrap();
-            self.exchange(sessions, now);
-            let mut destinations = DestinationPolicy::new(DestinationRules {
-                refuse_ports: vec![25],
-                ..DestinationRules::default()
-            });
-            destinations.set_own(sessions.pools.ranges().to_vec());
-            let out = sessions.poll_packet(&destinations).map(<[u8]>::to_vec);
-            assert!(out.as_deref().is_none_or(|out| out == packet));
-            out.is_some()
-        }
-    }
-
-    /// Makes an IPv4 packet with ports 5,000 and `port`.
-    fn v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, port: u16) -> Vec<u8> {
-        [
-            &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0][..],
-            &src.octets(),
-            &dst.octets(),
-            &5_000u16.to_be_bytes(),
-            &port.to_be_bytes(),
-            &[0, 8, 0, 0],
-        ]
-        .concat()
-    }
-
-    const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
-
-    #[test]
-    fn only_packets_that_are_allowed_come_out() {
-        let mut sessions = sessions();
-        let mut first = Boxed::new(&mut sessions, 1);
-        let second = Boxed::new(&mut sessions, 2);
-        let own = first.grant.v4.unwrap();
-        let other = second.grant.v4.unwrap();
-        assert_ne!(own, other);
-        let local = Ipv4Addr::new(192, 168, 1, 7);
-        let device = sessions.pools.device_v4();
-        let cases = [
-            (v4(own, PUBLIC, 17, 443), true),
-            (v4(own, PUBLIC, 1, 0), true),
-            (v4(own, PUBLIC, 17, 25), true),
-            (v4(own, PUBLIC, 6, 25), false),
-            (v4(own, PUBLIC, 6, 80), true),
-            (v4(own, local, 17, 443), false),
-            (v4(own, other, 17, 443), false),
-            (v4(own, device, 17, 443), false),
-            (v4(other, PUBLIC, 17, 443), false),
-            (v4(local, PUBLIC, 17, 443), false),
-        ];
-        for (n, (packet, expected)) in (0..).zip(&cases) {
-            assert_eq!(first.passes(&mut sessions, n, packet), *expected, "{n}");
-        }
-        let drops = sessions.drops;
-        let counted = (drops.foreign_source, drops.isolated, drops.refused);
-        assert_eq!(counted, (2, 2, 2));
-    }
-
-    #[test]
-    fn packets_go_to_the_box_with_their_destination_alone() {
-        let mut sessions = sessions();
-        let mut first = Boxed::new(&mut sessions, 1);
-        let mut second = Boxed::new(&mut sessions, 2);
-        let to = first.grant.v4.unwrap();
-        let now = NOW + MS * 100;
-        sessions.on_packet(now, &v4(PUBLIC, to, 17, 5_000));
-        let device = sessions.pools.device_v4();
-        sessions.on_packet(now, &v4(device, to, 1, 0));
-        // From another box, to nobody, and malformed.
-        let other = second.grant.v4.unwrap();
-        sessions.on_packet(now, &v4(other, to, 17, 5_000));
-        sessions.on_packet(now, &v4(PUBLIC, Ipv4Addr::new(10, 215, 128, 1), 17, 5_000));
-        sessions.on_packet(now, &[0x45; 3]);
-        first.exchange(&mut sessions, now);
-        second.exchange(&mut sessions, now);
-        let count = |boxed: &mut Boxed| {
-            let mut n = 0;
-            while boxed.tunnel.poll_delivery().is_some() {
-                n += 1;
-            }
-            n
-        };
-        let drops = sessions.drops;
-        assert_eq!((drops.isolated, drops.no_box, drops.malformed), (1, 1, 1));
-        // What is sent to the first box does not reach the second one; the exchange above took only its own.
-        assert_eq!(count(&mut second), 0);
-        let at_first = sessions.table.get(sessions.by_v4[&to]).unwrap();
-        assert_eq!(at_first.tunnel.stats().packets_sent, 2);
-    }
-
-    #[test]
-    fn only_its_owner_gets_another_epoch_of_a_session() {
-        let mut sessions = sessions();
-        let first = open(&mut sessions, 1, &request(1)).unwrap();
-        assert_eq!(first.epoch, 1);
-        let resume = |boxed: u8| Request {
-            session: Some(first.session),
-            ..request(boxed)
-        };
-        let again = open(&mut sessions, 1, &resume(1)).unwrap();
-        assert_eq!((again.session, again.epoch), (first.session, 2));
-        assert_eq!((again.v4, again.v6), (first.v4, first.v6));
-        // Another user, and another box of the same user, get sessions of their own.
-        for (user, boxed) in [(2, 1), (1, 2)] {
-            let other = open(&mut sessions, user, &resume(boxed)).unwrap();
-            assert_ne!(other.session, first.session);
-            assert_ne!(other.v4, first.v4);
-            assert_eq!(other.epoch, 1);
-        }
-        assert_eq!(sessions.table.len(), 3);
-        // The box has restarted: its old session is gone.
-        let anew = open(
-            &mut sessions,
-            1,
-            &Request {
-                path_mtu: 1400,
-                ..request(1)
-            },
-        );
-        // The seed is that of the first session, whose id is free again.
-        assert_eq!(anew.unwrap().v4, first.v4);
-        assert_eq!(sessions.table.len(), 3);
-    }
-
-    #[test]
-    fn sessions_are_limited_and_refused_requests_leave_nothing() {
-        let mut sessions = sessions();
-        for n in 0..MAX_OF_USER as u8 {
-            open(&mut sessions, 1, &request(n)).unwrap();
-        }
-        let refused = open(&mut sessions, 1, &request(99));
-        assert_eq!(refused, Err(Refusal::TooMany));
-        open(&mut sessions, 2, &request(99)).unwrap();
-        let no_suite = Request {
-            suites: [None; 2],
-            ..request(1)
-        };
-        assert_eq!(open(&mut sessions, 3, &no_suite), Err(Refusal::NoSuite));
-        let before = sessions.table.len();
-        let export = |_, _| None;
-        let refused = sessions.open(NOW, requester(3), &request(1), ([9; 32], true), export);
-        assert_eq!(refused, Err(Refusal::NotOffered));
-        assert_eq!(sessions.table.len(), before, "no session without keys");
-    }
-
-    #[test]
-    fn silent_sessions_end_and_users_move() {
-        let mut sessions = sessions();
-        let first = Boxed::new(&mut sessions, 1);
-        let _second = Boxed::new(&mut sessions, 2);
-        // User 0 is gone, user 1 has index 0, user 2 is removed.
-        sessions.move_users(&[None, Some(0), None]);
-        assert_eq!(sessions.table.len(), 1);
-        let name = |user: usize| Some(format!("user{user}"));
-        let shown = sessions.status(name).sessions;
-        assert_eq!(shown[0].user.as_deref(), Some("user0"));
-        assert_eq!(shown[0].v4, first.grant.v4);
-        let end = NOW + MAX_SILENCE + MS * 100;
-        let mut buf = Vec::new();
-        while let Some(at) = sessions.next_timeout().filter(|at| *at <= end) {
-            sessions.handle_timeout(at);
-            while sessions.poll_datagram(at, &mut buf).is_some() {
-                buf.clear();
-            }
-        }
-        assert_eq!(sessions.table.len(), 0);
-        assert!(sessions.by_id.is_empty() && sessions.by_v4.is_empty());
-        assert!(sessions.by_v6.is_empty() && sessions.by_owner.is_empty());
-    }
-
-    #[test]
-    fn datagrams_leave_on_the_socket_that_the_box_sent_to() {
-        let mut sockets = Sockets::default();
-        let addr = |n: u8| SocketAddr::from(([192, 0, 2, n], 4_000));
-        for n in 0..40 {
-            sockets.note(PathId(n % 8), addr(n), PathId(n % 3));
-        }
-        assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(0)));
-        sockets.note(PathId(39 % 8), addr(39), PathId(2));
-        assert_eq!(sockets.to(PathId(39 % 8), addr(39)), Some(PathId(2)));
-        assert_eq!(
-            sockets.to(PathId(0), addr(0)),
-            None,
-            "the oldest is forgotten"
-        );
-        assert_eq!(sockets.to(PathId(1), addr(39)), None);
-    }
+/// Installs the next epoch of a session, and returns its number.
+fn install_next(
+    now: Instant,
+    tunnel: &mut Tunnel,
+    export: impl Fn(SessionId, u64) -> Option<Secrets>,
+) -> Result<u64, Refusal> {
+    let epoch = tunnel.next_epoch();
+    let secrets = export(tunnel.session(), epoch).ok_or(Refusal::NotOffered)?;
+    let is_installed = tunnel.install_keys(now, epoch, &secrets);
+    is_installed.then_some(epoch).ok_or(Refusal::NotOffered)
 }
+
+#[cfg(test)]
+mod tests;

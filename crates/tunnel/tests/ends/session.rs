@@ -220,6 +220,82 @@ fn keys_change_while_packets_are_under_way() {
     }
 }
 
+#[test]
+fn epochs_whose_answers_are_lost_leave_the_one_in_use() {
+    for lost in 1..=9 {
+        let mut net = Net::new(&Config::default(), &[Link::PLAIN], 7);
+        net.pass(MS * 200);
+        let mut epoch = 0;
+        for number in 0..lost {
+            epoch = net.ends[1].next_epoch();
+            assert!(net.ends[1].install_keys(net.now, epoch, &secrets(epoch)));
+            net.send(0, 3, &packet(0, number, 500)).unwrap();
+            net.send(1, 3, &packet(0, number, 500)).unwrap();
+            net.pass(MS * 100);
+        }
+        // The last answer arrives.
+        assert!(net.ends[0].install_keys(net.now, epoch, &secrets(epoch)));
+        for number in lost..lost + 10 {
+            net.send(0, 3, &packet(0, number, 500)).unwrap();
+            net.send(1, 3, &packet(0, number, 500)).unwrap();
+            net.pass(MS * 100);
+        }
+        for end in 0..2 {
+            let expected: Vec<_> = (0..lost + 10).collect();
+            assert_eq!(numbers(&net, end), expected, "{lost} lost");
+            assert_eq!(net.ends[end].stats().datagrams_forged, 0);
+        }
+    }
+}
+
+#[test]
+fn a_server_takes_no_epoch_that_looks_like_the_one_in_use() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 7);
+    net.pass(MS * 200);
+    assert_eq!(net.ends[1].next_epoch(), 1);
+    assert!(!net.ends[1].install_keys(net.now, 4, &secrets(4)));
+    for epoch in [1, 2, 3, 5] {
+        assert_eq!(net.ends[1].next_epoch(), epoch);
+        assert!(net.ends[1].install_keys(net.now, epoch, &secrets(epoch)));
+    }
+}
+
+#[test]
+fn keys_end_ten_minutes_after_their_first_packet() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN], 7);
+    // An epoch that carries nothing stays.
+    net.pass(MS * 700_000);
+    let used_at = net.now;
+    let mut number = 0;
+    while net.now < used_at + MS * 600_000 {
+        for end in 0..2 {
+            net.send(end, 3, &packet(0, number, 500)).unwrap();
+        }
+        number += 1;
+        net.pass(MS * 10_000);
+    }
+    for end in 0..2 {
+        assert_eq!(numbers(&net, end).len(), 60);
+        let refused = net.send(end, 3, &packet(0, number, 500));
+        assert_eq!(refused, Err(SendError::NoKey), "end {end}");
+        assert!(net.ends[end].wants_keys());
+    }
+    let sent = net.datagrams;
+    net.pass(MS * 60_000);
+    assert_eq!(net.datagrams, sent, "nothing is sent without a key");
+    for end in [1, 0] {
+        assert!(net.ends[end].install_keys(net.now, 1, &secrets(1)));
+    }
+    net.pass(MS * 30_000);
+    for end in 0..2 {
+        net.send(end, 3, &packet(0, number, 500)).unwrap();
+    }
+    net.pass(MS * 1000);
+    for end in 0..2 {
+        assert_eq!(numbers(&net, end).last(), Some(&number));
+    }
+}
+
 /// Home routers forget a mapping of UDP after 30 s. So the box sends in time on each link, and little else is sent.
 #[test]
 fn an_idle_session_keeps_mappings_by_six_packets_a_minute() {
