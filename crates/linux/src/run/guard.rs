@@ -162,17 +162,25 @@ impl Guard {
         mtu: u16,
         addresses: &[(IpAddr, u8)],
     ) -> Result<()> {
-        let opened = self.device.change_tunnel(mtu, addresses);
+        // A kernel without IPv6 takes no such address.
+        let mut addresses = addresses.to_vec();
+        addresses.retain(|(addr, _)| addr.is_ipv4() || self.device.has_v6());
+        let opened = self.device.change_tunnel(mtu, &addresses);
         let (v4, v6) = self.device.tunnel_families();
         let device = self.device.instance_names().tunnel_device();
-        let opened = opened.and_then(|()| self.set_tunnel(Some(BoxTunnel { device, v4, v6 })));
-        if opened.is_err() {
-            let _ = self.close_tunnel(links);
-        } else {
+        let opened = opened.and_then(|changed| {
+            if !v4 && !v6 {
+                return Err(SystemError::other("open the tunnel", "its device has no address"));
+            }
+            self.set_tunnel(Some(BoxTunnel { device, v4, v6 }))?;
+            Ok(changed)
+        });
+        match opened {
             // Only now, as the packets need the addresses and the rules.
-            links.set_tunnel((v4, v6));
+            Ok(changed) => links.set_tunnel((v4, v6), changed),
+            Err(_) => drop(self.close_tunnel(links)),
         }
-        opened
+        opened.map(drop)
     }
 
     /// Forwards the packets of the local network that are not intercepted over `links`.
@@ -180,7 +188,7 @@ impl Guard {
     /// # Errors
     /// Fails if the kernel refuses the rules. The packets are forwarded even so.
     pub fn close_tunnel(&mut self, links: &mut Links) -> Result<()> {
-        links.set_tunnel((false, false));
+        links.set_tunnel((false, false), false);
         self.set_tunnel(None)
     }
 

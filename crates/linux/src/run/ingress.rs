@@ -57,15 +57,14 @@ impl Ingress<'_> {
     /// rules are left to the caller. Without the packet device of the tunnel there is no tunnel.
     pub fn set_up(&mut self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let packet_device = self.tunnel.and_then(|_| device.try_open_tunnel());
-        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
-        if let Some(pools) = &self.tunnel {
+        let packet_device = self.tunnel.and_then(|pools| {
             let addresses = [
                 (pools.device_v4().into(), pools.v4.prefix_len()),
                 (pools.device_v6().into(), pools.v6.prefix_len()),
             ];
-            device.change_tunnel(TUNNEL_MTU, &addresses)?;
-        }
+            device.try_open_tunnel(TUNNEL_MTU, &addresses)
+        });
+        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, self.tunnel.is_some())?;

@@ -63,7 +63,7 @@ impl Uplinks<'_> {
         let specs = self.link_specs(device.has_v6());
         let mut links = Links::new(device.instance_names(), specs)?;
         let packet_device = if self.tunnel {
-            device.try_open_tunnel()
+            device.try_open_tunnel(0, &[])
         } else {
             None
         };

@@ -338,7 +338,7 @@ fn set_open(driver: &mut End, open: bool) {
         tunnel: open.then_some(tunnel),
     });
     device.apply_rules(rules).unwrap();
-    links.set_tunnel((open, open));
+    links.set_tunnel((open, open), false);
 }
 
 /// Sets up the server's end.
