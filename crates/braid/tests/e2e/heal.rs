@@ -52,6 +52,17 @@ fn set_up(bed: &Fixture, host: &str) -> Vec<String> {
     lines
 }
 
+/// Returns a testbed whose box has set up all that it needs, its tunnel too.
+fn settled() -> Fixture {
+    let mut bed = Fixture::up();
+    bed.wait_for("the route into the tunnel", |bed| {
+        // It is the last of all.
+        let into_tunnel = ["route", "show", "table", "all", "dev", "braid0t"];
+        bed.print("box", "ip", &into_tunnel).contains("default")
+    });
+    bed
+}
+
 /// Makes a line of shell remove something on a host, and waits until everything is as before.
 fn expect_healed(bed: &mut Fixture, host: &str, before: &[String], damage: &str) {
     let repairs = |bed: &mut Fixture| bed.log(host).matches("restored").count();
@@ -101,7 +112,7 @@ fn delete_route(family: &str) -> String {
 
 /// Removes each of these on a host in turn, while a user's download goes on.
 fn removes(host: &str, all: &[String]) {
-    let mut bed = Fixture::up();
+    let mut bed = settled();
     let (download, expected) = under_way(&mut bed);
     let before = set_up(&bed, host);
     for damage in all {
@@ -190,7 +201,7 @@ fn device_and_settings_come_back() {
 #[test]
 #[ignore = "network"]
 fn a_renamed_device_is_reported() {
-    let mut bed = Fixture::up();
+    let mut bed = settled();
     let before = set_up(&bed, "box");
     bed.run("box", "sh", &["-ec", &rename("braid0", "other")]);
     let expected = "renamed to `other`; rename it back";
@@ -212,7 +223,7 @@ fn rename(from: &str, to: &str) -> String {
 #[test]
 #[ignore = "network"]
 fn somebody_who_keeps_removing_rules_is_named() {
-    let mut bed = Fixture::up();
+    let mut bed = settled();
     assert_eq!(status(&bed, "box").rules, RulesStatus::Sound);
     let before = set_up(&bed, "box");
     for n in 1..=10 {
@@ -405,7 +416,7 @@ mod soak {
     #[ignore = "soak"]
     fn what_is_removed_comes_back_within_two_seconds() {
         for host in ["box", "server"] {
-            let mut bed = Fixture::up();
+            let mut bed = settled();
             let before = set_up(&bed, host);
             let routing = ["-4", "-6"].map(|f| [delete_routing_rule(f, ""), delete_route(f)]);
             for damage in packet_filter_damage().into_iter().chain(routing.concat()) {

@@ -281,7 +281,7 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     for range in config.tun.ranges() {
         found.extend(overlaps(
-            "tun",
+            OF_TUN,
             (&config.tun.name, range),
             machine,
             |name| {
@@ -298,11 +298,17 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Finds networks of this machine that share addresses with a range in `table` (`tun` or `tunnel`) of the file. `tun`
-/// is the name of the TUN device. For an interface that box or server needs, `harm_to_needed` returns the harm, and a
+/// The subject and the remedy of findings on a range of `[tun]`.
+pub(super) const OF_TUN: (&str, &str) = (
+    "tun",
+    "give [tun] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \"fd99:99:99::/64\"",
+);
+
+/// Finds networks of this machine that share addresses with a range of the file. The findings have `subject` and
+/// `remedy`. `tun` is the name of the TUN device. For an interface that box or server needs, `harm_to_needed` returns the harm, and a
 /// range that contains the interface's network or address is a failure. Any other overlap is a warning.
 pub(super) fn overlaps(
-    table: &str,
+    (subject, remedy): (&str, &str),
     (tun, range): (&str, IpNet),
     machine: &Machine,
     harm_to_needed: impl Fn(&str) -> Option<&'static str>,
@@ -315,12 +321,8 @@ pub(super) fn overlaps(
         if own.contains(&name) || !overlap(&net, &range) {
             continue;
         }
-        let at = ("tun.overlap", format!("{table} {range}"));
+        let at = ("tun.overlap", format!("{subject} {range}"));
         let covers_interface = range.contains(&net) || range.contains(&address.addr);
-        let remedy = format!(
-            "give [{table}] a range that no other network has, such as v4 = \"10.99.99.0/24\" or v6 = \
-             \"fd99:99:99::/64\""
-        );
         found.push(match harm_to_needed(name) {
             Some(harm) if covers_interface => {
                 let message = format!("the range overlaps {net} of {name}, {harm}");

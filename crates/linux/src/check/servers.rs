@@ -5,18 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use braid_proxy::config::{Finding, ServerConfig, TunnelPools, weigh};
 
-use super::boxes::overlaps;
+use super::boxes::{OF_TUN, overlaps};
 use super::machine::Machine;
 
 /// State of a listening socket in `/proc/net/tcp`: `TCP_LISTEN` (linux/net/tcp_states.h), in hexadecimal.
 const TCP_LISTEN_STATE: &str = "0A";
 
+/// The subject and the remedy of findings on a range of `tunnel_pool`.
+const OF_POOL: (&str, &str) = (
+    "tunnel_pool",
+    "give tunnel_pool a range that no other network has, such as \"10.99.0.0/16\" or \"fd99:99:99::/64\"",
+);
+
 /// Returns all findings.
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = addresses(config, machine);
     let pools = config.tunnel.iter().flat_map(TunnelPools::ranges);
-    let ranges = config.tun.ranges().into_iter().map(|range| ("tun", range));
-    for (table, range) in ranges.chain(pools.map(|pool| ("tunnel", pool))) {
+    let ranges = config.tun.ranges().into_iter().map(|range| (OF_TUN, range));
+    for (about, range) in ranges.chain(pools.map(|pool| (OF_POOL, pool))) {
         // Packets for the addresses of the range go to a device of the server. If boxes connect over an interface whose
         // network is in the range, this includes the server's answers. The text continues "the range overlaps
         // NETWORK of INTERFACE, ".
@@ -30,7 +36,7 @@ pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding>
                 .then_some("where boxes connect: the server's answers do not reach them")
         };
         let tun = (config.tun.name.as_str(), range);
-        found.extend(overlaps(table, tun, machine, harm_if_needed));
+        found.extend(overlaps(about, tun, machine, harm_if_needed));
     }
     found.extend(listeners(config, &kernel_listeners()));
     found

@@ -314,7 +314,7 @@ fn an_overlap_with_the_range_of_the_device_is_named() {
     let mut server = machine();
     server.addresses.push(address(WLAN, "10.215.200.7/24"));
     let found = of_server("\"192.0.2.10\"", &server);
-    let pool = ("tun.overlap", "tunnel 10.215.128.0/17");
+    let pool = ("tun.overlap", "tunnel_pool 10.215.128.0/17");
     expect(&found, Failure, pool, &["where boxes connect"]);
 }
 

@@ -126,7 +126,7 @@ impl Source<'_> {
 
     /// Returns the `given` range, or `default`. `to_family` returns the range if it has the right family. The
     /// prefix length must be in `lengths`.
-    pub(super) fn range<N: FromStr<Err: Debug>>(
+    fn range<N: FromStr<Err: Debug>>(
         &self,
         given: Option<Spanned<Prefix>>,
         default: &str,

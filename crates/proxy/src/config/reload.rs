@@ -146,7 +146,7 @@ impl ServerConfig {
             ("tun", *tun != self.tun),
             ("datagrams", tunnel.is_some() != self.tunnel.is_some()),
             (
-                "tunnel",
+                "tunnel_pool",
                 tunnel.zip(self.tunnel).is_some_and(|(new, old)| new != old),
             ),
         ];

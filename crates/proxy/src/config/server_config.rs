@@ -26,7 +26,7 @@ use super::common::{
 use super::error::USER_KEY_HINT;
 use super::expert::{self, Limits, RetiredOfServer, Timeouts};
 use super::moved::{self, Parsed};
-use super::tunnel::{self, Datagrams, RawTunnel, TunnelPools};
+use super::tunnel::{self, Datagrams, TunnelPools};
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 
 /// Ports that are refused by default. Mail servers exchange mail by port 25, over which a user's infected host
@@ -304,7 +304,7 @@ impl ServerConfig {
         }
         let tun = RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?;
         let tunnel = match raw.datagrams {
-            Datagrams::Tunnel => Some(RawTunnel::check(raw.tunnel, src, &tun)?),
+            Datagrams::Tunnel => Some(tunnel::pools(src, raw.tunnel_pool, &tun)?),
             Datagrams::Forward => None,
         };
         Ok(ServerConfig {
@@ -402,7 +402,8 @@ struct Raw {
     tun: Option<RawTun>,
     #[serde(default, deserialize_with = "tunnel::datagrams")]
     datagrams: Datagrams,
-    tunnel: Option<RawTunnel>,
+    #[serde(default)]
+    tunnel_pool: Option<Spanned<OneOrMany<Prefix>>>,
     #[serde(default)]
     timeouts: Timeouts,
     #[serde(default)]

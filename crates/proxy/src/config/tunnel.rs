@@ -5,11 +5,11 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use braid_secure::channel::Versions;
 use braid_units::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::{Deserialize, Deserializer};
+use serde::Deserializer;
 use toml::Spanned;
 
 use super::common::{Source, TunConfig};
-use super::types::{self, Prefix};
+use super::types::{self, OneOrMany, Prefix};
 
 /// The default pools: arbitrary private ranges (RFC 1918, RFC 4193) beside those of the TUN devices of box and server.
 const DEFAULT_POOLS: (&str, &str) = ("10.215.128.0/17", "fdb7:a1d0:80::/64");
@@ -91,50 +91,106 @@ impl TunnelPools {
     }
 }
 
-/// The table `[tunnel]` as written in the file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawTunnel {
-    v4: Option<Spanned<Prefix>>,
-    v6: Option<Spanned<Prefix>>,
+/// Checks `tunnel_pool`, which has a range of each family, or of one while the other has its default. `tun` has other
+/// ranges of this machine.
+pub(super) fn pools(
+    src: &Source<'_>,
+    given: Option<Spanned<OneOrMany<Prefix>>>,
+    tun: &TunConfig,
+) -> Result<TunnelPools, ConfigError> {
+    let hint = format!(
+        "a range of each family: [{:?}, {:?}]",
+        DEFAULT_POOLS.0, DEFAULT_POOLS.1
+    );
+    let error = |message: String| match &given {
+        Some(at) => src.error(at, message, &hint),
+        None => src.whole(message, format!("tunnel_pool = {hint}")),
+    };
+    let (mut v4, mut v6) = (None, None);
+    for Prefix(net) in given.iter().flat_map(|at| &at.get_ref().0) {
+        let (lengths, is_duplicate) = match *net {
+            IpNet::V4(net) => (8..=24, v4.replace(net).is_some()),
+            IpNet::V6(net) => (48..=120, v6.replace(net).is_some()),
+        };
+        if is_duplicate {
+            return Err(error("two ranges of one family".to_owned()));
+        }
+        if !lengths.contains(&net.prefix_len()) {
+            let (min, max) = lengths.into_inner();
+            return Err(error(format!(
+                "the range {net} is not between /{min} and /{max}"
+            )));
+        }
+    }
+    let pools = TunnelPools {
+        v4: v4.unwrap_or_else(|| DEFAULT_POOLS.0.parse().expect("a range")),
+        v6: v6.unwrap_or_else(|| DEFAULT_POOLS.1.parse().expect("a range")),
+    };
+    let overlap = |pool: &IpNet, net: &IpNet| pool.contains(net) || net.contains(pool);
+    for pool in pools.ranges() {
+        if let Some(other) = tun.ranges().into_iter().find(|net| overlap(&pool, net)) {
+            return Err(error(format!(
+                "the pool {pool} overlaps the range {other} of [tun]"
+            )));
+        }
+    }
+    Ok(pools)
 }
 
-impl RawTunnel {
-    /// Checks the table. `tun` has other ranges of this machine.
-    pub(super) fn check(
-        raw: Option<RawTunnel>,
-        src: &Source<'_>,
-        tun: &TunConfig,
-    ) -> Result<TunnelPools, ConfigError> {
-        let (v4, v6) = raw.map_or((None, None), |raw| (raw.v4, raw.v6));
-        let is_v4 = |net| match net {
-            IpNet::V4(net) => Some(net),
-            IpNet::V6(_) => None,
-        };
-        let is_v6 = |net| match net {
-            IpNet::V4(_) => None,
-            IpNet::V6(net) => Some(net),
-        };
-        let places = [
-            v4.as_ref().map(Spanned::span),
-            v6.as_ref().map(Spanned::span),
-        ];
-        let pools = TunnelPools {
-            v4: src.range(v4, DEFAULT_POOLS.0, 8..=24, is_v4)?,
-            v6: src.range(v6, DEFAULT_POOLS.1, 48..=120, is_v6)?,
-        };
-        let overlap = |pool: &IpNet, net: &IpNet| pool.contains(net) || net.contains(pool);
-        for (pool, span) in pools.ranges().iter().zip(places) {
-            let Some(other) = tun.ranges().into_iter().find(|net| overlap(pool, net)) else {
-                continue;
-            };
-            let message = format!("the pool {pool} overlaps the range {other} of [tun]");
-            let hint = "another range here or there";
-            return Err(match span {
-                Some(span) => src.error(&Spanned::new(span, ()), message, hint),
-                None => src.whole(message, hint),
-            });
+#[cfg(test)]
+mod tests {
+    use braid_secure::keys::PrivateKey;
+
+    use super::*;
+    use crate::ServerConfig;
+
+    fn read(line: &str) -> Result<Option<TunnelPools>, String> {
+        let key = PrivateKey::from_seed([1; 32]);
+        let text = format!(
+            "listen = \"203.0.113.7\"\n{line}\n[[user]]\nname = \"a\"\nkey = \"{}\"\n",
+            key.public()
+        );
+        let config = ServerConfig::with_key("server.toml", &text, key);
+        config.map(|config| config.tunnel).map_err(|e| e.message)
+    }
+
+    #[test]
+    fn pools_have_a_range_of_each_family() {
+        let default = read("").unwrap().unwrap();
+        assert_eq!(default.device_v4(), Ipv4Addr::new(10, 215, 128, 1));
+        assert_eq!(default.places(), (1 << 15) - 3);
+        let (v4, v6) = default.place(0);
+        assert_eq!(v4, Ipv4Addr::new(10, 215, 128, 2));
+        assert_eq!(v6, "fdb7:a1d0:80::2".parse::<Ipv6Addr>().unwrap());
+        let one = read("tunnel_pool = \"10.9.0.0/24\"").unwrap().unwrap();
+        assert_eq!(
+            (one.v4.to_string(), one.v6),
+            ("10.9.0.0/24".to_owned(), default.v6)
+        );
+        assert_eq!(one.places(), 253);
+        assert_eq!(read("datagrams = \"forward\""), Ok(None));
+        for (line, message) in [
+            (
+                "[\"10.9.0.0/24\", \"10.8.0.0/24\"]",
+                "two ranges of one family",
+            ),
+            (
+                "\"10.9.0.0/25\"",
+                "the range 10.9.0.0/25 is not between /8 and /24",
+            ),
+            (
+                "\"fd00::/121\"",
+                "the range fd00::/121 is not between /48 and /120",
+            ),
+            (
+                "\"10.215.0.0/16\"",
+                "the pool 10.215.0.0/16 overlaps the range 10.215.78.0/24 of [tun]",
+            ),
+        ] {
+            assert_eq!(
+                read(&format!("tunnel_pool = {line}")),
+                Err(message.to_owned())
+            );
         }
-        Ok(pools)
     }
 }

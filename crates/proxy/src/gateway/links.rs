@@ -1,4 +1,4 @@
-//! What the driver tells a box about its links.
+//! Links of a box: their addresses and states, as the driver sees them.
 
 use braid_engine::{ApiError, PathId, Stack};
 use braid_wire::Instant;
