@@ -203,7 +203,10 @@ mod tests {
     fn a_packet_with_a_mark_keeps_it() {
         let script = box_script(true, true);
         let chain = script.split("chain tunnel {\n").nth(1).unwrap();
-        assert_eq!(chain.lines().next().unwrap().trim(), "meta mark != 0 return");
+        assert_eq!(
+            chain.lines().next().unwrap().trim(),
+            "meta mark != 0 return"
+        );
     }
 
     fn mapping(port: u16) -> Mapping {

@@ -71,11 +71,14 @@ impl Device {
     /// Creates the packet device of the tunnel as [`Self::open_tunnel`] does, and brings it up with this MTU (bytes) and
     /// these addresses if there are any. A failure is only logged, as box and server aggregate connections without a
     /// tunnel too.
+    ///
+    /// # Errors
+    /// Fails as [`Self::open_tunnel`] and [`Self::change_tunnel`] do. There is no such device then.
     pub(super) fn try_open_tunnel(
         &mut self,
         mtu: u16,
         addresses: &[(IpAddr, u8)],
-    ) -> Option<PlainTun> {
+    ) -> Result<PlainTun> {
         let opened = self.open_tunnel();
         let opened = opened.and_then(|packet_device| {
             if !addresses.is_empty() {
@@ -83,17 +86,13 @@ impl Device {
             }
             Ok(packet_device)
         });
-        match opened {
-            Ok(packet_device) => Some(packet_device),
-            Err(error) => {
-                tracing::error!(
-                    %error,
-                    "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
-                );
-                self.tunnel = None;
-                None
-            }
-        }
+        opened.inspect_err(|error| {
+            tracing::error!(
+                %error,
+                "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
+            );
+            self.tunnel = None;
+        })
     }
 
     /// Creates the packet device of the tunnel. It is down and has no addresses.

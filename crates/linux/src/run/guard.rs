@@ -170,7 +170,10 @@ impl Guard {
         let device = self.device.instance_names().tunnel_device();
         let opened = opened.and_then(|changed| {
             if !v4 && !v6 {
-                return Err(SystemError::other("open the tunnel", "its device has no address"));
+                return Err(SystemError::other(
+                    "open the tunnel",
+                    "its device has no address",
+                ));
             }
             self.set_tunnel(Some(BoxTunnel { device, v4, v6 }))?;
             Ok(changed)
@@ -190,6 +193,16 @@ impl Guard {
     pub fn close_tunnel(&mut self, links: &mut Links) -> Result<()> {
         links.set_tunnel((false, false), false);
         self.set_tunnel(None)
+    }
+
+    /// Closes the tunnel as [`Self::close_tunnel`] does, and takes the addresses off its packet device, which keeps `mtu`
+    /// (bytes).
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses. The packets are forwarded even so.
+    pub fn withdraw_tunnel(&mut self, links: &mut Links, mtu: u16) -> Result<()> {
+        self.close_tunnel(links)?;
+        self.device.change_tunnel(mtu, &[]).map(drop)
     }
 
     fn set_tunnel(&mut self, tunnel: Option<BoxTunnel>) -> Result<()> {

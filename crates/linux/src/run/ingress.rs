@@ -41,8 +41,8 @@ pub(super) struct Ingress<'a> {
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
-    /// The packet device of the tunnel, if the server offers one.
-    pub packet_device: Option<PlainTun>,
+    /// The packet device of the tunnel, or the reason why there is none; `None` if the server offers no tunnel.
+    pub packet_device: Option<Result<PlainTun>>,
     // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
     // when it is dropped.
     pub links: Links,
@@ -57,14 +57,14 @@ impl Ingress<'_> {
     /// rules are left to the caller. Without the packet device of the tunnel there is no tunnel.
     pub fn set_up(&mut self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let packet_device = self.tunnel.and_then(|pools| {
+        let packet_device = self.tunnel.map(|pools| {
             let addresses = [
                 (pools.device_v4().into(), pools.v4.prefix_len()),
                 (pools.device_v6().into(), pools.v6.prefix_len()),
             ];
             device.try_open_tunnel(TUNNEL_MTU, &addresses)
         });
-        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
+        self.tunnel = self.tunnel.filter(|_| matches!(packet_device, Some(Ok(_))));
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, self.tunnel.is_some())?;

@@ -111,18 +111,21 @@ pub fn run_server(
 fn open_tunnel(
     driver: &mut Driver<Tun, ServerCore, ServerHost<'_>>,
     ingress: &Ingress<'_>,
-    packet_device: Option<PlainTun>,
+    packet_device: Option<Result<PlainTun>>,
 ) {
     let Some(packet_device) = packet_device else {
         return;
     };
-    let has_device = driver.tunnel.set_device(packet_device);
+    let has_device = packet_device.and_then(|device| driver.tunnel.set_device(device));
     match has_device.and_then(|()| ingress.open_sockets(&mut driver.tunnel)) {
         Ok(()) => driver.core.enable_tunnel(),
-        Err(error) => tracing::error!(
-            %error,
-            "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
-        ),
+        Err(error) => {
+            tracing::error!(
+                %error,
+                "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
+            );
+            driver.core.set_tunnel_fault(error.to_string());
+        }
     }
 }
 

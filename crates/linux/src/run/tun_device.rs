@@ -23,8 +23,8 @@ pub(super) struct TunDevice {
     mtu: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
-    /// The addresses of the last change. The kernel may have refused those of IPv6.
-    requested: Vec<(IpAddr, u8)>,
+    /// The addresses of the last change, if it was complete. The kernel may have refused those of IPv6.
+    requested: Option<Vec<(IpAddr, u8)>>,
     /// The device's own settings.
     settings: Vec<Sysctl>,
 }
@@ -38,7 +38,7 @@ impl TunDevice {
             index: 0,
             mtu: 0,
             addresses: Vec::new(),
-            requested: Vec::new(),
+            requested: None,
             settings: Vec::new(),
         }
     }
@@ -96,10 +96,10 @@ impl TunDevice {
     /// # Errors
     /// Fails as [`Self::bring_up`] does, and if an address cannot be removed. The next call tries again.
     pub fn change_addresses(&mut self, mtu: u32, addresses: &[(IpAddr, u8)]) -> Result<bool> {
-        if mtu == self.mtu && addresses == self.requested {
+        if mtu == self.mtu && self.requested.as_deref() == Some(addresses) {
             return Ok(false);
         }
-        self.requested.clear();
+        self.requested = None;
         let mut gone = self.addresses.clone();
         gone.retain(|address| !addresses.contains(address));
         self.bring_up(mtu, addresses.iter().copied())?;
@@ -115,7 +115,7 @@ impl TunDevice {
             }
             self.addresses.retain(|kept| *kept != (addr, prefix_len));
         }
-        self.requested = addresses.to_vec();
+        self.requested = Some(addresses.to_vec());
         Ok(true)
     }
 

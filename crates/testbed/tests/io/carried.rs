@@ -2,7 +2,8 @@
 
 use crate::support::{World, wait_for};
 use crate::tunnel::{
-    BOX_SEEN, BYPASSED, Flow, SERVER_SEEN, WEB, check_packets, check_routers, ip, seen, world,
+    BOX_SEEN, BYPASSED, Flow, PRIVATE, SERVER_SEEN, WEB, check_packets, check_routers, ip, seen,
+    world,
 };
 use crate::whole::run;
 
@@ -47,7 +48,7 @@ fn all_but_tcp_goes_through_the_tunnel_of_box_and_server() {
             assert_eq!(seen(&world, host), ip(by));
         }
         // Addresses of the server and its pool, and hosts that the server refuses.
-        for address in ["10.215.128.1", "10.215.128.3", "192.168.99.1"] {
+        for address in ["10.215.128.1", "10.215.128.3", PRIVATE] {
             let output = world.try_sh("user", &format!("ping -c 1 -W 1 {address}"));
             assert!(!output.status.success(), "{address}");
         }
@@ -106,6 +107,8 @@ fn a_box_without_tunnel_has_neither_its_device_nor_its_rules() {
         for (host, by) in WEB.into_iter().zip(BOX_SEEN) {
             assert_eq!(seen(&world, host), ip(by));
         }
+        // The private host answers where no server refuses it.
+        world.sh("user", &format!("ping -c 1 -W 10 {PRIVATE}"));
         let has = world.sh("box", "ip link; ip rule; nft list ruleset");
         assert!(has.contains("braid0") && !has.contains("braid0t"), "{has}");
         assert!(!has.contains("0xb1") && !has.contains("tunnel"), "{has}");
