@@ -134,6 +134,17 @@ impl Guard {
         Ok(())
     }
 
+    /// Replaces the kernel settings as [`change`](Self::change) does, and leaves the rules as they are.
+    ///
+    /// # Errors
+    /// Fails if the rules, which record the earlier values, cannot be loaded. Settings and record are then as before.
+    pub fn change_settings(&mut self, settings: &[Sysctl]) -> Result<()> {
+        match self.rules.clone() {
+            Some((rules, _)) => self.change(settings, rules),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the rules of a box intercept connections of these address families, and refuse connections of the
     /// other family.
     ///

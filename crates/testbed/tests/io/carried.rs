@@ -84,10 +84,32 @@ fn a_flow_keeps_its_address_when_a_link_dies() {
     });
 }
 
+/// An interface of the server may get its address after the start, as by DHCP.
+#[test]
+#[ignore = "network"]
+fn a_server_lets_interfaces_pass_answers_once_they_have_an_address() {
+    let world = world();
+    world.ip("server", "-4 addr flush dev out");
+    world.ip("server", "-6 addr flush dev out scope global");
+    run(&world, (BOX, SERVER), |_| {
+        let look = || world.sh("server", "cat /proc/sys/net/ipv4/conf/out/forwarding");
+        assert_eq!(look().trim(), "0");
+        world.ip("server", "addr add 11.0.0.1/24 dev out");
+        wait_for("the interface forwards", look, || {
+            (look().trim() == "1").then_some(())
+        });
+        let mut flow = Flow::to(&world, WEB[0]);
+        flow.ask_until(SERVER_SEEN[0]);
+    });
+    let left = world.sh("server", "cat /proc/sys/net/ipv4/conf/out/forwarding");
+    assert_eq!(left.trim(), "0", "the setting is as before");
+}
+
 #[test]
 #[ignore = "network"]
 fn packets_are_forwarded_while_no_server_answers() {
     let world = world();
+    world.sh("server", "echo 1 >/proc/sys/net/ipv4/conf/out/forwarding");
     run(&world, (BOX, SERVER), |stops| {
         wait_until_up(&world);
         let mut flow = Flow::to(&world, WEB[0]);

@@ -81,8 +81,14 @@ pub fn world() -> World {
         world.ip(ns, &format!("route add default via {}", via[0]));
         world.ip(ns, &format!("-6 route add default via {}", via[1]));
     }
-    for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-        world.sh("server", &format!("echo 1 >/proc/sys/net/{setting}"));
+    // The server is also a router for what the box forwards. For `out` it is so only as a server of the tunnel.
+    for (setting, value) in [
+        ("ipv4/conf/eth1/forwarding", 1),
+        ("ipv4/conf/eth2/forwarding", 1),
+        ("ipv4/conf/out/forwarding", 0),
+        ("ipv6/conf/all/forwarding", 1),
+    ] {
+        world.sh("server", &format!("echo {value} >/proc/sys/net/{setting}"));
     }
     serve_web(&world);
     world
