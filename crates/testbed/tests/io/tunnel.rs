@@ -124,7 +124,8 @@ fn serve_web(world: &World) {
 /// A flow of datagrams from the user to a host.
 pub struct Flow {
     socket: UdpSocket,
-    asked: u32,
+    /// Number of datagrams sent.
+    pub asked: u32,
 }
 
 impl Flow {
