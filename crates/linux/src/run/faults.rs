@@ -118,7 +118,7 @@ mod tests {
             address(2, "10.215.0.1", 16),
             address(3, "192.0.2.1", 0),
         ];
-        let reached = ["fd00::/8".parse().unwrap(), "::/0".parse().unwrap()];
+        let reached: [IpNet; 2] = ["fd00::/8".parse().unwrap(), "::/0".parse().unwrap()];
         let networks = networks(Some(1), &addresses, &reached);
         let is_fault = |addr: &str| {
             let assigned = [(addr.parse().unwrap(), 32)];

@@ -174,7 +174,7 @@ impl Network {
         };
         if let Some(fault) = fault.as_ref().filter(|_| fault != self.tunnel_fault) {
             tracing::error!(
-                fault,
+                %fault,
                 "cannot send packets into the tunnel: what is not aggregated is forwarded over one link, unprotected; \
                  the next attempt follows"
             );
