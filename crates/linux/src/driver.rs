@@ -307,7 +307,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // The core's reaction to events of the downstream sockets may have caused events of the engine.
         is_idle &= self.pass_engine_events(now);
         is_idle &= self.transmit(now);
-        is_idle &= self.tunnel.exchange(now, &mut self.core);
+        let clock = self.clock;
+        is_idle &= self.tunnel.exchange(|| clock.now(), &mut self.core);
         // Sending may have caused further events, for example the end of a connection. One event is handled
         // here. The other events follow in the next turn, which starts at once, since the loop is not idle.
         if let Some(event) = self.stack.poll_event() {
@@ -444,7 +445,10 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);
                 }
                 token if token & TUNNEL_TOKENS == TUNNEL_TOKENS => {
-                    self.tunnel.on_ready(token, now, &mut self.core);
+                    let clock = self.clock;
+                    self.tunnel.on_ready(token, || clock.now(), &mut self.core);
+                    now = self.clock.now();
+                    self.sockets.set_now(now);
                 }
                 token => self.sockets.on_ready(token, flags),
             }

@@ -12,7 +12,7 @@ use braid_testbed::netns;
 
 use super::control::status;
 use super::fixture::Fixture;
-use super::links::{expect_progress, under_way};
+use super::links::{expect_progress, pinged, under_way};
 
 /// The file that Debian's `nftables.service` loads begins like this.
 const FIREWALL: &str = "flush ruleset
@@ -23,7 +23,7 @@ table inet filter {
 
 /// Commands whose output shows whether a host has everything it needs. Lines are compared without their
 /// order: the kernel lists re-added objects last.
-const LOOKS: [&str; 10] = [
+const LOOKS: [&str; 12] = [
     "nft list table inet braid_braid0",
     "nft list table netdev braid-shortcut",
     "nft list table inet braid-shortcut",
@@ -34,6 +34,8 @@ const LOOKS: [&str; 10] = [
     "ip -6 route show table all proto 180",
     "ip -4 -brief address show dev braid0",
     "ip -6 -brief address show dev braid0 scope global",
+    "ip -4 -brief address show dev braid0t",
+    "ip -6 -brief address show dev braid0t scope global",
     "grep . /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv4/conf/*/rp_filter",
 ];
 
@@ -194,6 +196,45 @@ fn device_and_settings_come_back() {
             host,
             &all.into_iter().map(str::to_owned).collect::<Vec<_>>(),
         );
+    }
+}
+
+/// Returns the number of packets that came out of the tunnel of the box.
+fn packets_in(bed: &Fixture) -> u64 {
+    let tunnel = status(bed, "box").tunnel.expect("it has one");
+    tunnel
+        .sessions
+        .first()
+        .map_or(0, |session| session.packets_in)
+}
+
+/// After each repair, pings of the user go through the tunnel again.
+#[test]
+#[ignore = "network"]
+fn the_tunnel_of_a_box_comes_back() {
+    let mut bed = settled();
+    let before = set_up(&bed, "box");
+    let routes = ["-4", "-6"].map(|family| {
+        format!(
+            "route=$(ip {family} route show table all dev braid0t proto 180 | head -n 1)
+             test -n \"$route\"
+             ip {family} route delete $route dev braid0t"
+        )
+    });
+    let all = [
+        "ip address flush dev braid0t",
+        "ip link set braid0t down",
+        "ip link set braid0t mtu 1400",
+        "ip link delete braid0t",
+        "nft flush chain inet braid_braid0 tunnel",
+        "nft delete chain inet braid_braid0 tunnel-postrouting",
+    ];
+    for damage in all.into_iter().chain(routes.iter().map(String::as_str)) {
+        expect_healed(&mut bed, "box", &before, damage);
+        let earlier = packets_in(&bed);
+        bed.wait_for("a ping through the tunnel again", |bed| {
+            pinged(bed) && packets_in(bed) > earlier
+        });
     }
 }
 

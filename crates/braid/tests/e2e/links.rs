@@ -116,7 +116,7 @@ fn datagrams_find_the_link_that_works() {
     }
 }
 
-fn pinged(bed: &mut Fixture) -> bool {
+pub fn pinged(bed: &mut Fixture) -> bool {
     let content = bed.v4("content").to_string();
     let mut ping = bed.exec("user", "ping");
     let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);

@@ -11,6 +11,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::machine::Machine;
+use crate::net::InstanceNames;
+use crate::net::routes::Interface;
 use crate::net::shortcut::{Shortcut, shared_ports};
 use crate::net::sysctl::Sysctl;
 use crate::nft;
@@ -74,12 +76,23 @@ impl Needs {
             .filter(|i| !i.loopback)
             .map(|i| i.name.clone())
             .collect();
+        if config.tunnel.is_some() {
+            // Answers to packets of tunnels come in by any of them.
+            let tunnel_device = InstanceNames::of_tun(&config.tun.name).tunnel_device();
+            let own = [&config.tun.name, &tunnel_device];
+            let has_address =
+                |i: &&Interface| machine.addresses.iter().any(|a| a.interface == i.index);
+            let others = machine.interfaces.iter().filter(has_address);
+            let others = others.filter(|i| !i.loopback && !own.contains(&&i.name));
+            names.extend(others.map(|i| i.name.clone()));
+        }
         names.sort();
         names.dedup();
         Needs {
             role: "server",
             forwarding: names.clone(),
-            forwarding_v6: config.listen.iter().any(IpAddr::is_ipv6),
+            forwarding_v6: config.listen.iter().any(IpAddr::is_ipv6)
+                || (config.tunnel.is_some() && machine.v6),
             asymmetric: names,
             shortcut: false,
             connections: config.limits.connections(),

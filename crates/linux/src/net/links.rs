@@ -422,10 +422,11 @@ impl Links {
 
     /// Routes packets with the [tunnel's mark](InstanceNames::tunnel_mark) of these families (IPv4, IPv6) into the packet
     /// device of the tunnel. Packets of the other families are routed as if they had no mark, and so are all such packets
-    /// if another program removes the device.
-    pub fn set_tunnel(&mut self, (v4, v6): (bool, bool)) {
+    /// if another program removes the device. `readdressed` is true after addresses of the device changed: the kernel may
+    /// have removed routes together with an address.
+    pub fn set_tunnel(&mut self, (v4, v6): (bool, bool), readdressed: bool) {
         let tunnel = (v4 || v6).then_some(TunnelRoute { v4, v6 });
-        if self.tunnel != tunnel {
+        if self.tunnel != tunnel || readdressed {
             self.tunnel = tunnel;
             self.update_routes();
         }

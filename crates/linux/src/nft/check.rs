@@ -10,18 +10,31 @@ const TABLE_PREFIX: &str = "braid_";
 /// Rules for a dry run: one rule of each kind that box and server load. The kernel verifies the table but does
 /// not create it, so names, ports and marks may have any value.
 const DRY_RUN_RULES: &str = "table inet braid_check_dry {
+    set flows { type ipv4_addr; size 16; flags dynamic; }
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp socket transparent 1 meta mark set 1 ct mark set 1 accept
         meta l4proto tcp ct state new fib daddr type unicast \\
             tproxy ip to 127.0.0.1:1 meta mark set 1 accept
+        ct direction reply meta mark set ct mark return
+        meta l4proto != tcp goto tunnel
+    }
+    chain tunnel {
+        meta mark != 0 return
+        fib daddr type { local, broadcast, anycast, multicast, blackhole, prohibit } return
+        meta nfproto ipv6 reject with icmpx no-route
     }
     chain forward { type filter hook forward priority mangle; policy accept;
         ct mark 1 meta l4proto tcp reject with tcp reset
+        ct state new add @flows { ip saddr ct count over 1 } drop
+    }
+    chain output { type filter hook output priority raw; policy accept;
+        ip saddr 192.0.2.1 udp sport 1 notrack
     }
     chain raw { type filter hook prerouting priority raw; policy accept;
         ip daddr 192.0.2.1 tcp dport 1 notrack ip daddr set 192.0.2.2
     }
     chain postrouting { type nat hook postrouting priority srcnat; policy accept;
+        oifname \"lo\" iifname \"lo\" meta l4proto { tcp, udp } masquerade to :1-2
         oifname \"lo\" iifname \"lo\" masquerade
     }
 }

@@ -257,7 +257,7 @@ impl BoxRules {
     ///
     /// 1. Packets that come in by an interface outside the local network pass.
     /// 2. Packets of a connection that began over a link get the link's mark, for the routing rule that keeps the
-    ///    connection on this link.
+    ///    connection on this link ([`Self::kept_on_links`]).
     /// 3. ICMP errors about an intercepted connection are delivered to its socket. They quote the user's bytes,
     ///    so they do not leave the box.
     /// 4. Other packets than TCP segments go into the tunnel ([`BoxTunnel`]), or pass while there is none.
@@ -289,7 +289,7 @@ impl BoxRules {
             out,
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
              iifname != {lan} return
-             ct mark & {not_flow} == {mark} ct mark != {{ {mark}, {intercepted} }} meta mark set ct mark return
+             {kept}
              ct mark {intercepted} meta l4proto {{ {icmp}, {icmpv6} }} meta mark set {mark} accept
              meta l4proto != tcp {others}
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 \
@@ -301,7 +301,7 @@ impl BoxRules {
              ip daddr @bypass4 return
              ip6 daddr @bypass6 return",
             lan = Names(&self.lan),
-            not_flow = !InstanceNames::FLOW_BITS,
+            kept = self.kept_on_links(instance_names),
             others = match self.tunnel {
                 Some(_) => format!("goto {}", BoxTunnel::CHAIN),
                 None => "return".to_owned(),
@@ -331,6 +331,21 @@ impl BoxRules {
             )?;
         }
         writeln!(out, "}}")
+    }
+
+    /// Returns the rules that keep connections on the link that they began on.
+    ///
+    /// While there is a tunnel, they hold for TCP, for ICMP errors, and for answers to what came in by a link. Other
+    /// flows began while the tunnel was down. They return to the tunnel, or they would stay unprotected as long as they
+    /// send.
+    fn kept_on_links(&self, instance_names: &InstanceNames) -> String {
+        let keep = format!("{} meta mark set ct mark return", on_a_link(instance_names));
+        match self.tunnel {
+            Some(_) => ["meta l4proto tcp", "ct state related", "ct direction reply"]
+                .map(|kept| format!("{kept} {keep}"))
+                .join("\n"),
+            None => keep,
+        }
     }
 
     /// Emits the chain for forwarded packets.
@@ -433,9 +448,9 @@ impl BoxRules {
 
 impl ServerRules {
     /// Emits the translation between public addresses and the TUN device. It does not use connection tracking,
-    /// because a flood of SYNs would fill the table of connections before the engine's own defence sees it. The
-    /// source address is rewritten after routing, since the kernel drops an incoming packet whose source is one
-    /// of its own addresses.
+    /// because a flood of SYNs would fill the table of connections before the engine's own defence sees it. For the
+    /// same reason, datagrams of the tunnel are not tracked in either direction. The source address is rewritten after
+    /// routing, since the kernel drops an incoming packet whose source is one of its own addresses.
     fn emit(&self, out: &mut String) -> fmt::Result {
         let tun = Quoted(&self.tun);
         writeln!(
@@ -457,6 +472,10 @@ impl ServerRules {
                 public.ip(),
                 match_quoted_source(public.ip(), &public.port().to_string())
             )?;
+            if self.tunnel.is_some() {
+                let (addr, port) = (public.ip(), public.port());
+                writeln!(out, "{ip} daddr {addr} udp dport {port} notrack")?;
+            }
         }
         writeln!(
             out,
@@ -474,10 +493,20 @@ impl ServerRules {
         }
         writeln!(out, "}}")?;
         match &self.tunnel {
-            Some(tunnel) => tunnel.emit(out),
+            Some(tunnel) => tunnel.emit(&self.mappings, out),
             None => Ok(()),
         }
     }
+}
+
+/// Returns the match for packets of a connection that began over a link, whose mark has the link's number.
+fn on_a_link(instance_names: &InstanceNames) -> String {
+    format!(
+        "ct mark & {} == {mark} ct mark != {{ {mark}, {} }}",
+        !InstanceNames::FLOW_BITS,
+        instance_names.intercepted_mark(),
+        mark = instance_names.mark(),
+    )
 }
 
 /// Returns the settings that an earlier instance of this name recorded; none if its table does not exist.
@@ -661,25 +690,55 @@ mod tests {
 
     fn script_for(families: Families, servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
         let ruleset = Ruleset {
-            rules: Rules::Box(BoxRules {
-                lan: vec!["lan0".to_owned()],
-                links: vec!["wan0".to_owned()],
-                tun: "braid0".to_owned(),
-                intercept_port: 1081,
-                intercept_v6: true,
-                families,
-                bypass: vec!["192.0.2.0/24".parse().unwrap()],
-                reached: vec!["10.0.0.0/8".parse().unwrap()],
-                servers,
-                ports: Some(10_000..=32_767),
-                private: Vec::new(),
-                quic: Quic::Forward,
-                mptcp_hosts,
-                tunnel: None,
-            }),
+            rules: Rules::Box(box_rules(families, servers, mptcp_hosts)),
             record: Vec::new(),
         };
         ruleset.script(&InstanceNames::of_tun("t")).unwrap()
+    }
+
+    fn box_rules(
+        families: Families,
+        servers: Vec<SocketAddr>,
+        mptcp_hosts: MptcpHosts,
+    ) -> BoxRules {
+        BoxRules {
+            lan: vec!["lan0".to_owned()],
+            links: vec!["wan0".to_owned()],
+            tun: "braid0".to_owned(),
+            intercept_port: 1081,
+            intercept_v6: true,
+            families,
+            bypass: vec!["192.0.2.0/24".parse().unwrap()],
+            reached: vec!["10.0.0.0/8".parse().unwrap()],
+            servers,
+            ports: Some(10_000..=32_767),
+            private: Vec::new(),
+            quic: Quic::Forward,
+            mptcp_hosts,
+            tunnel: None,
+        }
+    }
+
+    /// A flow that began while the tunnel was down returns to it. A connection stays on its link.
+    #[test]
+    fn only_connections_and_answers_stay_on_a_link_while_there_is_a_tunnel() {
+        let kept = |tunnel| {
+            let mut rules = box_rules(Families::BOTH, Vec::new(), MptcpHosts::Proxy);
+            rules.tunnel = tunnel;
+            let kept = rules.kept_on_links(&InstanceNames::of_tun("t"));
+            kept.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let one = kept(None);
+        assert_eq!(one.len(), 1);
+        let all = &one[0];
+        assert!(all.starts_with("ct mark & ") && all.ends_with("meta mark set ct mark return"));
+        let tunnel = BoxTunnel {
+            device: "braid0t".to_owned(),
+            v4: true,
+            v6: true,
+        };
+        let of = ["meta l4proto tcp", "ct state related", "ct direction reply"];
+        assert_eq!(kept(Some(tunnel)), of.map(|of| format!("{of} {all}")));
     }
 
     /// Segments from an address that a server announced must not be reset by the box's own TCP. The box's own

@@ -51,6 +51,9 @@ const COMPARED_OBJECTS: [(u8, &[u16]); 3] = [
 ];
 /// `NFT_MSG_GETSET`: table, name, flags, type and length of keys.
 const COMPARED_SETS: (u8, &[u16]) = (10, &[1, 2, 3, 4, 5]);
+/// `NFTA_SET_FLAGS`, and its bit `NFT_SET_EVAL`: packets add elements to the set.
+const SET_FLAGS: u16 = 3;
+const EVALUATED: u32 = 0x20;
 /// `NFT_MSG_GETSETELEM`.
 const GET_ELEMENTS: u8 = 13;
 
@@ -101,6 +104,12 @@ impl Message {
     fn name(&self, kind: u16) -> Option<&str> {
         let bytes = self.attribute(kind)?;
         std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()
+    }
+
+    /// Returns the flags of a set.
+    fn flags(&self) -> u32 {
+        let value = self.attribute(SET_FLAGS).and_then(<[u8]>::first_chunk);
+        value.map_or(0, |value| u32::from_be_bytes(*value))
     }
 
     /// Returns whether the message is about a table or an object in it.
@@ -232,6 +241,9 @@ impl Inspector {
                 continue;
             };
             parts.push(set.part(compared));
+            if set.flags() & EVALUATED != 0 {
+                continue;
+            }
             let found = self.dump(GET_ELEMENTS, family, &[(TABLE, table), (SET, name)])?;
             let lists = found.iter().filter_map(|list| list.attribute(ELEMENTS));
             let elements = lists

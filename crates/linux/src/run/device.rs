@@ -68,19 +68,31 @@ impl Device {
         Ok((tun, device))
     }
 
-    /// Creates the packet device of the tunnel as [`Self::open_tunnel`] does. A failure is only logged, as box and server
-    /// aggregate connections without a tunnel too.
-    pub(super) fn try_open_tunnel(&mut self) -> Option<PlainTun> {
-        match self.open_tunnel() {
-            Ok(packet_device) => Some(packet_device),
-            Err(error) => {
-                tracing::error!(
-                    %error,
-                    "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
-                );
-                None
+    /// Creates the packet device of the tunnel as [`Self::open_tunnel`] does, and brings it up with this MTU (bytes) and
+    /// these addresses if there are any. A failure is only logged, as box and server aggregate connections without a
+    /// tunnel too.
+    ///
+    /// # Errors
+    /// Fails as [`Self::open_tunnel`] and [`Self::change_tunnel`] do. There is no such device then.
+    pub(super) fn try_open_tunnel(
+        &mut self,
+        mtu: u16,
+        addresses: &[(IpAddr, u8)],
+    ) -> Result<PlainTun> {
+        let opened = self.open_tunnel();
+        let opened = opened.and_then(|packet_device| {
+            if !addresses.is_empty() {
+                self.change_tunnel(mtu, addresses)?;
             }
-        }
+            Ok(packet_device)
+        });
+        opened.inspect_err(|error| {
+            tracing::error!(
+                %error,
+                "there is no tunnel: boxes forward all traffic other than TCP over one link, unprotected"
+            );
+            self.tunnel = None;
+        })
     }
 
     /// Creates the packet device of the tunnel. It is down and has no addresses.
@@ -97,11 +109,12 @@ impl Device {
         Ok(tun)
     }
 
-    /// Changes MTU (bytes) and addresses of the packet device of the tunnel, and brings it up.
+    /// Changes MTU (bytes) and addresses of the packet device of the tunnel, and brings it up. Returns whether they differ
+    /// from those of the last call.
     ///
     /// # Errors
     /// Fails if the kernel refuses, or if there is no such device.
-    pub fn change_tunnel(&mut self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<()> {
+    pub fn change_tunnel(&mut self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<bool> {
         let missing = || SystemError::other("set up the tunnel", "it has no packet device");
         let tunnel = self.tunnel.as_mut().ok_or_else(missing)?;
         tunnel.change_addresses(mtu.into(), addresses)

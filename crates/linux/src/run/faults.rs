@@ -1,5 +1,7 @@
 //! Finds faults of the machine that a running box cannot remove itself.
 
+use std::net::IpAddr;
+
 use braid_proxy::config::BoxConfig;
 use braid_proxy::verdict::{Health, Reason};
 
@@ -77,9 +79,58 @@ pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
     })
 }
 
+/// Returns the networks of this machine in which no address of the tunnel may be: those of the addresses, except those of
+/// the interface `own`, and those that the main table has routes to.
+pub(super) fn networks(own: Option<u32>, addresses: &[Address], reached: &[IpNet]) -> Vec<IpNet> {
+    let others = addresses.iter().filter(|a| Some(a.interface) != own);
+    let mut networks: Vec<IpNet> = others.map(network).chain(reached.iter().copied()).collect();
+    networks.retain(|network| !stands_for_default(network));
+    networks
+}
+
+/// Returns the fault of addresses that a server assigned to this box in the tunnel, if one is in a network of this
+/// machine.
+pub(super) fn overlap_of_tunnel(assigned: &[(IpAddr, u8)], networks: &[IpNet]) -> Option<String> {
+    assigned.iter().find_map(|(addr, _)| {
+        let network = networks.iter().find(|network| network.contains(addr))?;
+        Some(format!(
+            "the server assigns the address {addr}, but {network} is a network of this box; give the server another \
+             `tunnel_pool`"
+        ))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_the_tunnel_in_a_network_of_the_box_is_a_fault() {
+        let address = |interface, addr: &str, prefix_len| Address {
+            interface,
+            addr: addr.parse().unwrap(),
+            prefix_len,
+            deprecated: false,
+            secondary: false,
+        };
+        let addresses = [
+            address(1, "10.215.128.9", 32),
+            address(2, "10.215.0.1", 16),
+            address(3, "192.0.2.1", 0),
+        ];
+        let reached: [IpNet; 2] = ["fd00::/8".parse().unwrap(), "::/0".parse().unwrap()];
+        let networks = networks(Some(1), &addresses, &reached);
+        let is_fault = |addr: &str| {
+            let assigned = [(addr.parse().unwrap(), 32)];
+            overlap_of_tunnel(&assigned, &networks).is_some()
+        };
+        assert!(is_fault("10.215.128.9"), "the network of another interface");
+        assert!(
+            is_fault("fdb7:a1d0:80::2"),
+            "a network that a route leads to"
+        );
+        assert!(!is_fault("10.216.0.9") && !is_fault("2001:db8::1"));
+    }
 
     #[test]
     fn a_route_for_nearly_everything_is_named() {

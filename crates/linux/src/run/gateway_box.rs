@@ -239,6 +239,9 @@ impl BoxHost<'_> {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
         self.network.open_tunnel();
+        context
+            .core
+            .set_tunnel_fault(self.network.tunnel_fault.clone());
         self.update_machine_faults(context.core);
         if changed.is_empty() {
             return;
@@ -400,6 +403,9 @@ impl Host<BoxCore> for BoxHost<'_> {
         self.memory_releaser.update(context.stack.connections());
         while let Some(change) = context.core.poll_tunnel_change() {
             self.network.follow_tunnel(change);
+            context
+                .core
+                .set_tunnel_fault(self.network.tunnel_fault.clone());
         }
         while let Some(notice) = context.core.poll_notice() {
             match notice {

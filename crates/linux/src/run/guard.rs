@@ -134,6 +134,17 @@ impl Guard {
         Ok(())
     }
 
+    /// Replaces the kernel settings as [`change`](Self::change) does, and leaves the rules as they are.
+    ///
+    /// # Errors
+    /// Fails if the rules, which record the earlier values, cannot be loaded. Settings and record are then as before.
+    pub fn change_settings(&mut self, settings: &[Sysctl]) -> Result<()> {
+        match self.rules.clone() {
+            Some((rules, _)) => self.change(settings, rules),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the rules of a box intercept connections of these address families, and refuse connections of the
     /// other family.
     ///
@@ -162,17 +173,28 @@ impl Guard {
         mtu: u16,
         addresses: &[(IpAddr, u8)],
     ) -> Result<()> {
-        let opened = self.device.change_tunnel(mtu, addresses);
+        // A kernel without IPv6 takes no such address.
+        let mut addresses = addresses.to_vec();
+        addresses.retain(|(addr, _)| addr.is_ipv4() || self.device.has_v6());
+        let opened = self.device.change_tunnel(mtu, &addresses);
         let (v4, v6) = self.device.tunnel_families();
         let device = self.device.instance_names().tunnel_device();
-        let opened = opened.and_then(|()| self.set_tunnel(Some(BoxTunnel { device, v4, v6 })));
-        if opened.is_err() {
-            let _ = self.close_tunnel(links);
-        } else {
+        let opened = opened.and_then(|changed| {
+            if !v4 && !v6 {
+                return Err(SystemError::other(
+                    "open the tunnel",
+                    "its device has no address",
+                ));
+            }
+            self.set_tunnel(Some(BoxTunnel { device, v4, v6 }))?;
+            Ok(changed)
+        });
+        match opened {
             // Only now, as the packets need the addresses and the rules.
-            links.set_tunnel((v4, v6));
+            Ok(changed) => links.set_tunnel((v4, v6), changed),
+            Err(_) => drop(self.close_tunnel(links)),
         }
-        opened
+        opened.map(drop)
     }
 
     /// Forwards the packets of the local network that are not intercepted over `links`.
@@ -180,8 +202,18 @@ impl Guard {
     /// # Errors
     /// Fails if the kernel refuses the rules. The packets are forwarded even so.
     pub fn close_tunnel(&mut self, links: &mut Links) -> Result<()> {
-        links.set_tunnel((false, false));
+        links.set_tunnel((false, false), false);
         self.set_tunnel(None)
+    }
+
+    /// Closes the tunnel as [`Self::close_tunnel`] does, and takes the addresses off its packet device, which keeps `mtu`
+    /// (bytes).
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses. The packets are forwarded even so.
+    pub fn withdraw_tunnel(&mut self, links: &mut Links, mtu: u16) -> Result<()> {
+        self.close_tunnel(links)?;
+        self.device.change_tunnel(mtu, &[]).map(drop)
     }
 
     fn set_tunnel(&mut self, tunnel: Option<BoxTunnel>) -> Result<()> {

@@ -11,6 +11,7 @@ use super::guard::Guard;
 use crate::net::link::{LinkSpec, NextHop};
 use crate::net::links::Links;
 use crate::net::netlink::Netlink;
+use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::Sysctl;
 use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft::{Mapping, Rules, ServerRules, ServerTunnel};
@@ -41,8 +42,10 @@ pub(super) struct Ingress<'a> {
 #[derive(Debug)]
 pub(super) struct IngressPaths {
     pub tun: Tun,
-    /// The packet device of the tunnel, if the server offers one.
-    pub packet_device: Option<PlainTun>,
+    /// The packet device of the tunnel, or the reason why there is none; `None` if the server offers no tunnel.
+    pub packet_device: Option<Result<PlainTun>>,
+    /// The interfaces that pass packets of the tunnel, if the server offers one.
+    pub forwarding: Option<Forwarding>,
     // Fields are dropped in their order. The guard comes after the links, since its device removes all rules
     // when it is dropped.
     pub links: Links,
@@ -57,18 +60,23 @@ impl Ingress<'_> {
     /// rules are left to the caller. Without the packet device of the tunnel there is no tunnel.
     pub fn set_up(&mut self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let packet_device = self.tunnel.and_then(|_| device.try_open_tunnel());
-        self.tunnel = self.tunnel.filter(|_| packet_device.is_some());
-        if let Some(pools) = &self.tunnel {
+        let packet_device = self.tunnel.map(|pools| {
             let addresses = [
                 (pools.device_v4().into(), pools.v4.prefix_len()),
                 (pools.device_v6().into(), pools.v6.prefix_len()),
             ];
-            device.change_tunnel(TUNNEL_MTU, &addresses)?;
-        }
+            device.try_open_tunnel(TUNNEL_MTU, &addresses)
+        });
+        self.tunnel = self.tunnel.filter(|_| matches!(packet_device, Some(Ok(_))));
         let specs = self.link_specs()?;
-        let settings = self.settings(&specs, device.has_v6())?;
+        let (settings, names) = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, self.tunnel.is_some())?;
+        let forwarding = self.tunnel.map(|_| Forwarding {
+            own: self.own_devices(),
+            v6: device.has_v6(),
+            names,
+            settings,
+        });
         let mut links = Links::new(device.instance_names(), specs)?;
         if self.tunnel.is_some() {
             links.carry_tunnel();
@@ -88,6 +96,7 @@ impl Ingress<'_> {
         Ok(IngressPaths {
             tun,
             packet_device,
+            forwarding,
             guard: Guard::new(device, links.reached())?,
             links,
             paths,
@@ -144,35 +153,42 @@ impl Ingress<'_> {
         Ok(self.numbered_addresses().map(spec).collect())
     }
 
-    /// Returns the kernel settings that the interfaces of the listening addresses need.
-    fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
+    /// Returns the names of the devices of this instance.
+    fn own_devices(&self) -> [String; 2] {
+        let instance_names = InstanceNames::of_tun(&self.tun.name);
+        [self.tun.name.clone(), instance_names.tunnel_device()]
+    }
+
+    /// Returns the kernel settings that the interfaces of the listening addresses need, and those by which answers to
+    /// packets of the tunnel come in. Returns the names of these interfaces too.
+    fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<(Vec<Sysctl>, Vec<String>)> {
         let mut settings = Vec::new();
         if v6 && (self.tunnel.is_some() || self.listen.iter().any(IpAddr::is_ipv6)) {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
         }
         let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
-        if self.tunnel.is_some() {
-            names.extend(default_interfaces()?);
-        }
-        if names.iter().any(String::is_empty) {
-            // Packets to an address that no interface has, or that a loopback interface has, may come in by any
-            // interface.
+        // Packets to an address that no interface has, or that a loopback interface has, may come in by any interface.
+        let by_any = names.iter().any(String::is_empty);
+        if by_any || self.tunnel.is_some() {
             let cannot = || SystemError::cannot("read this machine's interfaces");
             let mut netlink = Netlink::open().map_err(cannot())?;
             let all = netlink.interfaces().map_err(cannot())?;
-            let instance_names = InstanceNames::of_tun(&self.tun.name);
-            let own = [self.tun.name.clone(), instance_names.tunnel_device()];
-            let others = all
-                .into_iter()
-                .filter(|i| !i.loopback && !own.contains(&i.name));
-            names = others.map(|i| i.name).collect();
+            let addresses = netlink.addresses().map_err(cannot())?;
+            let own = self.own_devices();
+            let mut others = with_addresses(&all, &addresses, &own);
+            if by_any {
+                let others_too = all.iter().filter(|i| !i.loopback && !own.contains(&i.name));
+                others.extend(others_too.map(|i| i.name.clone()));
+            }
+            names.extend(others);
         }
+        names.retain(|name| !name.is_empty());
         names.sort();
         names.dedup();
-        for name in names {
-            settings.extend(path_settings(&name, v6));
+        for name in &names {
+            settings.extend(path_settings(name, v6));
         }
-        Ok(settings)
+        Ok((settings, names))
     }
 
     /// Returns the engine's path for each listening address.
@@ -230,14 +246,44 @@ impl Ingress<'_> {
     }
 }
 
-/// Returns the interfaces of the default routes: answers to the packets of a tunnel come in by them.
-fn default_interfaces() -> Result<Vec<String>> {
-    let cannot = || SystemError::cannot("read this machine's routes");
-    let mut netlink = Netlink::open().map_err(cannot())?;
-    let routes = netlink.routes().map_err(cannot())?.defaults();
-    let mut interfaces = netlink.interfaces().map_err(cannot())?;
-    interfaces.retain(|i| routes.iter().any(|route| route.interface == i.index));
-    Ok(interfaces.into_iter().map(|i| i.name).collect())
+/// Returns the interfaces with addresses, except loopback and `own`: packets of other hosts come in by them.
+fn with_addresses(
+    interfaces: &[Interface],
+    addresses: &[Address],
+    own: &[String; 2],
+) -> Vec<String> {
+    let others = interfaces
+        .iter()
+        .filter(|i| !i.loopback && !own.contains(&i.name));
+    let others = others.filter(|i| addresses.iter().any(|a| a.interface == i.index));
+    others.map(|i| i.name.clone()).collect()
+}
+
+/// The interfaces of a server that pass packets of the tunnel and the answers to them, and their settings. An interface
+/// may get its first address long after the start, for example by DHCP.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    /// The devices of this instance.
+    own: [String; 2],
+    v6: bool,
+    names: Vec<String>,
+    settings: Vec<Sysctl>,
+}
+
+impl Forwarding {
+    /// Adds interfaces that have got an address. Returns all settings if there are new ones.
+    pub fn extend(&mut self, interfaces: &[Interface], addresses: &[Address]) -> Option<&[Sysctl]> {
+        let mut new = with_addresses(interfaces, addresses, &self.own);
+        new.retain(|name| !self.names.contains(name));
+        if new.is_empty() {
+            return None;
+        }
+        for name in new {
+            self.settings.extend(path_settings(&name, self.v6));
+            self.names.push(name);
+        }
+        Some(&self.settings)
+    }
 }
 
 impl IngressPaths {

@@ -12,6 +12,7 @@ use braid_proxy::app::TunnelChange;
 use braid_proxy::config::{BoxConfig, Datagrams, LinkConfig};
 use braid_wire::Instant;
 
+use super::faults;
 use super::guard::Guard;
 use super::uplinks::{UplinkPaths, Uplinks};
 use crate::net::Result;
@@ -42,12 +43,19 @@ pub(super) struct Network {
     pub routed_states: Vec<LinkState>,
     /// MTU (bytes) and addresses of the tunnel, while the core says that it carries packets.
     pub tunnel: Option<(u16, Vec<(IpAddr, u8)>)>,
+    /// The reason why packets do not go into the tunnel although the core would carry them.
+    pub tunnel_fault: Option<String>,
     pub guard: Guard,
 }
 
 impl Network {
     /// Returns the network of uplinks that are set up, the device of the engine and the packet device of the tunnel.
     pub fn new(paths: UplinkPaths, places: Places) -> (Tun, Option<PlainTun>, Network) {
+        let (packet_device, tunnel_fault) = match paths.packet_device {
+            Some(Ok(packet_device)) => (Some(packet_device), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
         let network = Network {
             mtus: paths.addresses.iter().map(|a| a.mtu).collect(),
             addresses: paths.addresses,
@@ -58,8 +66,9 @@ impl Network {
             places,
             routed_states: Vec::new(),
             tunnel: None,
+            tunnel_fault,
         };
-        (paths.tun, paths.packet_device, network)
+        (paths.tun, packet_device, network)
     }
 
     /// Loads the rules and changes the settings for `config`, and for removed links in their grace period.
@@ -134,6 +143,7 @@ impl Network {
                     "the tunnel carries nothing: what is not aggregated is forwarded over one link, unprotected"
                 );
                 self.tunnel = None;
+                self.tunnel_fault = None;
                 if let Err(error) = self.guard.close_tunnel(&mut self.links) {
                     tracing::warn!(%error, "cannot remove the rules of the tunnel; routing ignores them");
                 }
@@ -146,13 +156,30 @@ impl Network {
         let Some((mtu, addresses)) = &self.tunnel else {
             return;
         };
-        if let Err(error) = self.guard.open_tunnel(&mut self.links, *mtu, addresses) {
+        let instance_names = self.guard.device().instance_names();
+        let device = instance_names.tunnel_device();
+        let mut interfaces = self.links.interfaces().iter();
+        let device = interfaces.find(|i| i.name == device).map(|i| i.index);
+        let networks = faults::networks(device, self.links.addresses(), self.links.reached());
+        let fault = match faults::overlap_of_tunnel(addresses, &networks) {
+            Some(fault) => {
+                // An address of the tunnel would cut off the host of the network that has the same address.
+                let withdrawn = self.guard.withdraw_tunnel(&mut self.links, *mtu);
+                Some(withdrawn.err().map_or(fault, |error| error.to_string()))
+            }
+            None => {
+                let opened = self.guard.open_tunnel(&mut self.links, *mtu, addresses);
+                opened.err().map(|error| error.to_string())
+            }
+        };
+        if let Some(fault) = fault.as_ref().filter(|_| fault != self.tunnel_fault) {
             tracing::error!(
-                %error,
+                %fault,
                 "cannot send packets into the tunnel: what is not aggregated is forwarded over one link, unprotected; \
                  the next attempt follows"
             );
         }
+        self.tunnel_fault = fault;
     }
 
     /// Returns the state of the link at a place at the last [`Self::route`].

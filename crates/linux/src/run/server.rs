@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::Privileges;
 use super::confine::{self, Files};
 use super::guard::Guard;
-use super::ingress::{Ingress, IngressPaths};
+use super::ingress::{Forwarding, Ingress, IngressPaths};
 use super::memory_releaser::MemoryReleaser;
 use super::process::{
     CONTROL_TOKEN, DEBOUNCE_TIME, HANGUP_TOKEN, LINKS_TOKEN, RELOADED_TOKEN, WALL_CLOCK_INTERVAL,
@@ -56,6 +56,7 @@ pub fn run_server(
     let IngressPaths {
         tun,
         packet_device,
+        forwarding,
         guard,
         links,
         ..
@@ -74,6 +75,7 @@ pub fn run_server(
             .transpose()?,
         links,
         guard,
+        forwarding,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
         known_routes: [None, None],
@@ -111,18 +113,21 @@ pub fn run_server(
 fn open_tunnel(
     driver: &mut Driver<Tun, ServerCore, ServerHost<'_>>,
     ingress: &Ingress<'_>,
-    packet_device: Option<PlainTun>,
+    packet_device: Option<Result<PlainTun>>,
 ) {
     let Some(packet_device) = packet_device else {
         return;
     };
-    let has_device = driver.tunnel.set_device(packet_device);
+    let has_device = packet_device.and_then(|device| driver.tunnel.set_device(device));
     match has_device.and_then(|()| ingress.open_sockets(&mut driver.tunnel)) {
         Ok(()) => driver.core.enable_tunnel(),
-        Err(error) => tracing::error!(
-            %error,
-            "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
-        ),
+        Err(error) => {
+            tracing::error!(
+                %error,
+                "boxes get no tunnel: they forward all traffic other than TCP over one link, unprotected"
+            );
+            driver.core.set_tunnel_fault(error.to_string());
+        }
     }
 }
 
@@ -135,6 +140,8 @@ struct ServerHost<'a> {
     // when it is dropped.
     links: Links,
     guard: Guard,
+    /// The interfaces that pass packets of the tunnel, if there is one.
+    forwarding: Option<Forwarding>,
     /// Time of the next refresh of addresses and rules, if a notification or failure calls for one.
     refresh_at: Option<Instant>,
     /// Time at which the core next gets the wall clock's time.
@@ -225,6 +232,19 @@ impl ServerHost<'_> {
         }
     }
 
+    /// Lets interfaces pass packets of the tunnel that have got an address.
+    fn follow_interfaces(&mut self) {
+        let (interfaces, addresses) = (self.links.interfaces(), self.links.addresses());
+        let forwarding = self.forwarding.as_mut();
+        let settings = forwarding.and_then(|f| f.extend(interfaces, addresses));
+        if let Some(settings) = settings
+            && let Err(error) = self.guard.change_settings(settings)
+        {
+            tracing::warn!(%error, "cannot change the settings of an interface that has got an address: answers to \
+                                    packets of tunnels that come in by it are lost");
+        }
+    }
+
     /// Reads this machine's addresses and routes again, restores missing rules, and tells the core of changes.
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         match self.guard.refresh(context.now, &mut self.links) {
@@ -232,6 +252,7 @@ impl ServerHost<'_> {
                 let own = self.links.addresses().iter().map(|a| a.addr);
                 context.core.set_own_addresses(own.collect());
                 self.follow_routes(context.core);
+                self.follow_interfaces();
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read this machine's addresses; the next attempt follows");

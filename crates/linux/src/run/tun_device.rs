@@ -23,6 +23,8 @@ pub(super) struct TunDevice {
     mtu: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
+    /// The addresses of the last change, if it was complete. The kernel may have refused those of IPv6.
+    requested: Option<Vec<(IpAddr, u8)>>,
     /// The device's own settings.
     settings: Vec<Sysctl>,
 }
@@ -36,6 +38,7 @@ impl TunDevice {
             index: 0,
             mtu: 0,
             addresses: Vec::new(),
+            requested: None,
             settings: Vec::new(),
         }
     }
@@ -86,22 +89,34 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Changes MTU and addresses. Brings the device up if it is down.
+    /// Changes MTU and addresses, and returns whether they differ from those of the last call. Brings the device up if it
+    /// is down. New addresses come before earlier ones go, since the kernel removes all routes of a device without
+    /// addresses.
     ///
     /// # Errors
-    /// Fails as [`Self::bring_up`] does, and if an address cannot be removed.
-    pub fn change_addresses(&mut self, mtu: u32, addresses: &[(IpAddr, u8)]) -> Result<()> {
-        if mtu == self.mtu && addresses == self.addresses {
-            return Ok(());
+    /// Fails as [`Self::bring_up`] does, and if an address cannot be removed. The next call tries again.
+    pub fn change_addresses(&mut self, mtu: u32, addresses: &[(IpAddr, u8)]) -> Result<bool> {
+        if mtu == self.mtu && self.requested.as_deref() == Some(addresses) {
+            return Ok(false);
         }
+        self.requested = None;
+        let mut gone = self.addresses.clone();
+        gone.retain(|address| !addresses.contains(address));
+        self.bring_up(mtu, addresses.iter().copied())?;
         let cannot = || SystemError::cannot(format!("remove an address of {}", self.name));
         let mut netlink = Netlink::open().map_err(cannot())?;
-        let gone = self.addresses.iter().filter(|a| !addresses.contains(a));
+        // Until it is removed, each of them is still an address of the device.
+        self.addresses.extend(&gone);
         for (addr, prefix_len) in gone {
-            let removed = netlink.delete_address(&address(self.index, *addr, *prefix_len));
-            removed.map_err(cannot())?;
+            match netlink.delete_address(&address(self.index, addr, prefix_len)) {
+                // Another program has removed it.
+                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
+                removed => removed.map_err(cannot())?,
+            }
+            self.addresses.retain(|kept| *kept != (addr, prefix_len));
         }
-        self.bring_up(mtu, addresses.iter().copied())
+        self.requested = Some(addresses.to_vec());
+        Ok(true)
     }
 
     /// Returns whether the device is up and has its name, its MTU and all its addresses, according to `interfaces` and

@@ -43,8 +43,8 @@ pub(super) struct Uplinks<'a> {
 #[derive(Debug)]
 pub(super) struct UplinkPaths {
     pub tun: Tun,
-    /// The packet device of the tunnel, if the links carry one.
-    pub packet_device: Option<PlainTun>,
+    /// The packet device of the tunnel, or the reason why there is none; `None` if the links carry none.
+    pub packet_device: Option<Result<PlainTun>>,
     // Fields are dropped in their order. So the shortcut in `links` is released before the device of the guard
     // removes the rules.
     pub links: Links,
@@ -62,12 +62,8 @@ impl Uplinks<'_> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
         let mut links = Links::new(device.instance_names(), specs)?;
-        let packet_device = if self.tunnel {
-            device.try_open_tunnel()
-        } else {
-            None
-        };
-        if packet_device.is_some() {
+        let packet_device = self.tunnel.then(|| device.try_open_tunnel(0, &[]));
+        if let Some(Ok(_)) = packet_device {
             links.carry_tunnel();
         }
         let settings = self.settings(device.has_v6());

@@ -33,6 +33,9 @@ const DEVICE_TOKEN: u64 = TUNNEL_TOKENS | 1 << 16;
 const PACKET_BATCH: usize = 256;
 /// Maximum number of runs of datagrams that are sent, or read from one socket, in a turn.
 const RUN_BATCH: usize = 32;
+/// Number of bytes of datagrams after which no more are read from a socket in a turn, so that the other sockets wait for
+/// milliseconds at most.
+const RECEIVE_BATCH_BYTES: usize = 256 << 10;
 /// Pause before the loop watches a removed packet device again, as for the engine's device.
 const REMOVED_DEVICE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -249,13 +252,19 @@ impl TunnelIo {
         }
     }
 
-    /// Handles input at the descriptor of a token of this module.
-    pub(crate) fn on_ready<C: Core + ?Sized>(&mut self, token: u64, now: Instant, core: &mut C) {
+    /// Handles input at the descriptor of a token of this module. `clock` returns the time. It is read for each run of
+    /// datagrams, since opening them takes a while, and the core measures round trips.
+    pub(crate) fn on_ready<C: Core + ?Sized>(
+        &mut self,
+        token: u64,
+        clock: impl Fn() -> Instant,
+        core: &mut C,
+    ) {
         if token == DEVICE_TOKEN {
-            self.take_packets(now, core);
+            self.take_packets(clock(), core);
         } else {
             let path = PathId((token >> 1 & 0xff) as u8);
-            self.take_datagrams((path, token & 1 != 0), now, core);
+            self.take_datagrams((path, token & 1 != 0), clock, core);
         }
     }
 
@@ -287,11 +296,16 @@ impl TunnelIo {
     fn take_datagrams<C: Core + ?Sized>(
         &mut self,
         (path, v6): (PathId, bool),
-        now: Instant,
+        clock: impl Fn() -> Instant,
         core: &mut C,
     ) {
         let mut received = mem::take(&mut self.received);
+        let mut bytes = 0;
         for _ in 0..RUN_BATCH {
+            if bytes >= RECEIVE_BATCH_BYTES {
+                break;
+            }
+            let now = clock();
             // A path may have been removed since its event was queued.
             let Some(socket) = self.socket(path, v6) else {
                 break;
@@ -299,6 +313,7 @@ impl TunnelIo {
             match socket.receive(&mut received) {
                 Ok(Some(run)) => {
                     self.counters.rx_runs += 1;
+                    bytes += run.len;
                     for datagram in received[..run.len].chunks_mut(run.datagram_len) {
                         self.counters.rx_datagrams += 1;
                         core.on_datagram(now, path, run.from, datagram);
@@ -314,9 +329,14 @@ impl TunnelIo {
     }
 
     /// Sends and delivers a batch of what the core has to send and to deliver. Returns whether nothing is left.
-    pub(crate) fn exchange<C: Core + ?Sized>(&mut self, now: Instant, core: &mut C) -> bool {
+    /// `clock` returns the time.
+    pub(crate) fn exchange<C: Core + ?Sized>(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        core: &mut C,
+    ) -> bool {
         let delivered = self.deliver(core);
-        self.transmit(now, core) && delivered
+        self.transmit(clock, core) && delivered
     }
 
     /// Writes a batch of packets to the device. Returns whether none is left.
@@ -336,8 +356,9 @@ impl TunnelIo {
     }
 
     /// Sends a batch of datagrams. Returns whether none is left.
-    fn transmit<C: Core + ?Sized>(&mut self, now: Instant, core: &mut C) -> bool {
+    fn transmit<C: Core + ?Sized>(&mut self, clock: impl Fn() -> Instant, core: &mut C) -> bool {
         for _ in 0..RUN_BATCH {
+            let now = clock();
             let next = loop {
                 let Some(next) = core.poll_datagram(now, &mut self.run.bytes) else {
                     break None;
@@ -354,7 +375,7 @@ impl TunnelIo {
             self.run.add(next);
         }
         // The datagram that began another run.
-        self.send_run(now, 0);
+        self.send_run(clock(), 0);
         false
     }
 

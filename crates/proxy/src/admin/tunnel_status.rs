@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct TunnelStatus {
     /// At a box `off`, `asking`, `up`, `down`; at a server `off`, `on`.
     pub state: String,
-    /// The reason why a box has no tunnel.
+    /// The reason why a box has no tunnel, or a server offers none; `None` too if it is switched off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// At a box, the server of its session.
@@ -43,6 +43,14 @@ pub struct TunnelStatus {
 impl TunnelStatus {
     /// Maximum number of sessions in a status. It limits the size of a busy server's answer. The value is a guess.
     pub(crate) const MAX_SHOWN_SESSIONS: usize = 256;
+
+    /// Shows that no packets pass, for a reason of this machine.
+    pub(crate) fn fail(&mut self, reason: &str) {
+        if self.state != "off" {
+            self.state = "down".to_owned();
+        }
+        self.reason = Some(reason.to_owned());
+    }
 }
 
 /// A session of the tunnel.

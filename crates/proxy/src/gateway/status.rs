@@ -49,6 +49,9 @@ impl BoxCore {
             paths,
             ..self.about.status(Role::Box)
         };
+        if let (Some(tunnel), Some(fault)) = (&mut status.tunnel, &self.tunnel.fault) {
+            tunnel.fail(fault);
+        }
         status.verdict = judge::verdict(&status, &self.machine_faults);
         status
     }

@@ -23,6 +23,8 @@ pub(super) struct Tunnel {
     key: PublicKey,
     /// True if a server was reached at the last look.
     was_reached: bool,
+    /// The reason why the driver passes no packets to the tunnel, if it cannot.
+    pub(super) fault: Option<String>,
 }
 
 impl Tunnel {
@@ -34,6 +36,7 @@ impl Tunnel {
             is_stale: false,
             key: config.key.public(),
             was_reached: false,
+            fault: None,
         }
     }
 }
@@ -45,6 +48,12 @@ impl BoxCore {
         if self.tunnel.is_wanted {
             self.tunnel.end.enable();
         }
+    }
+
+    /// Sets the reason why the driver has no packet device for the tunnel or passes no packets to it; `None` once it does.
+    /// The status shows the reason.
+    pub fn set_tunnel_fault(&mut self, fault: Option<String>) {
+        self.tunnel.fault = fault;
     }
 
     /// Applies new indices of servers: `moved` maps old indices to new ones. With another key this box is another user,

@@ -24,6 +24,8 @@ pub(super) struct Tunnel {
     pub(super) sessions: Option<Sessions>,
     /// True once the driver has sockets and a packet device.
     is_enabled: bool,
+    /// The reason why the driver cannot carry the tunnel, if it cannot.
+    fault: Option<String>,
 }
 
 impl Tunnel {
@@ -35,6 +37,7 @@ impl Tunnel {
         Tunnel {
             sessions,
             is_enabled: false,
+            fault: None,
         }
     }
 
@@ -85,6 +88,7 @@ impl Tunnel {
             Some(sessions) if self.is_enabled => sessions.status(user),
             _ => TunnelStatus {
                 state: "off".to_owned(),
+                reason: self.fault.clone(),
                 ..TunnelStatus::default()
             },
         }
@@ -96,6 +100,11 @@ impl ServerCore {
     /// device for the tunnel are open.
     pub fn enable_tunnel(&mut self) {
         self.tunnel.is_enabled = true;
+    }
+
+    /// Sets the reason why the driver has no sockets or no packet device for the tunnel. The status shows it.
+    pub fn set_tunnel_fault(&mut self, fault: String) {
+        self.tunnel.fault = Some(fault);
     }
 
     /// Answers a request for a tunnel with the encoded `fields`, and ends the connection.

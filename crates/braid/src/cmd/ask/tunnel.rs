@@ -22,8 +22,8 @@ fn of_box(tunnel: &TunnelStatus) -> String {
     let session = tunnel.sessions.first();
     if tunnel.state != "up" {
         let why = match (tunnel.state.as_str(), &tunnel.reason) {
-            ("off", _) => "switched off".to_owned(),
             (_, Some(reason)) => reason.clone(),
+            ("off", None) => "switched off".to_owned(),
             (_, None) => "no server has answered yet".to_owned(),
         };
         return format!(
@@ -76,7 +76,10 @@ fn loss(path: &TunnelPathStatus) -> Option<f64> {
 
 fn of_server(tunnel: &TunnelStatus) -> String {
     if tunnel.state != "on" {
-        return "tunnel switched off\n".to_owned();
+        return match &tunnel.reason {
+            Some(reason) => format!("no tunnel: {reason}\n"),
+            None => "tunnel switched off\n".to_owned(),
+        };
     }
     let total = tunnel.sessions_total;
     let noun = if total == 1 { "box" } else { "boxes" };
@@ -210,6 +213,7 @@ dropped by the tunnel: foreign source 3
         let forwarded = "all traffic other than TCP is forwarded over one link, unprotected\n\n";
         let down = |why| format!("tunnel down: {why}; {forwarded}");
         assert_eq!(line("off", None), down("switched off"));
+        assert_eq!(line("off", Some("no device")), down("no device"));
         assert_eq!(
             line("down", Some("no server answers")),
             down("no server answers")
@@ -231,5 +235,11 @@ dropped by the tunnel: foreign source 3
             section(Role::Server, Some(&status("off"))).lines().next(),
             Some("tunnel switched off")
         );
+        let failed = TunnelStatus {
+            reason: Some("the port is taken".to_owned()),
+            ..status("off")
+        };
+        let page = section(Role::Server, Some(&failed));
+        assert!(page.starts_with("no tunnel: the port is taken\n"), "{page}");
     }
 }

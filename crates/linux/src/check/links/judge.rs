@@ -293,7 +293,6 @@ fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
     }
 }
 
-/// Reports the rates of the links, which only a running box measures.
 /// Reports over which links datagrams of the tunnel arrive, as the running box knows it. Without a running box that has
 /// a tunnel, nothing is reported.
 pub(super) fn tunnel(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
@@ -326,6 +325,7 @@ pub(super) fn tunnel(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding
     found
 }
 
+/// Reports the rates of the links, which only a running box measures.
 pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
     let not_measured = |subject: String, remedy: &str| {
         let message = "not measured";
