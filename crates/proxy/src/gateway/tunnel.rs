@@ -17,8 +17,6 @@ pub(super) struct Tunnel {
     is_wanted: bool,
     /// The version of the links that the tunnel knows.
     links_version: u64,
-    /// True if the driver or the operator has changed a link since the last look.
-    pub(super) is_stale: bool,
     /// The key of the box, which is that of the session's user.
     key: PublicKey,
     /// True if a server was reached at the last look.
@@ -28,10 +26,9 @@ pub(super) struct Tunnel {
 impl Tunnel {
     pub(super) fn new(config: &BoxConfig, rng: Rng) -> Self {
         Tunnel {
-            end: BoxTunnel::new(&config.name, rng),
+            end: BoxTunnel::new(&config.name, config.tun.ranges().to_vec(), rng),
             is_wanted: config.datagrams == Datagrams::Tunnel,
             links_version: 0,
-            is_stale: false,
             key: config.key.public(),
             was_reached: false,
         }
@@ -64,15 +61,13 @@ impl BoxCore {
 
     /// Returns the time at which the tunnel has something to do.
     pub(super) fn tunnel_timeout(&self) -> Option<Instant> {
-        if self.is_ending {
-            return None;
+        let tunnel = &self.tunnel;
+        let (version, was_reached) = (tunnel.links_version, tunnel.was_reached);
+        let has_news = || self.upstream.has_tunnel_news(version, was_reached);
+        if tunnel.end.is_enabled() && has_news() {
+            return Some(Instant::ZERO);
         }
-        let at = self.tunnel.end.next_timeout()?;
-        Some(if self.tunnel.is_stale {
-            Instant::ZERO
-        } else {
-            at
-        })
+        tunnel.end.next_timeout()
     }
 
     /// Runs the timers of the tunnel.
@@ -99,10 +94,6 @@ impl BoxCore {
         let returns = news.is_reached && !was_reached;
         if returns || core::mem::replace(&mut tunnel.links_version, news.version) != news.version {
             tunnel.end.retry(now);
-        }
-        tunnel.is_stale = false;
-        if self.is_ending {
-            return;
         }
         if let Some((request, server)) = tunnel.end.poll_request(now) {
             upstream.request_tunnel(cx, request, server);
