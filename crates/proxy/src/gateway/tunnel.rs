@@ -83,23 +83,23 @@ impl BoxCore {
         let now = ctx.now;
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let (tunnel, upstream) = (&mut self.tunnel, &mut self.upstream);
-        let news = upstream.tunnel_news(tunnel.end.server(), tunnel.links_version);
+        let news = upstream.tunnel_news();
+        let is_new = news.result.is_some() || news.version != tunnel.links_version;
         if let Some(result) = news.result {
             tunnel.end.on_attempt(now, result);
         }
-        if let Some(links) = news.links {
-            tunnel.end.set_links(now, &links);
+        if is_new && let Some(server) = tunnel.end.server() {
+            tunnel.end.set_links(now, &upstream.tunnel_links(server));
         }
         let was_reached = core::mem::replace(&mut tunnel.was_reached, news.is_reached);
-        let returns = news.is_reached && !was_reached;
-        if returns || core::mem::replace(&mut tunnel.links_version, news.version) != news.version {
+        let known = core::mem::replace(&mut tunnel.links_version, news.version);
+        if news.is_reached && !was_reached || known != news.version {
             tunnel.end.retry(now);
         }
         if let Some((request, server)) = tunnel.end.poll_request(now) {
             upstream.request_tunnel(cx, request, server);
             // A request that could not begin has its result already.
-            let news = upstream.tunnel_news(None, tunnel.links_version);
-            if let Some(result) = news.result {
+            if let Some(result) = upstream.tunnel_news().result {
                 tunnel.end.on_attempt(now, result);
             }
         }

@@ -83,8 +83,8 @@ pub(crate) enum Attempt {
 pub(crate) struct SessionServer {
     /// Index of the server.
     pub(crate) server: usize,
-    /// True while the session carries packets, or may do so again before they are forwarded. No other server may replace
-    /// it then.
+    /// True while the session carries packets, or may do so again before they are forwarded. No other server may
+    /// replace it then.
     pub(crate) works: bool,
 }
 
@@ -175,8 +175,8 @@ pub(crate) struct BoxTunnel {
 }
 
 impl BoxTunnel {
-    /// Creates the end of the box called `name`. No address in the tunnel may lie in `taken`. `rng` draws the data of path
-    /// challenges.
+    /// Creates the end of the box called `name`. No address in the tunnel may lie in `taken`. `rng` draws the data of
+    /// path challenges.
     pub(crate) fn new(name: &str, taken: Vec<IpNet>, rng: Rng) -> Self {
         BoxTunnel {
             boxed: BoxId::of_name(name),
@@ -225,8 +225,8 @@ impl BoxTunnel {
         self.ask_at.filter(|_| may_ask)
     }
 
-    /// Returns the request that is due at `now`, and the server with the session, if there is one. The caller reports the
-    /// result by [`Self::on_attempt`].
+    /// Returns the request that is due at `now`, and the server with the session, if there is one. The caller reports
+    /// the result by [`Self::on_attempt`].
     pub(crate) fn poll_request(
         &mut self,
         now: Instant,
@@ -278,7 +278,7 @@ impl BoxTunnel {
             Some(session) if session.silent_since.is_none() && self.failed == 1 => {
                 tracing::warn!(
                     %reason,
-                    "the tunnel got no fresh keys: it goes on with the old ones for some minutes, and the box asks again"
+                    "the tunnel got no fresh keys: it goes on with the old ones for some minutes, and asks again"
                 );
             }
             Some(_) => {}
@@ -410,8 +410,8 @@ impl BoxTunnel {
         *known = links.iter().filter(has_path).copied().collect();
     }
 
-    /// Handles the end of a standstill of this machine: NATs may have forgotten their mappings, so every path is validated
-    /// at once.
+    /// Handles the end of a standstill of this machine: NATs may have forgotten their mappings, so every path is
+    /// validated at once.
     pub(crate) fn validate_all(&mut self, now: Instant) {
         if let Some(session) = &mut self.session {
             for link in &session.links {
@@ -633,7 +633,7 @@ impl BoxTunnel {
         let is_up = self.is_up() && has_link;
         let down = self.down.filter(|_| has_link);
         let down = down.or((!has_link).then_some(TunnelDown::NoLink));
-        let state = match (self.is_enabled, is_up, self.is_asking || down.is_none()) {
+        let state = match (self.is_enabled, is_up, down.is_none()) {
             (false, ..) => "off",
             (true, true, _) => "up",
             (true, false, true) => "asking",

@@ -39,8 +39,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Keying {
     pending: Option<Pending>,
-    /// Server and path of each attempt of this round that has failed. A round ends with a grant, or once nothing is left
-    /// to try.
+    /// Server and path of each attempt of this round that has failed. A round ends with a grant, or once nothing is
+    /// left to try.
     tried: Vec<(usize, PathId)>,
     /// The servers that have refused in this round.
     refused: Vec<usize>,
@@ -59,8 +59,6 @@ pub(crate) struct TunnelNews {
     pub(crate) result: Option<Attempt>,
     /// The version of the links, which changes whenever they do.
     pub(crate) version: u64,
-    /// The links to the server of the session, if they may have changed.
-    pub(crate) links: Option<Vec<TunnelLink>>,
     /// True if some server can be used.
     pub(crate) is_reached: bool,
 }
@@ -158,31 +156,26 @@ impl Links {
 }
 
 impl Upstream {
-    /// Returns whether [`Self::tunnel_news`] has something new for a tunnel that knows the version `known` of the links,
-    /// and whether a server can be used.
+    /// Returns whether [`Self::tunnel_news`] has something new for a tunnel that knows the version `known` of the
+    /// links, and `is_reached`.
     pub(crate) fn has_tunnel_news(&self, known: u64, is_reached: bool) -> bool {
         let is_new = self.links.version != known || self.notices.intercepts() != is_reached;
         is_new || self.keying.result.is_some()
     }
 
-    /// Returns the news for a tunnel that knows the version `known` of the links, and whose session is with `server`.
-    pub(crate) fn tunnel_news(&mut self, server: Option<usize>, known: u64) -> TunnelNews {
-        let result = self.keying.result.take();
-        let server = match &result {
-            Some(Attempt::Granted { server, .. }) => Some(*server),
-            _ => server,
-        };
-        let version = self.links.version;
-        let is_new = version != known || result.is_some();
-        let entry = server.and_then(|server| self.servers.entries.get(server));
+    /// Returns the news for the tunnel.
+    pub(crate) fn tunnel_news(&mut self) -> TunnelNews {
         TunnelNews {
-            links: entry
-                .filter(|_| is_new)
-                .map(|entry| self.links.to_server(entry)),
             is_reached: self.notices.intercepts(),
-            version,
-            result,
+            version: self.links.version,
+            result: self.keying.result.take(),
         }
+    }
+
+    /// Returns the links to a server; none if it was removed.
+    pub(crate) fn tunnel_links(&self, server: usize) -> Vec<TunnelLink> {
+        let entry = self.servers.entries.get(server);
+        entry.map_or(Vec::new(), |entry| self.links.to_server(entry))
     }
 
     /// Begins a request for a tunnel: to the server with the session, if that may work, else to the one for most
@@ -222,8 +215,8 @@ impl Upstream {
         }
     }
 
-    /// Returns the server and the path of the next request. A server that has refused in this round, or offers no tunnel
-    /// as far as known, is not asked.
+    /// Returns the server and the path of the next request. A server that has refused in this round, or offers no
+    /// tunnel as far as known, is not asked.
     ///
     /// # Errors
     /// The reason for which there is none.
