@@ -100,6 +100,12 @@ pub enum TunnelDown {
     Refused,
     /// No datagram comes back on any link.
     Unanswered,
+    /// No link is up.
+    NoLink,
+    /// The session got no fresh keys for too long.
+    KeysExpired,
+    /// The server assigns an address that this machine uses otherwise.
+    AddressInUse,
 }
 
 impl fmt::Display for TunnelDown {
@@ -109,6 +115,11 @@ impl fmt::Display for TunnelDown {
             TunnelDown::NotOffered => "the server offers no tunnel",
             TunnelDown::Refused => "the server refuses the tunnel",
             TunnelDown::Unanswered => "no datagram (UDP) comes back on any link",
+            TunnelDown::NoLink => "no link is up",
+            TunnelDown::KeysExpired => "the session got no fresh keys in time",
+            TunnelDown::AddressInUse => {
+                "the server assigns an address in the range of [tun] of this box"
+            }
         })
     }
 }

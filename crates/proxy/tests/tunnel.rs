@@ -113,6 +113,40 @@ fn the_setting_holds_from_the_next_start_on() {
 }
 
 #[test]
+fn packets_are_forwarded_at_once_if_the_server_of_the_session_is_removed() {
+    let mut w = World::ready(2, Setup::default());
+    enable_server(&mut w);
+    let mut w = enabled(w);
+    assert_eq!(w.box_status().tunnel.unwrap().sessions_total, 1);
+    assert_eq!(w.core.poll_tunnel_change(), None);
+    let another = "203.0.113.99".parse().unwrap();
+    w.reload_box(|config| config.servers[0].v4 = Some(another));
+    let reason = TunnelDown::NoServer;
+    assert_eq!(
+        w.core.poll_tunnel_change(),
+        Some(TunnelChange::Down { reason })
+    );
+    assert_eq!(w.box_status().tunnel.unwrap().sessions_total, 0);
+}
+
+#[test]
+fn a_box_that_stops_asks_no_more_and_still_notices_silence() {
+    let mut w = World::ready(2, Setup::default());
+    enable_server(&mut w);
+    let mut w = enabled(w);
+    let before = w.server_status().tunnel.unwrap().rekeyed;
+    assert_eq!(w.core.poll_tunnel_change(), None);
+    w.drain_box();
+    w.run_for(Duration::from_secs(20));
+    assert_eq!(w.server_status().tunnel.unwrap().rekeyed, before);
+    let reason = TunnelDown::Unanswered;
+    assert_eq!(
+        w.core.poll_tunnel_change(),
+        Some(TunnelChange::Down { reason })
+    );
+}
+
+#[test]
 fn a_restarted_server_gives_the_same_addresses() {
     let mut w = World::ready(2, Setup::default());
     enable_server(&mut w);

@@ -3,8 +3,8 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-/// Most paths of a session. Flows keep a record for each.
-pub const MAX_PATHS: usize = 8;
+/// Most paths of a session, as many as a box may have links. Flows keep a record for each.
+pub const MAX_PATHS: usize = 16;
 
 /// The cipher of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,6 +3,7 @@
 use braid_secure::Families;
 
 use super::status::{ProxyStatus, Role, RulesStatus, Status};
+use super::tunnel_status::TunnelStatus;
 use super::verdict::{Condition, Health, Reason, Verdict};
 
 /// Computes the verdict on a status. `machine` has the reasons that the driver has found on the machine.
@@ -17,6 +18,7 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
         let links = status.paths.iter();
         reasons.extend(links.filter_map(|l| l.condition?.link_problem(&l.name)));
         reasons.extend(of_link_server_pairs(status));
+        reasons.extend(status.tunnel.as_ref().and_then(of_tunnel));
     }
     Verdict::new(reasons)
 }
@@ -32,6 +34,23 @@ fn of_link_server_pairs(status: &Status) -> impl Iterator<Item = Reason> {
     });
     let pairs = pairs.filter(|(link, ..)| link.condition == Some(Condition::Working));
     pairs.filter_map(|(link, server, over)| over.link_to_server_problem(&link.name, &server.name))
+}
+
+/// Returns the reason for old keys of the tunnel, once several attempts to replace them have failed.
+fn of_tunnel(tunnel: &TunnelStatus) -> Option<Reason> {
+    if tunnel.state != "up" || tunnel.attempts_failed < 3 {
+        return None;
+    }
+    let age = tunnel.key_age_secs.unwrap_or_default();
+    Some(Reason {
+        code: "tunnel-keys".to_owned(),
+        subject: tunnel.server.clone(),
+        health: Health::Degraded,
+        message: format!(
+            "the tunnel gets no fresh keys; those in use are {age} s old, and the tunnel ends soon without others"
+        ),
+        remedy: "check why no connection reaches the server while its datagrams do".to_owned(),
+    })
 }
 
 /// Returns the reason for missing kernel rules, routes or settings, if any are missing.

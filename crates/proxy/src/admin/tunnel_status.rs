@@ -38,6 +38,12 @@ pub struct TunnelStatus {
     /// Datagrams and packets that were dropped, by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// At a box, attempts in a row to get a session or fresh keys that have failed.
+    #[serde(default)]
+    pub attempts_failed: u64,
+    /// At a box, the age of the session's keys, seconds. Those of an idle session are not replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_age_secs: Option<u64>,
 }
 
 impl TunnelStatus {

@@ -19,7 +19,6 @@ impl BoxCore {
         addresses: LinkAddresses,
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
-        self.tunnel.is_stale = true;
         self.upstream.add_link(now, link, addresses, None, stack)
     }
 
@@ -35,7 +34,6 @@ impl BoxCore {
         (link, addresses): (usize, LinkAddresses),
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
-        self.tunnel.is_stale = true;
         self.upstream
             .add_link(now, link, addresses, Some(path), stack)
     }
@@ -49,14 +47,12 @@ impl BoxCore {
         addresses: LinkAddresses,
         stack: &mut Stack,
     ) {
-        self.tunnel.is_stale = true;
         self.upstream
             .set_link_addresses(now, path, addresses, stack);
     }
 
     /// Sets whether the link of `path` is up: it has a carrier, an address and a gateway.
     pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
-        self.tunnel.is_stale = true;
         self.upstream.set_link_up(now, path, up, stack);
     }
 
@@ -79,6 +75,7 @@ impl BoxCore {
     /// while timeouts of peers and NATs ran on. Validates every link and every connection, and closes idle
     /// connections.
     pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
+        self.tunnel.end.validate_all(now);
         self.upstream.on_resumed(now, stack);
     }
 }

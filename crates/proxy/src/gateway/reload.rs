@@ -87,6 +87,7 @@ impl BoxCore {
 impl Drain for BoxCore {
     fn drain(&mut self, ctx: &mut Ctx<'_>) {
         self.is_ending = true;
+        self.tunnel.end.stop_asking();
         self.upstream.drain(ctx.now, ctx.stack);
     }
 

@@ -40,7 +40,7 @@ impl BoxCore {
             servers: self.upstream.server_status(),
             select: Some(self.upstream.select_status()),
             idle_pool: Some(self.upstream.idle_pool_status()),
-            tunnel: Some(self.tunnel.end.status(name, |server| {
+            tunnel: Some(self.tunnel.end.status(now, name, |server| {
                 Some(self.upstream.server(server)?.name.clone())
             })),
             connections_total: self.sessions.len(),
@@ -82,7 +82,6 @@ impl Controlled for BoxCore {
         if self.is_stopping() && request != Request::Status {
             return Answer::Wrong(STOPPING.to_owned());
         }
-        self.tunnel.is_stale |= request != Request::Status;
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
             Request::Proxy { on } => {

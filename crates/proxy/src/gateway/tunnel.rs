@@ -17,8 +17,6 @@ pub(super) struct Tunnel {
     is_wanted: bool,
     /// The version of the links that the tunnel knows.
     links_version: u64,
-    /// True if the driver or the operator has changed a link since the last look.
-    pub(super) is_stale: bool,
     /// The key of the box, which is that of the session's user.
     key: PublicKey,
     /// True if a server was reached at the last look.
@@ -30,10 +28,9 @@ pub(super) struct Tunnel {
 impl Tunnel {
     pub(super) fn new(config: &BoxConfig, rng: Rng) -> Self {
         Tunnel {
-            end: BoxTunnel::new(&config.name, rng),
+            end: BoxTunnel::new(&config.name, config.tun.ranges().to_vec(), rng),
             is_wanted: config.datagrams == Datagrams::Tunnel,
             links_version: 0,
-            is_stale: false,
             key: config.key.public(),
             was_reached: false,
             fault: None,
@@ -73,15 +70,13 @@ impl BoxCore {
 
     /// Returns the time at which the tunnel has something to do.
     pub(super) fn tunnel_timeout(&self) -> Option<Instant> {
-        if self.is_ending {
-            return None;
+        let tunnel = &self.tunnel;
+        let (version, was_reached) = (tunnel.links_version, tunnel.was_reached);
+        let has_news = || self.upstream.has_tunnel_news(version, was_reached);
+        if tunnel.end.is_enabled() && has_news() {
+            return Some(Instant::ZERO);
         }
-        let at = self.tunnel.end.next_timeout()?;
-        Some(if self.tunnel.is_stale {
-            Instant::ZERO
-        } else {
-            at
-        })
+        tunnel.end.next_timeout()
     }
 
     /// Runs the timers of the tunnel.
@@ -97,27 +92,23 @@ impl BoxCore {
         let now = ctx.now;
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let (tunnel, upstream) = (&mut self.tunnel, &mut self.upstream);
-        let news = upstream.tunnel_news(tunnel.end.server(), tunnel.links_version);
+        let news = upstream.tunnel_news();
+        let is_new = news.result.is_some() || news.version != tunnel.links_version;
         if let Some(result) = news.result {
             tunnel.end.on_attempt(now, result);
         }
-        if let Some(links) = news.links {
-            tunnel.end.set_links(now, &links);
+        if is_new && let Some(server) = tunnel.end.server() {
+            tunnel.end.set_links(now, &upstream.tunnel_links(server));
         }
         let was_reached = core::mem::replace(&mut tunnel.was_reached, news.is_reached);
-        let returns = news.is_reached && !was_reached;
-        if returns || core::mem::replace(&mut tunnel.links_version, news.version) != news.version {
+        let known = core::mem::replace(&mut tunnel.links_version, news.version);
+        if news.is_reached && !was_reached || known != news.version {
             tunnel.end.retry(now);
-        }
-        tunnel.is_stale = false;
-        if self.is_ending {
-            return;
         }
         if let Some((request, server)) = tunnel.end.poll_request(now) {
             upstream.request_tunnel(cx, request, server);
             // A request that could not begin has its result already.
-            let news = upstream.tunnel_news(None, tunnel.links_version);
-            if let Some(result) = news.result {
+            if let Some(result) = upstream.tunnel_news().result {
                 tunnel.end.on_attempt(now, result);
             }
         }

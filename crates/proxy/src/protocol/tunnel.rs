@@ -4,7 +4,7 @@
 //! session and the epoch whose secrets both ends export from that connection (RFC 8446 section 7.5), and with what the
 //! box needs to know. `docs/protocol.md` describes each field.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_secure::channel::Channel;
 use braid_tunnel::{Secrets, SessionId, Suite};
@@ -144,6 +144,14 @@ pub(crate) struct Grant {
     pub(crate) suite: Suite,
 }
 
+impl Grant {
+    /// Returns the box's addresses in the tunnel.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let v4 = self.v4.map(IpAddr::V4);
+        v4.into_iter().chain(self.v6.map(IpAddr::V6))
+    }
+}
+
 /// The reason why a server grants no tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -226,7 +234,7 @@ fn decode_answer(fields: &[u8]) -> Option<Answer> {
         return Some(Err(refusal));
     }
     let (session, number) = epoch.as_ref()?.split_first_chunk::<8>()?;
-    Some(Ok(Grant {
+    let grant = Grant {
         session: SessionId(*session),
         epoch: u64::from_be_bytes(number.try_into().ok()?),
         v4,
@@ -235,7 +243,19 @@ fn decode_answer(fields: &[u8]) -> Option<Answer> {
         // A host may send packets of 1,280 bytes by IPv6 anywhere; larger ones than 9,000 the tunnel does not take.
         mtu: mtu.filter(|mtu| (1280..=9000).contains(mtu))?,
         suite: suite?,
-    }))
+    };
+    let is_usable = grant.addresses().next().is_some() && grant.addresses().all(is_of_host);
+    is_usable.then_some(Ok(grant))
+}
+
+/// Returns whether an address may be that of one host on a device.
+fn is_of_host(addr: IpAddr) -> bool {
+    let excluded = match addr {
+        // 0.0.0.0/8 is no host's (RFC 1122), and 240.0.0.0/4 is reserved (RFC 1112).
+        IpAddr::V4(v4) => v4.is_link_local() || matches!(v4.octets()[0], 0 | 240..),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    !(excluded || addr.is_unspecified() || addr.is_loopback() || addr.is_multicast())
 }
 
 /// The progress of reading an answer.
@@ -409,6 +429,25 @@ mod tests {
         for kind in [V4, V6] {
             let step = AnswerReader::default().input(&without(kind)).1;
             assert!(matches!(step, AnswerStep::Answer(Ok(_))), "{kind}");
+        }
+        let no_hosts = [
+            "0.1.2.3",
+            "127.0.0.1",
+            "169.254.1.1",
+            "224.0.0.1",
+            "255.255.255.255",
+        ];
+        let no_hosts = no_hosts.map(|text| (Some(text.parse().unwrap()), None));
+        let no_hosts_v6 = ["::", "::1", "ff02::1", "fe80::1", "::ffff:10.0.0.1"];
+        let no_hosts_v6 = no_hosts_v6.map(|text| (None, Some(text.parse().unwrap())));
+        for (v4, v6) in no_hosts
+            .into_iter()
+            .chain(no_hosts_v6)
+            .chain([(None, None)])
+        {
+            let bytes = encode_answer(&Ok(Grant { v4, v6, ..grant() }));
+            let step = AnswerReader::default().input(&bytes).1;
+            assert_eq!(step, AnswerStep::Malformed, "{v4:?} {v6:?}");
         }
         for bytes in [&[5, 0][..], &[0xbb], &[0xba, 1, 1], &[0xba, 0, 0]] {
             let mut reader = AnswerReader::default();

@@ -1,24 +1,30 @@
 //! The box's end: one session with a server, which is kept over changes of links, restarts of the server and reloads.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use braid_engine::Urgency;
 use braid_tunnel::{
-    Config, Header, PathConfig, PathId, PathState, Role, Secrets, Suite, Transmit, Tunnel,
+    Config, Header, PathConfig, PathId, PathState, Role, Secrets, SendError, Suite, Transmit,
+    Tunnel,
 };
 use braid_wire::{Instant, Rng};
+use ipnet::IpNet;
 
 use super::inner::Inner;
 use crate::admin::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
 use crate::app::{TunnelChange, TunnelDown};
 use crate::config::Rule;
 use crate::protocol::socks::Destination;
-use crate::protocol::tunnel::{BoxId, Grant, Refusal, Request};
+use crate::protocol::tunnel::{BoxId, Grant, Request};
 
 /// The age of an epoch at which a session in use gets the next one. The keys of an epoch then open no more than 5 min of
 /// recorded traffic, with time for attempts that fail.
 const EPOCH_AGE: Duration = Duration::from_secs(240);
+/// The time after which a session ends whose keys are due for replacement, and are not replaced. Attempts go on for as
+/// long, so 10 min after the last epoch at the latest no traffic uses its keys.
+const OVERDUE_LIMIT: Duration = Duration::from_secs(360);
 /// The time for which all paths are silent before the box asks for another epoch: a server that has restarted does not
 /// know the session, and answers nothing. A guess: longer than the outage of one link at a time, as a tunnel notices a
 /// silent path within a few round trips.
@@ -61,10 +67,50 @@ pub(crate) enum Attempt {
         /// The secrets of the grant's epoch.
         secrets: Secrets,
     },
-    /// The server refuses.
-    Refused(Refusal),
-    /// No server was reached.
-    Failed,
+    /// One server refuses. Others may grant it.
+    Refused {
+        /// Index of the server.
+        server: usize,
+        /// The reason, if no other server grants it.
+        reason: TunnelDown,
+    },
+    /// No server grants it now.
+    Failed(TunnelDown),
+}
+
+/// The server that has the session of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionServer {
+    /// Index of the server.
+    pub(crate) server: usize,
+    /// True while the session carries packets, or may do so again before they are forwarded. No other server may
+    /// replace it then.
+    pub(crate) works: bool,
+}
+
+/// Packets of the LAN and datagrams that were dropped.
+#[derive(Debug, Clone, Copy, Default)]
+struct Drops {
+    no_session: u64,
+    no_key: u64,
+    malformed: u64,
+    too_large: u64,
+    queue: u64,
+    invalid: u64,
+}
+
+impl Drops {
+    fn by_name(self) -> BTreeMap<String, u64> {
+        let drops = [
+            ("no_session", self.no_session),
+            ("no_key", self.no_key),
+            ("malformed_packet", self.malformed),
+            ("too_large", self.too_large),
+            ("queue", self.queue),
+            ("invalid_datagram", self.invalid),
+        ];
+        drops.map(|(name, n)| (name.to_owned(), n)).into()
+    }
 }
 
 /// A session with a server.
@@ -79,53 +125,76 @@ struct Session {
     keyed_at: Instant,
     /// True if an inner packet has passed since the last epoch.
     is_used: bool,
-    /// True if a datagram of the server has come.
+    /// True if a path has worked.
     is_heard: bool,
     /// The time since which no path is known to work, if that is so.
     silent_since: Option<Instant>,
+    /// The time since which the keys are due for replacement, if they are.
+    overdue_since: Option<Instant>,
+}
+
+impl Session {
+    fn has_link(&self) -> bool {
+        let mut links = self.links.iter();
+        links.any(|link| link.state != PathState::Down)
+    }
+
+    fn has_usable_path(&self) -> bool {
+        self.tunnel.path_stats().any(|path| path.usable)
+    }
 }
 
 /// The box's end of the tunnel.
 #[derive(Debug)]
 pub(crate) struct BoxTunnel {
     boxed: BoxId,
+    /// The ranges of this machine that no address in the tunnel may lie in.
+    taken: Vec<IpNet>,
     rng: Rng,
     /// True once the driver has sockets and a packet device for the tunnel.
     is_enabled: bool,
     session: Option<Session>,
     /// True while an attempt is under way.
     is_asking: bool,
+    /// True once the box asks for nothing any more, because it is being stopped.
+    is_ending: bool,
     /// The time of the next attempt, if one is due.
     ask_at: Option<Instant>,
     pause: Duration,
-    /// The reason for which there is no tunnel.
-    down: TunnelDown,
+    /// Number of attempts in a row that have failed.
+    failed: u64,
+    /// The reason for which there is no tunnel, once it is known.
+    down: Option<TunnelDown>,
     /// The state that the driver knows.
     told: Option<TunnelChange>,
     /// A change that the driver has to learn.
     change: Option<TunnelChange>,
     opened: u64,
     rekeyed: u64,
-    dropped: u64,
+    drops: Drops,
 }
 
 impl BoxTunnel {
-    /// Creates the end of the box called `name`. `rng` draws the data of path challenges.
-    pub(crate) fn new(name: &str, rng: Rng) -> Self {
+    /// Creates the end of the box called `name`. No address in the tunnel may lie in `taken`. `rng` draws the data of
+    /// path challenges.
+    pub(crate) fn new(name: &str, taken: Vec<IpNet>, rng: Rng) -> Self {
         BoxTunnel {
             boxed: BoxId::of_name(name),
+            taken,
             rng,
             is_enabled: false,
             session: None,
             is_asking: false,
+            is_ending: false,
             ask_at: None,
             pause: MIN_PAUSE,
-            down: TunnelDown::NoServer,
+            failed: 0,
+            down: None,
             told: None,
             change: None,
             opened: 0,
             rekeyed: 0,
-            dropped: 0,
+            drops: Drops::default(),
         }
     }
 
@@ -135,12 +204,34 @@ impl BoxTunnel {
         self.ask_at = Some(Instant::ZERO);
     }
 
-    /// Returns the request that is due at `now`, and the server that it has to go to, if only one has the session. The
-    /// caller reports the result by [`Self::on_attempt`].
-    pub(crate) fn poll_request(&mut self, now: Instant) -> Option<(Request, Option<usize>)> {
-        if !self.is_enabled || self.is_asking || self.ask_at.is_none_or(|at| at > now) {
-            return None;
-        }
+    /// Returns whether the driver can carry datagrams.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    /// Asks for nothing any more. The session goes on.
+    pub(crate) fn stop_asking(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// Returns whether an attempt may be planned: none is under way or planned already.
+    fn may_plan(&self) -> bool {
+        !self.is_asking && !self.is_ending && self.ask_at.is_none()
+    }
+
+    /// Returns the time of the planned attempt.
+    fn next_attempt(&self) -> Option<Instant> {
+        let may_ask = self.is_enabled && !self.is_asking && !self.is_ending;
+        self.ask_at.filter(|_| may_ask)
+    }
+
+    /// Returns the request that is due at `now`, and the server with the session, if there is one. The caller reports
+    /// the result by [`Self::on_attempt`].
+    pub(crate) fn poll_request(
+        &mut self,
+        now: Instant,
+    ) -> Option<(Request, Option<SessionServer>)> {
+        self.next_attempt().filter(|at| *at <= now)?;
         self.is_asking = true;
         self.ask_at = None;
         let session = self.session.as_ref();
@@ -151,7 +242,12 @@ impl BoxTunnel {
             path_mtu: ETHERNET_MTU,
             suites: suites(),
         };
-        Some((request, session.map(|session| session.server)))
+        let of_session = session.map(|session| SessionServer {
+            server: session.server,
+            // Until packets are forwarded, the outage of the session may end.
+            works: (session.silent_since).is_none_or(|since| now < since + DOWN_AFTER),
+        });
+        Some((request, of_session))
     }
 
     /// Takes the result of a request.
@@ -163,24 +259,36 @@ impl BoxTunnel {
                 grant,
                 secrets,
             } => self.on_granted(now, server, grant, &secrets),
-            Attempt::Refused(refusal) => {
-                self.down = match refusal {
-                    Refusal::NotOffered => TunnelDown::NotOffered,
-                    _ => TunnelDown::Refused,
-                };
+            Attempt::Refused { server, reason } => {
                 // A server that refuses knows no session of this box, or wants it no more.
-                self.session = None;
-                self.tell_down();
-                self.ask_later(now);
-            }
-            Attempt::Failed => {
-                if self.session.is_none() {
-                    self.down = TunnelDown::NoServer;
-                    self.tell_down();
+                if self.server() == Some(server) {
+                    self.end_session(reason);
                 }
-                self.ask_later(now);
+                // The next server is asked; none is asked twice until all were.
+                self.ask_at = Some(now);
             }
+            Attempt::Failed(reason) => self.on_failed(now, reason),
         }
+    }
+
+    fn on_failed(&mut self, now: Instant, reason: TunnelDown) {
+        self.failed += 1;
+        match &self.session {
+            None => self.tell_down(reason),
+            Some(session) if session.silent_since.is_none() && self.failed == 1 => {
+                tracing::warn!(
+                    %reason,
+                    "the tunnel got no fresh keys: it goes on with the old ones for some minutes, and asks again"
+                );
+            }
+            Some(_) => {}
+        }
+        self.ask_later(now);
+    }
+
+    fn end_session(&mut self, reason: TunnelDown) {
+        self.session = None;
+        self.tell_down(reason);
     }
 
     fn ask_later(&mut self, now: Instant) {
@@ -189,14 +297,26 @@ impl BoxTunnel {
     }
 
     fn on_granted(&mut self, now: Instant, server: usize, grant: Grant, secrets: &Secrets) {
+        let is_taken = |addr: IpAddr| self.taken.iter().any(|net| net.contains(&addr));
+        if grant.addresses().any(is_taken) {
+            return self.on_failed(now, TunnelDown::AddressInUse);
+        }
         let epoch = grant.epoch;
         let is_known = |s: &&mut Session| s.grant.session == grant.session && s.server == server;
         if let Some(session) = self.session.as_mut().filter(is_known) {
-            session.grant = grant;
+            if !session.tunnel.install_keys(now, epoch, secrets) {
+                return self.on_failed(now, TunnelDown::KeysExpired);
+            }
+            // The tunnel takes no larger packets than at the start.
+            let mtu = grant.mtu.min(session.grant.mtu);
+            session.grant = Grant { mtu, ..grant };
             session.keyed_at = now;
             session.is_used = false;
-            session.tunnel.install_keys(now, epoch, secrets);
+            session.overdue_since = None;
             self.rekeyed += 1;
+            if self.is_up() {
+                self.tell_up();
+            }
         } else {
             let config = Config {
                 suite: grant.suite,
@@ -218,8 +338,10 @@ impl BoxTunnel {
                 is_used: false,
                 is_heard: false,
                 silent_since: Some(now),
+                overdue_since: None,
             });
         }
+        self.failed = 0;
         // While no datagram comes back, the next attempt waits longer each time.
         if self
             .session
@@ -276,11 +398,26 @@ impl BoxTunnel {
             let before = known.iter().find(|old| old.path == link.path);
             // A path that is in use stays as it is.
             let is_new = tunnel.add_path(now, link.path, config);
+            if !is_new && before.is_none() {
+                // The session has as many paths as it may have.
+                continue;
+            }
             if is_new || before.is_none_or(|before| before.state != link.state) {
                 tunnel.set_path_state(now, link.path, link.state);
             }
         }
-        *known = links.to_vec();
+        let has_path = |link: &&TunnelLink| tunnel.path_stats().any(|p| p.path == link.path);
+        *known = links.iter().filter(has_path).copied().collect();
+    }
+
+    /// Handles the end of a standstill of this machine: NATs may have forgotten their mappings, so every path is
+    /// validated at once.
+    pub(crate) fn validate_all(&mut self, now: Instant) {
+        if let Some(session) = &mut self.session {
+            for link in &session.links {
+                session.tunnel.set_path_state(now, link.path, link.state);
+            }
+        }
     }
 
     /// Handles a change of the network of a link: a NAT forgets its mappings, so the path is validated at once.
@@ -301,7 +438,7 @@ impl BoxTunnel {
         match moved.get(session.server).copied().flatten() {
             Some(server) => session.server = server,
             None => {
-                self.session = None;
+                self.end_session(TunnelDown::NoServer);
                 self.ask_at = Some(now);
                 self.pause = MIN_PAUSE;
             }
@@ -316,33 +453,46 @@ impl BoxTunnel {
         remote: SocketAddr,
         datagram: &mut [u8],
     ) {
+        let is_up = self.is_up();
         let Some(session) = &mut self.session else {
+            self.drops.no_session += 1;
             return;
         };
         let is_of_path = Header::parse(datagram).is_ok_and(|header| header.path == path);
         if !is_of_path || session.tunnel.receive(now, remote, datagram).is_err() {
+            self.drops.invalid += 1;
             return;
         }
-        session.silent_since = None;
-        if !session.is_heard {
-            session.is_heard = true;
+        let works = session.silent_since.is_none() && is_up;
+        // A datagram that comes proves nothing for those that go.
+        if works || !session.has_usable_path() {
+            return;
+        }
+        session.is_heard = true;
+        if session.silent_since.take().is_some() {
             self.pause = MIN_PAUSE;
             self.ask_at = None;
-            self.tell_up();
-        } else if !self.is_up() {
-            self.tell_up();
         }
+        self.tell_up();
     }
 
     /// Handles a packet of the LAN.
     pub(crate) fn on_packet(&mut self, now: Instant, rules: &[Rule], packet: &[u8]) {
         let Some(session) = &mut self.session else {
-            self.dropped += 1;
+            self.drops.no_session += 1;
             return;
         };
         let urgency = urgency(rules, packet).unwrap_or_default();
         session.is_used = true;
-        self.dropped += u64::from(session.tunnel.send(now, urgency, packet).is_err());
+        let drops = &mut self.drops;
+        let dropped = match session.tunnel.send(now, urgency, packet) {
+            Ok(()) => return,
+            Err(SendError::NoKey) => &mut drops.no_key,
+            Err(SendError::TooLarge) => &mut drops.too_large,
+            Err(SendError::QueueFull) => &mut drops.queue,
+            Err(_) => &mut drops.malformed,
+        };
+        *dropped += 1;
     }
 
     /// Appends the next datagram to `buf`; returns the link's path and the address it goes to.
@@ -380,10 +530,11 @@ impl BoxTunnel {
             v6: grant.v6,
             mtu: grant.mtu,
         });
+        self.down = None;
     }
 
-    fn tell_down(&mut self) {
-        let reason = self.down;
+    fn tell_down(&mut self, reason: TunnelDown) {
+        self.down = Some(reason);
         self.tell(TunnelChange::Down { reason });
     }
 
@@ -396,27 +547,32 @@ impl BoxTunnel {
         if !self.is_enabled {
             return None;
         }
-        let ask_at = self.ask_at.filter(|_| !self.is_asking);
+        let ask_at = self.next_attempt();
         let Some(session) = &self.session else {
             return ask_at;
         };
         let rekey_at = self.rekey_at();
         let tunnel = session.tunnel.next_timeout();
-        Instant::earliest([ask_at, rekey_at, tunnel, self.judge_silence_at()])
+        let end_at = self.keys_end();
+        Instant::earliest([ask_at, rekey_at, end_at, tunnel, self.judge_silence_at()])
     }
 
     /// Returns the time at which the session in use gets another epoch.
     fn rekey_at(&self) -> Option<Instant> {
         let session = self.session.as_ref().filter(|s| s.is_used)?;
-        let is_due = !self.is_asking && self.ask_at.is_none();
-        is_due.then_some(session.keyed_at + EPOCH_AGE)
+        self.may_plan().then_some(session.keyed_at + EPOCH_AGE)
+    }
+
+    /// Returns the time at which the session ends for want of fresh keys. A request under way may still bring them.
+    fn keys_end(&self) -> Option<Instant> {
+        let session = self.session.as_ref().filter(|_| !self.is_asking)?;
+        Some(session.overdue_since? + OVERDUE_LIMIT)
     }
 
     /// Returns the time at which silence has a consequence that it does not have yet.
     fn judge_silence_at(&self) -> Option<Instant> {
         let since = self.session.as_ref()?.silent_since?;
-        let asks = self.is_asking || self.ask_at.is_some();
-        let ask_at = (!asks).then_some(since + ASK_AFTER);
+        let ask_at = self.may_plan().then_some(since + ASK_AFTER);
         let has_said = matches!(self.change.or(self.told), Some(TunnelChange::Down { .. }));
         let down_at = (!has_said).then_some(since + DOWN_AFTER);
         Instant::earliest([ask_at, down_at])
@@ -432,16 +588,24 @@ impl BoxTunnel {
         }
         // Without any link there is nothing to be silent.
         if session.is_heard {
-            let has_link = (session.links.iter()).any(|link| link.state != PathState::Down);
             // A path that is down is not usable.
-            let is_silent = has_link && !session.tunnel.path_stats().any(|path| path.usable);
+            let is_silent = session.has_link() && !session.has_usable_path();
             session.silent_since = is_silent.then(|| session.silent_since.unwrap_or(now));
         }
         let wants_keys = session.tunnel.wants_keys();
-        if wants_keys && !self.is_asking && self.ask_at.is_none()
-            || self.rekey_at().is_some_and(|at| at <= now)
-        {
+        let is_due = wants_keys || self.rekey_at().is_some_and(|at| at <= now);
+        if is_due && self.may_plan() {
             self.ask_at = Some(now);
+            if let Some(session) = &mut self.session {
+                session.overdue_since.get_or_insert(now);
+            }
+        }
+        if self.keys_end().is_some_and(|at| at <= now) {
+            // Without its id in the next request, the session has another one and keys of its own.
+            self.end_session(TunnelDown::KeysExpired);
+            self.ask_at = Some(now);
+            self.pause = MIN_PAUSE;
+            return;
         }
         self.judge_silence(now);
     }
@@ -450,23 +614,26 @@ impl BoxTunnel {
         let Some(since) = self.session.as_ref().and_then(|s| s.silent_since) else {
             return;
         };
-        if now >= since + ASK_AFTER && !self.is_asking && self.ask_at.is_none() {
+        if now >= since + ASK_AFTER && self.may_plan() {
             self.ask_at = Some(now);
         }
         if now >= since + DOWN_AFTER {
-            self.down = TunnelDown::Unanswered;
-            self.tell_down();
+            self.tell_down(TunnelDown::Unanswered);
         }
     }
 
-    /// Returns the state. `link` returns the name of a path's link, `server` that of a server.
+    /// Returns the state at `now`. `link` returns the name of a path's link, `server` that of a server.
     pub(crate) fn status(
         &self,
+        now: Instant,
         link: impl Fn(PathId) -> String,
         server: impl Fn(usize) -> Option<String>,
     ) -> TunnelStatus {
-        let is_up = self.is_up();
-        let state = match (self.is_enabled, is_up, self.is_asking) {
+        let has_link = self.session.as_ref().is_none_or(Session::has_link);
+        let is_up = self.is_up() && has_link;
+        let down = self.down.filter(|_| has_link);
+        let down = down.or((!has_link).then_some(TunnelDown::NoLink));
+        let state = match (self.is_enabled, is_up, down.is_none()) {
             (false, ..) => "off",
             (true, true, _) => "up",
             (true, false, true) => "asking",
@@ -489,7 +656,9 @@ impl BoxTunnel {
         });
         TunnelStatus {
             state: state.to_owned(),
-            reason: (self.is_enabled && !is_up).then(|| self.down.to_string()),
+            reason: down
+                .filter(|_| self.is_enabled && !is_up)
+                .map(|down| down.to_string()),
             server: self.server().and_then(server),
             mtu: self.session.as_ref().map(|session| session.grant.mtu),
             sessions_total: usize::from(session.is_some()),
@@ -497,7 +666,12 @@ impl BoxTunnel {
             sessions: session.into_iter().collect(),
             opened: self.opened,
             rekeyed: self.rekeyed,
-            drops: [("queue".to_owned(), self.dropped)].into(),
+            attempts_failed: self.failed,
+            key_age_secs: self.session.as_ref().map(|session| {
+                let age = now.saturating_since(session.keyed_at);
+                age.as_secs()
+            }),
+            drops: self.drops.by_name(),
         }
     }
 }
@@ -526,3 +700,6 @@ fn suites() -> [Option<Suite>; 2] {
     let (aes, other) = (Some(Suite::Aes256Gcm), Some(Suite::ChaCha20Poly1305));
     if has_aes { [aes, other] } else { [other, aes] }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,14 +12,17 @@ use braid_wire::Instant;
 use super::checkout::Checkout;
 use super::links::Links;
 use super::{Context, Upstream};
+use crate::app::TunnelDown;
 use crate::config::ServerEntry;
 use crate::protocol::socks::{self, ClientHandshake, ClientStep};
 use crate::protocol::tunnel::{AnswerReader, AnswerStep, Refusal, Request, secrets};
 use crate::relay::{StepError, read_step};
-use crate::tunnel::of_box::{Attempt, TunnelLink};
+use crate::tunnel::of_box::{Attempt, SessionServer, TunnelLink};
 
 /// The time limit of a request. It covers a lost SYN (RFC 6298) and the round trips of three messages over a satellite.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The result of a request that got no answer, or none that makes sense.
+const NO_SERVER: Attempt = Attempt::Failed(TunnelDown::NoServer);
 
 /// A request under way.
 #[derive(Debug)]
@@ -36,8 +39,15 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Keying {
     pending: Option<Pending>,
-    /// Server and path of each attempt that has failed since the last success.
+    /// Server and path of each attempt of this round that has failed. A round ends with a grant, or once nothing is
+    /// left to try.
     tried: Vec<(usize, PathId)>,
+    /// The servers that have refused in this round.
+    refused: Vec<usize>,
+    /// The reason of the last of them.
+    refusal: Option<TunnelDown>,
+    /// The only server of this round, if the session with it works.
+    only: Option<usize>,
     /// The result of the last request, until the gateway takes it.
     result: Option<Attempt>,
 }
@@ -49,8 +59,6 @@ pub(crate) struct TunnelNews {
     pub(crate) result: Option<Attempt>,
     /// The version of the links, which changes whenever they do.
     pub(crate) version: u64,
-    /// The links to the server of the session, if they may have changed.
-    pub(crate) links: Option<Vec<TunnelLink>>,
     /// True if some server can be used.
     pub(crate) is_reached: bool,
 }
@@ -64,23 +72,33 @@ impl Keying {
     pub(super) fn end_late(&mut self, now: Instant, stack: &mut Stack) {
         let is_late = |pending: &mut Pending| pending.deadline <= now;
         if let Some(late) = self.pending.take_if(is_late) {
-            self.end(now, &late, Attempt::Failed, stack);
+            self.end(now, &late, NO_SERVER, stack);
         }
     }
 
     /// Ends the request under way, because its server's index has another meaning from now on.
     pub(super) fn stop(&mut self, now: Instant, stack: &mut Stack) {
         if let Some(pending) = self.pending.take() {
-            self.end(now, &pending, Attempt::Failed, stack);
+            self.end(now, &pending, NO_SERVER, stack);
         }
+        self.end_round();
+    }
+
+    fn end_round(&mut self) {
         self.tried.clear();
+        self.refused.clear();
+        self.refusal = None;
     }
 
     fn end(&mut self, now: Instant, pending: &Pending, result: Attempt, stack: &mut Stack) {
         let checkout = &pending.checkout;
         match result {
-            Attempt::Failed => self.tried.push((checkout.server, checkout.path)),
-            _ => self.tried.clear(),
+            Attempt::Failed(_) => self.tried.push((checkout.server, checkout.path)),
+            Attempt::Refused { server, reason } => {
+                self.refused.push(server);
+                self.refusal = Some(reason);
+            }
+            Attempt::Granted { .. } => self.end_round(),
         }
         // Both ends have sent everything, so a reset loses nothing.
         checkout.channel.abort(now, stack);
@@ -101,7 +119,7 @@ impl Keying {
             Event::Connected { .. } | Event::Readable { .. } | Event::Writable { .. } => {
                 pending.advance(cx)
             }
-            Event::Closed { .. } => Some(Attempt::Failed),
+            Event::Closed { .. } => Some(NO_SERVER),
             _ => None,
         };
         let reported = (
@@ -138,55 +156,46 @@ impl Links {
 }
 
 impl Upstream {
-    /// Returns the news for a tunnel that knows the version `known` of the links, and whose session is with `server`.
-    pub(crate) fn tunnel_news(&mut self, server: Option<usize>, known: u64) -> TunnelNews {
-        let result = self.keying.result.take();
-        let server = match &result {
-            Some(Attempt::Granted { server, .. }) => Some(*server),
-            _ => server,
-        };
-        let version = self.links.version;
-        let is_new = version != known || result.is_some();
-        let entry = server.and_then(|server| self.servers.entries.get(server));
+    /// Returns whether [`Self::tunnel_news`] has something new for a tunnel that knows the version `known` of the
+    /// links, and `is_reached`.
+    pub(crate) fn has_tunnel_news(&self, known: u64, is_reached: bool) -> bool {
+        let is_new = self.links.version != known || self.notices.intercepts() != is_reached;
+        is_new || self.keying.result.is_some()
+    }
+
+    /// Returns the news for the tunnel.
+    pub(crate) fn tunnel_news(&mut self) -> TunnelNews {
         TunnelNews {
-            links: entry
-                .filter(|_| is_new)
-                .map(|entry| self.links.to_server(entry)),
             is_reached: self.notices.intercepts(),
-            version,
-            result,
+            version: self.links.version,
+            result: self.keying.result.take(),
         }
     }
 
+    /// Returns the links to a server; none if it was removed.
+    pub(crate) fn tunnel_links(&self, server: usize) -> Vec<TunnelLink> {
+        let entry = self.servers.entries.get(server);
+        entry.map_or(Vec::new(), |entry| self.links.to_server(entry))
+    }
+
     /// Begins a request for a tunnel: to the server with the session, if that may work, else to the one for most
-    /// connections. [`Self::tunnel_news`] has the result.
+    /// connections. While a session works, only its server is asked. [`Self::tunnel_news`] has the result.
     pub(crate) fn request_tunnel(
         &mut self,
         cx: &mut Context<'_>,
         mut request: Request,
-        of_session: Option<usize>,
+        of_session: Option<SessionServer>,
     ) {
-        let usable = of_session.filter(|server| self.links.is_server_usable(*server));
-        let wanted = usable.unwrap_or_else(|| {
-            let need = self.servers.choice.default_need();
-            self.servers.current(need)
-        });
-        let mut candidates = self.candidates(wanted, &self.keying.tried, None);
-        if candidates.is_empty() {
-            // All links were tried in vain, so begin again.
-            self.keying.tried.clear();
-            candidates = self.candidates(wanted, &[], None);
-        }
-        let best = candidates.into_iter().min_by_key(|(rank, ..)| *rank);
-        let Some((_, server, path)) = best else {
-            self.keying.result = Some(Attempt::Failed);
-            return;
+        let (server, path) = match self.next_for_tunnel(of_session) {
+            Ok(next) => next,
+            Err(reason) => {
+                self.keying.end_round();
+                self.keying.result = Some(Attempt::Failed(reason));
+                return;
+            }
         };
-        if !self.servers.may_offer_tunnel(server) {
-            self.keying.result = Some(Attempt::Refused(Refusal::NotOffered));
-            return;
-        }
-        request.session = request.session.filter(|_| Some(server) == of_session);
+        let is_known = of_session.is_some_and(|session| session.server == server);
+        request.session = request.session.filter(|_| is_known);
         let mtus = self.links.all.iter().map(|link| link.mtu);
         request.path_mtu = mtus.min().unwrap_or(request.path_mtu);
         match self.open(cx.now, (server, path), None, cx.stack) {
@@ -201,9 +210,59 @@ impl Upstream {
             }
             Err(_) => {
                 self.keying.tried.push((server, path));
-                self.keying.result = Some(Attempt::Failed);
+                self.keying.result = Some(NO_SERVER);
             }
         }
+    }
+
+    /// Returns the server and the path of the next request. A server that has refused in this round, or offers no
+    /// tunnel as far as known, is not asked.
+    ///
+    /// # Errors
+    /// The reason for which there is none.
+    fn next_for_tunnel(
+        &mut self,
+        of_session: Option<SessionServer>,
+    ) -> Result<(usize, PathId), TunnelDown> {
+        let only = of_session.filter(|session| session.works);
+        let only = only.map(|session| session.server);
+        if core::mem::replace(&mut self.keying.only, only) != only {
+            // What failed while the session worked says nothing of the servers now, and the reverse.
+            self.keying.end_round();
+        }
+        let usable = of_session.map(|session| session.server);
+        let usable = usable.filter(|server| self.links.is_server_usable(*server));
+        let wanted = only.or(usable).unwrap_or_else(|| {
+            let need = self.servers.choice.default_need();
+            self.servers.current(need)
+        });
+        let is_asked = |server: usize| only.is_none_or(|only| server == only);
+        let grants = |server: usize| {
+            let refuses = self.keying.refused.contains(&server);
+            !refuses && self.servers.may_offer_tunnel(server)
+        };
+        let best = |tried: &[(usize, PathId)]| {
+            let all = self.candidates(wanted, tried, None).into_iter();
+            let all = all.filter(|(_, server, _)| is_asked(*server) && grants(*server));
+            let best = all.min_by_key(|(rank, ..)| *rank)?;
+            Some((best.1, best.2))
+        };
+        if let Some(next) = best(&self.keying.tried) {
+            return Ok(next);
+        }
+        if let Some(reason) = self.keying.refusal {
+            return Err(reason);
+        }
+        // If all links were tried in vain, begin again.
+        let next = best(&[]);
+        let has_link = self.links.open().next().is_some();
+        let offers = (0..self.servers.entries.len()).any(grants);
+        self.keying.tried.clear();
+        next.ok_or(match (has_link, offers) {
+            (false, _) => TunnelDown::NoLink,
+            (true, false) => TunnelDown::NotOffered,
+            (true, true) => TunnelDown::NoServer,
+        })
     }
 }
 
@@ -216,35 +275,45 @@ impl Pending {
             match read_step(cx.now, channel, cx.stack, ClientStep::More, input) {
                 Ok(ClientStep::More) => {}
                 Err(StepError::Gone) => return None,
-                _ => return Some(Attempt::Failed),
+                _ => return Some(NO_SERVER),
             }
         }
         if !self.handshake.is_signed_in() {
-            return channel.read_finished(cx.stack).then_some(Attempt::Failed);
+            return channel.read_finished(cx.stack).then_some(NO_SERVER);
         }
         if let Some(request) = self.request.take() {
             if !channel.agreed()?.has(Versions::TUNNEL) {
-                return Some(Attempt::Refused(Refusal::NotOffered));
+                return Some(self.refused(Refusal::NotOffered));
             }
             let message = socks::tunnel(request.encode());
             if channel.write_all(cx.now, cx.stack, &message).is_err() {
-                return Some(Attempt::Failed);
+                return Some(NO_SERVER);
             }
         }
         let input = |bytes: &[u8]| self.reader.input(bytes);
         match read_step(cx.now, channel, cx.stack, AnswerStep::More, input) {
-            Ok(AnswerStep::More) if channel.read_finished(cx.stack) => Some(Attempt::Failed),
+            Ok(AnswerStep::More) if channel.read_finished(cx.stack) => Some(NO_SERVER),
             Ok(AnswerStep::More) | Err(StepError::Gone) => None,
             Ok(AnswerStep::Answer(Ok(grant))) => {
                 let secrets = secrets(channel, grant.session, grant.epoch);
-                Some(secrets.map_or(Attempt::Failed, |secrets| Attempt::Granted {
+                Some(secrets.map_or(NO_SERVER, |secrets| Attempt::Granted {
                     server: self.checkout.server,
                     grant,
                     secrets,
                 }))
             }
-            Ok(AnswerStep::Answer(Err(refusal))) => Some(Attempt::Refused(refusal)),
-            Ok(AnswerStep::Malformed) | Err(StepError::Broken(_)) => Some(Attempt::Failed),
+            Ok(AnswerStep::Answer(Err(refusal))) => Some(self.refused(refusal)),
+            Ok(AnswerStep::Malformed) | Err(StepError::Broken(_)) => Some(NO_SERVER),
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Attempt {
+        Attempt::Refused {
+            server: self.checkout.server,
+            reason: match refusal {
+                Refusal::NotOffered => TunnelDown::NotOffered,
+                _ => TunnelDown::Refused,
+            },
         }
     }
 }

@@ -18,4 +18,5 @@ mod stolen;
 mod streams;
 mod support;
 mod tunnel;
+mod tunnel_servers;
 mod warm;

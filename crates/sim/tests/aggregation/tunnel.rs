@@ -25,23 +25,23 @@ use crate::support::{dark, link, millis, secs};
 const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 /// The longest time without an answer when a link dies: 250 ms until both ends use the other one, whose round trip is
 /// 40 ms longer.
-const LONGEST_GAP: Duration = Duration::from_millis(290);
+pub const LONGEST_GAP: Duration = Duration::from_millis(290);
 /// The time between datagrams of the caller.
-const GAP: Duration = Duration::from_millis(20);
+pub const GAP: Duration = Duration::from_millis(20);
 
 /// A host that sends numbered datagrams to an echo server, one every [`GAP`].
 #[derive(Debug)]
-struct Caller {
+pub struct Caller {
     header: UdpHeader,
-    next_at: Option<Instant>,
+    pub next_at: Option<Instant>,
     sent: u64,
     /// The time at which the answer to each number came.
-    answered: BTreeMap<u64, Instant>,
+    pub answered: BTreeMap<u64, Instant>,
     repeated: u64,
 }
 
 impl Caller {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let from = SocketAddr::from((user_addr(0), 5_000));
         let to = SocketAddr::from((content_addr(0), 7_000));
         Caller {
@@ -84,9 +84,9 @@ impl Node for Caller {
 
 /// A host that sends every datagram back.
 #[derive(Debug, Default)]
-struct Echo {
+pub struct Echo {
     /// The sources of datagrams, and their numbers.
-    sources: BTreeMap<SocketAddr, u64>,
+    pub sources: BTreeMap<SocketAddr, u64>,
 }
 
 impl Node for Echo {
@@ -127,16 +127,36 @@ impl Node for Stranger {
     }
 }
 
-/// A node between two others that drops UDP while it is told so.
-#[derive(Debug, Default)]
-struct DropsUdp {
-    drops: bool,
+/// The packets that a [`Filter`] drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Drops {
+    #[default]
+    Nothing,
+    Udp,
+    /// UDP from the box.
+    UdpUp,
+    Tcp,
+    All,
 }
 
-impl Node for DropsUdp {
+/// A node between a box (interface 0) and a server that drops what it is told to.
+#[derive(Debug, Default)]
+pub struct Filter {
+    pub drops: Drops,
+}
+
+impl Node for Filter {
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet) {
         let view = ip::Packet::new(&packet.bytes[..]).unwrap();
-        if !(self.drops && view.next_header() == ip::PROTO_UDP) {
+        let is_udp = view.next_header() == ip::PROTO_UDP;
+        let drops = match self.drops {
+            Drops::Nothing => false,
+            Drops::Udp => is_udp,
+            Drops::UdpUp => is_udp && iface == 0,
+            Drops::Tcp => !is_udp,
+            Drops::All => true,
+        };
+        if !drops {
             turn.send(1 - iface, packet);
         }
     }
@@ -168,11 +188,11 @@ struct Net {
     server_config: ServerConfig,
 }
 
-fn links() -> Vec<PathSettings> {
+pub fn links() -> Vec<PathSettings> {
     vec![link(20, 30), link(10, 70)]
 }
 
-fn key(n: u8) -> PrivateKey {
+pub fn key(n: u8) -> PrivateKey {
     PrivateKey::from_seed([n; 32])
 }
 
@@ -202,7 +222,7 @@ fn box_config(extra: &str) -> BoxConfig {
 }
 
 /// Returns a fast link. Its queue takes a burst of hundreds of packets.
-fn gigabit() -> PathSettings {
+pub fn gigabit() -> PathSettings {
     link(1_000, 2)
 }
 
@@ -240,7 +260,7 @@ impl Net {
         let caller = world.add(|_| Caller::new());
         let echo = world.add(|_| Echo::default());
         let stranger = world.add(|_| Stranger::default());
-        let filters: Vec<_> = (0..2).map(|_| world.add(|_| DropsUdp::default())).collect();
+        let filters: Vec<_> = (0..2).map(|_| world.add(|_| Filter::default())).collect();
         let mut links_of = Vec::new();
         for (filter, path) in filters.iter().zip(links()) {
             links_of.push(world.connect(boxed, *filter, path.up, path.down));
@@ -314,8 +334,8 @@ impl Net {
         self.world.set_link(down, path.down);
     }
 
-    fn drop_udp(&mut self, n: usize, drops: bool) {
-        let set = |filter: &mut DropsUdp, _| filter.drops = drops;
+    fn drop(&mut self, n: usize, drops: Drops) {
+        let set = |filter: &mut Filter, _| filter.drops = drops;
         self.world.with_node(self.filters[n], set);
     }
 
@@ -559,13 +579,13 @@ fn a_session_is_not_moved_by_datagrams_that_were_held_back() {
 #[test]
 fn a_link_without_udp_is_left_out_and_comes_back() {
     let mut net = Net::new(box_config(""), server_config("", &[1]));
-    net.drop_udp(0, true);
+    net.drop(0, Drops::Udp);
     net.world.advance(secs(2));
     net.call();
     net.world.advance(secs(2));
     assert!(net.longest_gap(secs(2)) < GAP * 3);
     assert_eq!(net.at_box().state, "up");
-    net.drop_udp(0, false);
+    net.drop(0, Drops::Nothing);
     net.world.advance(secs(5));
     let before = net.at_box().sessions[0].paths[0].datagrams_received;
     net.world.advance(secs(2));
@@ -575,16 +595,70 @@ fn a_link_without_udp_is_left_out_and_comes_back() {
 #[test]
 fn without_udp_on_any_link_packets_are_forwarded_and_the_status_says_so() {
     let mut net = Net::new(box_config(""), server_config("", &[1]));
-    net.drop_udp(0, true);
-    net.drop_udp(1, true);
+    net.drop(0, Drops::Udp);
+    net.drop(1, Drops::Udp);
     net.world.advance(secs(20));
     let status = net.at_box();
     assert_eq!(status.state, "down");
     let reason = "no datagram (UDP) comes back on any link";
     assert_eq!(status.reason.as_deref(), Some(reason));
-    net.drop_udp(1, false);
+    net.drop(1, Drops::Nothing);
     net.world.advance(secs(60));
     assert_eq!(net.at_box().state, "up");
+}
+
+/// Datagrams of the server that still come prove nothing, so the box forwards, and does not change its mind with each.
+#[test]
+fn while_no_datagram_of_the_box_arrives_packets_are_forwarded() {
+    let mut net = Net::calling();
+    for n in 0..2 {
+        net.drop(n, Drops::UdpUp);
+    }
+    let heard = |net: &mut Net| {
+        let paths = &net.at_box().sessions[0].paths;
+        paths.iter().map(|p| p.datagrams_received).sum::<u64>()
+    };
+    // What was on its way is there.
+    net.world.advance(millis(200));
+    let before = heard(&mut net);
+    // A few round trips to notice it, and 5 s that an outage is waited out.
+    net.world.advance(secs(7));
+    for _ in 0..60 {
+        net.world.advance(millis(500));
+        let status = net.at_box();
+        assert_ne!(status.state, "up", "{status:?}");
+        let reason = "no datagram (UDP) comes back on any link";
+        assert_eq!(status.reason.as_deref(), Some(reason));
+    }
+    assert!(heard(&mut net) > before, "datagrams of the server come");
+    for n in 0..2 {
+        net.drop(n, Drops::Nothing);
+    }
+    net.world.advance(secs(60));
+    assert_eq!(net.at_box().state, "up");
+    assert!(net.longest_gap(secs(2)) < GAP * 3);
+}
+
+#[test]
+fn without_a_link_the_status_says_so() {
+    let mut net = Net::new(box_config(""), server_config("", &[1]));
+    let status = net.at_box();
+    assert_eq!((status.state.as_str(), status.reason), ("asking", None));
+    net.world.advance(secs(2));
+    assert_eq!(net.at_box().state, "up");
+    for works in [false, true] {
+        for n in 0..2 {
+            let set = |node: &mut BoxNode, now| node.set_carrier(now, n, works);
+            net.world.with_node(net.boxed, set);
+        }
+        net.world.advance(secs(3));
+        let status = net.at_box();
+        let expected = match works {
+            true => ("up", None),
+            false => ("down", Some("no link is up")),
+        };
+        assert_eq!((status.state.as_str(), status.reason.as_deref()), expected);
+    }
 }
 
 #[test]
