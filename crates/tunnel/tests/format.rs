@@ -55,7 +55,7 @@ fn frames_are_as_the_table_says() {
         again: true,
         ..LABEL
     };
-    let cases: [(Frame, &[u8]); 10] = [
+    let cases: [(Frame, &[u8]); 11] = [
         (
             Frame::Packet(LABEL, b"ab"),
             &[1, 1, 2, 3, 4, 5, 0, 2, 97, 98],

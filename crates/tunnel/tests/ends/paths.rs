@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::net::{Link, Net, box_addr, identify, packet, path_config};
-use braid_tunnel::{Config, Mode, PathId, PathStats, SendError};
+use braid_tunnel::{Config, Mode, PathId, PathState, PathStats, SendError};
 use braid_wire::Instant;
 
 const MS: Duration = Duration::from_millis(1);
