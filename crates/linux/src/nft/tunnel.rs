@@ -73,9 +73,10 @@ impl BoxTunnel {
             chain = Self::CHAIN,
         )?;
         for (family, is_carried) in [("ipv4", self.v4), ("ipv6", self.v6)] {
-            let verdict = match is_carried {
-                true => format!("meta mark set {mark}"),
-                false => "reject with icmpx no-route".to_owned(),
+            let verdict = if is_carried {
+                format!("meta mark set {mark}")
+            } else {
+                "reject with icmpx no-route".to_owned()
             };
             writeln!(out, "meta nfproto {family} {verdict}")?;
         }
