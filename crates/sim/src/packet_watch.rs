@@ -190,7 +190,7 @@ mod tests {
     use crate::udp::UdpHeader;
     use crate::{Node, Turn, World};
 
-    /// When woken, sends a packet of one byte for each number of its plan: the byte is the number.
+    /// Sends, when woken, a packet of one byte for each number of its plan: the byte is the number.
     struct Sender(Vec<u8>);
 
     impl Node for Sender {

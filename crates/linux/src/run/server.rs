@@ -63,13 +63,11 @@ pub fn run_server(
     } = paths;
 
     let clock = Clock::new();
-    let default_control = guard.device().instance_names().control_socket("server");
+    let names = guard.device().instance_names();
+    let default_control = names.control_socket("server");
+    let control = open_control(config.control.as_deref(), "server", names);
     let host = ServerHost {
-        control: open_control(
-            config.control.as_deref(),
-            "server",
-            guard.device().instance_names(),
-        ),
+        control,
         reload: reload
             .map(|r| Reloader::new(r, config.clone(), default_control))
             .transpose()?,

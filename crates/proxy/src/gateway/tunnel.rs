@@ -91,14 +91,15 @@ impl BoxCore {
     pub(super) fn follow_tunnel(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now;
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
-        let (tunnel, upstream) = (&mut self.tunnel, &mut self.upstream);
-        let news = upstream.tunnel_news();
+        let tunnel = &mut self.tunnel;
+        let mut requests = self.upstream.tunnel_requests();
+        let news = requests.news();
         let is_new = news.result.is_some() || news.version != tunnel.links_version;
         if let Some(result) = news.result {
             tunnel.end.on_attempt(now, result);
         }
         if is_new && let Some(server) = tunnel.end.server() {
-            tunnel.end.set_links(now, &upstream.tunnel_links(server));
+            tunnel.end.set_links(now, &requests.links(server));
         }
         let was_reached = core::mem::replace(&mut tunnel.was_reached, news.is_reached);
         let known = core::mem::replace(&mut tunnel.links_version, news.version);
@@ -106,9 +107,9 @@ impl BoxCore {
             tunnel.end.retry(now);
         }
         if let Some((request, server)) = tunnel.end.poll_request(now) {
-            upstream.request_tunnel(cx, request, server);
+            requests.begin(cx, request, server);
             // A request that could not begin has its result already.
-            if let Some(result) = upstream.tunnel_news().result {
+            if let Some(result) = requests.news().result {
                 tunnel.end.on_attempt(now, result);
             }
         }

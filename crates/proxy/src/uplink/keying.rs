@@ -63,6 +63,11 @@ pub(crate) struct TunnelNews {
     pub(crate) is_reached: bool,
 }
 
+/// The requests for a tunnel, over the links and servers of an uplink.
+pub(crate) struct TunnelRequests<'a> {
+    upstream: &'a mut Upstream,
+}
+
 impl Keying {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.pending.as_ref().map(|pending| pending.deadline)
@@ -156,51 +161,58 @@ impl Links {
 }
 
 impl Upstream {
-    /// Returns whether [`Self::tunnel_news`] has something new for a tunnel that knows the version `known` of the
+    /// Returns access to the requests for a tunnel.
+    pub(crate) fn tunnel_requests(&mut self) -> TunnelRequests<'_> {
+        TunnelRequests { upstream: self }
+    }
+
+    /// Returns whether [`TunnelRequests::news`] has something new for a tunnel that knows the version `known` of the
     /// links, and `is_reached`.
     pub(crate) fn has_tunnel_news(&self, known: u64, is_reached: bool) -> bool {
         let is_new = self.links.version != known || self.notices.intercepts() != is_reached;
         is_new || self.keying.result.is_some()
     }
+}
 
+impl TunnelRequests<'_> {
     /// Returns the news for the tunnel.
-    pub(crate) fn tunnel_news(&mut self) -> TunnelNews {
+    pub(crate) fn news(&mut self) -> TunnelNews {
         TunnelNews {
-            is_reached: self.notices.intercepts(),
-            version: self.links.version,
-            result: self.keying.result.take(),
+            is_reached: self.upstream.notices.intercepts(),
+            version: self.upstream.links.version,
+            result: self.upstream.keying.result.take(),
         }
     }
 
     /// Returns the links to a server; none if it was removed.
-    pub(crate) fn tunnel_links(&self, server: usize) -> Vec<TunnelLink> {
-        let entry = self.servers.entries.get(server);
-        entry.map_or(Vec::new(), |entry| self.links.to_server(entry))
+    pub(crate) fn links(&self, server: usize) -> Vec<TunnelLink> {
+        let entry = self.upstream.servers.entries.get(server);
+        entry.map_or(Vec::new(), |entry| self.upstream.links.to_server(entry))
     }
 
     /// Begins a request for a tunnel: to the server with the session, if that may work, else to the one for most
-    /// connections. While a session works, only its server is asked. [`Self::tunnel_news`] has the result.
-    pub(crate) fn request_tunnel(
+    /// connections. While a session works, only its server is asked. [`Self::news`] has the result.
+    pub(crate) fn begin(
         &mut self,
         cx: &mut Context<'_>,
         mut request: Request,
         of_session: Option<SessionServer>,
     ) {
-        let (server, path) = match self.next_for_tunnel(of_session) {
+        let (server, path) = match self.next(of_session) {
             Ok(next) => next,
             Err(reason) => {
-                self.keying.end_round();
-                self.keying.result = Some(Attempt::Failed(reason));
+                self.upstream.keying.end_round();
+                self.upstream.keying.result = Some(Attempt::Failed(reason));
                 return;
             }
         };
         let is_known = of_session.is_some_and(|session| session.server == server);
         request.session = request.session.filter(|_| is_known);
-        let mtus = self.links.all.iter().map(|link| link.mtu);
+        let mtus = self.upstream.links.all.iter().map(|link| link.mtu);
         request.path_mtu = mtus.min().unwrap_or(request.path_mtu);
-        match self.open(cx.now, (server, path), None, cx.stack) {
+        match self.upstream.open(cx.now, (server, path), None, cx.stack) {
             Ok(checkout) => {
-                self.keying.pending = Some(Pending {
+                self.upstream.keying.pending = Some(Pending {
                     handshake: ClientHandshake::new(true),
                     request: Some(request),
                     reader: AnswerReader::default(),
@@ -209,8 +221,8 @@ impl Upstream {
                 });
             }
             Err(_) => {
-                self.keying.tried.push((server, path));
-                self.keying.result = Some(NO_SERVER);
+                self.upstream.keying.tried.push((server, path));
+                self.upstream.keying.result = Some(NO_SERVER);
             }
         }
     }
@@ -220,44 +232,41 @@ impl Upstream {
     ///
     /// # Errors
     /// The reason for which there is none.
-    fn next_for_tunnel(
-        &mut self,
-        of_session: Option<SessionServer>,
-    ) -> Result<(usize, PathId), TunnelDown> {
+    fn next(&mut self, of_session: Option<SessionServer>) -> Result<(usize, PathId), TunnelDown> {
         let only = of_session.filter(|session| session.works);
         let only = only.map(|session| session.server);
-        if core::mem::replace(&mut self.keying.only, only) != only {
+        if core::mem::replace(&mut self.upstream.keying.only, only) != only {
             // What failed while the session worked says nothing of the servers now, and the reverse.
-            self.keying.end_round();
+            self.upstream.keying.end_round();
         }
         let usable = of_session.map(|session| session.server);
-        let usable = usable.filter(|server| self.links.is_server_usable(*server));
+        let usable = usable.filter(|server| self.upstream.links.is_server_usable(*server));
         let wanted = only.or(usable).unwrap_or_else(|| {
-            let need = self.servers.choice.default_need();
-            self.servers.current(need)
+            let need = self.upstream.servers.choice.default_need();
+            self.upstream.servers.current(need)
         });
         let is_asked = |server: usize| only.is_none_or(|only| server == only);
         let grants = |server: usize| {
-            let refuses = self.keying.refused.contains(&server);
-            !refuses && self.servers.may_offer_tunnel(server)
+            let refuses = self.upstream.keying.refused.contains(&server);
+            !refuses && self.upstream.servers.may_offer_tunnel(server)
         };
         let best = |tried: &[(usize, PathId)]| {
-            let all = self.candidates(wanted, tried, None).into_iter();
+            let all = self.upstream.candidates(wanted, tried, None).into_iter();
             let all = all.filter(|(_, server, _)| is_asked(*server) && grants(*server));
             let best = all.min_by_key(|(rank, ..)| *rank)?;
             Some((best.1, best.2))
         };
-        if let Some(next) = best(&self.keying.tried) {
+        if let Some(next) = best(&self.upstream.keying.tried) {
             return Ok(next);
         }
-        if let Some(reason) = self.keying.refusal {
+        if let Some(reason) = self.upstream.keying.refusal {
             return Err(reason);
         }
         // If all links were tried in vain, begin again.
         let next = best(&[]);
-        let has_link = self.links.open().next().is_some();
-        let offers = (0..self.servers.entries.len()).any(grants);
-        self.keying.tried.clear();
+        let has_link = self.upstream.links.open().next().is_some();
+        let offers = (0..self.upstream.servers.entries.len()).any(grants);
+        self.upstream.keying.tried.clear();
         next.ok_or(match (has_link, offers) {
             (false, _) => TunnelDown::NoLink,
             (true, false) => TunnelDown::NotOffered,
