@@ -23,7 +23,7 @@ pub struct Verdict {
     pub reported: String,
     /// The reason why the claim may not hold; may be empty.
     pub unless: String,
-    /// Name of the swept parameter, whose value each part has in [`Part::at`]; empty if none is swept.
+    /// Name of the swept parameter, whose value each part has; empty if none is swept.
     pub swept: String,
     /// The parts, in the order of the sweep.
     pub parts: Vec<Part>,
