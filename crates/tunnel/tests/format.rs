@@ -133,7 +133,8 @@ fn a_report_names_its_samples() {
 fn padding_and_faults_end_a_datagram() {
     let two = [3, 0, 1, 97, 3, 0, 0, 0, 5];
     assert_eq!(frames(&two), [Ok(Frame::Tail(b"a")), Ok(Frame::Tail(b""))]);
-    assert_eq!(frames(&[9, 3, 0, 0]), [Err(DatagramError::BadFrame)]);
+    assert_eq!(frames(&[10, 3, 0, 0]), [Err(DatagramError::BadFrame)]);
+    assert_eq!(frames(&[9, 1, 3]), [Err(DatagramError::BadFrame)]);
     // Flags are for packets.
     assert_eq!(frames(&[0x43, 0, 0]), [Err(DatagramError::BadFrame)]);
     assert_eq!(

@@ -69,6 +69,11 @@ fn sent_on(end: &mut BoxTunnel) -> Vec<u8> {
     paths
 }
 
+/// Returns the address from which the server sends: the port is that of the grant.
+fn server_address() -> SocketAddr {
+    SocketAddr::new(link(0).remote.ip(), grant(2).port)
+}
+
 /// Carries datagrams between both ends until there are none.
 fn exchange(end: &mut BoxTunnel, server: &mut Tunnel) {
     let addr = SocketAddr::from(([203, 0, 113, 1], 41_000));
@@ -79,7 +84,7 @@ fn exchange(end: &mut BoxTunnel, server: &mut Tunnel) {
             buf.clear();
         }
         while let Some(sent) = server.poll_transmit(NOW, &mut buf) {
-            end.on_datagram(NOW, sent.path, link(0).remote, &mut buf);
+            end.on_datagram(NOW, sent.path, server_address(), &mut buf);
             buf.clear();
         }
     }
@@ -186,13 +191,13 @@ fn everything_that_is_dropped_is_counted_by_its_reason() {
     packet[3] = 28;
     let mut end = asking();
     end.on_packet(NOW, &[], &packet);
-    end.on_datagram(NOW, PathId(0), link(0).remote, &mut [0; 40]);
+    end.on_datagram(NOW, PathId(0), server_address(), &mut [0; 40]);
     assert_eq!(end.drops.no_session, 2);
     let (mut end, _) = up();
     end.on_packet(NOW, &[], &packet);
     end.on_packet(NOW, &[], &packet[..5]);
     end.on_packet(NOW, &[], &[0x45; 1501]);
-    end.on_datagram(NOW, PathId(0), link(0).remote, &mut [0; 40]);
+    end.on_datagram(NOW, PathId(0), server_address(), &mut [0; 40]);
     let drops = end.drops.by_name();
     let counts = ["malformed_packet", "too_large", "invalid_datagram"].map(|name| drops[name]);
     assert_eq!(counts, [1, 1, 1]);
