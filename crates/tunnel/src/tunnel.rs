@@ -150,18 +150,15 @@ impl Tunnel {
         self.set_path_state(now, path, PathState::Down);
     }
 
-    /// Sets the administrative state of a path.
+    /// Sets the administrative state of a path, and validates the path if it may be used.
     pub fn set_path_state(&mut self, now: Instant, path: PathId, state: PathState) {
         let Some(index) = self.index(path) else {
             return;
         };
         let old = core::mem::replace(&mut self.paths[index].state, state);
-        if state == old {
-            return;
-        }
-        if state == PathState::Down {
+        if state == PathState::Down && old != PathState::Down {
             self.outgoing.on_silent_path(index, now - DYING);
-        } else {
+        } else if state != PathState::Down {
             self.paths[index].address.challenge(now, &mut self.rng);
         }
     }
@@ -342,7 +339,10 @@ impl Tunnel {
             Frame::Response(data) => self.on_response(index, *data, remote),
             // The link is the box's: whether it is metered, or switched off, is not for the server to decide.
             Frame::Use { path, state } if self.role == Role::Server => {
-                self.set_path_state(now, *path, *state);
+                let differs = |index: usize| self.paths[index].state != *state;
+                if self.index(*path).is_some_and(differs) {
+                    self.set_path_state(now, *path, *state);
+                }
             }
             _ => {}
         }
