@@ -4,7 +4,7 @@
 use std::io;
 use std::mem;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -189,9 +189,9 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     ) -> Result<Self> {
         let cannot = || SystemError::cannot("set up the event loop");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot())?;
-        watch(&epoll, packets.fd(), PACKETS_TOKEN).map_err(cannot())?;
+        sockets::watch_input(&epoll, packets.fd(), PACKETS_TOKEN).map_err(cannot())?;
         for (fd, number) in host.sources() {
-            watch(&epoll, fd, HOST_TOKENS | u64::from(number)).map_err(cannot())?;
+            sockets::watch_input(&epoll, fd, HOST_TOKENS | u64::from(number)).map_err(cannot())?;
         }
         let shared = || rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(cannot());
         Ok(Driver {
@@ -234,7 +234,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         end: Option<Instant>,
         finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
-        watch(&self.epoll, stop, STOP_TOKEN).map_err(SystemError::cannot("wait for events"))?;
+        sockets::watch_input(&self.epoll, stop, STOP_TOKEN)
+            .map_err(SystemError::cannot("wait for events"))?;
         let outcome = self.run_until(end, finished);
         let _ = epoll::delete(&self.epoll, stop);
         outcome
@@ -346,7 +347,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     /// Handles the timers of core, sockets and host that are due.
     fn handle_timers(&mut self, now: Instant) {
         if self.unwatched_until.take_if(|at| *at <= now).is_some() {
-            let watched = watch(&self.epoll, self.packets.fd(), PACKETS_TOKEN);
+            let watched = sockets::watch_input(&self.epoll, self.packets.fd(), PACKETS_TOKEN);
             self.unwatched_until = watched.is_err().then(|| now + REMOVED_DEVICE_PAUSE);
         }
         let (core, mut ctx) = self.core(now);
@@ -503,15 +504,6 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         }
         now
     }
-}
-
-fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> std::result::Result<(), Errno> {
-    epoll::add(
-        epoll,
-        fd,
-        epoll::EventData::new_u64(token),
-        epoll::EventFlags::IN,
-    )
 }
 
 #[cfg(test)]

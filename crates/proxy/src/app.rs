@@ -45,7 +45,7 @@ pub trait Core {
         let _ = ctx;
     }
     /// Handles a datagram that came for the tunnel from `remote`, and opens it in place. `path` is the socket on which
-    /// it came: at a box the number of the access link, at a server that of the listening address.
+    /// it came: at a box the number of the access link, at a server the number of the listening address.
     fn on_datagram(&mut self, now: Instant, path: PathId, remote: SocketAddr, datagram: &mut [u8]) {
         let _ = (now, path, remote, datagram);
     }
@@ -69,6 +69,10 @@ pub trait Core {
         None
     }
 }
+
+/// MTU in bytes of a server's packet device of the tunnel, and the largest packet that its sessions carry. Both are the
+/// MTU of Ethernet, whatever the links of boxes take, because datagrams of the tunnel carry parts of packets.
+pub const TUNNEL_MTU: u16 = 1500;
 
 /// A change of the tunnel of a box, for the packet device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -157,7 +157,7 @@ impl Control {
         self.next_send = self.next_send.max(now - gap) + gap;
     }
 
-    /// Takes what a report told at `now`. Returns true if the delay that looked like a queue is that of the path.
+    /// Takes what a report told at `now`. Returns true if the delay that looked like a queue belongs to the path.
     pub fn on_update(&mut self, now: Instant, update: &Update, estimate: &Estimate) -> bool {
         if let Some(sample) = update.sample {
             if !sample.limited || sample.rate > self.max_rate.get() {
@@ -235,7 +235,7 @@ impl Control {
                         self.full_rounds += 1;
                     }
                 }
-                // A queue is that of others if this end sends little, and says nothing of what the path can do.
+                // If this end sends little, the queue comes from others, and says nothing of what the path can carry.
                 let is_full = is_used && self.has_queue(estimate);
                 if rate > 0 && (self.full_rounds >= FULL_ROUNDS || is_full) {
                     self.phase = Self::drain(now, estimate);

@@ -11,7 +11,7 @@ use crate::arrivals::Arrivals;
 use crate::config::{PathConfig, PathState};
 use crate::control::Control;
 use crate::estimate::{Departure, Estimate};
-use crate::frame::{HEAD_OVERHEAD, Report, TAIL_OVERHEAD};
+use crate::frame::{Frame, HEAD_OVERHEAD, Report, TAIL_OVERHEAD};
 use crate::header::Header;
 use crate::outgoing::PacketRef;
 use crate::pmtu::PathMtu;
@@ -93,6 +93,14 @@ impl Path {
         self.arrivals.restart();
         self.tail = None;
         self.suspect_since = None;
+    }
+
+    /// Returns the frame by which a box tells the server how to use the path.
+    pub fn use_frame(&self) -> Frame<'static> {
+        Frame::Use {
+            path: self.id,
+            state: self.state,
+        }
     }
 
     /// Returns the bytes that are not frames in an IP packet of a datagram.

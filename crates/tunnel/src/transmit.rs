@@ -92,8 +92,7 @@ impl Tunnel {
         if let Some((data, _)) = challenge.filter(|c| c.1 == remote) {
             datagram.push(&Frame::Challenge(data));
             if is_box {
-                let (path, state) = (path.id, path.state);
-                datagram.push(&Frame::Use { path, state });
+                datagram.push(&path.use_frame());
             }
         }
         // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
@@ -101,7 +100,7 @@ impl Tunnel {
             let early = self.paths[index].report_interval();
             self.push_control(now, early, &mut datagram);
         }
-        if self.is_box() {
+        if is_box {
             datagram.pad(CHALLENGE_FRAMES);
         }
         self.seal_to(now, index, remote, datagram, true)
@@ -272,10 +271,10 @@ impl Tunnel {
                 && let Some(report) = path.arrivals.take_report(now, path.id)
             {
                 datagram.push(&Frame::Report(report));
-                // The server uses a path that it should not, or not yet: it has missed the challenge that said so.
+                // A backup or a path that is down carries datagrams of the server if it does not know the state yet.
+                // A path that goes down has no challenge to tell it.
                 if is_box && path.state != PathState::Active {
-                    let (path, state) = (path.id, path.state);
-                    datagram.push(&Frame::Use { path, state });
+                    datagram.push(&path.use_frame());
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use braid_engine::buffer::PacketBuffer;

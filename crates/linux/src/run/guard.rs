@@ -151,13 +151,21 @@ impl Guard {
     /// # Errors
     /// Fails if the rules cannot be loaded. They are then as before.
     pub fn set_intercepted_families(&mut self, families: Families) -> Result<()> {
-        let before = std::mem::replace(&mut self.families, families);
+        self.change_rules(|guard| &mut guard.families, families)
+    }
+
+    /// Changes a part that the rules of a box are made of, and applies them.
+    ///
+    /// # Errors
+    /// Fails if the rules cannot be loaded. Rules and part are then as before.
+    fn change_rules<T>(&mut self, part: fn(&mut Self) -> &mut T, value: T) -> Result<()> {
+        let before = std::mem::replace(part(self), value);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
             return Ok(());
         };
         let applied = self.apply_rules(rules);
         if applied.is_err() {
-            self.families = before;
+            *part(self) = before;
         }
         applied
     }
@@ -220,15 +228,7 @@ impl Guard {
         if self.tunnel == tunnel {
             return Ok(());
         }
-        let before = std::mem::replace(&mut self.tunnel, tunnel);
-        let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
-            return Ok(());
-        };
-        let applied = self.apply_rules(rules);
-        if applied.is_err() {
-            self.tunnel = before;
-        }
-        applied
+        self.change_rules(|guard| &mut guard.tunnel, tunnel)
     }
 
     /// Returns the descriptor that is readable when a process may have changed the rules.
@@ -392,13 +392,8 @@ impl Guard {
             return;
         }
         self.next_routes_change = now + MIN_ROUTES_INTERVAL;
-        let before = std::mem::replace(&mut self.reached, reached);
-        let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
-            return;
-        };
-        if let Err(error) = self.apply_rules(rules) {
+        if let Err(error) = self.change_rules(|guard| &mut guard.reached, reached) {
             tracing::warn!(%error, "cannot load the rules for the new routes; the next attempt follows");
-            self.reached = before;
             self.refresh_at = self.next_routes_change;
         }
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_engine::{Config, PathConfig, PathId, Stack};
+use braid_proxy::app::TUNNEL_MTU;
 use braid_proxy::config::{TunConfig, TunnelPools};
 use braid_wire::Instant;
 
@@ -20,9 +21,6 @@ use crate::tunnel::TunnelIo;
 
 /// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
 const DEFAULT_MTU: u16 = 1_500;
-/// MTU in bytes of the packet device of the tunnel: that of Ethernet, whatever the links of boxes take, as datagrams of
-/// the tunnel carry parts of packets.
-const TUNNEL_MTU: u16 = 1_500;
 
 /// The settings of ingress.
 #[derive(Debug)]

@@ -148,7 +148,7 @@ impl Sockets {
     pub fn new(epoll: OwnedFd, limits: Limits) -> Result<Sockets> {
         let cannot = || SystemError::cannot("prepare sockets");
         let resolver = Resolver::new().map_err(cannot())?;
-        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(cannot())?;
+        watch_input(&epoll, resolver.fd(), RESOLVER_TOKEN).map_err(cannot())?;
         Ok(Sockets {
             spare_descriptor: Some(duplicate(&epoll).map_err(cannot())?),
             epoll,
@@ -274,7 +274,7 @@ impl Sockets {
         enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
-        watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN)?;
+        watch_input(&self.epoll, fd.as_fd(), token)?;
         Ok(Listener { fd, arrival, addr })
     }
 
@@ -659,6 +659,15 @@ impl DownstreamSockets for Sockets {
 /// Returns the index of a stream's slot.
 fn index(id: DownstreamId) -> usize {
     (id.0 & 0xffff_ffff) as usize
+}
+
+/// Makes an epoll instance report as `token` when `fd` has input.
+pub(crate) fn watch_input(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    token: u64,
+) -> std::result::Result<(), Errno> {
+    watch(epoll, fd, token, epoll::EventFlags::IN)
 }
 
 fn watch(

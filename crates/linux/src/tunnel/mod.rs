@@ -9,7 +9,7 @@ mod socket;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use braid_proxy::app::{Core, PathId, TunnelTransmit};
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::net::{Result, SystemError};
 use crate::rate_limit::RateLimit;
-use crate::sockets::FOREIGN_TOKEN;
+use crate::sockets::{FOREIGN_TOKEN, watch_input};
 use crate::tun::PlainTun;
 use socket::{DatagramSocket, Local, MAX_RUN, MAX_RUN_BYTES};
 
@@ -158,7 +158,7 @@ impl TunnelIo {
     /// # Errors
     /// Fails if the device cannot be watched.
     pub fn set_device(&mut self, device: PlainTun) -> Result<()> {
-        let watched = watch(&self.epoll, device.fd(), DEVICE_TOKEN);
+        let watched = watch_input(&self.epoll, device.fd(), DEVICE_TOKEN);
         watched.map_err(SystemError::cannot("watch the packet device of the tunnel"))?;
         self.device = Some(device);
         Ok(())
@@ -225,7 +225,7 @@ impl TunnelIo {
             let local = entry.locals[usize::from(v6)].ok_or_else(no_path)?;
             let opened = DatagramSocket::open(local)?;
             let token = TUNNEL_TOKENS | u64::from(path.0) << 1 | u64::from(v6);
-            watch(&self.epoll, opened.fd(), token)?;
+            watch_input(&self.epoll, opened.fd(), token)?;
             *socket = Some(opened);
         }
         Ok(())
@@ -247,7 +247,7 @@ impl TunnelIo {
             return;
         };
         if self.unwatched_until.take_if(|at| *at <= now).is_some() {
-            let watched = watch(&self.epoll, device.fd(), DEVICE_TOKEN);
+            let watched = watch_input(&self.epoll, device.fd(), DEVICE_TOKEN);
             self.unwatched_until = watched.is_err().then(|| now + REMOVED_DEVICE_PAUSE);
         }
     }
@@ -417,15 +417,6 @@ impl TunnelIo {
                                                        that earlier ones did not arrive");
         }
     }
-}
-
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::result::Result<(), Errno> {
-    epoll::add(
-        epoll,
-        fd,
-        epoll::EventData::new_u64(token),
-        epoll::EventFlags::IN,
-    )
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(super) struct Tunnel {
     is_wanted: bool,
     /// The version of the links that the tunnel knows.
     links_version: u64,
-    /// The key of the box, which is that of the session's user.
+    /// The key of the box, by which the server knows the session's user.
     key: PublicKey,
     /// True if a server was reached at the last look.
     was_reached: bool,

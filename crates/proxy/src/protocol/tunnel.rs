@@ -248,7 +248,7 @@ fn decode_answer(fields: &[u8]) -> Option<Answer> {
     is_usable.then_some(Ok(grant))
 }
 
-/// Returns whether an address may be that of one host on a device.
+/// Returns whether one host may have the address on a device.
 fn is_of_host(addr: IpAddr) -> bool {
     let excluded = match addr {
         // 0.0.0.0/8 is no host's (RFC 1122), and 240.0.0.0/4 is reserved (RFC 1112).

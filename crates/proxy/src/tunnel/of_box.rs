@@ -622,7 +622,7 @@ impl BoxTunnel {
         }
     }
 
-    /// Returns the state at `now`. `link` returns the name of a path's link, `server` that of a server.
+    /// Returns the state at `now`. `link` returns the name of a path's link, `server` the name of a server.
     pub(crate) fn status(
         &self,
         now: Instant,

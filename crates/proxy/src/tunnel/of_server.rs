@@ -14,13 +14,12 @@ use braid_wire::{Instant, Rng};
 use super::inner::Inner;
 use super::pool::{Owner, Places};
 use crate::admin::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
+use crate::app::TUNNEL_MTU;
 use crate::config::TunnelPools;
 use crate::config::policy::DestinationPolicy;
 use crate::protocol::tunnel::{Grant, Refusal, Request};
 use crate::relay::table::{Due, SessionId as Id, Table};
 
-/// The largest inner packet: that of Ethernet.
-const INNER_MTU: u16 = 1500;
 /// Maximum number of sessions of a user, which is the number of boxes that may share a key. A guess.
 const MAX_OF_USER: usize = 8;
 /// Maximum number of sessions. A guess: it bounds the table, far above the users of one server.
@@ -240,7 +239,7 @@ impl Sessions {
             v4: Some(session.v4),
             v6: session.v6(),
             port: self.port,
-            mtu: INNER_MTU,
+            mtu: TUNNEL_MTU,
             suite: session.suite,
         };
         self.touch(id);
@@ -278,7 +277,7 @@ impl Sessions {
         }
         let config = Config {
             suite,
-            inner_mtu: usize::from(INNER_MTU),
+            inner_mtu: usize::from(TUNNEL_MTU),
             // The least and the most that a path may have.
             learned_mtu: usize::from(path_mtu.clamp(576, 1500)),
             send_queue: budget / 5,

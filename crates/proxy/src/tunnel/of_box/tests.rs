@@ -69,7 +69,7 @@ fn sent_on(end: &mut BoxTunnel) -> Vec<u8> {
     paths
 }
 
-/// Returns the address from which the server sends: the port is that of the grant.
+/// Returns the address from which the server sends. The grant tells its port.
 fn server_address() -> SocketAddr {
     SocketAddr::new(link(0).remote.ip(), grant(2).port)
 }

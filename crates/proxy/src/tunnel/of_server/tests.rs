@@ -270,7 +270,7 @@ fn only_its_owner_gets_another_epoch_of_a_session() {
             ..request(1)
         },
     );
-    // The seed is that of the first session, whose id is free again.
+    // The first session had the same seed, and its id is free again.
     assert_eq!(anew.unwrap().v4, first.v4);
     assert_eq!(sessions.table.len(), 3);
 }
