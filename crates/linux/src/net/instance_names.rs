@@ -39,6 +39,11 @@ impl InstanceNames {
         &self.tun
     }
 
+    /// Returns the names of the instance's devices: of the TUN device and of the packet device of the tunnel.
+    pub fn devices(&self) -> [String; 2] {
+        [self.tun.clone(), self.tunnel_device()]
+    }
+
     /// Returns the name of the packet device of the tunnel. It is the name of the TUN device with a `t` behind it, which
     /// replaces the last letter if the name would be too long for an interface.
     pub fn tunnel_device(&self) -> String {

@@ -473,11 +473,8 @@ impl Links {
         let index_of = |name: &str| interfaces.iter().find(|i| i.name == name).map(|i| i.index);
         let links = self.specs.iter().map(|spec| &*spec.interface);
         let links: Vec<u32> = links.filter_map(index_of).collect();
-        let own = [
-            index_of(self.instance_names.tun()),
-            index_of(&self.instance_names.tunnel_device()),
-        ];
-        let own: Vec<u32> = own.into_iter().flatten().collect();
+        let own = self.instance_names.devices();
+        let own: Vec<u32> = own.iter().filter_map(|name| index_of(name)).collect();
         self.reached = routes.networks(&own, &links);
         let defaults = routes.defaults();
         let mut states = Vec::with_capacity(self.specs.len());

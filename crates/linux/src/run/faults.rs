@@ -79,8 +79,8 @@ pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
     })
 }
 
-/// Returns the networks of this machine in which no address of the tunnel may be: those of the addresses, except those of
-/// the interface `own`, and those that the main table has routes to.
+/// Returns the networks of this machine in which no address of the tunnel may be: the networks of `addresses`, except on
+/// the interface `own`, and `reached`, to which the main table has routes.
 pub(super) fn networks(own: Option<u32>, addresses: &[Address], reached: &[IpNet]) -> Vec<IpNet> {
     let others = addresses.iter().filter(|a| Some(a.interface) != own);
     let mut networks: Vec<IpNet> = others.map(network).chain(reached.iter().copied()).collect();

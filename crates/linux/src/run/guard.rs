@@ -171,7 +171,7 @@ impl Guard {
     }
 
     /// Sends the packets of the local network that are not intercepted into the tunnel. Its packet device gets this MTU
-    /// (bytes) and these addresses. Packets of a family without an address are forwarded over `links`.
+    /// (bytes) and these addresses. Packets of a family without an address are refused.
     ///
     /// # Errors
     /// Fails if the kernel refuses an address or the rules. The packets are then forwarded.

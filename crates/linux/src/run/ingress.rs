@@ -70,7 +70,7 @@ impl Ingress<'_> {
         let (settings, names) = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, self.tunnel.is_some())?;
         let forwarding = self.tunnel.map(|_| Forwarding {
-            own: self.own_devices(),
+            own: device.instance_names().devices(),
             v6: device.has_v6(),
             names,
             settings,
@@ -151,12 +151,6 @@ impl Ingress<'_> {
         Ok(self.numbered_addresses().map(spec).collect())
     }
 
-    /// Returns the names of the devices of this instance.
-    fn own_devices(&self) -> [String; 2] {
-        let instance_names = InstanceNames::of_tun(&self.tun.name);
-        [self.tun.name.clone(), instance_names.tunnel_device()]
-    }
-
     /// Returns the kernel settings that the interfaces of the listening addresses need, and those by which answers to
     /// packets of the tunnel come in. Returns the names of these interfaces too.
     fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<(Vec<Sysctl>, Vec<String>)> {
@@ -172,7 +166,7 @@ impl Ingress<'_> {
             let mut netlink = Netlink::open().map_err(cannot())?;
             let all = netlink.interfaces().map_err(cannot())?;
             let addresses = netlink.addresses().map_err(cannot())?;
-            let own = self.own_devices();
+            let own = InstanceNames::of_tun(&self.tun.name).devices();
             let mut others = with_addresses(&all, &addresses, &own);
             if by_any {
                 let others_too = all.iter().filter(|i| !i.loopback && !own.contains(&i.name));

@@ -193,11 +193,7 @@ impl ServerHost<'_> {
     /// although this machine has an address of the family. Then some destinations in local networks may still be
     /// reached, and only connection attempts show which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
-        let instance_names = self.guard.device().instance_names();
-        let own = [
-            instance_names.tun().to_owned(),
-            instance_names.tunnel_device(),
-        ];
+        let own = self.guard.device().instance_names().devices();
         let own = self
             .links
             .interfaces()

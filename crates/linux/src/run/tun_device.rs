@@ -108,11 +108,8 @@ impl TunDevice {
         // Until it is removed, each of them is still an address of the device.
         self.addresses.extend(&gone);
         for (addr, prefix_len) in gone {
-            match netlink.delete_address(&address(self.index, addr, prefix_len)) {
-                // Another program has removed it.
-                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
-                removed => removed.map_err(cannot())?,
-            }
+            let removed = netlink.delete_address(&address(self.index, addr, prefix_len));
+            removed.map_err(cannot())?;
             self.addresses.retain(|kept| *kept != (addr, prefix_len));
         }
         self.requested = Some(addresses.to_vec());

@@ -653,9 +653,10 @@ fn without_a_link_the_status_says_so() {
         }
         net.world.advance(secs(3));
         let status = net.at_box();
-        let expected = match works {
-            true => ("up", None),
-            false => ("down", Some("no link is up")),
+        let expected = if works {
+            ("up", None)
+        } else {
+            ("down", Some("no link is up"))
         };
         assert_eq!((status.state.as_str(), status.reason.as_deref()), expected);
     }

@@ -57,10 +57,7 @@ fn of_box(tunnel: &TunnelStatus) -> String {
 fn row(path: &TunnelPathStatus) -> [String; 7] {
     [
         path.name.clone(),
-        match path.usable {
-            true => "in use".to_owned(),
-            false => "no answers".to_owned(),
-        },
+        if path.usable { "in use" } else { "no answers" }.to_owned(),
         or_none(path.rtt_ms, units::milliseconds),
         loss(path).map_or_else(|| NONE.to_owned(), units::percent),
         or_none(path.rate, units::rate),
@@ -122,9 +119,10 @@ fn addresses(session: &TunnelSessionStatus) -> String {
     let v4 = session.v4.map(|addr| addr.to_string());
     let v6 = session.v6.map(|addr| addr.to_string());
     let all: Vec<String> = v4.into_iter().chain(v6).collect();
-    match all.is_empty() {
-        true => NONE.to_owned(),
-        false => all.join(" and "),
+    if all.is_empty() {
+        NONE.to_owned()
+    } else {
+        all.join(" and ")
     }
 }
 
@@ -134,10 +132,10 @@ fn drops(tunnel: &TunnelStatus) -> String {
     let entries: Vec<String> = nonzero
         .map(|(reason, count)| format!("{} {count}", reason.replace('_', " ")))
         .collect();
-    match entries.is_empty() {
-        true => String::new(),
-        false => format!("dropped by the tunnel: {}\n", entries.join(", ")),
+    if entries.is_empty() {
+        return String::new();
     }
+    format!("dropped by the tunnel: {}\n", entries.join(", "))
 }
 
 #[cfg(test)]
