@@ -132,7 +132,9 @@ fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
     });
     let minutes = begun.elapsed().as_secs() / 60;
     let lines = told(&mut bed);
-    assert!((1..=minutes as usize + 1).contains(&lines), "{lines} lines");
+    // The box opens connections from its address on each of the two links; the thief joins them all.
+    let max = 2 * (minutes as usize + 1);
+    assert!((1..=max).contains(&lines), "{lines} lines");
     if judge == Judge::Clock {
         let share = alone / attacked;
         println!("{share:.2} of the rate");

@@ -284,10 +284,11 @@ impl Guard {
             self.restore(now, &damage);
         } else {
             self.pace.note_damage(now);
-            self.is_missing = true;
-            let why = format!("another program keeps removing {damage}");
-            // `RepairPace` delays the restoration.
-            self.status = Some(RulesStatus::Missing { why });
+            // `RepairPace` delays the restoration. If the last one failed, the status keeps the reason.
+            if !std::mem::replace(&mut self.is_missing, true) {
+                let why = format!("another program keeps removing {damage}");
+                self.status = Some(RulesStatus::Missing { why });
+            }
         }
         self.follow_routes(now, links.reached());
         if !self.pace.allows(now) {

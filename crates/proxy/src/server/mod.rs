@@ -397,7 +397,7 @@ impl ServerCore {
         self.advance(ctx, id);
     }
 
-    /// Logs a refused subflow, at most once a minute for each box. The engine counts all refused subflows.
+    /// Logs a refused subflow, at most once a minute for each address of a box. The engine counts all refused subflows.
     fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
         let Some(session) = self.sessions.get(id) else {
             return;
