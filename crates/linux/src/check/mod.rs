@@ -161,8 +161,8 @@ fn add_key(file: &Path, text: &str, key: &PrivateKey, at_start: bool, found: &mu
     };
     found.extend(keys::mode(&path, at_start));
     if let Some(swapped) = keys::swapped(&path, key) {
-        // The check of the configuration alone may have reported this mistake too, under the same id, but it
-        // cannot name the right file. So this finding replaces that one.
+        // The check of the configuration may have reported the same mistake under the same id. That check reads
+        // no other file and cannot name the right one, so its finding is replaced.
         found.retain(|other| other.id != swapped.id);
         found.push(swapped);
     }

@@ -251,7 +251,8 @@ impl BoxRules {
         Ok(())
     }
 
-    /// Emits the chain that intercepts connections.
+    /// Emits the chain that intercepts connections. Its priority puts it after connection tracking, whose marks the
+    /// rules read. Routing comes later and follows the packet marks that the rules set.
     ///
     /// Its rules, in their order:
     ///
@@ -264,7 +265,7 @@ impl BoxRules {
     /// 5. A segment that is no SYN and has a socket is delivered to this socket.
     /// 6. A segment that is no SYN and belongs to a forwarded connection passes. Any other segment that is no SYN
     ///    goes on to the listeners, and the kernel answers it by RST, since a listener accepts only SYNs. These
-    ///    segments come from a host that does not know the end of an intercepted connection, because a RST was
+    ///    segments come from a host that does not know that an intercepted connection has ended, because a RST was
     ///    lost or the host slept. They carry the user's bytes, so they must not leave the box unprotected.
     ///    Connection tracking forgets the connection 10 s after its RST and gives a later segment the state `new`.
     ///    So segments in this state go to the listeners too.
@@ -358,10 +359,12 @@ impl BoxRules {
     ///
     /// A connection over a link gets the link's mark as connection mark; a TCP connection elsewhere, for example
     /// between two local networks, gets the instance's mark. A packet must not set first one of them and then the
-    /// other: another processor may forward a packet of the same connection at the same time. It would find the
-    /// mark without a link, and route its packet over the link of new connections. Address translation then forgets
-    /// the connection, and its hosts reset it. The maximum segment size is adapted to the MTU of the route, because
-    /// path MTU discovery often fails behind NATs and filters.
+    /// other: another processor may forward a packet of the same connection at the same time. That processor would
+    /// find the mark without a link, and route its packet over the link of new connections. Masquerade then drops
+    /// the connection's entry, and both ends reset the connection.
+    ///
+    /// The maximum segment size is adapted to the MTU of the route, because path MTU discovery often fails behind
+    /// NATs and filters.
     fn emit_forward(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -499,7 +502,8 @@ impl ServerRules {
     }
 }
 
-/// Returns the match for packets of a connection that began over a link, whose mark has the link's number.
+/// Returns the match for packets of a connection that began over a link. The mark of this connection has the number
+/// of the link.
 fn on_a_link(instance_names: &InstanceNames) -> String {
     format!(
         "ct mark & {} == {mark} ct mark != {{ {mark}, {} }}",
@@ -755,8 +759,8 @@ mod tests {
         assert_eq!(covers, [want]);
     }
 
-    /// A packet that sets the mark without a link first takes the link away from packets that other processors
-    /// forward meanwhile.
+    /// If a packet set the mark without a link first, packets of the connection that other processors forward at
+    /// this moment would lose their link.
     #[test]
     fn a_packet_that_leaves_over_a_link_sets_only_the_links_mark() {
         let script = box_script(Vec::new(), MptcpHosts::Proxy);
